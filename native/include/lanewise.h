@@ -1,0 +1,236 @@
+// The C ABI of Lanewise: load a model, run forward steps over ragged batches, sample tokens.
+//
+// Ownership:  whoever opens a handle closes it; every close accepts NULL. Arrays are borrowed for the call.
+// Threads:    a model is immutable once finished and may be shared; a session belongs to one thread at a time.
+// Errors:     a failing call writes nothing to its outputs; lw_last_error() says why (per calling thread).
+//             The library never prints, aborts or exits.
+// Numbers:    the logits of a token prefix are the same bits for every batch, chunking, thread count and
+//             instruction set (native/DECISIONS.md, "The numeric contract").
+#ifndef LANEWISE_H
+#define LANEWISE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+// cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
+
+enum { LW_ABI_VERSION = 1 };  // raised by every incompatible change to this file
+enum { LW_NUMERICS = 1 };     // version of the numeric contract; part of every golden hash
+enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
+enum { LW_MAX_TOP_LOGPROBS = 20 };
+
+typedef enum lw_status {
+    LW_OK = 0,
+    LW_ERR_ARGUMENT = 1,  // a value outside its documented range
+    LW_ERR_MEMORY = 2,
+    LW_ERR_FORMAT = 3,   // a tensor's type, shape or bytes are not what they must be
+    LW_ERR_CPU = 4,      // this CPU lacks the instruction set asked for
+    LW_ERR_SELFTEST = 5, // a kernel disagrees with scalar on this CPU
+    LW_ERR_NONFINITE = 6 // NaN or infinity in weights or activations
+} lw_status;  // values are never reused
+
+// Storage types; the numbers are GGUF's tensor type ids.
+typedef enum lw_type {
+    LW_F32 = 0,
+    LW_F16 = 1,
+    LW_Q4_0 = 2,
+    LW_Q8_0 = 8,
+    LW_Q6_K = 14,
+    LW_BF16 = 30
+} lw_type;
+
+// What a tensor is in the model. Matrices have shape (outputs, inputs), vectors (1, size).
+typedef enum lw_role {
+    LW_TOKEN_EMBEDDING = 0,  // (vocab_size, hidden_size); also the head when tied
+    LW_OUTPUT = 1,           // (vocab_size, hidden_size), absent when tied
+    LW_OUTPUT_NORM = 2,      // (1, hidden_size)
+    LW_ATTN_NORM = 3,        // the rest once per layer; (1, hidden_size)
+    LW_ATTN_Q = 4,           // (n_heads * head_dim, hidden_size)
+    LW_ATTN_K = 5,           // (n_kv_heads * head_dim, hidden_size)
+    LW_ATTN_V = 6,
+    LW_ATTN_Q_BIAS = 7,
+    LW_ATTN_K_BIAS = 8,
+    LW_ATTN_V_BIAS = 9,
+    LW_ATTN_Q_NORM = 10,  // (1, head_dim)
+    LW_ATTN_K_NORM = 11,
+    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim)
+    LW_FFN_NORM = 13,
+    LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
+    LW_FFN_UP = 15,
+    LW_FFN_DOWN = 16,  // (hidden_size, ffn_size)
+    LW_ROLE_COUNT = 17
+} lw_role;
+
+typedef struct lw_model_config {
+    uint32_t n_layers;
+    uint32_t hidden_size;
+    uint32_t ffn_size;
+    uint32_t n_heads;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;        // even, at most 256
+    uint32_t vocab_size;
+    uint32_t context_length;  // positions the model was made for
+    uint32_t sliding_window;  // tokens each query sees, its own included; 0 = all
+    uint32_t tied_embeddings; // 1: the head is the token embedding
+    uint32_t qkv_bias;        // 1: Q, K and V have biases
+    uint32_t qk_norm;         // 1: RMSNorm over each head of Q and K before RoPE
+    float rms_norm_eps;
+    double rope_theta;
+    const float* rope_factors;  // head_dim / 2 divisors of the RoPE frequencies, or NULL (all 1)
+} lw_model_config;
+
+typedef struct lw_tensor {
+    const void* data;   // row-major rows in the storage type's own layout (GGUF blocks, little endian)
+    uint64_t n_bytes;   // must equal rows * bytes per row
+    lw_type type;
+    uint32_t rows;      // outputs
+    uint32_t cols;      // inputs
+    uint32_t rope_heads;  // > 0: rows of each of this many heads are in interleaved RoPE order (GGUF "llama" Q, K
+                          // and their biases as cols) and are put into half-split order while packing
+} lw_tensor;
+
+typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish
+typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
+
+typedef struct lw_model_info {
+    char isa[16];             // level in use: scalar, avx2, avx512vnni, neon, dotprod, i8mm
+    uint64_t packed_bytes;    // weights as held in memory
+    uint64_t matrix_bytes;    // bytes of weights read by one decode step (the embedding counted once, as the head)
+    uint64_t matrix_weights;  // weights multiplied by one token with logits
+    uint64_t layer_weights;   // weights multiplied by one token without logits
+    uint32_t numerics;
+} lw_model_info;
+
+typedef struct lw_session_config {
+    uint32_t n_threads;       // threads that compute, the calling one included; 1 to 256
+    uint32_t n_blocks;        // KV blocks of LW_BLOCK_TOKENS tokens, all layers
+    uint32_t max_batch_tokens;  // most tokens in one step
+    uint32_t max_batch_logits;  // most rows of logits in one step
+    lw_type kv_type;          // LW_F16 or LW_F32
+} lw_session_config;
+
+// One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
+// tokens already in its blocks. Its blocks, in order, are row s of block_tables; they must cover all its tokens.
+typedef struct lw_batch {
+    uint32_t n_seqs;
+    uint32_t n_logits;
+    uint32_t block_table_stride;      // entries in one row of block_tables
+    const uint32_t* token_ids;        // [query_start[n_seqs]]
+    const uint32_t* query_start;      // [n_seqs + 1], ascending, first 0
+    const uint32_t* context_lens;     // [n_seqs]
+    const uint32_t* block_tables;     // [n_seqs][block_table_stride]
+    const uint32_t* logit_rows;       // [n_logits] indices into token_ids, ascending
+} lw_batch;
+
+// How to draw one token from one row of logits. Order: bias, penalties, mask; log-probabilities are those of the raw
+// logits; then temperature, top-k, top-p, min-p on what is left.
+typedef struct lw_sampling {
+    float temperature;         // 0 = the largest logit, the smallest id on a tie
+    float top_p;               // (0, 1]; 1 = off
+    float min_p;               // [0, 1]; 0 = off
+    uint32_t top_k;            // 0 = off
+    float repetition_penalty;  // > 0; 1 = off; applies to prompt and output tokens
+    float presence_penalty;    // 0 = off; output tokens only
+    float frequency_penalty;   // 0 = off; output tokens only
+    uint32_t n_prompt;         // history[0 .. n_prompt) is the prompt, the rest the output
+    uint32_t n_history;
+    const uint32_t* history;
+    uint32_t n_bias;
+    const uint32_t* bias_ids;
+    const float* bias_values;  // added to the logits; -INFINITY forbids a token
+    const uint32_t* mask;      // bit t of word t / 32 set: token t is allowed; NULL = all
+    uint64_t seed;             // the draw is a function of (seed, choice, position) alone
+    uint32_t choice;
+    uint32_t position;         // index of the token drawn, the prompt counted
+    int64_t forced_token;      // >= 0: return this token and its log-probability; -1 = draw
+    uint32_t n_top_logprobs;   // 0 to LW_MAX_TOP_LOGPROBS
+    uint32_t want_logprob;     // 1: fill logprob (and top_*) of lw_sampled
+} lw_sampling;
+
+typedef struct lw_sampled {
+    uint32_t token;
+    uint32_t n_top;
+    float logprob;  // natural logarithm; 0 when not asked for
+    uint32_t top_ids[20];
+    float top_logprobs[20];  // descending
+} lw_sampled;
+
+typedef struct lw_counters {  // since the session was opened
+    uint64_t steps;
+    uint64_t tokens;
+    uint64_t gemv_calls;  // matrix products with one row
+    uint64_t gemm_calls;  // with more
+    uint64_t gemv_rows;
+    uint64_t gemm_rows;
+} lw_counters;
+
+typedef struct lw_kernel_info {
+    char symbol[64];
+    char isa[16];
+    char weights[16];
+    uint32_t min_rows;   // smallest batch the kernel is used for
+    uint32_t available;  // 1 when this CPU can run it
+} lw_kernel_info;
+
+typedef struct lw_limits {
+    double read_gb_s;     // sequential reads of memory far larger than the caches, 1e9 bytes per second
+    double int8_gmac_s;   // int8 multiply-accumulates with the fastest instruction of the level, 1e9 per second
+} lw_limits;
+
+uint32_t lw_abi_version(void);
+const char* lw_last_error(void);  // never NULL; valid until this thread's next failing call
+
+// Best level of this CPU, and the features found ("avx2 avx512vnni ..."); both static strings.
+const char* lw_cpu_isa(void);
+const char* lw_cpu_features(void);
+// LW_OK when this CPU can run `isa` (a level name), LW_ERR_CPU or LW_ERR_ARGUMENT otherwise.
+lw_status lw_cpu_check(const char* isa);
+
+// Bytes of one row of `cols` weights in storage type `type`; 0 if the type cannot hold such a row.
+uint64_t lw_row_bytes(lw_type type, uint32_t cols);
+
+// `isa` names a level, or NULL for the best one. `n_threads` threads pack the weights.
+lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out);
+// Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source.
+lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
+// Checks that nothing is missing and that every kernel in use agrees with scalar.
+lw_status lw_model_finish(lw_model* model);
+lw_status lw_model_describe(const lw_model* model, lw_model_info* out);
+void lw_model_close(lw_model* model);
+
+// Bytes of KV cache that one block takes over all layers.
+uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type);
+lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
+void lw_session_close(lw_session* session);
+// Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size].
+lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits);
+// Draws one token for each of n_rows rows of logits [n_rows][vocab_size]; logits are not changed.
+lw_status lw_sample(lw_session* session, const float* logits, uint32_t n_rows, const lw_sampling* params,
+                    lw_sampled* out);
+lw_status lw_session_counters(const lw_session* session, lw_counters* out);
+
+uint32_t lw_kernel_count(void);
+lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);
+
+// Measures this machine with n_threads threads pinned to the allowed cores; takes a few seconds.
+lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out);
+
+// cdef-end
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
