@@ -41,11 +41,11 @@ setup: $(VENV)/.dev $(VENV)/.installed  ## create .venv with all development too
 
 check: lint test
 
-test-native: setup                  ## the C library alone
-	$(BIN)/python -m pytest -rs -m native $(PYTEST_ARGS)
+test-native: build/native/.built    ## the C library's own test programs
+	set -e; for program in build/native/test_*; do echo "$$program"; "$$program"; done
 
-sanitize: setup                     ## the C library's tests under AddressSanitizer and UBSan
-	.ci/sanitize.sh $(BIN)
+sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+	set -e; for program in build/sanitize/test_*; do echo "$$program"; "$$program"; done
 
 golden: $(VENV)/.reference          ## make the golden files again with the reference implementation; review the diff
 	$(VENV)/reference/bin/python tests/golden/make_golden.py
@@ -64,6 +64,11 @@ clean:
 
 $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
+
+build/native/.built build/sanitize/.built: build/%/.built: $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch]) | $(VENV)/.tools
+	$(BIN)/cmake -S native -B build/$* -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=$(if $(filter sanitize,$*),ON,OFF)
+	$(BIN)/cmake --build build/$* --parallel
+	touch $@
 
 # Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.
 $(VENV)/.tools: pyproject.toml | $(BIN)/python
