@@ -24,7 +24,8 @@ class Times:
         """From durations in seconds."""
         values = sorted(1000 * second for second in seconds)
         mean = sum(values) / len(values) if values else None
-        return cls(*(percentile(values, percent) for percent in (50, 95, 99)), mean)
+        p50, p95, p99 = (percentile(values, percent) for percent in (50, 95, 99))
+        return cls(p50, p95, p99, mean)
 
     def __str__(self) -> str:
         shown = (self.p50, self.p95, self.p99)

@@ -14,7 +14,7 @@ TEXT = (
     "him but all not they be were are my is me them so one said if when who there their we what an "
     "no out up into more then time could would very will man now some your do about upon old house "
     "day made long little great before other two must down only any than over such after came "
-    "where never way hand eyes should like own well might good much again long night here head two door"
+    "where never way hand eyes should like own well might good much again long night head door"
 )
 WORDS = TEXT.split()
 
