@@ -54,7 +54,7 @@ loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
 
 wheel: setup                        ## dist/lanewise-*.whl
-	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 image:                              ## container image for this machine's architecture
 	docker build --file deploy/Dockerfile --tag lanewise .
