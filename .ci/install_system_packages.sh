@@ -17,6 +17,7 @@ as_root=()
 "${as_root[@]}" systemctl disable --now prometheus prometheus-node-exporter >/dev/null 2>&1 || true
 
 [ -x "$tools/qemu10/usr/bin/qemu-aarch64" ] && exit
+# shellcheck disable=SC2016 # $(SITE) is a placeholder of apt-get, not a command
 mirror=$(apt-get indextargets --format '$(SITE)' 'Codename: bookworm' | head -n 1)
 [ -n "$mirror" ] || { echo "no apt source for Debian bookworm: cannot fetch the newer emulator" >&2; exit 1; }
 work=$(mktemp -d)
