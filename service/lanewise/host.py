@@ -150,7 +150,7 @@ def choose_kv_blocks(
     if blocks < 1:
         raise HostError(
             f"kv_memory: {reason} is {format_size(max(0, n_bytes))}; accepted: at least one block "
-            f"of {format_size(block_bytes)} (raise the limit or --kv-memory, or use a smaller model)"
+            f"of {format_size(block_bytes)} (raise the limit, or take a smaller model)"
         )
     if kv_memory is None and blocks >= useful:
         blocks, reason = useful, f"all that {max_seqs} sequences of {max_model_len} tokens can use"
