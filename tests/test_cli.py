@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import types
@@ -9,6 +10,12 @@ from lanewise.host import HostError
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.runtime import NativeError
 from lanewise.settings import Settings, SettingsError
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("LANEWISE_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ PYTHON = {
 PYTHON_EXTRA = {"api/serve.py": {"loading", "runtime", "host"}}
 OUTSIDE = {"cffi": "runtime", "fastapi": "api", "uvicorn": "api", "tokenizers": "text"}
 
-# The same for the folders of native/src; "base" is its files in no folder but kv_cache and api.
+# The same for the folders of native/src; "base" is its files in no folder but kv_cache and *api.
 C_LAYERS = {
     "base": {"lanewise.h"},
     "kernels": {"base"},
@@ -82,7 +82,9 @@ def c_layer(path):
     if path == "lanewise.h":
         return path
     name = path.split("/")[0].partition(".")[0]
-    return name if "/" in path or name in (*C_LAYERS, "api") else "base"
+    if "/" not in path and name.endswith("api"):
+        return "api"
+    return name if "/" in path or name in C_LAYERS else "base"
 
 
 def c_violations(path, source):
