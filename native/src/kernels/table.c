@@ -21,16 +21,25 @@ enum {
     I8MM = LW_BIT_I8MM,
 };
 
+// KERNEL rows exist everywhere; X86_KERNEL and ARM_KERNEL rows are listed everywhere and have code on their own CPUs.
 #define KERNEL(symbol, type, levels, min_rows) \
     extern void symbol(const lw_matrix*, const lw_activations*, size_t, lw_output, void*);
+#define X86_KERNEL KERNEL
+#define ARM_KERNEL KERNEL
 #include "kernels/table.inc"
 #undef KERNEL
+#undef X86_KERNEL
+#undef ARM_KERNEL
 
 #define KERNEL(symbol, type, levels, min_rows) {#symbol, symbol, type, levels, min_rows},
+#define X86_KERNEL(symbol, type, levels, min_rows) {#symbol, X86(symbol), type, levels, min_rows},
+#define ARM_KERNEL(symbol, type, levels, min_rows) {#symbol, ARM(symbol), type, levels, min_rows},
 const lw_kernel lw_kernels[] = {
 #include "kernels/table.inc"
 };
 #undef KERNEL
+#undef X86_KERNEL
+#undef ARM_KERNEL
 
 const uint32_t lw_n_kernels = sizeof lw_kernels / sizeof lw_kernels[0];
 
