@@ -61,10 +61,13 @@ typedef struct lw_lane_ops {
 
 extern const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT];
 
+static inline size_t lw_align_floats(size_t n) { return (n + LW_LANES - 1) / LW_LANES * LW_LANES; }
+
 // Floats of scratch that attention needs for one job of at most `tokens` query tokens.
 static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t value_dim) {
     const size_t rows = tokens * group;
-    return rows * (2 * value_dim + 3 * LW_LANES + 8) + 8 * 32 + 256;
+    return 8 * LW_BLOCK_TOKENS + lw_align_floats(rows * value_dim) +
+           2 * (lw_align_floats(rows) + rows * (LW_LANES + value_dim));
 }
 
 #endif

@@ -11,55 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/half.h"
-#include "kernels/layout.h"
+#include "kernels/unpack.h"
 
-typedef struct group_view {  // one weight group of one output
-    float scale;
-    int16_t codes[LW_GROUP];
-} group_view;
-
-static float load_half(const uint8_t* p) {
-    uint16_t bits;
-    memcpy(&bits, p, sizeof bits);
-    return lw_half_to_float(bits);
-}
-
-static void read_q4(const lw_matrix* w, const uint8_t* panel, size_t output, size_t group, group_view* out) {
-    const uint8_t* base = panel + group * LW_Q4_GROUP_BYTES;
-    for (size_t k = 0; k < LW_GROUP; ++k) {
-        int code = base[lw_packed_byte(w->layout, output, k, 2)] >> (4 * lw_packed_part(w->layout, k, 2)) & 15;
-        if (w->layout.q4_toggled) code ^= 8;
-        out->codes[k] = (int16_t)(code - 8);
-    }
-    out->scale = load_half(base + LW_PANEL * LW_GROUP / 2 + 2 * output);
-}
-
-static void read_q8(const lw_matrix* w, const uint8_t* panel, size_t output, size_t group, group_view* out) {
-    const uint8_t* base = panel + group * LW_Q8_GROUP_BYTES;
-    for (size_t k = 0; k < LW_GROUP; ++k) {
-        const uint8_t byte = base[lw_packed_byte(w->layout, output, k, 1)];
-        out->codes[k] = (int16_t)(w->layout.q8_biased ? byte - 128 : (int8_t)byte);
-    }
-    out->scale = load_half(base + LW_PANEL * LW_GROUP + 2 * output);
-}
-
-// `group` counts groups of 16 inputs here.
-static void read_q6(const lw_matrix* w, const uint8_t* panel, size_t output, size_t group, group_view* out) {
-    const uint8_t* super = panel + group / 16 * LW_Q6_SUPER_BYTES;
-    const uint8_t* base = super + group % 16 / 2 * LW_Q6_GROUP_BYTES;
-    const uint8_t* high = base + LW_Q6_LOW_BYTES;
-    for (size_t i = 0; i < 16; ++i) {
-        const size_t k = group % 2 * 16 + i;
-        const int low = base[lw_packed_byte(w->layout, output, k, 2)] >> (4 * lw_packed_part(w->layout, k, 2)) & 15;
-        const int top = high[lw_packed_byte(w->layout, output, k, 4)] >> (2 * lw_packed_part(w->layout, k, 4)) & 3;
-        out->codes[i] = (int16_t)((low | top << 4) - 32);
-    }
-    const int8_t scale = (int8_t)high[LW_Q6_HIGH_BYTES + group % 2 * LW_PANEL + output];
-    out->scale = load_half(super + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output) * (float)scale;  // exact
-}
-
-typedef void (*read_group)(const lw_matrix*, const uint8_t*, size_t, size_t, group_view*);
+typedef void (*read_group)(const lw_matrix*, const uint8_t*, size_t, size_t, lw_group*);
 
 // The inputs of one output, group after group, for all rows; `size` is the inputs per group.
 static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, float* results,
@@ -70,7 +24,7 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
     for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output) {
         for (size_t first = 0; first < groups; first += per_segment) {
             const size_t n = groups - first < per_segment ? groups - first : per_segment;
-            group_view views[LW_SEGMENT / 16];
+            lw_group views[LW_SEGMENT / 16];
             for (size_t g = 0; g < n; ++g) read(w, data, output, first + g, &views[g]);
             for (size_t row = 0; row < x->rows; ++row) {
                 float seg = 0;
@@ -90,15 +44,15 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
 }
 
 void matmul_q4g32_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
-    quantized(w, x, panel, out, scratch, read_q4, LW_GROUP);
+    quantized(w, x, panel, out, scratch, lw_unpack_q4, LW_GROUP);
 }
 
 void matmul_q8g32_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
-    quantized(w, x, panel, out, scratch, read_q8, LW_GROUP);
+    quantized(w, x, panel, out, scratch, lw_unpack_q8, LW_GROUP);
 }
 
 void matmul_q6k_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
-    quantized(w, x, panel, out, scratch, read_q6, 16);
+    quantized(w, x, panel, out, scratch, lw_unpack_q6, 16);
 }
 
 // Float weights: one chain of fmaf over the inputs, ascending.
@@ -132,7 +86,7 @@ void matmul_f32_f32__scalar(const lw_matrix* w, const lw_activations* x, size_t 
 }
 
 void matmul_f16_f32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
-    floating(w, x, panel, out, scratch, load_half, 2);
+    floating(w, x, panel, out, scratch, lw_load_half, 2);
 }
 
 void matmul_bf16_f32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
