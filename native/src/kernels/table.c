@@ -47,7 +47,7 @@ const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
     [LW_LEVEL_SCALAR] = {.chunk = 4, .row_block = 1},
     [LW_LEVEL_AVX2] = {.chunk = 4, .row_block = 1},
     [LW_LEVEL_AVX512VNNI] = {.chunk = 4, .q8_biased = true, .row_block = 1},
-    [LW_LEVEL_NEON] = {.chunk = 2, .q4_toggled = true, .row_block = 1},
+    [LW_LEVEL_NEON] = {.chunk = 2, .row_block = 1},
     [LW_LEVEL_DOTPROD] = {.chunk = 4, .q4_toggled = true, .row_block = 1},
     [LW_LEVEL_I8MM] = {.chunk = 8, .q4_toggled = true, .row_block = 2},
 };
