@@ -1,6 +1,5 @@
 """The commands with the real library on a small random model."""
 
-import itertools
 import json
 import math
 import os
@@ -51,11 +50,11 @@ def test_doctor_passes_its_self_test(capsys):
 
 
 def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
-    windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(3)]
+    windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(2)]
     windows.append(windows[0][:20])
     with open_model(ModelSettings()) as opened:
         scores = set()
-        for threads, chunk, batch in itertools.product([1, 2], [1, 7, 50], [1, 4]):
+        for threads, chunk, batch in [(1, 50, 1), (2, 50, 4), (1, 7, 2)]:
             with Session(
                 opened.model,
                 threads=threads,
@@ -65,5 +64,5 @@ def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
             ) as session:
                 scores.add(score_windows(session, windows, chunk=chunk, batch=batch))
     (score,) = scores
-    assert score.tokens == 3 * 49 + 19
+    assert score.tokens == 2 * 49 + 19
     assert score.nll == pytest.approx(math.log(CONFIG.vocab_size), rel=0.25)
