@@ -97,7 +97,7 @@ static inline void lw_store_panel(const lw_matrix* w, size_t panel, size_t rows,
 
 typedef struct lw_kernel {
     const char* symbol;
-    lw_matmul_fn run;
+    lw_matmul_fn run;   // NULL when built for another CPU family
     lw_type weights;
     uint32_t levels;    // bits of the levels that use it
     uint32_t min_rows;  // smallest batch it is used for

@@ -173,8 +173,8 @@ def read_tokenizer_files(path: Path, vocab_size: int) -> TokenizerFiles:
         name: read_object(path / name) for name in TOKENIZER_JSON_FILES if (path / name).is_file()
     }
     text_names = ["tokenizer.json", "chat_template.jinja"]
-    for folder in ("additional_chat_templates", "chat_templates"):
-        text_names += [f"{folder}/{file.name}" for file in sorted((path / folder).glob("*.jinja"))]
+    folder = "additional_chat_templates"
+    text_names += [f"{folder}/{file.name}" for file in sorted((path / folder).glob("*.jinja"))]
     text_files = {name: read_text(path / name) for name in text_names if (path / name).is_file()}
     return TokenizerFiles(path, vocab_size, json_files=json_files, text_files=text_files)
 
