@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# importlib import mode puts no test folder on the path; the helpers beside the tests need it.
+sys.path.insert(0, str(Path(__file__).parent))
