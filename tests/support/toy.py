@@ -27,8 +27,15 @@ class ToyRunner:
     """
 
     def __init__(
-        self, *, n_blocks: int, vocab_size: int, max_batch_tokens: int, max_batch_logits: int
+        self,
+        *,
+        n_blocks: int,
+        vocab_size: int,
+        max_batch_tokens: int,
+        max_batch_logits: int,
+        n_padding: int = 0,
     ) -> None:
+        self._n_tokens = vocab_size - n_padding
         self._cache = np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.uint64)
         self._vocab_size = vocab_size
         self._max_batch_tokens = max_batch_tokens
@@ -73,7 +80,9 @@ class ToyRunner:
         )
         rows = [np.random.default_rng(hashes[int(row)]) for row in batch.logit_rows]
         logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]
-        return np.array(logits, dtype=np.float32).reshape(len(logits), self._vocab_size)
+        matrix = np.array(logits, dtype=np.float32).reshape(len(logits), self._vocab_size)
+        matrix[:, self._n_tokens :] = -20  # a trained model gives its padding next to nothing
+        return matrix
 
     def _read(self, table: NDArray[np.uint32], length: int) -> list[int]:
         blocks = -(-length // BLOCK_TOKENS)

@@ -13,6 +13,9 @@ from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lanewise.engine.batching import ModelRunner, SequenceResult, run_step
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.metrics import Metrics
@@ -34,7 +37,6 @@ logger = logging.getLogger(__name__)
 # The engine's thread wants the interpreter back right after each native call; with the default of
 # 5 ms a busy event loop would add that much to every step.
 SWITCH_INTERVAL_S = 0.0005
-SHUTTING_DOWN = "the server is shutting down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class EngineConfig:
 
     n_blocks: int
     max_model_len: int
-    vocab_size: int  # rows of logits; ids the tokenizer lacks are never drawn
-    n_tokens: int  # ids the tokenizer has
+    vocab_size: int
+    unused_ids: Items[int] = ()  # rows of the vocabulary that are no token; never drawn
     max_seqs: int = 64
     max_step_tokens: int = 512
     max_step_logits: int = 128
@@ -69,11 +71,10 @@ class Engine:
         self._pool = BlockPool(config.n_blocks)
         limits = SchedulerConfig(config.max_seqs, config.max_step_tokens, config.max_step_logits)
         self._scheduler = Scheduler(limits, self._pool)
-        self._vocab_mask = (
-            allowed_mask(config.vocab_size, range(config.n_tokens))
-            if config.n_tokens < config.vocab_size
-            else None
-        )
+        self._vocab_mask: NDArray[np.uint32] | None = None
+        if config.unused_ids:
+            used = set(range(config.vocab_size)).difference(config.unused_ids)
+            self._vocab_mask = allowed_mask(config.vocab_size, used)
         self._jobs: dict[Sequence, Job] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox: dict[RequestStream, list[TokenOutput]] = defaultdict(list)
@@ -82,6 +83,7 @@ class Engine:
         self._unfinished = 0
         self._accepting = False
         self._stopping = False  # the engine's thread only
+        self._why_stopped = "the server is shutting down"
         self._mean_request_s = 1.0
         self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
 
@@ -93,10 +95,14 @@ class Engine:
         self._accepting = True
         self._thread.start()
 
-    def stop(self) -> None:
-        """Fail what is still running, free the model and end the thread."""
+    def stop_accepting(self) -> None:
+        """Turn new requests away; those accepted go on."""
         with self._lock:
             self._accepting = False
+
+    def stop(self) -> None:
+        """Fail what is still running, free the model and end the thread."""
+        self.stop_accepting()
         if self._thread.is_alive():
             self._inbox.put(self._handle_stop)
             self._thread.join()
@@ -133,28 +139,31 @@ class Engine:
             stream.cancel()
 
     def _make_group(self, requests: Items[GenerationRequest]) -> JobGroup:
+        if not requests:
+            raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
         group = JobGroup()
         for index, request in enumerate(requests):
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self.config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
-            allowed = request.params.allowed_token_ids
-            mask = (
-                self._vocab_mask
-                if allowed is None
-                else allowed_mask(self.config.vocab_size, allowed)
-            )
+            mask = self._mask(request.params.allowed_token_ids)
             sampler = Sampler(request.params, request.choice, len(request.prompt), mask)
             group.jobs[index] = Job(group, index, Sequence(request), sampler, now)
         return group
+
+    def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
+        if allowed is None:
+            return self._vocab_mask
+        mask = allowed_mask(self.config.vocab_size, allowed)
+        return mask if self._vocab_mask is None else mask & self._vocab_mask
 
     def _accept(self, group: JobGroup, count: int) -> None:
         limit = self.largest_request
         with self._lock:
             if not self._accepting:
                 self.metrics.rejected["shutting_down"].inc()
-                raise EngineStoppedError(SHUTTING_DOWN)
+                raise EngineStoppedError(self._why_stopped)
             if self._unfinished + count > limit:
                 self.metrics.rejected["queue_full"].inc()
                 raise QueueFullError(
@@ -172,12 +181,12 @@ class Engine:
             while self._receive():
                 self._advance()
         except Exception:
-            logger.exception("the engine's thread ends")
+            logger.exception("the engine has a fault and stops")
+            self._why_stopped = "the engine has stopped after a fault"
         finally:
-            with self._lock:
-                self._accepting = False
+            self.stop_accepting()
             self._drain_inbox()
-            self._fail(list(self._jobs), SHUTTING_DOWN)
+            self._fail(list(self._jobs), EngineStoppedError(self._why_stopped))
             self._flush()
             self._runner.close()
 
@@ -205,7 +214,7 @@ class Engine:
         except Exception as error:
             logger.error("a step of %d sequences failed: %s", len(step.token_counts), error)
             self.metrics.step_errors.inc()
-            self._fail(list(step.token_counts), f"the model failed: {error}")
+            self._fail(list(step.token_counts), EngineError(f"the model failed: {error}"))
         else:
             self._complete(step, results)
         self.metrics.count_native(self._runner.counters())
@@ -252,10 +261,10 @@ class Engine:
     def _handle_stop(self) -> None:
         self._stopping = True
 
-    def _fail(self, sequences: list[Sequence], message: str) -> None:
+    def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
         """End the requests of some sequences with an error, their other sequences included."""
         for group in {self._jobs[sequence].group for sequence in sequences}:
-            self._failed[group.stream] = EngineError(message)
+            self._failed[group.stream] = error
             for job in group:
                 self._end(job, "error", time.monotonic())
 
