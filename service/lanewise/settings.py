@@ -19,7 +19,7 @@ import yaml
 ENV_PREFIX = "LANEWISE_"
 MIB = 1 << 20
 
-_T = TypeVar("_T", bound="ModelSettings")
+_T = TypeVar("_T", bound="SourceSettings")
 _Raw = str | Sequence[str]
 
 
@@ -116,8 +116,8 @@ def knob(kind: Kind, text: str) -> dict[str, object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """What every command that loads a model understands."""
+class SourceSettings:
+    """What every command that names a model understands."""
 
     model: str | None = field(
         default=None,
@@ -125,6 +125,12 @@ class ModelSettings:
             TEXT, "a GGUF file, a Hugging Face folder, org/name or org/name:file.gguf of the hub"
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(SourceSettings):
+    """What every command that loads a model understands."""
+
     weights: str | None = field(
         default=None,
         metadata=knob(
@@ -272,11 +278,17 @@ class DoctorSettings(ReportSettings):
     """What ``lanewise doctor`` can be told."""
 
 
-EVERY_SETTINGS: tuple[type[ModelSettings], ...] = (
+@dataclass(frozen=True, kw_only=True)
+class PullSettings(SourceSettings):
+    """What ``lanewise pull`` can be told."""
+
+
+EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     Settings,
     BenchSettings,
     PerplexitySettings,
     DoctorSettings,
+    PullSettings,
 )
 
 
@@ -290,7 +302,7 @@ def variable_of(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def add_arguments(parser: argparse.ArgumentParser, settings: type[ModelSettings]) -> None:
+def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings]) -> None:
     """Give a command the flags of its settings; values stay text until :func:`resolve`."""
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings")
     for item in dataclasses.fields(settings):

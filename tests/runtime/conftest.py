@@ -32,18 +32,10 @@ CONFIG = ModelConfig(
 )
 
 
-class TrackedTensor(Tensor):
-    """A tensor in memory that remembers being released."""
-
-    def release(self):
-        self.released.append(self.name)
-
-
 def make_tensor(name, role, rows, cols, released, kind=TensorType.F32):
     data = np.full((rows, cols), float(role), np.float32)
-    tensor = TrackedTensor(name, role, 0, kind, rows, cols, memoryview(data).cast("B"), 0)
-    object.__setattr__(tensor, "released", released)
-    return tensor
+    view = memoryview(data).cast("B")
+    return Tensor(name, role, 0, kind, rows, cols, view, 0, lambda: released.append(name))
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Reads model files, GGUF and Hugging Face directories: config, tensors, tokenizer files."""

@@ -1,0 +1,1 @@
+"""Strings to token ids and back: tokenizers, chat templates, streaming detokenization."""

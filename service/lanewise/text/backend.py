@@ -1,0 +1,62 @@
+"""What both kinds of tokenizer file become: a ``tokenizers`` object and the model's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tokenizers import Tokenizer
+
+from lanewise.loading.checkpoint import ModelFileError
+
+# Tokens that end a turn by convention; some models' configs forget to say so.
+END_OF_TURN = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek writes full-width bars
+)
+
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A tokenizer of either origin."""
+
+    tokenizer: Tokenizer
+    bos_id: int | None
+    eos_ids: frozenset[int]
+    add_bos: bool  # completions start with BOS
+    byte_level: bool  # token text is bytes in printable disguise; otherwise SentencePiece pieces
+    strips_leading_space: bool  # decoding drops the space put before the first word
+    raw_ids: frozenset[int]  # tokens whose text is literal
+    special_tokens: Mapping[str, str]  # bos_token, eos_token ... for templates
+    templates: Mapping[str, str]
+
+
+def end_of_turn_ids(tokenizer: Tokenizer) -> set[int]:
+    """Return the added tokens that end a turn by convention."""
+    return {
+        token_id
+        for token_id, token in tokenizer.get_added_tokens_decoder().items()
+        if token.content in END_OF_TURN
+    }
+
+
+def build(source: str, make: Callable[[], Made]) -> Made:
+    """Return what ``make`` returns, with the library's errors as ModelFileError."""
+    try:
+        return make()
+    except (KeyboardInterrupt, SystemExit, ModelFileError):
+        raise
+    except BaseException as error:  # a Rust panic arrives as a BaseException
+        raise ModelFileError(f"{source}: not a usable tokenizer: {error}") from error

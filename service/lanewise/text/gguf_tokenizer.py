@@ -1,0 +1,284 @@
+"""Builds a tokenizer from GGUF metadata: byte-level BPE and SentencePiece vocabularies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.text.backend import Backend, build, end_of_turn_ids
+
+PREFIX = "tokenizer.ggml."
+SPACE = "▁"
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = CONTRACTIONS + WORDS.replace("DIGITS", "{1,3}")
+QWEN2 = CONTRACTIONS + WORDS.replace("DIGITS", "")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """How byte-level BPE text is cut before merging: by each pattern in turn."""
+
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False  # a piece that is a token is that token, whatever the merges say
+    nfc: bool = False
+    add_bos: bool = False  # when the file does not say
+
+
+_LLAMA3 = PreTokenizer((LLAMA3,), ignore_merges=True, add_bos=True)
+_GPT2 = PreTokenizer((GPT2,))
+_DIGITS_THEN_GPT2 = PreTokenizer((r"\p{N}", GPT2))
+
+# Names of tokenizer.ggml.pre.
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama-bpe": _LLAMA3,
+    "falcon3": _LLAMA3,
+    "pixtral": _LLAMA3,
+    "tekken": PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True),
+    "qwen2": PreTokenizer((QWEN2,), nfc=True),
+    "deepseek-r1-qwen": PreTokenizer((QWEN2,)),
+    "megrez": PreTokenizer((QWEN2,)),
+    "gpt-2": _GPT2,
+    "phi-2": _GPT2,
+    "mpt": _GPT2,
+    "olmo": _GPT2,
+    "jais": _GPT2,
+    "starcoder": _DIGITS_THEN_GPT2,
+    "refact": _DIGITS_THEN_GPT2,
+    "command-r": _DIGITS_THEN_GPT2,
+    "smollm": _DIGITS_THEN_GPT2,
+    "codeshell": _DIGITS_THEN_GPT2,
+    "exaone": _DIGITS_THEN_GPT2,
+    "minerva-7b": _DIGITS_THEN_GPT2,
+    "dbrx": PreTokenizer((LLAMA3,)),
+    "smaug-bpe": PreTokenizer((LLAMA3,)),
+    "deepseek-coder": PreTokenizer(
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}")
+    ),
+}
+
+
+class TokenType(IntEnum):
+    """Kinds of token in tokenizer.ggml.token_type."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+CONTROL_TYPES = frozenset({2, 3})  # UNKNOWN, CONTROL
+LITERAL_TYPES = frozenset({2, 3, 4, 5})  # all but NORMAL and BYTE
+
+
+def gguf_backend(files: TokenizerFiles) -> Backend:
+    """Return the tokenizer that GGUF metadata describes."""
+    vocabulary = _Vocabulary(files)
+    model = vocabulary.get("model", str)
+    if model == "gpt2":
+        tokenizer, add_bos = _byte_level(vocabulary)
+    elif model == "llama":
+        tokenizer, add_bos = _sentencepiece(vocabulary), True
+    else:
+        raise vocabulary.error("model", f"{model!r} is not supported; accepted are gpt2 and llama")
+    _add_tokens(tokenizer, vocabulary)
+    tokens = vocabulary.tokens
+    eos = {
+        token_id
+        for key in ("eos_token_id", "eot_token_id", "eom_token_id")
+        if (token_id := vocabulary.token_id(key)) is not None
+    }
+    special = {
+        f"{name}_token": tokens[token_id]
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+        if (token_id := vocabulary.token_id(f"{key}_token_id")) is not None
+    }
+    return Backend(
+        tokenizer=tokenizer,
+        bos_id=vocabulary.token_id("bos_token_id"),
+        eos_ids=frozenset(eos | end_of_turn_ids(tokenizer)),
+        add_bos=vocabulary.get("add_bos_token", bool, default=add_bos),
+        byte_level=model == "gpt2",
+        strips_leading_space=model == "llama" and vocabulary.adds_space_prefix,
+        raw_ids=frozenset(
+            token_id for token_id, kind in enumerate(vocabulary.types) if kind in LITERAL_TYPES
+        ),
+        special_tokens=special,
+        templates=_templates(vocabulary),
+    )
+
+
+class _Vocabulary:
+    """Checked access to the tokenizer's metadata."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self.path = files.path
+        self.metadata: Mapping[str, Any] = files.gguf or {}
+        if f"{PREFIX}model" not in self.metadata:
+            raise ModelFileError(
+                f"{self.path}: {PREFIX}model is missing: the file holds no tokenizer"
+            )
+        self.tokens = [
+            text or f"[EMPTY_{index}]" for index, text in enumerate(self.array("tokens", str))
+        ]
+        self.types: Sequence[int] = self.array("token_type", int, required=False)
+        if not self.types:
+            self.types = [TokenType.NORMAL] * len(self.tokens)
+        if len(self.types) != len(self.tokens):
+            raise self.error("token_type", f"{len(self.types)} entries, {len(self.tokens)} tokens")
+        self.ids = {text: index for index, text in enumerate(self.tokens)}
+        if len(self.ids) != len(self.tokens):
+            twice = next(text for index, text in enumerate(self.tokens) if self.ids[text] != index)
+            raise self.error("tokens", f"{twice!r} occurs twice")
+
+    def error(self, key: str, problem: str) -> ModelFileError:
+        return ModelFileError(f"{self.path}: {PREFIX}{key}: {problem}")
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        value = self.metadata.get(PREFIX + key, default)
+        if type(value) is not kind:
+            found = "missing" if value is None else repr(value)[:80]
+            raise self.error(key, f"{found}; a {kind.__name__} is needed")
+        return value
+
+    def array(self, key: str, kind: type, required: bool = True) -> list[Any]:
+        value = self.get(key, list, default=None if required else [])
+        if set(map(type, value)) - {kind}:
+            raise self.error(key, f"not an array of {kind.__name__}")
+        return list(value)
+
+    def token_id(self, key: str) -> int | None:
+        if PREFIX + key not in self.metadata:
+            return None
+        token_id: int = self.get(key, int)
+        if not 0 <= token_id < len(self.tokens):
+            raise self.error(key, f"{token_id} is not one of the {len(self.tokens)} tokens")
+        return token_id
+
+    @property
+    def adds_space_prefix(self) -> bool:
+        return bool(self.get("add_space_prefix", bool, default=True))
+
+
+def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    name = vocabulary.get("pre", str)
+    if name not in PRE_TOKENIZERS:
+        raise vocabulary.error(
+            "pre",
+            f"{name!r} is not supported; accepted are {', '.join(sorted(PRE_TOKENIZERS))}",
+        )
+    pre = PRE_TOKENIZERS[name]
+    texts = vocabulary.array("merges", str)
+    merges = [tuple(text.split(" ")) for text in texts]
+    for index, merge in enumerate(merges):
+        if len(merge) != 2:
+            raise vocabulary.error(
+                f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
+            )
+    tokenizer = build(
+        f"{vocabulary.path}: {PREFIX}merges",
+        lambda: Tokenizer(BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges)),
+    )
+    if pre.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, pre.add_bos
+
+
+def _sentencepiece(vocabulary: _Vocabulary) -> Tokenizer:
+    scores = vocabulary.array("scores", float)
+    if len(scores) != len(vocabulary.tokens):
+        raise vocabulary.error("scores", f"{len(scores)} for {len(vocabulary.tokens)} tokens")
+    unknown = vocabulary.token_id("unknown_token_id")
+    tokenizer = build(
+        f"{vocabulary.path}: {PREFIX}tokens",
+        lambda: Tokenizer(
+            BPE(
+                vocabulary.ids,
+                merges_from_scores(vocabulary.tokens, scores, vocabulary.types),
+                unk_token=None if unknown is None else vocabulary.tokens[unknown],
+                fuse_unk=True,
+                byte_fallback=True,
+            )
+        ),
+    )
+    replace = normalizers.Replace(" ", SPACE)
+    strip = decoders.Strip(" ", 1, 0)
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if vocabulary.adds_space_prefix:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), replace])
+        tokenizer.decoder = decoders.Sequence([*steps, strip])
+    else:
+        tokenizer.normalizer = replace
+        tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def merges_from_scores(
+    tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]
+) -> list[tuple[str, str]]:
+    """Return the merges of a SentencePiece BPE vocabulary, the best-scored token's first.
+
+    SentencePiece joins two neighbours whenever that makes a token, best score first; every way to
+    split a token into two tokens is therefore a merge. Control and byte tokens are not pieces.
+    """
+    pieces = {
+        text: index
+        for index, (text, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in (TokenType.NORMAL, TokenType.USER_DEFINED)
+    }
+    merges: list[tuple[float, int, int, str, str]] = []
+    for text, index in pieces.items():
+        for cut in range(1, len(text)):
+            left, right = text[:cut], text[cut:]
+            if left in pieces and right in pieces:
+                merges.append((-scores[index], index, cut, left, right))
+    merges.sort(key=lambda merge: merge[:3])
+    return [(left, right) for _, _, _, left, right in merges]
+
+
+def _add_tokens(tokenizer: Tokenizer, vocabulary: _Vocabulary) -> None:
+    # Order matters only for new tokens, and all of these are in the vocabulary.
+    special, plain = [], []
+    for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True):
+        if kind in CONTROL_TYPES:
+            special.append(AddedToken(text, special=True, normalized=False))
+        elif kind == TokenType.USER_DEFINED:
+            plain.append(AddedToken(text, special=False, normalized=False))
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(plain)
+
+
+def _templates(vocabulary: _Vocabulary) -> dict[str, str]:
+    templates = {}
+    key = "tokenizer.chat_template"
+    for name, value in vocabulary.metadata.items():
+        if name == key or name.startswith(key + "."):
+            if not isinstance(value, str):
+                raise ModelFileError(f"{vocabulary.path}: {name}: a string is needed")
+            templates[name.removeprefix(key).removeprefix(".") or "default"] = value
+    return templates

@@ -1,0 +1,152 @@
+"""Builds a tokenizer from the files of a Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.json_files import parse_object
+from lanewise.text.backend import Backend, build, end_of_turn_ids
+
+SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def hf_backend(files: TokenizerFiles) -> Backend:
+    """Return the tokenizer that a directory's files describe."""
+    where = f"{files.path}/tokenizer.json"
+    text = files.text_files.get("tokenizer.json")
+    if text is None:
+        raise ModelFileError(
+            f"{files.path}: tokenizer.json is missing: no tokenizer. Directories that hold only"
+            " tokenizer.model or vocab.json must be converted to tokenizer.json first"
+        )
+    parsed = parse_object(text, where)
+    tokenizer = build(where, lambda: Tokenizer.from_str(text))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    config = files.json_files.get("tokenizer_config.json", {})
+    special = _special_tokens(files, config)
+    bos_id = _token_id(tokenizer, special.get("bos_token"))
+    decoder = json.dumps(parsed.get("decoder"))
+    byte_level = '"ByteLevel"' in decoder
+    if not byte_level and '"ByteFallback"' not in decoder and '"Metaspace"' not in decoder:
+        raise ModelFileError(
+            f"{where}: decoder {decoder[:80]} is not supported; accepted are ByteLevel, and"
+            " ByteFallback or Metaspace (SentencePiece)"
+        )
+    return Backend(
+        tokenizer=tokenizer,
+        bos_id=bos_id,
+        eos_ids=frozenset(_eos_ids(files, tokenizer, special)),
+        add_bos=_adds_bos(config, tokenizer, bos_id, where),
+        byte_level=byte_level,
+        strips_leading_space=not byte_level and _strips_leading_space(parsed.get("decoder")),
+        raw_ids=frozenset(tokenizer.get_added_tokens_decoder()),
+        special_tokens=special,
+        templates=_templates(files, config),
+    )
+
+
+def _special_tokens(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[str, str]:
+    special = {}
+    for name in (f"{name}_token" for name in SPECIAL_NAMES):
+        value = config.get(name)
+        if value is None:
+            value = files.json_files.get("special_tokens_map.json", {}).get(name)
+        if isinstance(value, Mapping):  # the older form, with the token's flags
+            value = value.get("content")
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise ModelFileError(
+                f"{files.path}/tokenizer_config.json: {name}: {value!r}; a string is needed"
+            )
+        special[name] = value
+    return special
+
+
+def _token_id(tokenizer: Tokenizer, text: str | None) -> int | None:
+    return None if text is None else tokenizer.token_to_id(text)
+
+
+def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer, special: Mapping[str, str]) -> set[int]:
+    ids = end_of_turn_ids(tokenizer)
+    token_id = _token_id(tokenizer, special.get("eos_token"))
+    if token_id is not None:
+        ids.add(token_id)
+    for name in ("config.json", "generation_config.json"):
+        value = files.json_files.get(name, {}).get("eos_token_id")
+        for item in value if isinstance(value, list) else [value]:
+            if item is None:
+                continue
+            if type(item) is not int or not 0 <= item < files.vocab_size:
+                raise ModelFileError(
+                    f"{files.path}/{name}: eos_token_id: {item!r} is not one of the"
+                    f" {files.vocab_size} token ids"
+                )
+            ids.add(item)
+    return ids
+
+
+def _adds_bos(
+    config: Mapping[str, Any], tokenizer: Tokenizer, bos_id: int | None, where: str
+) -> bool:
+    if bos_id is None:
+        return False
+    said = config.get("add_bos_token")
+    if isinstance(said, bool):
+        return said
+    found = build(where, lambda: list(tokenizer.encode("").ids))
+    if found[:1] == [bos_id]:
+        return True
+    kind = str(config.get("tokenizer_class", ""))
+    return tokenizer.post_processor is None and kind.startswith("LlamaTokenizer")
+
+
+def _strips_leading_space(decoder: Any) -> bool:
+    if not isinstance(decoder, Mapping):
+        return False
+    if decoder.get("type") == "Sequence":
+        parts = decoder.get("decoders")
+        return isinstance(parts, list) and any(_strips_leading_space(part) for part in parts)
+    if decoder.get("type") == "Metaspace":
+        return bool(decoder.get("prepend_scheme", "always") != "never")
+    return decoder.get("type") == "Strip" and bool(decoder.get("content") == " ")
+
+
+def _templates(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[str, str]:
+    templates: dict[str, str] = {}
+    found = config.get("chat_template")
+    if found is None:
+        found = files.json_files.get("chat_template.json", {}).get("chat_template")
+    if isinstance(found, str):
+        templates["default"] = found
+    elif isinstance(found, list):
+        for entry in found:
+            if not isinstance(entry, Mapping) or not all(
+                isinstance(entry.get(key), str) for key in ("name", "template")
+            ):
+                raise ModelFileError(
+                    f"{files.path}/tokenizer_config.json: chat_template: entries need a name and"
+                    " a template"
+                )
+            templates[entry["name"]] = entry["template"]
+    elif found is not None:
+        raise ModelFileError(
+            f"{files.path}/tokenizer_config.json: chat_template: a string or a list is needed"
+        )
+    # Files of their own are newer and win over the config.
+    extra = {
+        name.rpartition("/")[2].removesuffix(".jinja"): text
+        for name, text in files.text_files.items()
+        if "/" in name
+    }
+    if "chat_template.jinja" in files.text_files or extra:
+        templates = extra
+        if "chat_template.jinja" in files.text_files:
+            templates["default"] = files.text_files["chat_template.jinja"]
+    return templates

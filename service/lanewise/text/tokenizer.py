@@ -1,0 +1,219 @@
+"""Strings to token ids and back, the same for GGUF and Hugging Face files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.text.backend import Backend
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
+from lanewise.text.control_tokens import choose_mark, control_tokens, remove_mark
+from lanewise.text.gguf_tokenizer import SPACE, gguf_backend
+from lanewise.text.hf_tokenizer import hf_backend
+
+
+class Tokenizer:
+    """A model's tokenizer, with its rules for BOS, stop ids and chat.
+
+    ``vocab_size`` counts ids from 0 to the last token's; the model may have more rows, listed with
+    any gaps in ``unused_ids``, which must never be sampled.
+    """
+
+    def __init__(self, backend: Backend, model_vocab_size: int, source: str) -> None:
+        self._tokenizer = backend.tokenizer
+        self._byte_level = backend.byte_level
+        self._raw_ids = backend.raw_ids
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._control = control_tokens(added, self._special_ids)
+        self._token_bytes: dict[int, bytes] = {}
+        self._lock = Lock()
+        self._plain: tokenizers.Tokenizer | None = None
+        self._continuing: tokenizers.Tokenizer | None = None
+
+        ids = set(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        self.vocab_size = max(ids, default=-1) + 1
+        if not 0 < self.vocab_size <= model_vocab_size:
+            raise ModelFileError(
+                f"{source}: the tokenizer has ids up to {self.vocab_size - 1}, the model only"
+                f" {model_vocab_size} rows for them: they do not belong together"
+            )
+        self.unused_ids = tuple(i for i in range(model_vocab_size) if i not in ids)
+        self.bos_id = backend.bos_id
+        self.eos_ids = backend.eos_ids
+        self.adds_bos = backend.add_bos and backend.bos_id is not None
+        self.strips_leading_space = backend.strips_leading_space
+        self.special_tokens = dict(backend.special_tokens)
+        self.chat_template: ChatTemplate | None = None
+        if backend.templates:
+            try:
+                self.chat_template = ChatTemplate(backend.templates, self.special_tokens)
+            except ChatTemplateError as error:
+                raise ModelFileError(f"{source}: {error}") from error
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles) -> Tokenizer:
+        """Build the tokenizer of a checkpoint; raises ModelFileError if there is none to build."""
+        backend = gguf_backend(files) if files.gguf is not None else hf_backend(files)
+        return cls(backend, files.vocab_size, str(files.path))
+
+    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        """Return the ids of a text.
+
+        With ``add_bos`` the text starts with BOS if the model's texts do. With ``parse_special``
+        the names of control tokens become those tokens; without, they are text.
+        """
+        tokenizer = self._tokenizer if parse_special else self._plain_tokenizer()
+        ids = _encode(tokenizer, text)
+        if add_bos and self.adds_bos and self.bos_id is not None:
+            return [self.bos_id, *ids]
+        return ids
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template: ChatTemplate | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Return the ids of a conversation as the template writes it; BOS is the template's affair.
+
+        Control tokens come from the template alone: their names in messages, tools or kwargs stay
+        text. Raises ChatTemplateError when there is no template or it refuses the messages.
+        """
+        template = chat_template or self.chat_template
+        if template is None:
+            raise ChatTemplateError(
+                "the model has no chat template; use /v1/completions, or give a template file"
+            )
+        mark = choose_mark([messages, tools, kwargs])
+        text = template.render(
+            self._control.mark(messages, mark),
+            self._control.mark(tools, mark),
+            add_generation_prompt,
+            **self._control.mark(kwargs, mark),
+        )
+        return self._encode_marked(text, mark)
+
+    def _encode_marked(self, text: str, mark: str) -> list[int]:
+        unmarked = remove_mark(text, mark)
+        if unmarked == text:
+            return _encode(self._tokenizer, text)
+        ids: list[int] = []
+        tokenizer = self._plain_tokenizer()
+        for part in self._control.split(text):
+            if isinstance(part, int):
+                ids.append(part)
+            elif between := remove_mark(part, mark):
+                ids += _encode(tokenizer, between)
+            tokenizer = self._continuing_tokenizer()
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return the text of tokens; bytes that are no UTF-8 become replacement characters."""
+        kept = (i for i in ids if not (skip_special and i in self._special_ids))
+        text = b"".join(self.token_bytes(i) for i in kept).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.strips_leading_space else text
+
+    def is_special(self, token_id: int) -> bool:
+        """Return whether a token is a control token, which plain text never contains."""
+        return token_id in self._special_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes a token stands for; none for an id without a token."""
+        found = self._token_bytes.get(token_id)
+        if found is None:
+            found = self._token_bytes[token_id] = self._bytes_of(token_id)
+        return found
+
+    def token_text(self, token_id: int) -> str:
+        """Return a token as text, with replacement characters for parts of characters."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        text = self._tokenizer.id_to_token(token_id)
+        if text is None:
+            return b""
+        if token_id in self._raw_ids:
+            return text.encode()
+        if self._byte_level:
+            try:
+                return bytes(BYTE_OF_CHAR[char] for char in text)
+            except KeyError:
+                return text.encode()
+        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+            try:
+                return bytes([int(text[3:5], 16)])
+            except ValueError:
+                return text.encode()
+        return text.replace(SPACE, " ").encode()
+
+    def _plain_tokenizer(self) -> tokenizers.Tokenizer:
+        """Return a tokenizer that treats control tokens as text."""
+        with self._lock:
+            if self._plain is None:
+                self._plain = _copy(self._tokenizer)
+                self._plain.encode_special_tokens = True
+            return self._plain
+
+    def _continuing_tokenizer(self) -> tokenizers.Tokenizer:
+        """Return a plain tokenizer for text inside a prompt, which gets no leading space.
+
+        Only the pre-tokenizer's "first" rule depends on it: other rules add a space after every
+        control token, or never.
+        """
+        plain = self._plain_tokenizer()
+        with self._lock:
+            if self._continuing is None:
+                self._continuing = plain
+                first = '"prepend_scheme":"first"'
+                state = json.loads(plain.to_str()) if _has_first_rule(plain) else None
+                if state is not None:
+                    text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
+                    text = text.replace(first, '"prepend_scheme":"never"')
+                    self._continuing = tokenizers.Tokenizer.from_str(text)
+                    self._continuing.encode_special_tokens = True
+            return self._continuing
+
+
+def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    # Lone surrogates, which JSON can carry, have no UTF-8 form.
+    clean = text.encode("utf-8", "replace").decode("utf-8") if _has_surrogate(text) else text
+    return list(tokenizer.encode(clean, add_special_tokens=False).ids)
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _copy(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(tokenizer.to_str())
+
+
+def _has_first_rule(tokenizer: tokenizers.Tokenizer) -> bool:
+    pre = tokenizer.pre_tokenizer
+    return isinstance(pre, pre_tokenizers.Metaspace | pre_tokenizers.Sequence) and (
+        b"first" in pre.__getstate__()
+    )
+
+
+def _byte_of_char() -> dict[str, int]:
+    """Return the bytes behind byte-level BPE's printable characters."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+BYTE_OF_CHAR = _byte_of_char()
