@@ -133,7 +133,7 @@ typedef struct lw_batch {
 // How to draw one token from one row of logits. Order: bias, penalties, mask; log-probabilities are those of the raw
 // logits; then temperature, top-k, top-p, min-p on what is left.
 typedef struct lw_sampling {
-    float temperature;         // 0 = the largest logit, the smallest id on a tie
+    float temperature;         // 0 (or below 1e-5) = the largest logit, the smallest id on a tie
     float top_p;               // (0, 1]; 1 = off
     float min_p;               // [0, 1]; 0 = off
     uint32_t top_k;            // 0 = off

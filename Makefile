@@ -1,0 +1,85 @@
+# Every target is a short list of ordinary commands; each can be typed by hand after `make setup`.
+
+PYTHON ?= python3
+MODEL ?=            # a file, a folder or a hub id; empty: the small bundled model
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
+C_FILES = $(shell git ls-files '*.c' '*.h')
+SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
+
+.PHONY: serve test lint bench format setup check test-native sanitize golden reference loadtest wheel image clean
+
+serve: $(VENV)/.installed           ## serve MODEL on port 8000
+	$(BIN)/lanewise serve $(MODEL)
+
+test: setup                         ## everything this machine can run; -rs prints one line for what it cannot
+	$(BIN)/python -m pytest -rs $(PYTEST_ARGS)
+
+lint: setup                         ## formatting, style, types, C analysis, shell scripts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(BIN)/python .ci/clang_tidy.py
+	$(BIN)/shellcheck $(SHELL_FILES)
+
+bench: $(VENV)/.installed           ## prefill, decode and batched decode against this machine's limits
+	$(BIN)/lanewise bench $(MODEL) $(BENCH_ARGS)
+
+format: setup                       ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
+
+setup: $(VENV)/.dev $(VENV)/.installed  ## create .venv with all development tools
+
+check: lint test
+
+test-native: build/native/.built    ## the C library's own test programs
+	set -e; for program in build/native/test_*; do echo "$$program"; "$$program"; done
+
+sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+	set -e; for program in build/sanitize/test_*; do echo "$$program"; "$$program"; done
+
+golden: $(VENV)/.reference          ## make the golden files again with the reference implementation; review the diff
+	$(VENV)/reference/bin/python tests/golden/make_golden.py
+
+loadtest: setup                     ## closed-loop load against a running server
+	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
+
+wheel: setup                        ## dist/lanewise-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+
+image:                              ## container image for this machine's architecture
+	docker build --file deploy/Dockerfile --tag lanewise .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	.ci/create_venv.sh $(PYTHON) $(VENV)
+
+build/native/.built build/sanitize/.built: build/%/.built: $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch]) | $(VENV)/.tools
+	$(BIN)/cmake -S native -B build/$* -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=$(if $(filter sanitize,$*),ON,OFF)
+	$(BIN)/cmake --build build/$* --parallel
+	touch $@
+
+# Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.
+$(VENV)/.tools: pyproject.toml | $(BIN)/python
+	$(PIP) 'scikit-build-core>=0.10' cmake ninja
+	touch $@
+
+# Editable: Python changes need nothing, a changed C source rebuilds the library in seconds.
+$(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
+	$(PIP) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.tools
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	touch $@ $(VENV)/.installed

@@ -1,0 +1,1 @@
+"""Load tests against any server that speaks the OpenAI API."""

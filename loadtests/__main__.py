@@ -1,0 +1,109 @@
+"""Measure a running server: ``python -m loadtests --url http://127.0.0.1:8000 --clients 1,4,8``."""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+
+from loadtests.http_stream import StreamError, Target
+from loadtests.report import Summary, print_table, summarize
+from loadtests.scenario import Prompts, Scenario, measure
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the scenario at each number of clients; 1 if any request failed."""
+    options = _parser().parse_args(arguments)
+    api_key = options.api_key or os.environ.get("OPENAI_API_KEY")
+    try:
+        model = options.model or _first_model(options.url, api_key)
+        scenario = Scenario(
+            model=model,
+            prompt_tokens=options.prompt_tokens,
+            max_tokens=options.max_tokens,
+            rounds=options.rounds,
+            chat=options.chat,
+            ignore_eos=not options.respect_eos,
+            timeout_s=options.timeout,
+            seed=options.seed,
+        )
+        target = Target.parse(options.url, scenario.path, api_key)
+        summaries = asyncio.run(_measure_all(target, scenario, options.clients))
+    except (ValueError, StreamError) as error:
+        print(f"loadtests: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        facts = {"url": options.url, "scenario": dataclasses.asdict(scenario)}
+        print(
+            json.dumps(facts | {"runs": [dataclasses.asdict(run) for run in summaries]}, indent=2)
+        )
+    else:
+        words = f"{scenario.prompt_tokens} tokens in, {scenario.max_tokens} out"
+        print_table(summaries, f"{model} at {options.url}: {words}")
+    return 1 if any(summary.errors for summary in summaries) else 0
+
+
+async def _measure_all(target: Target, scenario: Scenario, clients: Sequence[int]) -> list[Summary]:
+    prompts = Prompts(scenario.seed)
+    await prompts.calibrate(target, scenario)
+    return [summarize(await measure(target, scenario, count, prompts)) for count in clients]
+
+
+def _first_model(url: str, api_key: str | None) -> str:
+    target = Target.parse(url, "models", api_key)
+    address = f"{'https' if target.tls else 'http'}://{target.host}:{target.port}{target.path}"
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:
+            return str(json.load(answer)["data"][0]["id"])
+    except (urllib.error.URLError, OSError, LookupError, ValueError) as error:
+        raise ValueError(f"{address}: {error}; name the model with --model") from None
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",")]
+    if not counts or min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: accepted: whole numbers from 1, by commas")
+    return counts
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: accepted: a whole number from 1")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests",
+        description="Closed-loop streaming load against any OpenAI-compatible server: "
+        "every prompt is new, one warm-up round is not counted.",
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL [%(default)s]")
+    parser.add_argument("--model", help="model name [the server's first]")
+    parser.add_argument("--api-key", help="key to send [$OPENAI_API_KEY]")
+    parser.add_argument(
+        "--clients", type=_counts, default=[1, 4, 8], metavar="N,…", help="clients at once [1,4,8]"
+    )
+    parser.add_argument("--prompt-tokens", type=_positive, default=128, help="[%(default)s]")
+    parser.add_argument("--max-tokens", type=_positive, default=64, help="[%(default)s]")
+    parser.add_argument(
+        "--rounds", type=_positive, default=4, help="requests of each client [%(default)s]"
+    )
+    parser.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
+    parser.add_argument(
+        "--respect-eos", action="store_true", help="do not send ignore_eos (an extension)"
+    )
+    parser.add_argument("--timeout", type=float, default=600.0, help="s per request [%(default)g]")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts [%(default)s]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

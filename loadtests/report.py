@@ -1,0 +1,108 @@
+"""Percentiles of what a run measured, and a table of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtests.scenario import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Percentiles and mean of durations in milliseconds; None where nothing was measured."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> "Times":
+        """From durations in seconds."""
+        values = sorted(1000 * second for second in seconds)
+        mean = sum(values) / len(values) if values else None
+        p50, p95, p99 = (percentile(values, percent) for percent in (50, 95, 99))
+        return cls(p50, p95, p99, mean)
+
+    def __str__(self) -> str:
+        shown = (self.p50, self.p95, self.p99)
+        return " / ".join("-" if value is None else f"{value:.1f}" for value in shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one run."""
+
+    clients: int
+    requests: int
+    errors: int
+    error_messages: dict[str, int]
+    duration_s: float
+    prompt_tokens_mean: float | None
+    completion_tokens: int
+    tokens_per_second: float
+    requests_per_second: float
+    ttft_ms: Times
+    itl_ms: Times
+    e2e_ms: Times
+    client_cpu_share: float
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float | None:
+    """The value that ``percent`` of ascending values do not exceed, interpolated."""
+    if not ordered:
+        return None
+    position = (len(ordered) - 1) * percent / 100
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def summarize(run: Run) -> Summary:
+    """What one run comes to."""
+    streams = [stream for stream in run.streams if stream.chunk_times]
+    counts = [s.prompt_tokens for s in streams if s.prompt_tokens is not None]
+    tokens = sum(stream.tokens for stream in streams)
+    return Summary(
+        clients=run.clients,
+        requests=len(run.streams),
+        errors=sum(run.errors.values()),
+        error_messages=dict(run.errors.most_common(5)),
+        duration_s=run.duration_s,
+        prompt_tokens_mean=sum(counts) / len(counts) if counts else None,
+        completion_tokens=tokens,
+        tokens_per_second=tokens / run.duration_s,
+        requests_per_second=len(run.streams) / run.duration_s,
+        ttft_ms=Times.of(stream.chunk_times[0] - stream.started for stream in streams),
+        itl_ms=Times.of(
+            later - earlier for stream in streams for earlier, later in pairwise(stream.chunk_times)
+        ),
+        e2e_ms=Times.of(stream.ended - stream.started for stream in streams),
+        client_cpu_share=run.cpu_s / run.duration_s,
+    )
+
+
+def print_table(summaries: Sequence[Summary], title: str) -> None:
+    """One row per number of clients, then what went wrong."""
+    table = Table(title=title)
+    heads = ["clients", "requests", "errors", "prompt", "tokens/s"]
+    heads += [f"{name} p50 / p95 / p99 ms" for name in ("TTFT", "ITL", "e2e")]
+    for head in [*heads, "own CPU"]:
+        table.add_column(head, justify="right")
+    for summary in summaries:
+        mean = summary.prompt_tokens_mean
+        table.add_row(
+            *map(str, (summary.clients, summary.requests, summary.errors)),
+            "-" if mean is None else f"{mean:.0f}",
+            f"{summary.tokens_per_second:.1f}",
+            *map(str, (summary.ttft_ms, summary.itl_ms, summary.e2e_ms)),
+            f"{summary.client_cpu_share:.1%}",
+        )
+    console = Console()
+    console.print(table)
+    for summary in summaries:
+        for message, count in summary.error_messages.items():
+            console.print(f"{summary.clients} clients, {count} times: {message}", markup=False)

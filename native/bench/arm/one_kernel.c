@@ -1,0 +1,75 @@
+// Runs one kernel of the table on one random panel, so that its instructions can be counted under emulation:
+//     one_kernel SYMBOL ROWS [COLS]     prints the multiply-accumulates done; exits 1 if scalar gives other bits.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/half.h"
+#include "kernels/layout.h"
+
+static uint32_t state = 1;
+
+static uint32_t draw(void) {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+}
+
+static void fill(const lw_matrix* w, uint8_t* data) {
+    const size_t halves = w->type == LW_Q4_0 ? LW_Q4_GROUP_BYTES : w->type == LW_Q8_0 ? LW_Q8_GROUP_BYTES : LW_Q6_SUPER_BYTES;
+    for (size_t i = 0; i < w->panel_bytes; ++i) data[i] = (uint8_t)draw();
+    if (w->type == LW_F32)
+        for (size_t i = 0; i < w->panel_bytes; i += 4) data[i + 3] = (data[i + 3] & 0x80) | 0x3C;
+    else if (w->type == LW_F16 || w->type == LW_BF16)
+        for (size_t i = 0; i < w->panel_bytes; i += 2) data[i + 1] = (data[i + 1] & 0x87) | 0x30;
+    else  // the f16 scales end each block: positive or negative, of any size but not infinite
+        for (size_t end = halves; end <= w->panel_bytes; end += halves)
+            for (size_t i = end - 2 * LW_PANEL; i < end; i += 2) data[i + 1] = (data[i + 1] & 0xBF) | 0x10;
+}
+
+int main(int argc, char** argv) {
+    if (argc < 3) return 2;
+    const lw_kernel* kernel = NULL;
+    for (uint32_t i = 0; i < lw_n_kernels; ++i)
+        if (strcmp(lw_kernels[i].symbol, argv[1]) == 0) kernel = &lw_kernels[i];
+    if (kernel == NULL) return fprintf(stderr, "no kernel is called %s\n", argv[1]), 2;
+    const size_t rows = strtoul(argv[2], NULL, 10), cols = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096;
+    lw_matrix w = {.type = kernel->weights, .rows = LW_PANEL, .cols = (uint32_t)cols, .panels = 1};
+    int level = 0;
+    while (!(kernel->levels >> level & 1)) ++level;
+    w.layout = lw_level_layouts[level];
+    w.groups = (uint32_t)((cols + LW_GROUP - 1) / LW_GROUP);
+    w.panel_bytes = lw_panel_bytes(w.type, cols);
+    uint8_t* data = aligned_alloc(64, (w.panel_bytes + 63) / 64 * 64);
+    fill(&w, data);
+    w.data = data;
+
+    lw_activations x = {.rows = rows, .cols = cols, .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT};
+    x.stride = x.segments * LW_SEGMENT;
+    x.row_block = rows > 1 ? w.layout.row_block : 1;
+    const size_t padded = (rows + 1) / 2 * 2;
+    int8_t* q = calloc(padded, x.stride);
+    float *scale = calloc(padded * x.segments, 4), *f32 = calloc(padded * cols, 4);
+    int32_t* prefix = calloc(padded * x.stride / 16, 4);
+    x.q = q, x.scale = scale, x.prefix = prefix, x.f32 = f32;
+    for (size_t r = 0; r < rows; ++r) {
+        int32_t sum = 0;
+        for (size_t k = 0; k < cols; ++k) {
+            const int8_t code = (int8_t)((int)(draw() % 255) - 127);
+            q[lw_q_offset(&x, r, k)] = code;
+            f32[r * cols + k] = (float)code;
+            sum = (k % LW_SEGMENT ? sum : 0) + code;
+            prefix[r * (x.stride / 16) + k / 16] = sum;
+        }
+        for (size_t i = 0; i < x.segments; ++i) scale[r * x.segments + i] = 0.001f * (float)(1 + draw() % 1000);
+    }
+    float *got = calloc(rows, LW_PANEL * 4), *want = calloc(rows, LW_PANEL * 4);
+    void* scratch = aligned_alloc(64, (lw_matmul_scratch_bytes(rows) + 63) / 64 * 64);
+    kernel->run(&w, &x, 0, (lw_output){.data = got, .stride = LW_PANEL}, scratch);
+    lw_kernel_find(w.type, LW_LEVEL_SCALAR, rows)->run(&w, &x, 0, (lw_output){.data = want, .stride = LW_PANEL}, scratch);
+    printf("%zu\n", rows * cols * LW_PANEL);
+    for (size_t i = 0; i < rows * LW_PANEL; ++i)
+        if (memcmp(got + i, want + i, 4) != 0)
+            return fprintf(stderr, "%s: row %zu, output %zu: %a, scalar gives %a\n", argv[1], i / LW_PANEL, i % LW_PANEL,
+                           got[i], want[i]), 1;
+    return 0;
+}

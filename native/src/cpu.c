@@ -1,0 +1,113 @@
+#include "cpu.h"
+
+#include <string.h>
+
+#include "status.h"
+
+const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"};
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+static uint64_t enabled_state(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static _Bool has(uint32_t reg, uint32_t bits) { return (reg & bits) == bits; }
+
+uint32_t lw_cpu_levels(void) {
+    uint32_t a, b, c, d, b7, c7, d7, c81;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7)) return 0;
+    if (!__get_cpuid(0x80000001, &a, &b, &c81, &d)) return 0;
+    // The floor is x86-64-v3: scalar code uses FMA, F16C and BMI too.
+    if (!has(c, bit_FMA | bit_F16C | bit_AVX | bit_OSXSAVE | bit_MOVBE) || !has(c81, bit_LZCNT)) return 0;
+    if (!has(b7, bit_AVX2 | bit_BMI | bit_BMI2)) return 0;
+    const uint64_t state = enabled_state();
+    if ((state & 0x06) != 0x06) return 0;  // the system saves XMM and YMM
+    uint32_t levels = LW_BIT_SCALAR | LW_BIT_AVX2;
+    const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    if (has(b7, avx512) && has(c7, bit_AVX512VNNI) && (state & 0xE6) == 0xE6) levels |= LW_BIT_AVX512VNNI;
+    return levels;
+}
+
+uint64_t lw_fp_enter(void) {
+    const uint32_t saved = _mm_getcsr();
+    _mm_setcsr(0x1F80);  // all exceptions masked, nearest, no FTZ, no DAZ
+    return saved;
+}
+
+void lw_fp_restore(uint64_t saved) { _mm_setcsr((uint32_t)saved); }
+
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+enum { HWCAP_DOTPROD = 1 << 20, HWCAP2_INT8MM = 1 << 13 };
+
+uint32_t lw_cpu_levels(void) {
+    uint32_t levels = LW_BIT_SCALAR | LW_BIT_NEON;
+    if (getauxval(AT_HWCAP) & HWCAP_DOTPROD) {
+        levels |= LW_BIT_DOTPROD;
+        if (getauxval(AT_HWCAP2) & HWCAP2_INT8MM) levels |= LW_BIT_I8MM;
+    }
+    return levels;
+}
+
+uint64_t lw_fp_enter(void) {
+    uint64_t saved;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));  // nearest, no FZ, no FZ16, no default NaN
+    return saved;
+}
+
+void lw_fp_restore(uint64_t saved) { __asm__ volatile("msr fpcr, %0" : : "r"(saved)); }
+
+#endif
+
+lw_level lw_cpu_best_level(void) {
+    const uint32_t levels = lw_cpu_levels();
+    lw_level best = LW_LEVEL_SCALAR;
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level)
+        if (levels >> level & 1) best = (lw_level)level;
+    return best;
+}
+
+lw_status lw_level_by_name(const char* name, lw_level* out) {
+    const uint32_t levels = lw_cpu_levels();
+    if (levels == 0)
+        return lw_fail(LW_ERR_CPU, "this CPU lacks x86-64-v3 (AVX2, FMA, F16C, BMI2), the least Lanewise runs on");
+    if (name == NULL) {
+        *out = lw_cpu_best_level();
+        return LW_OK;
+    }
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
+        if (strcmp(name, lw_level_names[level]) != 0) continue;
+        if (!(levels >> level & 1))
+            return lw_fail(LW_ERR_CPU, "isa '%s': this CPU cannot run it; it can run: %s", name, lw_cpu_features());
+        *out = (lw_level)level;
+        return LW_OK;
+    }
+    return lw_fail(LW_ERR_ARGUMENT, "isa '%s' is unknown; accepted on this CPU: %s", name, lw_cpu_features());
+}
+
+lw_status lw_cpu_check(const char* isa) {
+    lw_level level;
+    return lw_level_by_name(isa, &level);
+}
+
+const char* lw_cpu_isa(void) { return lw_level_names[lw_cpu_best_level()]; }
+
+const char* lw_cpu_features(void) {
+    static _Thread_local char names[128];
+    const uint32_t levels = lw_cpu_levels();
+    names[0] = 0;
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
+        if (!(levels >> level & 1)) continue;
+        if (names[0]) strcat(names, " ");
+        strcat(names, lw_level_names[level]);
+    }
+    return names;
+}

@@ -1,0 +1,33 @@
+// What this CPU can execute, and the instruction-set levels built on it.
+#ifndef LW_CPU_H
+#define LW_CPU_H
+
+#include <stdint.h>
+
+#include "lanewise.h"
+
+typedef enum lw_level {
+    LW_LEVEL_SCALAR,
+    LW_LEVEL_AVX2,
+    LW_LEVEL_AVX512VNNI,
+    LW_LEVEL_NEON,
+    LW_LEVEL_DOTPROD,
+    LW_LEVEL_I8MM,
+    LW_LEVEL_COUNT
+} lw_level;
+
+enum { LW_BIT_SCALAR = 1, LW_BIT_AVX2 = 2, LW_BIT_AVX512VNNI = 4, LW_BIT_NEON = 8, LW_BIT_DOTPROD = 16, LW_BIT_I8MM = 32 };
+
+extern const char* const lw_level_names[LW_LEVEL_COUNT];
+
+// Bit l is set when this CPU (and operating system) can run level l.
+uint32_t lw_cpu_levels(void);
+lw_level lw_cpu_best_level(void);
+// NULL names the best level.
+lw_status lw_level_by_name(const char* name, lw_level* out);
+
+// Rounding to nearest, no flushing of subnormals, for the calling thread; returns what to give to lw_fp_restore.
+uint64_t lw_fp_enter(void);
+void lw_fp_restore(uint64_t saved);
+
+#endif

@@ -1,0 +1,163 @@
+#include "graph/session.h"
+
+#include <stdlib.h>
+
+#include "ops/sample.h"
+#include "status.h"
+
+static size_t widest_input(const lw_model_config* c) {
+    size_t widest = c->hidden_size;
+    if ((size_t)c->n_heads * c->head_dim > widest) widest = (size_t)c->n_heads * c->head_dim;
+    return lw_round_up(c->ffn_size > widest ? c->ffn_size : widest, LW_SEGMENT);
+}
+
+// Carves the buffers out of one block; with base NULL it only adds up their size.
+static size_t place(lw_buffers* b, uint8_t* base, const lw_model_config* c, size_t rows) {
+    size_t used = 0;
+#define TAKE(field, count)                                                        \
+    do {                                                                          \
+        b->field = (void*)(base ? base + used : NULL);                            \
+        used = lw_round_up(used + (size_t)(count) * sizeof *b->field, 64);        \
+    } while (0)
+    const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
+    const size_t widest = widest_input(c);
+    TAKE(x, rows * c->hidden_size);
+    TAKE(norm, rows * c->hidden_size);
+    TAKE(q, rows * q);
+    TAKE(k, rows * kv);
+    TAKE(v, rows * kv);
+    TAKE(attn, rows * q);
+    TAKE(gate, rows * c->ffn_size);
+    TAKE(up, rows * c->ffn_size);
+    TAKE(cosine, rows * c->head_dim / 2);
+    TAKE(sine, rows * c->head_dim / 2);
+    TAKE(sequence, rows);
+    TAKE(position, rows);
+    TAKE(tiles, rows);
+    TAKE(codes, (rows + 1) * widest);
+    TAKE(scales, rows * (widest / LW_SEGMENT));
+    TAKE(prefix, rows * (widest / 16));
+#undef TAKE
+    return used;
+}
+
+static bool open_memory(lw_session* s) {
+    const lw_model_config* c = &s->model->config;
+    const size_t rows = s->config.max_batch_tokens, threads = s->config.n_threads;
+    size_t scratch = lw_matmul_scratch_bytes(rows);
+    const size_t group = c->n_heads / c->n_kv_heads;
+    const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(c), group, s->kv.value_dim);
+    if (attention > scratch) scratch = attention;
+    s->scratch_bytes = lw_round_up(scratch, 4096);
+    const size_t buffers = place(&s->b, NULL, c, rows);
+    s->n_phases = (size_t)c->n_layers * 16 + 16;
+    const size_t phases = s->n_phases * sizeof(lw_work);
+    s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
+    const size_t per_thread = s->scratch_bytes + s->draw_scratch_bytes;
+    if (!lw_block_map(buffers + phases + threads * per_thread + 4096, &s->memory)) return false;
+    uint8_t* base = s->memory.data;
+    place(&s->b, base, c, rows);
+    s->phases = (lw_work*)(base + buffers);
+    s->scratch = base + lw_round_up(buffers + phases, 4096);
+    s->draw_scratch = s->scratch + threads * s->scratch_bytes;
+    return lw_kv_open(&s->kv, c->n_layers);
+}
+
+static lw_status check_config(const lw_session_config* c) {
+    if (c->n_threads < 1 || c->n_threads > 256)
+        return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to 256", c->n_threads);
+    if (c->n_blocks < 1) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
+    if (c->max_batch_tokens < 1 || c->max_batch_tokens > 65536)
+        return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be 1 to 65536", c->max_batch_tokens);
+    if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)
+        return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_logits is %u, must be 1 to max_batch_tokens (%u)",
+                       c->max_batch_logits, c->max_batch_tokens);
+    if (c->kv_type != LW_F16 && c->kv_type != LW_F32)
+        return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1) or F32 (0)", (int)c->kv_type);
+    return LW_OK;
+}
+
+lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out) {
+    if (model == NULL || config == NULL || out == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: model, config and out must not be NULL");
+    if (!model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: the model is not finished");
+    LW_RETURN_IF_FAILED(check_config(config));
+    lw_session* s = calloc(1, sizeof *s);
+    if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
+    s->model = model;
+    s->config = *config;
+    lw_kv_describe(&model->config, config->kv_type, config->n_blocks, &s->kv);
+    s->pool = lw_pool_open(config->n_threads);
+    if (s->pool == NULL || !open_memory(s)) {
+        lw_session_close(s);
+        return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
+                       config->n_blocks, config->max_batch_tokens, config->n_threads);
+    }
+    *out = s;
+    return LW_OK;
+}
+
+void lw_session_close(lw_session* session) {
+    if (session == NULL) return;
+    lw_pool_close(session->pool);
+    lw_kv_close(&session->kv);
+    lw_block_unmap(&session->memory);
+    free(session);
+}
+
+uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
+    lw_kv_cache cache;
+    lw_kv_describe(&model->config, kv_type, 1, &cache);
+    return (uint64_t)cache.block_bytes * model->config.n_layers;
+}
+
+lw_status lw_session_counters(const lw_session* session, lw_counters* out) {
+    if (session == NULL || out == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_counters: session and out must not be NULL");
+    *out = session->counters;
+    return LW_OK;
+}
+
+static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t sequence) {
+    const uint64_t begin = b->query_start[sequence], end = b->query_start[sequence + 1];
+    if (end < begin) return lw_fail(LW_ERR_ARGUMENT, "batch: query_start[%u] descends", sequence + 1);
+    const uint64_t tokens = b->context_lens[sequence] + (end - begin);
+    const uint64_t blocks = (tokens + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS;
+    if (blocks > b->block_table_stride)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer", sequence,
+                       (unsigned long long)tokens, b->block_table_stride);
+    const uint32_t* table = b->block_tables + (size_t)sequence * b->block_table_stride;
+    for (uint64_t i = 0; i < blocks; ++i)
+        if (table[i] >= s->config.n_blocks)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
+                           s->config.n_blocks);
+    return LW_OK;
+}
+
+static lw_status check_batch(const lw_session* s, const lw_batch* b) {
+    if (b->n_seqs == 0 || b->query_start[0] != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: it must have a sequence, and query_start[0] must be 0");
+    for (uint32_t i = 0; i < b->n_seqs; ++i) LW_RETURN_IF_FAILED(check_sequence(s, b, i));
+    const uint32_t tokens = b->query_start[b->n_seqs];
+    if (tokens < 1 || tokens > s->config.max_batch_tokens)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: %u tokens, must be 1 to %u", tokens, s->config.max_batch_tokens);
+    for (uint32_t i = 0; i < tokens; ++i)
+        if (b->token_ids[i] >= s->model->config.vocab_size)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: token id %u, the vocabulary has %u", b->token_ids[i],
+                           s->model->config.vocab_size);
+    if (b->n_logits > s->config.max_batch_logits)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: %u rows of logits, must be at most %u", b->n_logits,
+                       s->config.max_batch_logits);
+    for (uint32_t i = 0; i < b->n_logits; ++i)
+        if (b->logit_rows[i] >= tokens || (i > 0 && b->logit_rows[i] <= b->logit_rows[i - 1]))
+            return lw_fail(LW_ERR_ARGUMENT, "batch: logit_rows[%u] is %u, must ascend and be below %u", i,
+                           b->logit_rows[i], tokens);
+    return LW_OK;
+}
+
+lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits) {
+    if (session == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_step: session, batch and logits must not be NULL");
+    LW_RETURN_IF_FAILED(check_batch(session, batch));
+    return lw_forward(session, batch, logits);
+}

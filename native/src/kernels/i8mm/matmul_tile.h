@@ -1,0 +1,291 @@
+// Tiles of SMMLA: a vector holds two outputs by eight inputs, a sum two rows by two outputs.
+//
+// Sums stay in that 2x2 shape until the product is done, and scales are duplicated to match: no shuffles in the loops.
+// One row alone uses SDOT on the same packed weights and adds neighbours once per group.
+#ifndef LW_KERNELS_I8MM_MATMUL_TILE_H
+#define LW_KERNELS_I8MM_MATMUL_TILE_H
+
+#include "kernels/neon/matmul_common.h"
+
+// Group `group` of four outputs: w[2c + p] holds inputs 8c to 8c + 7 of outputs 2p and 2p + 1. FROM_Q6 gives the
+// unsigned code, 32 too large.
+INLINE void load_group(const source from, const segment* s, size_t group, size_t quad, int8x16_t w[8]) {
+    if (from >= FROM_DECODED32) {
+        const int8_t* codes = s->codes + (quad * LW_SEGMENT_GROUPS + group) * 128;
+        UNROLL
+        for (int c = 0; c < 8; ++c) w[c] = vld1q_s8(codes + 16 * c);
+        return;
+    }
+    const uint8_t* base = s->data + group * packed_group_bytes(from) + quad * 32;
+    const uint8x16_t low_mask = vdupq_n_u8(0x0F), top_mask = vdupq_n_u8(0x30);
+    UNROLL
+    for (int p = 0; p < 2; ++p) {
+        const uint8x16_t a = vld1q_u8(base + 16 * p), b = vld1q_u8(base + 16 * p + 256);
+        if (from == FROM_Q8) {
+            w[p] = vreinterpretq_s8_u8(a);
+            w[p + 2] = vreinterpretq_s8_u8(b);
+            w[p + 4] = vreinterpretq_s8_u8(vld1q_u8(base + 16 * p + 512));
+            w[p + 6] = vreinterpretq_s8_u8(vld1q_u8(base + 16 * p + 768));
+        } else if (from == FROM_Q4) {
+            w[p] = vreinterpretq_s8_u8(vshlq_n_u8(a, 4));
+            w[p + 2] = vreinterpretq_s8_u8(vshlq_n_u8(b, 4));
+            w[p + 4] = vreinterpretq_s8_u8(vandq_u8(a, vdupq_n_u8(0xF0)));
+            w[p + 6] = vreinterpretq_s8_u8(vandq_u8(b, vdupq_n_u8(0xF0)));
+        } else {
+            const uint8x16_t top = vld1q_u8(base + LW_Q6_LOW_BYTES + 16 * p);
+            w[p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 4), vandq_u8(a, low_mask)));
+            w[p + 2] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 2), vandq_u8(b, low_mask)));
+            w[p + 4] = vreinterpretq_s8_u8(vbslq_u8(top_mask, top, vshrq_n_u8(a, 4)));
+            w[p + 6] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshrq_n_u8(top, 2), vshrq_n_u8(b, 4)));
+        }
+    }
+}
+
+// The scale differences of a group (of two halves for Q6_K) of four outputs; `scale` moves on to the next group.
+INLINE void load_differences(const source from, const segment* s, size_t group, size_t quad, float32x4_t* scale,
+                             float32x4_t ds[2]) {
+    const uint8_t* here = s->data + group * packed_group_bytes(from) + scale_offset(from);
+    const uint8_t* next = group + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
+    if (from == FROM_Q6) {
+        const int8_t* codes = (const int8_t*)here + 4 * quad;
+        ds[0] = q6_difference(*scale, codes, codes + LW_PANEL);
+        ds[1] = q6_difference(*scale, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
+    } else {
+        const float32x4_t after = load_half4(next + 8 * quad);
+        ds[0] = vsubq_f32(*scale, after);
+        *scale = after;
+    }
+}
+
+INLINE float32x4_t first_scale(const source from, const segment* s, size_t quad) {
+    return load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
+}
+
+// [s0 s1 s0 s1] and [s2 s3 s2 s3]
+INLINE void duplicate(float32x4_t ds, float32x4_t out[2]) {
+    out[0] = vcombine_f32(vget_low_f32(ds), vget_low_f32(ds));
+    out[1] = vcombine_f32(vget_high_f32(ds), vget_high_f32(ds));
+}
+
+// The activation scales of two rows as a sum needs them; a row past the last one has scale 0.
+INLINE float32x4_t pair_scale(const lw_activations* x, size_t row, size_t index) {
+    const float* scale = x->scale + row * x->segments + index;
+    return vcombine_f32(vdup_n_f32(scale[0]), vdup_n_f32(row + 1 < x->rows ? scale[x->segments] : 0.0f));
+}
+
+// `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
+INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
+                 size_t row, size_t quad, float* results) {
+    const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
+    const bool decoded = from >= FROM_DECODED32;
+    const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
+    int32x4_t acc[6][8];
+    float32x4_t seg[6][8], scale[4];
+    const size_t stride = 2 * x->stride;
+    const int8_t* q = x->q + row / 2 * stride + 2 * s->k;
+    UNROLL
+    for (int r = 0; r < pairs; ++r)
+        UNROLL
+        for (int j = 0; j < 2 * quads; ++j) {
+            acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
+            seg[r][j] = vdupq_n_f32(0);
+        }
+    UNROLL
+    for (int j = 0; j < quads; ++j)
+        if (!decoded) scale[j] = first_scale(from, s, quad + j);
+    for (size_t g = 0; g < s->groups; ++g) {
+        UNROLL
+        for (int j = 0; j < quads; ++j) {
+            int8x16_t w[8];
+            load_group(from, s, g, quad + j, w);
+            float32x4_t ds[2][2];  // [half][pair of outputs]
+            if (decoded) {
+                const float* from_scratch = s->ds + ((quad + j) * LW_SEGMENT_GROUPS + g) * (halves ? 16 : 8);
+                UNROLL
+                for (int h = 0; h <= halves; ++h) {
+                    ds[h][0] = vld1q_f32(from_scratch + 8 * h);
+                    ds[h][1] = vld1q_f32(from_scratch + 8 * h + 4);
+                }
+            } else {
+                float32x4_t single[2];
+                load_differences(from, s, g, quad + j, &scale[j], single);
+                UNROLL
+                for (int h = 0; h <= halves; ++h) duplicate(single[h], ds[h]);
+                UNROLL
+                for (int c = 0; c < 8; ++c)
+                    if (from == FROM_Q6) w[c] = vsubq_s8(w[c], vdupq_n_s8(32));
+            }
+            UNROLL
+            for (int c = 0; c < 4; ++c) {
+                UNROLL
+                for (int r = 0; r < pairs; ++r) {
+                    const int8x16_t inputs = vld1q_s8(q + r * stride + g * 64 + c * 16);
+                    UNROLL
+                    for (int p = 0; p < 2; ++p)
+                        acc[r][2 * j + p] = vmmlaq_s32(acc[r][2 * j + p], inputs, w[2 * c + p]);
+                }
+                if (c == 3 || (c == 1 && halves))
+                    UNROLL
+                    for (int r = 0; r < pairs; ++r)
+                        UNROLL
+                        for (int p = 0; p < 2; ++p)
+                            seg[r][2 * j + p] = vfmaq_f32(seg[r][2 * j + p], prefix_float(acc[r][2 * j + p], magic),
+                                                          ds[c == 3 && halves][p]);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < pairs; ++r) {
+        const float32x4_t scale_of_x = pair_scale(x, row + 2 * r, s->index);
+        float* to = results + (row + 2 * r) * LW_PANEL + 8 * quad;
+        UNROLL
+        for (int j = 0; j < 2 * quads; ++j) {
+            const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
+            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), sum, scale_of_x));
+        }
+    }
+}
+
+// One row by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL].
+INLINE void tile_1(const source from, const int quads, const segment* s, const lw_activations* x, size_t row,
+                   size_t quad, float* results) {
+    const bool halves = from == FROM_Q6;
+    static const int32_t first[4] = {LW_MAGIC_BITS, 0, LW_MAGIC_BITS, 0};
+    int32x4_t acc[8][2];
+    float32x4_t seg[8], scale[8];
+    const int8_t* q = x->q + lw_q_offset(x, row, s->k);
+    const size_t step = 8 * x->row_block;
+    UNROLL
+    for (int j = 0; j < quads; ++j) {
+        acc[j][0] = acc[j][1] = vld1q_s32(first);
+        seg[j] = vdupq_n_f32(0);
+        scale[j] = first_scale(from, s, quad + j);
+    }
+    for (size_t g = 0; g < s->groups; ++g) {
+        int8x16_t inputs[4];
+        UNROLL
+        for (int c = 0; c < 4; ++c) {
+            const int8x8_t eight = vld1_s8(q + (4 * g + c) * step);
+            inputs[c] = vcombine_s8(eight, eight);
+        }
+        float32x4_t bias[2] = {vdupq_n_f32(LW_MAGIC), vdupq_n_f32(LW_MAGIC)};
+        if (from == FROM_Q6) {  // the codes are 32 too large: take 32 * (sum of the inputs) off again
+            const int32_t* prefix = x->prefix + row * (x->stride / 16) + s->k / 16 + 2 * g;
+            UNROLL
+            for (int h = 0; h < 2; ++h) bias[h] = vreinterpretq_f32_s32(vdupq_n_s32(LW_MAGIC_BITS + 32 * prefix[h]));
+        }
+        UNROLL
+        for (int j = 0; j < quads; ++j) {
+            int8x16_t w[8];
+            float32x4_t ds[2];
+            load_group(from, s, g, quad + j, w);
+            load_differences(from, s, g, quad + j, &scale[j], ds);
+            UNROLL
+            for (int c = 0; c < 4; ++c) {
+                acc[j][0] = vdotq_s32(acc[j][0], w[2 * c], inputs[c]);
+                acc[j][1] = vdotq_s32(acc[j][1], w[2 * c + 1], inputs[c]);
+                if (c == 3 || (c == 1 && halves)) {
+                    const int h = c == 3 && halves;
+                    const int32x4_t sum = vpaddq_s32(acc[j][0], acc[j][1]);
+                    seg[j] = vfmaq_f32(seg[j], prefix_float(sum, bias[h]), ds[h]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int j = 0; j < quads; ++j) {
+        float* to = results + row * LW_PANEL + 4 * (quad + j);
+        const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[j], 0.0625f) : seg[j];
+        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, x->scale[row * x->segments + s->index]));
+    }
+}
+
+// All outputs of a panel for 1 to 6 pairs of rows; fewer take more outputs at once, so that enough sums are in flight.
+INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x, size_t row,
+                           float* results) {
+    const int quads = pairs == 1 ? 4 : pairs == 2 ? 2 : 1;
+    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, row, quad, results);
+}
+
+INLINE void up_to_6_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, size_t row,
+                          float* results) {
+    switch (pairs) {
+        case 1: pairs_by_panel(from, 1, s, x, row, results); break;
+        case 2: pairs_by_panel(from, 2, s, x, row, results); break;
+        case 3: pairs_by_panel(from, 3, s, x, row, results); break;
+        case 4: pairs_by_panel(from, 4, s, x, row, results); break;
+        case 5: pairs_by_panel(from, 5, s, x, row, results); break;
+        default: pairs_by_panel(from, 6, s, x, row, results); break;
+    }
+}
+
+// Writes one segment of a panel to scratch as [quad][group][8] vectors and [quad][group] duplicated differences.
+INLINE void decode(const source from, const segment* s, const workspace* work) {
+    const int halves = from == FROM_Q6 ? 2 : 1;
+    for (size_t quad = 0; quad < QUADS; ++quad) {
+        float32x4_t scale = first_scale(from, s, quad);
+        for (size_t g = 0; g < s->groups; ++g) {
+            int8x16_t w[8];
+            load_group(from, s, g, quad, w);
+            int8_t* codes = work->codes + (quad * LW_SEGMENT_GROUPS + g) * 128;
+            UNROLL
+            for (int c = 0; c < 8; ++c)
+                vst1q_s8(codes + 16 * c, from == FROM_Q6 ? vsubq_s8(w[c], vdupq_n_s8(32)) : w[c]);
+            float32x4_t single[2], twice[2];
+            load_differences(from, s, g, quad, &scale, single);
+            UNROLL
+            for (int h = 0; h < halves; ++h) {
+                float* ds = work->ds + ((quad * LW_SEGMENT_GROUPS + g) * halves + h) * 8;
+                duplicate(from == FROM_Q4 ? vmulq_n_f32(single[h], 0.0625f) : single[h], twice);
+                vst1q_f32(ds, twice[0]);
+                vst1q_f32(ds + 4, twice[1]);
+            }
+        }
+    }
+}
+
+// Results of two rows from 2x2 blocks to one row after the other, in place.
+INLINE void separate_rows(float* pair) {
+    float32x4_t block[2 * QUADS];
+    for (size_t i = 0; i < 2 * QUADS; ++i) block[i] = vld1q_f32(pair + 4 * i);
+    for (size_t i = 0; i < QUADS; ++i) {
+        vst1q_f32(pair + 4 * i, vcombine_f32(vget_low_f32(block[2 * i]), vget_low_f32(block[2 * i + 1])));
+        vst1q_f32(pair + LW_PANEL + 4 * i, vcombine_f32(vget_high_f32(block[2 * i]), vget_high_f32(block[2 * i + 1])));
+    }
+}
+
+INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                 void* scratch) {
+    const workspace work = workspace_of(scratch, x->rows);
+    for (size_t row = 0; row < x->rows; ++row)
+        for (size_t i = 0; i < x->segments; ++i) {
+            const segment s = segment_of(w, panel, i, packed_group_bytes(from));
+            for (size_t quad = 0; quad < QUADS; quad += 4) tile_1(from, 4, &s, x, row, quad, work.results);
+        }
+    lw_store_panel(w, panel, x->rows, work.results, out);
+}
+
+// Weights are decoded in registers for up to four pairs of rows, through scratch for more.
+INLINE void gemm(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                 void* scratch) {
+    const source decoded = from == FROM_Q6 ? FROM_DECODED16 : FROM_DECODED32;
+    const workspace work = workspace_of(scratch, x->rows);
+    const size_t pairs = (x->rows + 1) / 2;
+    for (size_t i = 0; i < x->segments; ++i) {
+        segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        if (pairs <= 4) {
+            up_to_6_pairs(from, pairs, &s, x, 0, work.results);
+            continue;
+        }
+        decode(from, &s, &work);
+        s.codes = work.codes;
+        s.ds = work.ds;
+        size_t pair = 0;
+        for (; pair + 6 <= pairs; pair += 6) pairs_by_panel(decoded, 6, &s, x, 2 * pair, work.results);
+        if (pair < pairs) up_to_6_pairs(decoded, pairs - pair, &s, x, 2 * pair, work.results);
+    }
+    for (size_t pair = 0; pair < pairs; ++pair) separate_rows(work.results + pair * 2 * LW_PANEL);
+    lw_store_panel(w, panel, x->rows, work.results, out);
+}
+
+#endif

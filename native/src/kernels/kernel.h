@@ -1,0 +1,114 @@
+// What every matmul kernel sees: packed weights, activations, and one row of the kernel table.
+//
+// A panel is 32 consecutive outputs. A kernel computes one panel for all rows, so threads split outputs and never a
+// sum, and every lane is one output. What each kernel must compute, to the bit, is matmul__scalar.c.
+#ifndef LW_KERNELS_KERNEL_H
+#define LW_KERNELS_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu.h"
+
+enum {
+    LW_PANEL = 32,     // outputs in a panel
+    LW_GROUP = 32,     // inputs that share a scale in Q4_0 and Q8_0, and the unit of packing
+    LW_SEGMENT = 256,  // inputs that share an activation scale; numeric contract
+    LW_SEGMENT_GROUPS = LW_SEGMENT / LW_GROUP,
+};
+
+// as_float(LW_MAGIC_BITS + i) - LW_MAGIC == (float)i exactly for |i| < 2^22: an int32 becomes a float by one subtraction.
+#define LW_MAGIC_BITS 0x4B400000
+#define LW_MAGIC 12582912.0f
+
+// How a level packs quantized weights (quantizer/FORMAT.md, "Packed layouts").
+typedef struct lw_layout {
+    uint8_t chunk;      // consecutive inputs of one output that lie together: 2, 4 or 8
+    bool q4_toggled;    // Q4_0 nibbles hold q ^ 8 (two's complement of q - 8) instead of q
+    bool q8_biased;     // Q8_0 bytes hold q + 128 (unsigned) instead of q
+    uint8_t row_block;  // activation rows interleaved by 8 inputs in products with more than one row: 1 or 2
+} lw_layout;
+
+typedef struct lw_matrix {
+    lw_type type;
+    lw_layout layout;
+    uint32_t rows;     // outputs
+    uint32_t cols;     // inputs
+    uint32_t panels;   // ceil(rows / LW_PANEL); missing outputs are zero
+    uint32_t groups;   // ceil(cols / LW_GROUP)
+    size_t panel_bytes;
+    const uint8_t* data;  // [panels][panel_bytes], 64-byte aligned
+} lw_matrix;
+
+// One batch of activation rows. Quantized matrices read q, scale and prefix; float matrices read f32.
+typedef struct lw_activations {
+    size_t rows;
+    size_t cols;
+    size_t stride;     // int8 per row in q, a multiple of LW_SEGMENT; inputs past cols are zero
+    size_t segments;   // ceil(cols / LW_SEGMENT)
+    size_t row_block;  // see lw_q_offset; rows up to the next multiple of it exist and are zero
+    const int8_t* q;
+    const float* scale;     // [rows][segments]
+    const int32_t* prefix;  // [rows][stride / 16]: sum of q from the start of the segment to the end of each 16 inputs
+    const float* f32;       // [rows][cols]
+} lw_activations;
+
+// Where input k of a row lies in q. With row_block 1 rows are plain; with 2, two rows alternate every 8 inputs.
+static inline size_t lw_q_offset(const lw_activations* x, size_t row, size_t k) {
+    const size_t block = x->row_block;
+    return row / block * block * x->stride + k / 8 * 8 * block + row % block * 8 + k % 8;
+}
+
+typedef struct lw_output {
+    float* data;    // row r, output n of the matrix at data[r * stride + n]
+    size_t stride;
+    bool add;       // add to what is there (one rounding) instead of overwriting it
+} lw_output;
+
+// Computes outputs [32 * panel, 32 * panel + 32) of all rows. `scratch` is private to the calling thread, 64-byte
+// aligned, lw_matmul_scratch_bytes(rows) long.
+typedef void (*lw_matmul_fn)(const lw_matrix* weights, const lw_activations* x, size_t panel, lw_output out,
+                             void* scratch);
+
+// Room for one panel of results for every row, and for a panel's decoded segment and its scales.
+static inline size_t lw_matmul_scratch_bytes(size_t rows) {
+    return (rows + 16) * LW_PANEL * sizeof(float) + LW_SEGMENT * LW_PANEL * 4 + 16384;
+}
+
+// Valid outputs of a panel: LW_PANEL except in the last one.
+static inline size_t lw_panel_outputs(const lw_matrix* w, size_t panel) {
+    const size_t left = w->rows - panel * LW_PANEL;
+    return left < LW_PANEL ? left : LW_PANEL;
+}
+
+// Epilogue shared by all kernels: results[row][32] to the output.
+static inline void lw_store_panel(const lw_matrix* w, size_t panel, size_t rows, const float* results, lw_output out) {
+    const size_t n = lw_panel_outputs(w, panel);
+    for (size_t r = 0; r < rows; ++r) {
+        float* to = out.data + r * out.stride + panel * LW_PANEL;
+        const float* from = results + r * LW_PANEL;
+        if (out.add)
+            for (size_t i = 0; i < n; ++i) to[i] += from[i];
+        else
+            for (size_t i = 0; i < n; ++i) to[i] = from[i];
+    }
+}
+
+typedef struct lw_kernel {
+    const char* symbol;
+    lw_matmul_fn run;   // NULL when built for another CPU family
+    lw_type weights;
+    uint32_t levels;    // bits of the levels that use it
+    uint32_t min_rows;  // smallest batch it is used for
+} lw_kernel;
+
+extern const lw_kernel lw_kernels[];
+extern const uint32_t lw_n_kernels;
+
+extern const lw_layout lw_level_layouts[LW_LEVEL_COUNT];
+
+// First row of the table that fits; NULL when the type has no kernel.
+const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows);
+
+#endif

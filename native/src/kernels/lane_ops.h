@@ -1,0 +1,73 @@
+// Everything of the forward step that is not a matrix product, one table of functions per level.
+//
+// Each is written once, over 16 virtual lanes (lane_ops.inc, lanes.h), and compiled for each ISA: the order of every
+// sum is fixed by the 16 lanes and not by the width of the vectors.
+#ifndef LW_KERNELS_LANE_OPS_H
+#define LW_KERNELS_LANE_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kernel.h"
+
+enum { LW_LANES = 16 };
+
+// Where the keys and values of one KV head of one block lie: keys [head_dim][32 tokens], values [32 tokens][value_dim].
+typedef struct lw_kv_view {
+    const uint8_t* base;   // of the layer
+    size_t block_bytes;    // from one block of the layer to the next
+    size_t head_bytes;     // from one head of a block to the next
+    size_t value_offset;   // from the keys of a head to its values
+    size_t head_dim;
+    size_t value_dim;      // head_dim rounded up to LW_LANES; the rest is zero
+    bool is_f16;           // else f32
+} lw_kv_view;
+
+// The queries of one sequence that share one KV head.
+typedef struct lw_attention_job {
+    lw_kv_view kv;
+    const uint32_t* blocks;  // block table of the sequence
+    size_t kv_head;
+    size_t n_tokens;         // query tokens, at positions first_position, first_position + 1, ...
+    size_t first_position;
+    size_t window;           // tokens each query sees, its own included; 0 = all
+    size_t group;            // query heads per KV head
+    const float* q;          // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
+    size_t q_stride;
+    float* out;              // the same for the result
+    size_t out_stride;
+    float* scratch;          // lw_attention_scratch_floats(...)
+} lw_attention_job;
+
+enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at multiples of this; numeric contract
+
+typedef struct lw_lane_ops {
+    // out[i] = (x[i] / rms(x)) * weight[i]; n a multiple of nothing, sums over 16 lanes.
+    void (*rmsnorm)(float* out, const float* x, const float* weight, size_t n, float eps);
+    // One row to int8: q (row `row` of x, all of stride), scale[segments], prefix. Returns false when a value is not finite.
+    bool (*quantize)(const lw_activations* x, size_t row, const float* values);
+    // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
+    void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
+    // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.
+    void (*rope)(float* head, const float* cosine, const float* sine, size_t head_dim);
+    void (*attention)(const lw_attention_job* job);
+    // Largest of x[0..n) and the sum of exp((x - largest) * scale), in 16 lanes.
+    float (*max)(const float* x, size_t n);
+    float (*sum_exp)(const float* x, size_t n, float largest, float scale);
+    // out[i] = exp((x[i] - largest) * scale)
+    void (*exp)(float* out, const float* x, size_t n, float largest, float scale);
+} lw_lane_ops;
+
+extern const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT];
+
+static inline size_t lw_align_floats(size_t n) { return (n + LW_LANES - 1) / LW_LANES * LW_LANES; }
+
+// Floats of scratch that attention needs for one job of at most `tokens` query tokens.
+static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t value_dim) {
+    const size_t rows = tokens * group;
+    return 8 * LW_BLOCK_TOKENS + lw_align_floats(rows * value_dim) +
+           2 * (lw_align_floats(rows) + rows * (LW_LANES + value_dim));
+}
+
+#endif

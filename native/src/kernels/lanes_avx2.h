@@ -1,0 +1,60 @@
+// Lanes on AVX2: two registers of eight.
+#include <immintrin.h>
+
+typedef struct vf {
+    __m256 a, b;
+} vf;
+typedef struct vi {
+    __m256i a, b;
+} vi;
+
+LW_INLINE vf vf_load(const float* p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+LW_INLINE void vf_store(float* p, vf x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+LW_INLINE vf vf_set1(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+LW_INLINE vf vf_add(vf x, vf y) { return (vf){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+LW_INLINE vf vf_sub(vf x, vf y) { return (vf){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+LW_INLINE vf vf_mul(vf x, vf y) { return (vf){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+LW_INLINE vf vf_div(vf x, vf y) { return (vf){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+LW_INLINE vf vf_min(vf x, vf y) { return (vf){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+LW_INLINE vf vf_max(vf x, vf y) { return (vf){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+LW_INLINE vf vf_fma(vf x, vf y, vf z) {
+    return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+LW_INLINE vf vf_load_half(const uint16_t* p) {
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+}
+LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) {
+    const __m256 l = _mm256_set1_ps(limit);
+    return (vf){_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, l, _CMP_GE_OQ)),
+                _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, l, _CMP_GE_OQ))};
+}
+LW_INLINE vi vf_bits(vf x) { return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+LW_INLINE vf vi_as_float(vi x) { return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+LW_INLINE vi vf_round(vf x) { return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+LW_INLINE vi vi_set1(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+LW_INLINE vi vi_add(vi x, vi y) { return (vi){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+LW_INLINE vi vi_and(vi x, vi y) { return (vi){_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+LW_INLINE vi vi_shl(vi x, int n) { return (vi){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+LW_INLINE vi vi_max(vi x, vi y) { return (vi){_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
+LW_INLINE int32_t vi_largest(vi x) {
+    const __m256i m = _mm256_max_epi32(x.a, x.b);
+    __m128i n = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0x4E));
+    n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0xB1));
+    return _mm_cvtsi128_si32(n);
+}
+LW_INLINE int32_t vi_sum(vi x) {
+    const __m256i m = _mm256_add_epi32(x.a, x.b);
+    __m128i n = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4E));
+    n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0xB1));
+    return _mm_cvtsi128_si32(n);
+}
+LW_INLINE void vi_store_i8(int8_t* p, vi x) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+    _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1)));
+}

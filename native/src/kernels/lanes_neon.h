@@ -1,0 +1,55 @@
+// Lanes on NEON (Armv8.0): four registers of four.
+#include <arm_neon.h>
+
+typedef struct vf {
+    float32x4_t v[4];
+} vf;
+typedef struct vi {
+    int32x4_t v[4];
+} vi;
+
+#define LW_EACH(type, expression)                  \
+    type r;                                        \
+    for (int i = 0; i < 4; ++i) r.v[i] = expression; \
+    return r
+
+LW_INLINE vf vf_load(const float* p) { LW_EACH(vf, vld1q_f32(p + 4 * i)); }
+LW_INLINE void vf_store(float* p, vf x) {
+    for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.v[i]);
+}
+LW_INLINE vf vf_set1(float x) { LW_EACH(vf, vdupq_n_f32(x)); }
+LW_INLINE vf vf_add(vf x, vf y) { LW_EACH(vf, vaddq_f32(x.v[i], y.v[i])); }
+LW_INLINE vf vf_sub(vf x, vf y) { LW_EACH(vf, vsubq_f32(x.v[i], y.v[i])); }
+LW_INLINE vf vf_mul(vf x, vf y) { LW_EACH(vf, vmulq_f32(x.v[i], y.v[i])); }
+LW_INLINE vf vf_div(vf x, vf y) { LW_EACH(vf, vdivq_f32(x.v[i], y.v[i])); }
+LW_INLINE vf vf_min(vf x, vf y) { LW_EACH(vf, vminq_f32(x.v[i], y.v[i])); }
+LW_INLINE vf vf_max(vf x, vf y) { LW_EACH(vf, vmaxq_f32(x.v[i], y.v[i])); }
+LW_INLINE vf vf_fma(vf x, vf y, vf z) { LW_EACH(vf, vfmaq_f32(z.v[i], x.v[i], y.v[i])); }
+LW_INLINE vf vf_load_half(const uint16_t* p) {
+    LW_EACH(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
+}
+LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) {
+    const float32x4_t l = vdupq_n_f32(limit);
+    LW_EACH(vf, vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(y.v[i]), vcgeq_f32(x.v[i], l))));
+}
+LW_INLINE vi vf_bits(vf x) { LW_EACH(vi, vreinterpretq_s32_f32(x.v[i])); }
+LW_INLINE vf vi_as_float(vi x) { LW_EACH(vf, vreinterpretq_f32_s32(x.v[i])); }
+LW_INLINE vi vf_round(vf x) { LW_EACH(vi, vcvtnq_s32_f32(x.v[i])); }
+LW_INLINE vi vi_set1(int32_t x) { LW_EACH(vi, vdupq_n_s32(x)); }
+LW_INLINE vi vi_add(vi x, vi y) { LW_EACH(vi, vaddq_s32(x.v[i], y.v[i])); }
+LW_INLINE vi vi_and(vi x, vi y) { LW_EACH(vi, vandq_s32(x.v[i], y.v[i])); }
+LW_INLINE vi vi_shl(vi x, int n) { LW_EACH(vi, vshlq_s32(x.v[i], vdupq_n_s32(n))); }
+LW_INLINE vi vi_max(vi x, vi y) { LW_EACH(vi, vmaxq_s32(x.v[i], y.v[i])); }
+LW_INLINE int32_t vi_largest(vi x) {
+    return vmaxvq_s32(vmaxq_s32(vmaxq_s32(x.v[0], x.v[1]), vmaxq_s32(x.v[2], x.v[3])));
+}
+LW_INLINE int32_t vi_sum(vi x) {
+    return vaddvq_s32(vaddq_s32(vaddq_s32(x.v[0], x.v[1]), vaddq_s32(x.v[2], x.v[3])));
+}
+LW_INLINE void vi_store_i8(int8_t* p, vi x) {
+    const int16x8_t low = vcombine_s16(vmovn_s32(x.v[0]), vmovn_s32(x.v[1]));
+    const int16x8_t high = vcombine_s16(vmovn_s32(x.v[2]), vmovn_s32(x.v[3]));
+    vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+
+#undef LW_EACH

@@ -1,0 +1,40 @@
+// Where a weight lies in a packed panel. Normative text: quantizer/FORMAT.md, "Packed layouts".
+#ifndef LW_KERNELS_LAYOUT_H
+#define LW_KERNELS_LAYOUT_H
+
+#include "kernels/kernel.h"
+
+enum {
+    LW_Q4_GROUP_BYTES = LW_PANEL * LW_GROUP / 2 + LW_PANEL * 2,  // nibbles, then 32 f16 scales
+    LW_Q8_GROUP_BYTES = LW_PANEL * LW_GROUP + LW_PANEL * 2,      // bytes, then 32 f16 scales
+    // Q6_K, one group of 32 inputs: low nibbles, upper bit pairs, int8 scales of the two halves of 16 inputs
+    LW_Q6_LOW_BYTES = LW_PANEL * LW_GROUP / 2,
+    LW_Q6_HIGH_BYTES = LW_PANEL * LW_GROUP / 4,
+    LW_Q6_GROUP_BYTES = LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + LW_PANEL * 2,
+    LW_Q6_SUPER_BYTES = LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + LW_PANEL * 2,  // 8 groups, then 32 f16 scales
+};
+
+// Byte of (output, k) within `parts` equal parts of a group's chunks that share bytes; part 0 has the low bits.
+static inline size_t lw_packed_byte(lw_layout layout, size_t output, size_t k, size_t parts) {
+    const size_t chunk = k / layout.chunk, chunks = LW_GROUP / layout.chunk;
+    return ((chunk % (chunks / parts)) * LW_PANEL + output) * layout.chunk + k % layout.chunk;
+}
+
+static inline size_t lw_packed_part(lw_layout layout, size_t k, size_t parts) {
+    return k / layout.chunk / (LW_GROUP / layout.chunk / parts);
+}
+
+static inline size_t lw_panel_bytes(lw_type type, size_t cols) {
+    const size_t groups = (cols + LW_GROUP - 1) / LW_GROUP;
+    switch (type) {
+        case LW_Q4_0: return groups * LW_Q4_GROUP_BYTES;
+        case LW_Q8_0: return groups * LW_Q8_GROUP_BYTES;
+        case LW_Q6_K: return cols / LW_SEGMENT * LW_Q6_SUPER_BYTES;
+        case LW_F32: return cols * LW_PANEL * 4;
+        case LW_F16:
+        case LW_BF16: return cols * LW_PANEL * 2;  // [k][output]
+    }
+    return 0;
+}
+
+#endif

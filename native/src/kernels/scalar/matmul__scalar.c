@@ -1,0 +1,94 @@
+// The definition of every quantized and float matrix product: what all other kernels must equal to the bit.
+//
+// Quantized weights, one output, one row:            (P is exact; each fmaf and subtraction rounds once)
+//     for each segment of 256 inputs:
+//         P = 0, seg = 0
+//         for each weight group g of the segment, ascending:
+//             P += sum over the group of weight code * activation code
+//             seg = fmaf((float)P, s[g] - s[g + 1], seg)          with s past the segment's last group = 0
+//         acc = fmaf(seg, activation scale of the segment, acc)
+// which is the sum over groups of s[g] * (integer product of the group), by parts.
+#include <math.h>
+#include <string.h>
+
+#include "kernels/unpack.h"
+
+typedef void (*read_group)(const lw_matrix*, const uint8_t*, size_t, size_t, lw_group*);
+
+// The inputs of one output, group after group, for all rows; `size` is the inputs per group.
+static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, float* results,
+                             read_group read, const size_t size) {
+    const uint8_t* data = w->data + panel * w->panel_bytes;
+    const size_t groups = (w->cols + size - 1) / size, per_segment = LW_SEGMENT / size;
+    memset(results, 0, x->rows * LW_PANEL * sizeof(float));
+    for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output) {
+        for (size_t first = 0; first < groups; first += per_segment) {
+            const size_t n = groups - first < per_segment ? groups - first : per_segment;
+            lw_group views[LW_SEGMENT / 16];
+            for (size_t g = 0; g < n; ++g) read(w, data, output, first + g, &views[g]);
+            for (size_t row = 0; row < x->rows; ++row) {
+                float seg = 0;
+                int32_t sum = 0;
+                for (size_t g = 0; g < n; ++g) {
+                    for (size_t i = 0; i < size; ++i)
+                        sum += views[g].codes[i] * x->q[lw_q_offset(x, row, (first + g) * size + i)];
+                    const float next = g + 1 < n ? views[g + 1].scale : 0.0f;
+                    seg = fmaf((float)sum, views[g].scale - next, seg);
+                }
+                float* acc = results + row * LW_PANEL + output;
+                *acc = fmaf(seg, x->scale[row * x->segments + first / per_segment], *acc);
+            }
+        }
+    }
+    lw_store_panel(w, panel, x->rows, results, out);
+}
+
+void matmul_q4g32_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+    quantized(w, x, panel, out, scratch, lw_unpack_q4, LW_GROUP);
+}
+
+void matmul_q8g32_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+    quantized(w, x, panel, out, scratch, lw_unpack_q8, LW_GROUP);
+}
+
+void matmul_q6k_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+    quantized(w, x, panel, out, scratch, lw_unpack_q6, 16);
+}
+
+// Float weights: one chain of fmaf over the inputs, ascending.
+static float weight_f32(const uint8_t* p) {
+    float value;
+    memcpy(&value, p, sizeof value);
+    return value;
+}
+
+static float weight_bf16(const uint8_t* p) {
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return lw_bfloat_to_float(bits);
+}
+
+static inline void floating(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, float* results,
+                            float (*load)(const uint8_t*), size_t bytes) {
+    const uint8_t* data = w->data + panel * w->panel_bytes;
+    memset(results, 0, x->rows * LW_PANEL * sizeof(float));
+    for (size_t row = 0; row < x->rows; ++row)
+        for (size_t k = 0; k < w->cols; ++k)
+            for (size_t output = 0; output < LW_PANEL; ++output) {
+                float* acc = results + row * LW_PANEL + output;
+                *acc = fmaf(load(data + (k * LW_PANEL + output) * bytes), x->f32[row * x->cols + k], *acc);
+            }
+    lw_store_panel(w, panel, x->rows, results, out);
+}
+
+void matmul_f32_f32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+    floating(w, x, panel, out, scratch, weight_f32, 4);
+}
+
+void matmul_f16_f32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+    floating(w, x, panel, out, scratch, lw_load_half, 2);
+}
+
+void matmul_bf16_f32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+    floating(w, x, panel, out, scratch, weight_bf16, 2);
+}

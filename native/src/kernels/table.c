@@ -1,0 +1,59 @@
+#include <stdio.h>
+
+#include "kernels/kernel.h"
+#include "status.h"
+
+#if defined(__x86_64__)
+#define X86(symbol) symbol
+#define ARM(symbol) NULL
+#else
+#define X86(symbol) NULL
+#define ARM(symbol) symbol
+#endif
+
+enum {
+    ALL = (1 << LW_LEVEL_COUNT) - 1,
+    SCALAR = LW_BIT_SCALAR,
+    AVX2 = LW_BIT_AVX2,
+    AVX512VNNI = LW_BIT_AVX512VNNI,
+    NEON = LW_BIT_NEON,
+    DOTPROD = LW_BIT_DOTPROD,
+    I8MM = LW_BIT_I8MM,
+};
+
+// KERNEL rows exist everywhere; X86_KERNEL and ARM_KERNEL rows are listed everywhere and have code on their own CPUs.
+#define KERNEL(symbol, type, levels, min_rows) \
+    extern void symbol(const lw_matrix*, const lw_activations*, size_t, lw_output, void*);
+#define X86_KERNEL KERNEL
+#define ARM_KERNEL KERNEL
+#include "kernels/table.inc"
+#undef KERNEL
+#undef X86_KERNEL
+#undef ARM_KERNEL
+
+#define KERNEL(symbol, type, levels, min_rows) {#symbol, symbol, type, levels, min_rows},
+#define X86_KERNEL(symbol, type, levels, min_rows) {#symbol, X86(symbol), type, levels, min_rows},
+#define ARM_KERNEL(symbol, type, levels, min_rows) {#symbol, ARM(symbol), type, levels, min_rows},
+const lw_kernel lw_kernels[] = {
+#include "kernels/table.inc"
+};
+#undef KERNEL
+#undef X86_KERNEL
+#undef ARM_KERNEL
+
+const uint32_t lw_n_kernels = sizeof lw_kernels / sizeof lw_kernels[0];
+
+const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
+    [LW_LEVEL_SCALAR] = {.chunk = 4, .row_block = 1},
+    [LW_LEVEL_AVX2] = {.chunk = 4, .row_block = 1},
+    [LW_LEVEL_AVX512VNNI] = {.chunk = 4, .q8_biased = true, .row_block = 1},
+    [LW_LEVEL_NEON] = {.chunk = 2, .row_block = 1},
+    [LW_LEVEL_DOTPROD] = {.chunk = 4, .q4_toggled = true, .row_block = 1},
+    [LW_LEVEL_I8MM] = {.chunk = 8, .q4_toggled = true, .row_block = 2},
+};
+
+const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows) {
+    for (const lw_kernel* k = lw_kernels; k < lw_kernels + lw_n_kernels; ++k)
+        if (k->weights == type && (k->levels >> level & 1) && rows >= k->min_rows) return k;
+    return NULL;
+}

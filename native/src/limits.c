@@ -1,0 +1,129 @@
+// lw_measure_limits: what this machine can do at best, the yardstick of `bench`.
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/limit_ops.h"
+#include "memory.h"
+#include "status.h"
+#include "thread_pool.h"
+
+enum { TRIALS = 3, PAGE = 4096 };
+static const size_t read_bytes = (size_t)1 << 30;  // far beyond the caches
+static const double trial_seconds = 0.25;
+
+typedef struct measurement {
+    lw_pool* pool;
+    const lw_limit_ops* ops;
+    const char* data;
+    size_t bytes_per_thread;
+    int way;          // < 0: multiply
+    uint64_t rounds;  // of multiply
+    double* begin;    // [threads]
+    double* end;
+    _Atomic uint64_t checksum;
+} measurement;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Thread i of the measurement on the i-th allowed core, so that two never share one.
+static void pin(unsigned thread) {
+    cpu_set_t allowed, one;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    unsigned seen = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (!CPU_ISSET(cpu, &allowed) || seen++ != thread) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        return;
+    }
+}
+
+static void measure(void* context, unsigned thread) {
+    measurement* m = context;
+    cpu_set_t saved;
+    const _Bool restore = sched_getaffinity(0, sizeof saved, &saved) == 0;
+    pin(thread);
+    lw_pool_barrier(m->pool);
+    m->begin[thread] = seconds();
+    if (m->way < 0)
+        m->ops->multiply(m->rounds);
+    else
+        m->checksum ^= m->ops->read(m->data + thread * m->bytes_per_thread, m->bytes_per_thread, m->way);
+    m->end[thread] = seconds();
+    lw_pool_barrier(m->pool);
+    if (restore) sched_setaffinity(0, sizeof saved, &saved);
+}
+
+// Seconds from the first thread's start to the last one's end.
+static double elapsed(measurement* m) {
+    lw_pool_run(m->pool, measure, m);
+    double begin = m->begin[0], end = m->end[0];
+    for (unsigned i = 1; i < lw_pool_threads(m->pool); ++i) {
+        if (m->begin[i] < begin) begin = m->begin[i];
+        if (m->end[i] > end) end = m->end[i];
+    }
+    return end - begin;
+}
+
+static double best_read(measurement* m) {
+    double best = 0;
+    const double bytes = (double)m->bytes_per_thread * lw_pool_threads(m->pool);
+    for (int trial = 0; trial < TRIALS; ++trial)
+        for (m->way = 0; m->way < LW_READ_WAYS; ++m->way) {
+            const double rate = bytes / elapsed(m);
+            if (rate > best) best = rate;
+        }
+    return best;
+}
+
+static double best_multiply(measurement* m) {
+    m->way = -1;
+    m->rounds = 100000;
+    double t = elapsed(m);
+    while (t < trial_seconds / 8) {
+        m->rounds *= 4;
+        t = elapsed(m);
+    }
+    m->rounds = (uint64_t)((double)m->rounds * trial_seconds / t) + 1;
+    double best = 0;
+    for (int trial = 0; trial < TRIALS; ++trial) {
+        const double macs = (double)m->rounds * (double)m->ops->macs_per_round * lw_pool_threads(m->pool);
+        const double rate = macs / elapsed(m);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out) {
+    if (out == NULL || n_threads < 1 || n_threads > 256)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_measure_limits: %u threads, must be 1 to 256", n_threads);
+    lw_level level;
+    LW_RETURN_IF_FAILED(lw_level_by_name(isa, &level));
+    lw_block block;
+    double* times = calloc((size_t)n_threads * 2, sizeof *times);
+    const _Bool mapped = lw_block_map(read_bytes, &block);
+    measurement m = {.pool = lw_pool_open(n_threads),
+                     .ops = lw_level_limit_ops[level],
+                     .data = block.data,
+                     .bytes_per_thread = read_bytes / n_threads / PAGE * PAGE,
+                     .begin = times,
+                     .end = times + n_threads};
+    const _Bool ok = times != NULL && mapped && m.pool != NULL;
+    if (ok) {
+        memset(block.data, 1, read_bytes);
+        *out = (lw_limits){best_read(&m) * 1e-9, best_multiply(&m) * 1e-9};
+    }
+    lw_pool_close(m.pool);
+    lw_block_unmap(&block);
+    free(times);
+    return ok ? LW_OK : lw_fail(LW_ERR_MEMORY, "no memory or threads to measure the machine's limits");
+}

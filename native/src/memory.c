@@ -1,0 +1,24 @@
+#include "memory.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20 };
+
+_Bool lw_block_map(size_t bytes, lw_block* out) {
+    *out = (lw_block){0};
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 1;
+    if (bytes == 0 || bytes > SIZE_MAX - 2 * (size_t)HUGE_PAGE) return 0;
+    const size_t mapped = lw_round_up(bytes, align) + (align > 1 ? align : 0);
+    char* mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) return 0;
+    char* data = (char*)lw_round_up((uintptr_t)mapping, align);
+    if (align > 1) madvise(data, lw_round_up(bytes, align), MADV_HUGEPAGE);  // advice: refusal costs speed only
+    *out = (lw_block){data, mapping, mapped};
+    return 1;
+}
+
+void lw_block_unmap(lw_block* block) {
+    if (block->mapping) munmap(block->mapping, block->mapped);
+    *block = (lw_block){0};
+}

@@ -1,0 +1,170 @@
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/math.h"
+#include "status.h"
+
+static bool per_layer(lw_role role) { return role >= LW_ATTN_NORM; }
+
+static lw_status check_range(const char* field, uint64_t value, uint64_t least, uint64_t most) {
+    if (value >= least && value <= most) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %s is %llu, must be %llu to %llu", field, (unsigned long long)value,
+                   (unsigned long long)least, (unsigned long long)most);
+}
+
+static lw_status check_config(const lw_model_config* c) {
+    LW_RETURN_IF_FAILED(check_range("n_layers", c->n_layers, 1, 1000));
+    LW_RETURN_IF_FAILED(check_range("hidden_size", c->hidden_size, 1, 1 << 17));
+    LW_RETURN_IF_FAILED(check_range("ffn_size", c->ffn_size, 1, 1 << 19));
+    LW_RETURN_IF_FAILED(check_range("n_heads", c->n_heads, 1, 1024));
+    LW_RETURN_IF_FAILED(check_range("n_kv_heads", c->n_kv_heads, 1, c->n_heads));
+    LW_RETURN_IF_FAILED(check_range("head_dim", c->head_dim, 2, 256));
+    LW_RETURN_IF_FAILED(check_range("vocab_size", c->vocab_size, 1, 1 << 24));
+    LW_RETURN_IF_FAILED(check_range("context_length", c->context_length, 1, 1 << 28));
+    if (c->head_dim % 2 != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: head_dim is %u, must be even", c->head_dim);
+    if (c->n_heads % c->n_kv_heads != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %u heads cannot share %u KV heads evenly", c->n_heads,
+                       c->n_kv_heads);
+    if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
+    if (!(c->rope_theta >= 1 && c->rope_theta < 1e15))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: rope_theta is %g, must be 1 to 1e15", c->rope_theta);
+    for (uint32_t i = 0; c->rope_factors != NULL && i < c->head_dim / 2; ++i)
+        if (!(c->rope_factors[i] > 0 && isfinite(c->rope_factors[i])))
+            return lw_fail(LW_ERR_ARGUMENT, "model config: rope_factors[%u] is %g, must be positive", i,
+                           (double)c->rope_factors[i]);
+    return LW_OK;
+}
+
+static bool make_frequencies(lw_model* model, const float* factors) {
+    const uint32_t half = model->config.head_dim / 2;
+    model->rope_frequencies = malloc(half * sizeof(float));
+    if (model->rope_frequencies == NULL) return false;
+    const double log_theta = lw_log(model->config.rope_theta);
+    for (uint32_t i = 0; i < half; ++i) {
+        const float frequency = (float)lw_exp(-(2.0 * i / model->config.head_dim) * log_theta);
+        model->rope_frequencies[i] = factors ? frequency / factors[i] : frequency;
+    }
+    return true;
+}
+
+lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out) {
+    if (config == NULL || out == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
+    LW_RETURN_IF_FAILED(check_config(config));
+    if (n_threads < 1 || n_threads > 256)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to 256", n_threads);
+    lw_level level;
+    LW_RETURN_IF_FAILED(lw_level_by_name(isa, &level));
+    lw_model* model = calloc(1, sizeof *model);
+    if (model == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a model");
+    model->config = *config;
+    model->config.rope_factors = NULL;
+    model->level = level;
+    model->ops = lw_level_lane_ops[level];
+    model->layers = calloc(config->n_layers, sizeof *model->layers);
+    model->pool = lw_pool_open(n_threads);
+    const uint64_t saved = lw_fp_enter();
+    const bool ok = model->layers != NULL && model->pool != NULL && make_frequencies(model, config->rope_factors);
+    lw_fp_restore(saved);
+    if (!ok) {
+        lw_model_close(model);
+        return lw_fail(LW_ERR_MEMORY, "no memory or threads for a model of %u layers", config->n_layers);
+    }
+    *out = model;
+    return LW_OK;
+}
+
+static void describe_slot(char* text, size_t size, const lw_slot* slot, lw_role role, uint32_t layer) {
+    if (per_layer(role))
+        snprintf(text, size, "layer %u %s", layer, slot->name);
+    else
+        snprintf(text, size, "%s", slot->name);
+}
+
+lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target) {
+    if (model == NULL || tensor == NULL || tensor->data == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: model and tensor must not be NULL");
+    if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: the model is finished already");
+    if ((unsigned)role >= LW_ROLE_COUNT || layer >= model->config.n_layers || (!per_layer(role) && layer != 0))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: no tensor of role %d in layer %u", (int)role, layer);
+    const lw_slot slot = lw_model_slot(model, role, layer);
+    char name[64];
+    describe_slot(name, sizeof name, &slot, role, layer);
+    if (!slot.wanted) return lw_fail(LW_ERR_FORMAT, "%s: the model's config says it has none", name);
+    if (tensor->rows != slot.rows || tensor->cols != slot.cols)
+        return lw_fail(LW_ERR_FORMAT, "%s: shape (%u, %u), must be (%u, %u)", name, tensor->rows, tensor->cols, slot.rows,
+                       slot.cols);
+    if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
+    return lw_pack_matrix(model, name, tensor, target, slot.matrix);
+}
+
+static lw_status check_complete(lw_model* model) {
+    for (int role = 0; role < LW_ROLE_COUNT; ++role) {
+        const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
+        for (uint32_t layer = 0; layer < layers; ++layer) {
+            const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
+            if (!slot.wanted || (slot.matrix != NULL ? slot.matrix->matrix.rows != 0 : *slot.vector != NULL)) continue;
+            char name[64];
+            describe_slot(name, sizeof name, &slot, (lw_role)role, layer);
+            return lw_fail(LW_ERR_FORMAT, "%s: missing", name);
+        }
+    }
+    return LW_OK;
+}
+
+lw_status lw_model_finish(lw_model* model) {
+    if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
+    LW_RETURN_IF_FAILED(check_complete(model));
+    LW_RETURN_IF_FAILED(lw_model_selftest(model));
+    lw_pool_close(model->pool);
+    model->pool = NULL;
+    model->finished = true;
+    return LW_OK;
+}
+
+static void count_matrix(const lw_packed* packed, lw_model_info* out, bool in_layer) {
+    const uint64_t bytes = packed->matrix.panels * (uint64_t)packed->matrix.panel_bytes;
+    const uint64_t weights = (uint64_t)packed->matrix.rows * packed->matrix.cols;
+    out->matrix_bytes += bytes;
+    out->matrix_weights += weights;
+    if (in_layer) out->layer_weights += weights;
+}
+
+lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
+    if (model == NULL || out == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_describe: model and out must not be NULL");
+    *out = (lw_model_info){.numerics = LW_NUMERICS};
+    snprintf(out->isa, sizeof out->isa, "%s", lw_level_names[model->level]);
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        const lw_layer* l = &model->layers[i];
+        const lw_packed* matrices[] = {&l->q, &l->k, &l->v, &l->attn_output, &l->gate, &l->up, &l->down};
+        for (size_t m = 0; m < sizeof matrices / sizeof *matrices; ++m) count_matrix(matrices[m], out, true);
+    }
+    count_matrix(model->config.tied_embeddings ? &model->embedding : &model->output, out, false);
+    out->packed_bytes = out->matrix_bytes;
+    if (!model->config.tied_embeddings)
+        out->packed_bytes += model->embedding.matrix.panels * (uint64_t)model->embedding.matrix.panel_bytes;
+    return LW_OK;
+}
+
+void lw_model_close(lw_model* model) {
+    if (model == NULL) return;
+    for (int role = 0; model->layers != NULL && role < LW_ROLE_COUNT; ++role) {
+        const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
+        for (uint32_t layer = 0; layer < layers; ++layer) {
+            const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
+            if (slot.matrix != NULL)
+                lw_packed_free(slot.matrix);
+            else
+                free(*slot.vector);
+        }
+    }
+    lw_pool_close(model->pool);
+    free(model->layers);
+    free(model->rope_frequencies);
+    free(model);
+}

@@ -1,0 +1,69 @@
+// A model: its configuration and its weights, packed for one instruction-set level.
+#ifndef LW_MODEL_MODEL_H
+#define LW_MODEL_MODEL_H
+
+#include "kernels/kernel.h"
+#include "kernels/lane_ops.h"
+#include "memory.h"
+#include "thread_pool.h"
+
+typedef struct lw_packed {  // a matrix that owns its bytes; rows == 0 when it was not loaded
+    lw_matrix matrix;
+    lw_block block;
+} lw_packed;
+
+typedef struct lw_layer {
+    lw_packed q, k, v, attn_output, gate, up, down;
+    float *attn_norm, *ffn_norm;            // [hidden_size]
+    float *q_bias, *k_bias, *v_bias;        // [outputs], NULL without bias
+    float *q_norm, *k_norm;                 // [head_dim], NULL without QK norm
+} lw_layer;
+
+struct lw_model {
+    lw_model_config config;  // rope_factors is not kept; rope_frequencies holds their effect
+    lw_level level;
+    const lw_lane_ops* ops;
+    lw_pool* pool;           // packs the weights; closed by lw_model_finish
+    lw_layer* layers;
+    lw_packed embedding, output;
+    float* output_norm;
+    float* rope_frequencies;  // [head_dim / 2], radians per position
+    bool finished;
+};
+
+// The matrix that makes logits: the output, or the embedding when tied.
+static inline const lw_matrix* lw_model_head(const lw_model* model) {
+    return model->config.tied_embeddings ? &model->embedding.matrix : &model->output.matrix;
+}
+
+// A tensor's destination, one row of the table in roles.c.
+typedef struct lw_slot {
+    const char* name;
+    lw_packed* matrix;  // or
+    float** vector;
+    uint32_t rows, cols;  // the shape it must have; vectors have one row
+    bool wanted;          // this model has such a tensor
+} lw_slot;
+
+lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t layer);
+
+// Packs `tensor` into `out` as `target`, with the model's threads. Errors name `name`.
+lw_status lw_pack_matrix(lw_model* model, const char* name, const lw_tensor* tensor, lw_type target, lw_packed* out);
+// A float vector as f32, rows of RoPE heads put in half-split order.
+lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
+void lw_packed_free(lw_packed* packed);
+
+// One row of the embedding as floats, out[cols].
+void lw_unpack_row(const lw_matrix* w, size_t row, float* out);
+
+// Source row that becomes row `row` when interleaved RoPE heads are put into half-split order.
+static inline uint32_t lw_rope_source_row(uint32_t row, uint32_t rows, uint32_t heads) {
+    if (heads == 0) return row;
+    const uint32_t dim = rows / heads, half = dim / 2, i = row % dim;
+    return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+// Compares every kernel that `model` uses with scalar on random data.
+lw_status lw_model_selftest(const lw_model* model);
+
+#endif

@@ -1,0 +1,37 @@
+// A fixed set of threads that run one function together, with barriers inside it.
+//
+// Threads spin briefly and then sleep on a futex, both between runs and at barriers: an idle pool burns nothing, and a
+// pool on shared cores loses little.
+#ifndef LW_THREAD_POOL_H
+#define LW_THREAD_POOL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+typedef struct lw_pool lw_pool;
+
+// `threads` counts the calling thread. NULL when the system refuses.
+lw_pool* lw_pool_open(unsigned threads);
+void lw_pool_close(lw_pool* pool);  // accepts NULL
+unsigned lw_pool_threads(const lw_pool* pool);
+
+// Runs work(context, thread) for every thread 0 .. threads-1 and returns when all have; the caller is thread 0.
+// Floating-point state is set as the numeric contract demands for the time of the call.
+void lw_pool_run(lw_pool* pool, void (*work)(void* context, unsigned thread), void* context);
+// Inside a run: returns when every thread has come here.
+void lw_pool_barrier(lw_pool* pool);
+
+// Items of one phase, taken by whoever is free, so that a slow core does not hold the rest.
+typedef struct lw_work {
+    _Alignas(64) atomic_size_t next;
+} lw_work;
+
+// Takes up to `chunk` of `total` items; false when none are left.
+static inline _Bool lw_work_take(lw_work* work, size_t total, size_t chunk, size_t* begin, size_t* end) {
+    *begin = atomic_fetch_add_explicit(&work->next, chunk, memory_order_relaxed);
+    if (*begin >= total) return 0;
+    *end = *begin + chunk < total ? *begin + chunk : total;
+    return 1;
+}
+
+#endif

@@ -1,0 +1,128 @@
+"""The ``lanewise`` command: parses arguments, runs one command, turns errors into one line."""
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lanewise.host import HostError
+from lanewise.settings import (
+    BenchSettings,
+    DoctorSettings,
+    PerplexitySettings,
+    PullSettings,
+    Settings,
+    SettingsError,
+    SourceSettings,
+    add_arguments,
+    resolve,
+)
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+DESCRIPTION = "Serve large language models from CPUs over the OpenAI API."
+EPILOG = (
+    "Every setting is a flag, an environment variable LANEWISE_... and a key of the YAML file "
+    "given with --config, in this order of precedence. MODEL is a GGUF file, a Hugging Face "
+    "folder, or org/name or org/name:file.gguf of the hub; without it the bundled model is used."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its settings, the module whose ``run`` takes them, its line in ``--help``."""
+
+    settings: type[SourceSettings]
+    module: str  # imported when the command runs, so that --help does not wait for numpy
+    help: str
+
+
+COMMANDS = {
+    "serve": Command(Settings, "lanewise.api.serve", "serve a model over the OpenAI API"),
+    "bench": Command(
+        BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
+    ),
+    "perplexity": Command(
+        PerplexitySettings, "lanewise.commands.perplexity", "score a text and hash all its logits"
+    ),
+    "doctor": Command(
+        DoctorSettings, "lanewise.commands.doctor", "say what this machine can do, test its kernels"
+    ),
+    "pull": Command(
+        PullSettings, "lanewise.commands.pull", "download a model and print where it lies"
+    ),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="lanewise", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"lanewise {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        about = command.help[0].upper() + command.help[1:] + "."
+        sub = commands.add_parser(
+            name, help=command.help, description=about, epilog=EPILOG, allow_abbrev=False
+        )
+        sub.add_argument("positional_model", metavar="MODEL", nargs="?", help="same as --model")
+        add_arguments(sub, command.settings)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the result is the exit status of the process."""
+    flags = vars(build_parser().parse_args(arguments))
+    command = COMMANDS[flags.pop("command")]
+    config = flags.pop("config")
+    positional = flags.pop("positional_model")
+    try:
+        if positional is not None:
+            if "model" in flags:
+                both = f"{flags['model']!r} beside MODEL {positional!r}"
+                raise SettingsError(f"--model: {both}; accepted: one of them")
+            flags["model"] = positional
+        settings = resolve(command.settings, flags, os.environ, config)
+        return importlib.import_module(command.module).run(settings) or 0
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `lanewise bench | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
+    except Exception as error:
+        if not _is_for_users(error):
+            raise
+        return _fail(str(error), EXIT_ERROR)
+
+
+def _is_for_users(error: Exception) -> bool:
+    """Whether the message says what to do; everything else is a bug and keeps its traceback."""
+    if isinstance(error, HostError):
+        return True
+    from lanewise.loading.checkpoint import ModelFileError
+    from lanewise.runtime import NativeError
+
+    return isinstance(error, ModelFileError | NativeError)
+
+
+def _fail(message: str, status: int) -> int:
+    print("lanewise: " + " ".join(message.split("\n")), file=sys.stderr)
+    return status
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("lanewise")
+    except importlib.metadata.PackageNotFoundError:  # run from the sources
+        return "(not installed)"

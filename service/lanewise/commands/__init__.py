@@ -1,0 +1,1 @@
+"""The commands beside ``serve``: bench, perplexity, doctor and pull."""

@@ -1,0 +1,236 @@
+"""``lanewise bench``: tokens per second, and which share of this machine's limits that is.
+
+A prompt test (``pp512``) runs a prompt of distinct tokens and asks for the logits of its last one.
+A decode test (``tg128@8``) gives 8 sequences a short context of distinct tokens each and lets them
+decode 128 tokens together with greedy sampling; tokens per second count all of them.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from lanewise.commands.opening import Opened, open_model
+from lanewise.host import cpu_name
+from lanewise.runtime import (
+    BLOCK_TOKENS,
+    Batch,
+    Limits,
+    ModelInfo,
+    Sampling,
+    Session,
+    measure_limits,
+)
+from lanewise.settings import BenchSettings, SettingsError
+
+MAX_STEP_TOKENS = 512
+# Coprime to every vocabulary size in use, so that the tokens of a prompt are all different.
+TOKEN_STRIDE = 7919
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One test: its name as in llama-bench and its median over the repeats."""
+
+    name: str
+    tokens_per_second: float
+    share_of_limit: float
+
+
+def run(settings: BenchSettings) -> None:
+    """Run all tests and print a table or a JSON object."""
+    with open_model(settings) as opened:
+        _check_lengths(settings, opened)
+        before = measure_limits(opened.threads, settings.isa)
+        speeds = _run_tests(settings, opened)
+        after = measure_limits(opened.threads, settings.isa)
+        # Neighbours on a shared host only ever slow a measurement down, so the better one counts.
+        limits = Limits(
+            read_gb_s=max(before.read_gb_s, after.read_gb_s),
+            int8_gmac_s=max(before.int8_gmac_s, after.int8_gmac_s),
+        )
+        results = [
+            Result(name, speed, share_of_limit(work, speed, limits)) for name, speed, work in speeds
+        ]
+        report = {
+            "model": opened.checkpoint.name,
+            "weights": opened.model.weights,
+            "isa": opened.model.info.isa,
+            "threads": opened.threads,
+            "limits": asdict(limits),
+            "results": [asdict(result) for result in results],
+            "cpu": cpu_name(),
+            "kv_type": opened.kv_type,
+            "context": settings.context,
+            "repeat": settings.repeat,
+            "numerics": opened.model.info.numerics,
+        }
+    if settings.json:
+        print(json.dumps(report))
+    else:
+        _print_table(report, results)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one token of a test costs at least: bytes read from memory and int8 multiplications."""
+
+    n_bytes: float
+    macs: float
+
+
+def share_of_limit(work: Work, tokens_per_second: float, limits: Limits) -> float:
+    """The larger of the shares of the read bandwidth and of the integer-dot peak."""
+    bandwidth = work.n_bytes * tokens_per_second / (limits.read_gb_s * 1e9)
+    compute = work.macs * tokens_per_second / (limits.int8_gmac_s * 1e9)
+    return max(bandwidth, compute)
+
+
+def prefill_work(info: ModelInfo) -> Work:
+    """A prompt is bound by arithmetic alone: every layer weight once for each token."""
+    return Work(n_bytes=0.0, macs=float(info.layer_weights))
+
+
+def decode_work(info: ModelInfo, kv_token_bytes: float, context: float, batch: int) -> Work:
+    """Each step reads all matrices once for the whole batch, and each sequence's own context.
+
+    One sequence is bound by reading alone; arithmetic counts once several share the weights.
+    """
+    return Work(
+        n_bytes=info.matrix_bytes / batch + kv_token_bytes * context,
+        macs=float(info.matrix_weights) if batch > 1 else 0.0,
+    )
+
+
+def _run_tests(settings: BenchSettings, opened: Opened) -> list[tuple[str, float, Work]]:
+    info = opened.model.info
+    kv_token_bytes = opened.model.kv_block_bytes(opened.kv_type) / BLOCK_TOKENS
+    tests = []
+    if settings.prefill:
+        seconds = _median_seconds(opened, settings.repeat, 1, settings.prefill, _time_prefill)
+        tests.append((f"pp{settings.prefill}", settings.prefill / seconds, prefill_work(info)))
+    for batch in settings.batch if settings.decode else ():
+
+        def decode(bench: "Bench", tokens: int) -> float:
+            return _time_decode(bench, context=settings.context, tokens=tokens - settings.context)
+
+        length = settings.context + settings.decode
+        seconds = _median_seconds(opened, settings.repeat, batch, length, decode)
+        name = f"tg{settings.decode}" + (f"@{batch}" if batch > 1 else "")
+        work = decode_work(
+            info, kv_token_bytes, settings.context + (settings.decode + 1) / 2, batch
+        )
+        tests.append((name, batch * settings.decode / seconds, work))
+    return tests
+
+
+class Bench:
+    """Sequences of equal length, each in blocks of its own."""
+
+    def __init__(self, session: Session, batch: int, length: int, vocab_size: int) -> None:
+        per_sequence = -(-length // BLOCK_TOKENS)
+        self.session = session
+        self.batch = batch
+        self.vocab_size = vocab_size
+        self.block_tables = [
+            [s * per_sequence + i for i in range(per_sequence)] for s in range(batch)
+        ]
+
+    def prefill(self, sequence: int, tokens: int) -> int:
+        """Give one sequence a prompt in steps of at most 512 tokens; returns the token after it."""
+        first = 1 + sequence * tokens
+        prompt = [(first + i) * TOKEN_STRIDE % self.vocab_size for i in range(tokens)]
+        for start in range(0, tokens, MAX_STEP_TOKENS):
+            chunk = prompt[start : start + MAX_STEP_TOKENS]
+            is_last = start + len(chunk) == tokens
+            logits = self.session.step(
+                Batch(
+                    token_ids=chunk,
+                    query_start=[0, len(chunk)],
+                    context_lens=[start],
+                    block_tables=[self.block_tables[sequence]],
+                    logit_rows=[len(chunk) - 1] if is_last else [],
+                )
+            )
+        return self.session.sample(logits, [GREEDY])[0].token
+
+    def decode(self, tokens: list[int], context: int) -> list[int]:
+        """One step of all sequences; returns the next token of each."""
+        logits = self.session.step(
+            Batch(
+                token_ids=tokens,
+                query_start=list(range(self.batch + 1)),
+                context_lens=[context] * self.batch,
+                block_tables=self.block_tables,
+                logit_rows=list(range(self.batch)),
+            )
+        )
+        return [drawn.token for drawn in self.session.sample(logits, [GREEDY] * self.batch)]
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def _median_seconds(
+    opened: Opened, repeat: int, batch: int, length: int, test: Callable[[Bench, int], float]
+) -> float:
+    blocks = batch * -(-length // BLOCK_TOKENS)
+    with Session(
+        opened.model,
+        threads=opened.threads,
+        blocks=blocks,
+        max_batch_tokens=max(batch, min(length, MAX_STEP_TOKENS)),
+        max_batch_logits=batch,
+        kv_type=opened.kv_type,
+    ) as session:
+        bench = Bench(session, batch, length, opened.model.config.vocab_size)
+        test(bench, length)  # warms caches, pages and the clock of the cores
+        return statistics.median(test(bench, length) for _ in range(repeat))
+
+
+def _time_prefill(bench: Bench, tokens: int) -> float:
+    start = time.perf_counter()
+    bench.prefill(0, tokens)
+    return time.perf_counter() - start
+
+
+def _time_decode(bench: Bench, *, context: int, tokens: int) -> float:
+    current = [bench.prefill(sequence, context) for sequence in range(bench.batch)]
+    start = time.perf_counter()
+    for step in range(tokens):
+        current = bench.decode(current, context + step)
+    return time.perf_counter() - start
+
+
+def _check_lengths(settings: BenchSettings, opened: Opened) -> None:
+    limit = opened.model.config.context_length
+    if settings.prefill > limit:
+        raise SettingsError(f"--prefill: {settings.prefill}; accepted: the model's {limit} at most")
+    if settings.decode and settings.context + settings.decode > limit:
+        raise SettingsError(
+            f"--decode: {settings.decode} after --context {settings.context}; accepted: "
+            f"the model's {limit} in all"
+        )
+
+
+def _print_table(report: dict[str, object], results: list[Result]) -> None:
+    table = Table("test", "tokens/s", "share of limit")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for result in results:
+        table.add_row(
+            result.name, f"{result.tokens_per_second:.1f}", f"{result.share_of_limit:.1%}"
+        )
+    limits = report["limits"]
+    assert isinstance(limits, dict)
+    console = Console(highlight=False)
+    console.print(
+        f"{report['model']}, {report['weights']}, {report['isa']}, {report['threads']} threads "
+        f"on {report['cpu']}\n"
+        f"limits: read {limits['read_gb_s']:.1f} GB/s, int8 {limits['int8_gmac_s']:.0f} GMAC/s"
+    )
+    console.print(table)

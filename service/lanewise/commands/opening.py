@@ -1,0 +1,63 @@
+"""Loads the model that a command's settings name, with a progress bar on a terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from lanewise.host import default_threads
+from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
+from lanewise.loading.hub import resolve_model
+from lanewise.runtime import Model
+from lanewise.runtime.model import resolve_kv_type
+from lanewise.settings import ModelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A loaded model and what its settings came to."""
+
+    checkpoint: Checkpoint
+    model: Model
+    threads: int
+    kv_type: str
+
+
+def threads_of(settings: ModelSettings) -> int:
+    """The threads asked for, or those this host suggests."""
+    return settings.threads or default_threads().threads
+
+
+@contextmanager
+def open_model(settings: ModelSettings) -> Iterator[Opened]:
+    """Load the model of ``settings``; it is closed when the block is left."""
+    threads = threads_of(settings)
+    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+        with progress_bar("packing") as bar:
+            task = bar.add_task(checkpoint.name, total=None)
+            model = Model.load(
+                checkpoint,
+                weights=settings.weights,
+                isa=settings.isa,
+                threads=threads,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        with model:
+            kv_type = resolve_kv_type(settings.kv_type, model.weights)
+            yield Opened(checkpoint, model, threads, kv_type)
+
+
+def progress_bar(verb: str) -> Progress:
+    """A bar of bytes on stderr, or nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn(f"{verb} {{task.description}}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

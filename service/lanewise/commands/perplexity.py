@@ -1,0 +1,226 @@
+"""``lanewise perplexity``: scores a text, and hashes all logits so that anyone can compare them.
+
+The text is tokenized once and cut into windows of ``context`` tokens that do not overlap; a model
+that puts a start token before its prompts gets one as the first token of each window, beside
+``context - 1`` tokens of text. Every token but the first of a window is scored, given those before
+it in the window; the last window may be shorter. Perplexity is ``exp`` of the mean negative
+log-likelihood, computed in float64 from the model's float32 logits.
+
+The hash is SHA-256 over the logits at every position that has a next token to score, in the order
+of the text, as little-endian float32. It depends on the model, its weights, the text and the
+windows alone: never on threads, chunks, batches or the instruction set.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lanewise.commands.opening import Opened, open_model
+from lanewise.runtime import BLOCK_TOKENS, Batch, Session
+from lanewise.settings import PerplexitySettings, SettingsError
+from lanewise.text.tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 512
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The likelihood of a text and the hash of the logits behind it."""
+
+    perplexity: float
+    nll: float  # mean negative log-likelihood of a token, natural logarithm
+    tokens: int  # tokens scored
+    logits_sha256: str
+
+
+def run(settings: PerplexitySettings) -> None:
+    """Score the file and print the result."""
+    text = read_text(settings.file, settings.chars)
+    with open_model(settings) as opened:
+        context = _context(settings.context, opened.model.config.context_length)
+        tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
+        start = tokenizer.encode("", add_bos=True, parse_special=False)
+        ids = tokenizer.encode(text, add_bos=False, parse_special=False)
+        windows = cut_windows(ids, start, context)
+        if not windows:
+            raise SettingsError(
+                f"--file: {settings.file} has {len(ids)} tokens; accepted: at least 2"
+            )
+        score = _score_with_progress(settings, opened, windows)
+        report = {
+            "perplexity": score.perplexity,
+            "tokens": score.tokens,
+            "logits_sha256": score.logits_sha256,
+            "nll": score.nll,
+            "model": opened.checkpoint.name,
+            "weights": opened.model.weights,
+            "isa": opened.model.info.isa,
+            "threads": opened.threads,
+            "kv_type": opened.kv_type,
+            "context": context,
+            "windows": len(windows),
+            "chunk": settings.chunk,
+            "batch": settings.batch,
+            "numerics": opened.model.info.numerics,
+        }
+    if settings.json:
+        print(json.dumps(report))
+    else:
+        console = Console(highlight=False)
+        for key, value in report.items():
+            console.print(f"{key:14} {value}")
+
+
+def read_text(file: str | None, chars: int | None) -> str:
+    """The first ``chars`` characters of a UTF-8 file."""
+    if file is None:
+        raise SettingsError("--file: not given; accepted: a UTF-8 text file")
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"--file: {file} is not UTF-8 text (byte {error.start}: {error.reason})"
+        ) from None
+    return text if chars is None else text[:chars]
+
+
+def _context(asked: int | None, limit: int) -> int:
+    if asked is not None and asked > limit:
+        raise SettingsError(f"--context: {asked}; accepted: the model's {limit} at most")
+    return asked or min(DEFAULT_CONTEXT, limit)
+
+
+def cut_windows(ids: list[int], start: list[int], context: int) -> list[list[int]]:
+    """Windows of at most ``context`` tokens, each behind the model's start tokens."""
+    size = context - len(start)
+    windows = [start + ids[i : i + size] for i in range(0, len(ids), size)]
+    return [window for window in windows if len(window) > 1]
+
+
+def _score_with_progress(
+    settings: PerplexitySettings, opened: Opened, windows: list[list[int]]
+) -> Score:
+    batch = min(settings.batch, len(windows))
+    longest = max(map(len, windows))
+    chunk = min(settings.chunk, longest)
+    console = Console(stderr=True)
+    with (
+        Session(
+            opened.model,
+            threads=opened.threads,
+            blocks=batch * -(-longest // BLOCK_TOKENS),
+            max_batch_tokens=batch * chunk,
+            max_batch_logits=batch * chunk,
+            kv_type=opened.kv_type,
+        ) as session,
+        Progress(
+            TextColumn("perplexity {task.fields[value]:.3f}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        ) as bar,
+    ):
+        task = bar.add_task("windows", total=len(windows), value=float("nan"))
+
+        def report(done: int, perplexity: float) -> None:
+            bar.update(task, completed=done, value=perplexity)
+
+        return score_windows(session, windows, chunk=chunk, batch=batch, progress=report)
+
+
+def score_windows(
+    session: Session,
+    windows: list[list[int]],
+    *,
+    chunk: int,
+    batch: int,
+    progress: Callable[[int, float], None] = lambda done, perplexity: None,
+) -> Score:
+    """Score windows ``batch`` at a time, ``chunk`` tokens of each in one step."""
+    tally = _Tally()
+    for first in range(0, len(windows), batch):
+        group = windows[first : first + batch]
+        # The first window can be hashed as it is computed; the others wait for their turn.
+        waiting: list[list[tuple[int, Floats]]] = [[] for _ in group]
+        for index, start, logits in _run_group(session, group, chunk):
+            if index == 0:
+                tally.add(group[0], start, logits)
+            else:
+                waiting[index].append((start, logits.copy()))
+        for window, chunks in zip(group, waiting, strict=True):
+            for start, logits in chunks:
+                tally.add(window, start, logits)
+        progress(first + len(group), math.exp(tally.nll()))
+    nll = tally.nll()
+    return Score(math.exp(nll), nll, len(tally.losses), tally.digest.hexdigest())
+
+
+class _Tally:
+    """The hash and the losses so far, in the order of the text."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.losses: list[float] = []
+
+    def add(self, window: list[int], start: int, logits: Floats) -> None:
+        """Take the logits at positions ``start`` and on of a window."""
+        self.digest.update(logits.astype("<f4", copy=False).tobytes())
+        targets = window[start + 1 : start + 1 + len(logits)]
+        self.losses += negative_log_likelihoods(logits, targets)
+
+    def nll(self) -> float:
+        return math.fsum(self.losses) / len(self.losses)
+
+
+def _run_group(
+    session: Session, group: list[list[int]], chunk: int
+) -> Iterator[tuple[int, int, Floats]]:
+    """Run the windows of a group side by side; yields (window, position, logits from there on).
+
+    The last token of a window predicts nothing that is scored, so it is not run.
+    """
+    per_window = -(-max(map(len, group)) // BLOCK_TOKENS)
+    for start in range(0, max(map(len, group)) - 1, chunk):
+        parts = {
+            index: window[start : min(start + chunk, len(window) - 1)]
+            for index, window in enumerate(group)
+            if start < len(window) - 1
+        }
+        ends = list(itertools.accumulate(map(len, parts.values()), initial=0))
+        tokens = [token for part in parts.values() for token in part]
+        logits = session.step(
+            Batch(
+                token_ids=tokens,
+                query_start=ends,
+                context_lens=[start] * len(parts),
+                block_tables=[
+                    [index * per_window + i for i in range(per_window)] for index in parts
+                ],
+                logit_rows=list(range(len(tokens))),
+            )
+        )
+        for index, (begin, end) in zip(parts, itertools.pairwise(ends), strict=True):
+            yield index, start, logits[begin:end]
+
+
+def negative_log_likelihoods(logits: Floats, targets: list[int]) -> list[float]:
+    """-log softmax(logits)[target] for each row, in float64."""
+    losses = []
+    for row, target in zip(logits, targets, strict=True):  # one at a time: rows can be wide
+        values = row.astype(np.float64)
+        top = values.max()
+        losses.append(float(top + np.log(np.exp(values - top).sum()) - values[target]))
+    return losses

@@ -1,0 +1,143 @@
+"""Runs one small random model through every level of this CPU; all must give scalar's bits."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.loading.checkpoint import (
+    Checkpoint,
+    ModelConfig,
+    Role,
+    Tensor,
+    TensorType,
+    TokenizerFiles,
+)
+from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
+from lanewise.runtime.model import MATRICES
+
+REFERENCE = "scalar"
+SEED = 7
+
+CONFIG = ModelConfig(
+    architecture="llama",
+    n_layers=1,
+    hidden_size=256,
+    ffn_size=512,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=64,
+    vocab_size=512,
+    context_length=128,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    rope_factors=None,
+    sliding_window=None,
+    tied_embeddings=True,
+    qkv_bias=False,
+    qk_norm=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """Whether a level gave the same bits as scalar for one type of weights."""
+
+    isa: str
+    weights: str
+    equal: bool
+    error: str | None = None
+
+
+def run_selftest(threads: int) -> list[LevelResult]:
+    """Compare every level this CPU can run with scalar, for every type of weights."""
+    levels = [isa for isa in usable_levels() if isa != REFERENCE]
+    results = []
+    for kind in BLOCK_MAKERS:
+        weights = kind.name.lower()
+        expected = hash_of_logits(kind, REFERENCE, threads=1)
+        for isa in levels:
+            try:
+                equal = hash_of_logits(kind, isa, threads) == expected
+                results.append(LevelResult(isa, weights, equal))
+            except NativeError as error:
+                results.append(LevelResult(isa, weights, False, str(error)))
+    return results
+
+
+def hash_of_logits(kind: TensorType, isa: str, threads: int) -> str:
+    """SHA-256 of the logits of a prompt of nine tokens and of one step of two sequences."""
+    digest = hashlib.sha256()
+    with (
+        Model.load(random_checkpoint(kind), isa=isa, threads=threads) as model,
+        Session(model, threads=threads, blocks=2, max_batch_tokens=16, max_batch_logits=16) as run,
+    ):
+        digest.update(run.step(Batch(list(range(9)), [0, 9], [0], [[0]], list(range(9)))).tobytes())
+        digest.update(run.step(Batch([9, 3], [0, 1, 2], [9, 0], [[0], [1]], [0, 1])).tobytes())
+    return digest.hexdigest()
+
+
+def random_checkpoint(kind: TensorType) -> Checkpoint:
+    """A one-layer model in memory whose matrices are of type ``kind``."""
+    hidden, ffn = CONFIG.hidden_size, CONFIG.ffn_size
+    queries, keys = CONFIG.n_heads * CONFIG.head_dim, CONFIG.n_kv_heads * CONFIG.head_dim
+    shapes = {
+        Role.TOKEN_EMBEDDING: (CONFIG.vocab_size, hidden),
+        Role.OUTPUT_NORM: (1, hidden),
+        Role.ATTN_NORM: (1, hidden),
+        Role.ATTN_Q: (queries, hidden),
+        Role.ATTN_K: (keys, hidden),
+        Role.ATTN_V: (keys, hidden),
+        Role.ATTN_OUTPUT: (hidden, queries),
+        Role.FFN_NORM: (1, hidden),
+        Role.FFN_GATE: (ffn, hidden),
+        Role.FFN_UP: (ffn, hidden),
+        Role.FFN_DOWN: (hidden, ffn),
+    }
+    rng = np.random.default_rng(SEED)
+    tensors = []
+    for role, (rows, cols) in shapes.items():
+        tensor_kind = kind if role in MATRICES else TensorType.F32
+        data = memoryview(BLOCK_MAKERS[tensor_kind](rng, rows, cols).tobytes())
+        tensors.append(Tensor(role.name.lower(), role, 0, tensor_kind, rows, cols, data, 0))
+    path = Path("self-test")
+    files = TokenizerFiles(path, CONFIG.vocab_size)
+    return Checkpoint(path, "self-test", CONFIG, tensors, files, close=lambda: None)
+
+
+Maker = Callable[[np.random.Generator, int, int], NDArray[np.uint8]]
+
+
+def _floats(dtype: str, drop_bytes: int = 0) -> Maker:
+    def make(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
+        values = rng.standard_normal((rows, cols), np.float32) / np.float32(np.sqrt(cols))
+        as_bytes = values.astype(dtype).view(np.uint8).reshape(rows * cols, -1)
+        # The upper half of a little-endian float32 is a bfloat16.
+        return np.ascontiguousarray(as_bytes[:, drop_bytes:])
+
+    return make
+
+
+def _blocks(weights: int, n_bytes: int, scale_at: int, scale: float) -> Maker:
+    """Random codes in blocks of the given size, with one float16 scale in each."""
+
+    def make(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
+        blocks = rng.integers(0, 256, (rows * cols // weights, n_bytes), np.uint8)
+        scales = rng.uniform(0.5 * scale, scale, len(blocks)).astype("<f2")
+        blocks[:, scale_at : scale_at + 2] = scales.view(np.uint8).reshape(-1, 2)
+        return blocks
+
+    return make
+
+
+BLOCK_MAKERS: dict[TensorType, Maker] = {
+    TensorType.F32: _floats("<f4"),
+    TensorType.F16: _floats("<f2"),
+    TensorType.BF16: _floats("<f4", drop_bytes=2),
+    TensorType.Q4_0: _blocks(32, 18, scale_at=0, scale=0.02),
+    TensorType.Q8_0: _blocks(32, 34, scale_at=0, scale=0.001),
+    TensorType.Q6_K: _blocks(256, 210, scale_at=208, scale=0.00005),
+}

@@ -1,0 +1,260 @@
+"""What this host lets the process use: threads, memory and room for the KV cache, with reasons.
+
+Every function takes the root of the file system, so that tests can give it a tree of their own.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+MAX_THREADS = 256
+GIB = 1 << 30
+MIB = 1 << 20
+# v1 writes "no limit" as the largest multiple of a page below 2**63.
+UNLIMITED_V1 = 1 << 62
+
+
+class HostError(Exception):
+    """This host has too little of something; the message says of what, and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChoice:
+    """How many threads compute when nobody says so, and why."""
+
+    threads: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """Memory that this process may come to hold, and where the limit is from.
+
+    ``dedicated`` tells a limit set for this process from what the host happens to have free.
+    """
+
+    n_bytes: int
+    reason: str
+    dedicated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KvChoice:
+    """Blocks of KV cache that fit, and why not more."""
+
+    blocks: int
+    n_bytes: int
+    reason: str
+
+
+def default_threads(root: Path = ROOT, affinity: Collection[int] | None = None) -> ThreadChoice:
+    """The smallest of the CPU quota, the affinity mask and the physical cores in that mask.
+
+    A second thread on a core shares its vector units, and threads above the quota are stopped for
+    most of every period while the others wait for them, so both cost speed instead of giving any.
+    """
+    cpus = os.sched_getaffinity(0) if affinity is None else affinity
+    quota = cpu_quota(root)
+    cores = physical_cores(cpus, root)
+    limits = [(max(1, int(quota)), f"CPU quota of {quota:g} CPUs")] if quota is not None else []
+    limits.append((max(1, len(cpus)), f"affinity mask of {_count(len(cpus), 'CPU')}"))
+    if cores is not None:
+        limits.append((cores, _count(cores, "physical core")))
+    threads, reason = min(limits, key=lambda limit: limit[0])
+    others = [text for _, text in limits if text != reason]
+    others += ["no CPU quota"] if quota is None else []
+    others += ["physical cores unknown"] if cores is None else []
+    return ThreadChoice(min(threads, MAX_THREADS), f"{reason} ({', '.join(others)})")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def physical_cores(cpus: Collection[int], root: Path = ROOT) -> int | None:
+    """Cores that ``cpus`` lie on, hardware threads of one core counted once; None if not known."""
+    siblings = set()
+    for cpu in cpus:
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        text = _read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list")
+        if not text:
+            return None
+        siblings.add(text)
+    return len(siblings) or None
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """CPUs' worth of time that the control groups grant, or None; below 1 is possible."""
+    quotas = []
+    for version, folder in _cgroup_folders(root, "cpu"):
+        if version == 2:
+            words = (_read(folder / "cpu.max") or "max").split()
+        else:
+            words = [_read(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period")]
+        quota = _number(words[0])
+        period = _number(words[1]) if len(words) > 1 else 100_000
+        if quota is not None and quota > 0 and period is not None and period > 0:
+            quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def memory_limit(root: Path = ROOT) -> MemoryLimit:
+    """The smallest limit of any control group above the process, or what the host has available.
+
+    What is available shrinks while a model is loaded, so ask before loading it.
+    """
+    available = _meminfo(root, "MemAvailable")
+    limits = [MemoryLimit(available, "memory available on this host", False)] if available else []
+    for version, folder in _cgroup_folders(root, "memory"):
+        names = ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",)
+        for name in names:
+            n_bytes = _number(_read(folder / name))
+            if n_bytes is not None and n_bytes < UNLIMITED_V1:
+                limits.append(MemoryLimit(n_bytes, f"control group limit {folder / name}", True))
+    if not limits:
+        raise HostError(
+            f"{root / 'proc/meminfo'}: no MemAvailable, and no control group has a limit"
+        )
+    return min(limits, key=lambda limit: limit.n_bytes)
+
+
+def choose_kv_blocks(
+    *,
+    kv_memory: int | None,
+    limit: MemoryLimit,
+    packed_bytes: int,
+    block_bytes: int,
+    block_tokens: int,
+    max_seqs: int,
+    max_model_len: int,
+) -> KvChoice:
+    """KV blocks for the memory asked for, or else for a share of what the model leaves free.
+
+    The share is 80 % of a limit of our own and 50 % of a host that others use too. There are never
+    more blocks than ``max_seqs`` sequences of ``max_model_len`` tokens could fill.
+    """
+    useful = max_seqs * -(-max_model_len // block_tokens)
+    if kv_memory is not None:
+        n_bytes, reason = kv_memory, "as asked for"
+    else:
+        margin = max(256 * MIB, limit.n_bytes // 20)
+        share = 0.8 if limit.dedicated else 0.5
+        n_bytes = int(share * (limit.n_bytes - packed_bytes - margin))
+        reason = (
+            f"{share:.0%} of {format_size(limit.n_bytes)} ({limit.reason}) less "
+            f"{format_size(packed_bytes)} of weights and a margin of {format_size(margin)}"
+        )
+    blocks = n_bytes // block_bytes
+    if blocks < 1:
+        raise HostError(
+            f"kv_memory: {reason} is {format_size(max(0, n_bytes))}; accepted: at least one block "
+            f"of {format_size(block_bytes)} (raise the limit, or take a smaller model)"
+        )
+    if kv_memory is None and blocks >= useful:
+        blocks, reason = useful, f"all that {max_seqs} sequences of {max_model_len} tokens can use"
+    return KvChoice(blocks, blocks * block_bytes, reason)
+
+
+def cpu_name(root: Path = ROOT) -> str:
+    """The CPU's name, from its maker's code on Arm, where the kernel gives no name."""
+    fields: dict[str, str] = {}
+    for line in (_read(root / "proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    if "model name" in fields:
+        return fields["model name"]
+    part = (fields.get("CPU implementer", ""), fields.get("CPU part", ""))
+    return ARM_PARTS.get(part) or " ".join(filter(None, ["Arm", *part])) if part[0] else "unknown"
+
+
+ARM_PARTS = {
+    ("0x41", "0xd03"): "Arm Cortex-A53",
+    ("0x41", "0xd08"): "Arm Cortex-A72",
+    ("0x41", "0xd0b"): "Arm Cortex-A76",
+    ("0x41", "0xd0c"): "Arm Neoverse N1",
+    ("0x41", "0xd40"): "Arm Neoverse V1",
+    ("0x41", "0xd49"): "Arm Neoverse N2",
+    ("0x41", "0xd4f"): "Arm Neoverse V2",
+    ("0x41", "0xd84"): "Arm Neoverse V3",
+    ("0x41", "0xd8e"): "Arm Neoverse N3",
+    ("0xc0", "0xac3"): "AmpereOne",
+}
+
+
+def huge_pages(root: Path = ROOT) -> str:
+    """How this kernel hands out huge pages, in words."""
+    setting = _read(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    chosen = [word.strip("[]") for word in setting.split() if word.startswith("[")]
+    reserved = _number(_read(root / "proc/sys/vm/nr_hugepages")) or 0
+    return f"transparent: {chosen[0] if chosen else 'not supported'}; reserved: {reserved}"
+
+
+def total_memory(root: Path = ROOT) -> int:
+    """Memory of this host; 0 if not known."""
+    return _meminfo(root, "MemTotal") or 0
+
+
+def format_size(n_bytes: int) -> str:
+    """Bytes as text with a binary unit."""
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.2f} {unit}"
+    return f"{n_bytes} bytes"
+
+
+def _cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
+    """The control groups the process is in, innermost first, with the version of their interface.
+
+    The path in /proc/self/cgroup starts at the hierarchy's root, the mount may show only a part of
+    it (a container without a namespace of its own), so the part the mount leaves out is cut off.
+    """
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        is_v2 = number == "0" and not names
+        if not is_v2 and controller not in names.split(","):
+            continue
+        for mounted, mount in _cgroup_mounts(root, None if is_v2 else controller):
+            inside = path.removeprefix(mounted) if mounted != "/" else path
+            parts = [part for part in inside.split("/") if part not in ("", "..")]
+            if not mount.joinpath(*parts).is_dir():
+                parts = []
+            for depth in range(len(parts), -1, -1):
+                yield (2 if is_v2 else 1), mount.joinpath(*parts[:depth])
+
+
+def _cgroup_mounts(root: Path, controller: str | None) -> Iterator[tuple[str, Path]]:
+    """(root inside the hierarchy, mount point) of v2 or of the v1 hierarchy of a controller."""
+    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, source = before.split(), after.split()
+        if len(fields) < 5 or len(source) < 3:
+            continue
+        kind, options = source[0], source[2].split(",")
+        if kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options:
+            yield fields[3], root / fields[4].lstrip("/")
+
+
+def _meminfo(root: Path, key: str) -> int | None:
+    for line in (_read(root / "proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            kib = _number(value.split()[0])
+            return None if kib is None else kib * 1024
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:  # "max", or a file that this kernel does not have
+        return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

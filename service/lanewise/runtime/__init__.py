@@ -1,0 +1,40 @@
+"""The only Python that sees a pointer: the native library's models and sessions as classes."""
+
+from lanewise.runtime.cpu import (
+    ISA_LEVELS,
+    KernelInfo,
+    Limits,
+    best_isa,
+    check_isa,
+    cpu_features,
+    kernels,
+    measure_limits,
+    numerics_version,
+    usable_levels,
+)
+from lanewise.runtime.library import LibraryMissingError, NativeError
+from lanewise.runtime.model import Model, ModelInfo
+from lanewise.runtime.session import BLOCK_TOKENS, Batch, Counters, Sampled, Sampling, Session
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "ISA_LEVELS",
+    "Batch",
+    "Counters",
+    "KernelInfo",
+    "LibraryMissingError",
+    "Limits",
+    "Model",
+    "ModelInfo",
+    "NativeError",
+    "Sampled",
+    "Sampling",
+    "Session",
+    "best_isa",
+    "check_isa",
+    "cpu_features",
+    "kernels",
+    "measure_limits",
+    "numerics_version",
+    "usable_levels",
+]

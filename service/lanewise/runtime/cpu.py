@@ -1,0 +1,87 @@
+"""What the native library knows about this CPU: levels, kernels and measured limits."""
+
+from dataclasses import dataclass
+
+from lanewise.runtime.library import NativeError, native
+
+ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One row of the kernel table."""
+
+    symbol: str
+    isa: str
+    weights: str
+    min_rows: int
+    available: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this machine can do at most: 1e9 bytes and 1e9 int8 multiply-accumulates per second."""
+
+    read_gb_s: float
+    int8_gmac_s: float
+
+
+def numerics_version() -> int:
+    """Version of the numeric contract, part of every hash of logits."""
+    return int(native().lib.LW_NUMERICS)
+
+
+def best_isa() -> str:
+    """The best instruction set level of this CPU."""
+    return native().text(native().lib.lw_cpu_isa())
+
+
+def cpu_features() -> list[str]:
+    """The CPU features that levels are chosen by."""
+    return native().text(native().lib.lw_cpu_features()).split()
+
+
+def check_isa(isa: str) -> None:
+    """Raise NativeError unless this CPU can run the level ``isa``."""
+    clib = native()
+    clib.check(clib.lib.lw_cpu_check(isa.encode()))
+
+
+def usable_levels() -> list[str]:
+    """The levels that this CPU and this build of the library can run, scalar first."""
+    usable = []
+    for isa in ISA_LEVELS:
+        try:
+            check_isa(isa)
+        except NativeError:
+            continue
+        usable.append(isa)
+    return usable
+
+
+def kernels() -> list[KernelInfo]:
+    """The kernel table, fastest first."""
+    clib = native()
+    info = clib.ffi.new("lw_kernel_info*")
+    rows = []
+    for index in range(clib.lib.lw_kernel_count()):
+        clib.check(clib.lib.lw_kernel_describe(index, info))
+        rows.append(
+            KernelInfo(
+                symbol=clib.text(info.symbol),
+                isa=clib.text(info.isa),
+                weights=clib.text(info.weights),
+                min_rows=info.min_rows,
+                available=bool(info.available),
+            )
+        )
+    return rows
+
+
+def measure_limits(threads: int, isa: str | None = None) -> Limits:
+    """Measure read bandwidth and integer-dot peak with ``threads`` threads; takes a few seconds."""
+    clib = native()
+    limits = clib.ffi.new("lw_limits*")
+    name = clib.ffi.NULL if isa is None else clib.ffi.new("char[]", isa.encode())
+    clib.check(clib.lib.lw_measure_limits(threads, name, limits))
+    return Limits(read_gb_s=limits.read_gb_s, int8_gmac_s=limits.int8_gmac_s)

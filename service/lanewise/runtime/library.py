@@ -1,0 +1,114 @@
+"""Opens the native library; the text between the markers of its header is the cffi definition."""
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+import lanewise.runtime
+
+LIBRARY = "liblanewise.so"
+HEADER = "lanewise.h"
+ABI_VERSION = 1
+
+
+class NativeError(Exception):
+    """A native call failed; ``status`` is its ``lw_status``, the message is the library's own."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LibraryMissingError(NativeError):
+    """The native library or its header is absent, or not the one this package was written for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=-1)
+
+
+class Native:
+    """The open library: ``ffi`` makes values, ``lib`` holds functions and constants."""
+
+    ffi: Any
+    lib: Any
+
+    def __init__(self, header: Path, library: Path) -> None:
+        self.ffi = cffi.FFI()
+        self.ffi.cdef(definitions(header))
+        try:
+            self.lib = self.ffi.dlopen(str(library))
+        except OSError as error:
+            raise LibraryMissingError(f"{library}: cannot be opened ({error})") from None
+        found = self.lib.lw_abi_version()
+        if not found == self.lib.LW_ABI_VERSION == ABI_VERSION:
+            raise LibraryMissingError(
+                f"{library}: ABI version {found}, {header} says {self.lib.LW_ABI_VERSION}, "
+                f"this package needs {ABI_VERSION} in both: install them together"
+            )
+
+    def check(self, status: int) -> None:
+        """Raise the library's last error of this thread unless ``status`` is LW_OK."""
+        if status != self.lib.LW_OK:
+            message = self.ffi.string(self.lib.lw_last_error()).decode("utf-8", "replace")
+            raise NativeError(message or f"native call failed with status {status}", status)
+
+    def text(self, pointer: Any) -> str:
+        """The Python string of a C string."""
+        return self.ffi.string(pointer).decode("utf-8", "replace")
+
+
+@cache
+def native() -> Native:
+    """The library that belongs to this package, opened on first use."""
+    return Native(header=_find_header(), library=_find_library())
+
+
+def definitions(header: Path) -> str:
+    """The C declarations that cffi reads: the lines between the two markers of the header."""
+    lines = header.read_text(encoding="utf-8").splitlines()
+    marks = {
+        name: [i for i, line in enumerate(lines) if line.lstrip().startswith(f"// {name}")]
+        for name in ("cdef-begin", "cdef-end")
+    }
+    begin, end = marks["cdef-begin"], marks["cdef-end"]
+    if len(begin) != 1 or len(end) != 1 or end[0] < begin[0]:
+        raise LibraryMissingError(
+            f"{header}: needs one line '// cdef-begin' and one '// cdef-end' after it"
+        )
+    return "\n".join(lines[begin[0] + 1 : end[0]])
+
+
+def _package_folders() -> Iterator[Path]:
+    # An editable install has two: the sources, and the folder the build put the library in.
+    for folder in lanewise.runtime.__path__:
+        yield Path(folder)
+
+
+def _find_header() -> Path:
+    folders = list(_package_folders())
+    checkout = Path(__file__).resolve().parents[3] / "native" / "include"
+    for folder in [*folders, checkout]:
+        if (folder / HEADER).is_file():
+            return folder / HEADER
+    raise LibraryMissingError(
+        f"{HEADER} is not in {folders[0]}: install the package with its native part"
+    )
+
+
+def _find_library() -> Path:
+    # LANEWISE_LIBRARY lets tests and sanitizer builds use a library that is not installed.
+    if override := os.environ.get("LANEWISE_LIBRARY"):
+        if not Path(override).is_file():
+            raise LibraryMissingError(f"LANEWISE_LIBRARY: {override} is not a file")
+        return Path(override).resolve()
+    folders = list(_package_folders())
+    for folder in folders:
+        if (folder / LIBRARY).is_file():
+            return folder / LIBRARY
+    raise LibraryMissingError(
+        f"{LIBRARY} is not in {folders[0]}: install the package with its native part"
+    )

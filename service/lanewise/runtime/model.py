@@ -1,0 +1,243 @@
+"""Packed weights: loads every tensor of a checkpoint into the native library."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from lanewise.loading.checkpoint import (
+    Checkpoint,
+    ModelConfig,
+    ModelFileError,
+    Role,
+    Tensor,
+    TensorType,
+)
+from lanewise.runtime.library import Native, NativeError, native
+
+if TYPE_CHECKING:
+    from lanewise.runtime.session import Session
+
+FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
+QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
+QUANTIZED_GROUP = 32  # weights of one row that share a scale in both types
+MATRICES = frozenset(
+    {
+        Role.TOKEN_EMBEDDING,
+        Role.OUTPUT,
+        Role.ATTN_Q,
+        Role.ATTN_K,
+        Role.ATTN_V,
+        Role.ATTN_OUTPUT,
+        Role.FFN_GATE,
+        Role.FFN_UP,
+        Role.FFN_DOWN,
+    }
+)
+KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the library says about a loaded model; the fields are those of ``lw_model_info``."""
+
+    isa: str
+    packed_bytes: int
+    matrix_bytes: int
+    matrix_weights: int
+    layer_weights: int
+    numerics: int
+
+
+class Model:
+    """An immutable loaded model, which sessions of any thread may share; close it when done."""
+
+    config: ModelConfig
+    info: ModelInfo
+    name: str
+    weights: str  # type of most matrices as held in memory, such as "q4_0"
+
+    def __init__(self, checkpoint: Checkpoint, *, isa: str | None, threads: int) -> None:
+        self._native = native()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.config = checkpoint.config
+        self.name = checkpoint.name
+        self.weights = checkpoint.weights_name
+        self._handle = _create(self._native, self.config, isa, threads)
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        weights: str | None = None,
+        isa: str | None = None,
+        threads: int = 1,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Pack all tensors of ``checkpoint``, giving the pages of each back as soon as it is done.
+
+        ``weights`` names the type to hold matrices in (see :func:`target_types`), ``isa`` the level
+        to use instead of the best one; ``progress`` is told (bytes done, bytes in all).
+        """
+        targets = target_types(checkpoint, weights)
+        model = cls(checkpoint, isa=isa, threads=threads)
+        try:
+            total = sum(tensor.data.nbytes for tensor in checkpoint.tensors)
+            done = 0
+            for tensor, target in zip(checkpoint.tensors, targets, strict=True):
+                model._load_tensor(checkpoint, tensor, target)
+                done += tensor.data.nbytes
+                tensor.release()
+                if progress:
+                    progress(done, total)
+            model._native.check(model._native.lib.lw_model_finish(model._handle))
+            model.info = model._describe()
+            if isa is not None and model.info.isa != isa:
+                raise NativeError(f"isa {isa!r} was asked for and {model.info.isa!r} is used", -1)
+        except BaseException:
+            model.close()
+            raise
+        model.weights = weights or checkpoint.weights_name
+        return model
+
+    def _load_tensor(self, checkpoint: Checkpoint, tensor: Tensor, target: TensorType) -> None:
+        ffi, lib = self._native.ffi, self._native.lib
+        with ffi.from_buffer("char[]", tensor.data) as data:
+            struct = ffi.new(
+                "lw_tensor*",
+                {
+                    "data": data,
+                    "n_bytes": tensor.data.nbytes,
+                    "type": int(tensor.type),
+                    "rows": tensor.rows,
+                    "cols": tensor.cols,
+                    "rope_heads": tensor.rope_heads,
+                },
+            )
+            try:
+                self._native.check(
+                    lib.lw_model_load(
+                        self._handle, int(tensor.role), tensor.layer, struct, int(target)
+                    )
+                )
+            except NativeError as error:
+                message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
+                raise NativeError(message, error.status) from None
+
+    def _describe(self) -> ModelInfo:
+        info = self._native.ffi.new("lw_model_info*")
+        self._native.check(self._native.lib.lw_model_describe(self._handle, info))
+        return ModelInfo(
+            isa=self._native.text(info.isa),
+            packed_bytes=info.packed_bytes,
+            matrix_bytes=info.matrix_bytes,
+            matrix_weights=info.matrix_weights,
+            layer_weights=info.layer_weights,
+            numerics=info.numerics,
+        )
+
+    def kv_block_bytes(self, kv_type: str) -> int:
+        """Bytes that one block of the KV cache takes over all layers."""
+        return int(self._native.lib.lw_kv_block_bytes(self.handle, kv_type_id(kv_type)))
+
+    @property
+    def handle(self) -> Any:
+        """The native model, for sessions only."""
+        if self._handle == self._native.ffi.NULL:
+            raise ValueError("the model is closed")
+        return self._handle
+
+    def opened(self, session: "Session") -> None:
+        """Remember a session, which must not outlive the weights it reads."""
+        self._sessions.add(session)
+
+    def close(self) -> None:
+        """Free the weights; sessions that are still open are closed first."""
+        for session in list(self._sessions):
+            session.close()
+        handle, self._handle = self._handle, self._native.ffi.NULL
+        self._native.lib.lw_model_close(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def kv_type_id(kv_type: str) -> int:
+    """The ``lw_type`` of a KV cache type's name."""
+    if kv_type not in KV_TYPES:
+        raise ValueError(f"kv_type {kv_type!r} is unknown; accepted: {', '.join(KV_TYPES)}")
+    return int(getattr(native().lib, KV_TYPES[kv_type]))
+
+
+def resolve_kv_type(kv_type: str, weights: str) -> str:
+    """The type ``auto`` stands for: f32 beside f32 matrices, f16 beside all others."""
+    if kv_type != "auto":
+        return kv_type
+    return "f32" if weights == "f32" else "f16"
+
+
+def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
+    """The type each tensor is held in when matrices are asked to be of type ``weights``.
+
+    Float matrices become q4_0 or q8_0 if their rows divide into groups of 32; vectors and all
+    other matrices keep their type. A file that is of type ``weights`` already stays as it is.
+    """
+    own_name = checkpoint.weights_name
+    if weights is None or weights == own_name:
+        return [tensor.type for tensor in checkpoint.tensors]
+    if weights not in QUANTIZED_ON_LOAD:
+        raise ModelFileError(
+            f"{checkpoint.path}: weights {weights!r} cannot be made from {own_name}; accepted: "
+            f"{own_name}, or q4_0 or q8_0 for a float file"
+        )
+    targets = []
+    for tensor in checkpoint.tensors:
+        target = tensor.type
+        if tensor.role in MATRICES and tensor.type not in FLOAT_TYPES:
+            raise ModelFileError(
+                f"{checkpoint.path}: tensor {tensor.name} is {tensor.type.name.lower()} already "
+                f"and cannot become {weights!r}; accepted: weights {own_name!r}, or a file with "
+                "f32, f16 or bf16 matrices"
+            )
+        if tensor.role in MATRICES and tensor.cols % QUANTIZED_GROUP == 0:
+            target = QUANTIZED_ON_LOAD[weights]
+        targets.append(target)
+    return targets
+
+
+def _create(clib: Native, config: ModelConfig, isa: str | None, threads: int) -> Any:
+    ffi = clib.ffi
+    struct = ffi.new("lw_model_config*")
+    for name in (
+        "n_layers",
+        "hidden_size",
+        "ffn_size",
+        "n_heads",
+        "n_kv_heads",
+        "head_dim",
+        "vocab_size",
+        "context_length",
+        "rms_norm_eps",
+        "rope_theta",
+    ):
+        setattr(struct, name, getattr(config, name))
+    struct.sliding_window = config.sliding_window or 0
+    for name in ("tied_embeddings", "qkv_bias", "qk_norm"):
+        setattr(struct, name, int(getattr(config, name)))
+    factors = ffi.NULL
+    if config.rope_factors is not None:
+        if len(config.rope_factors) != config.head_dim // 2:
+            raise ModelFileError(
+                f"rope_factors: {len(config.rope_factors)} values; accepted: head_dim / 2 = "
+                f"{config.head_dim // 2}"
+            )
+        factors = ffi.new("float[]", list(config.rope_factors))
+    struct.rope_factors = factors  # `factors` owns the memory, so it must live until the call
+    name = ffi.NULL if isa is None else ffi.new("char[]", isa.encode())
+    out = ffi.new("lw_model**")
+    clib.check(clib.lib.lw_model_create(struct, name, threads, out))
+    return out[0]

@@ -1,0 +1,99 @@
+"""A session in Python with a real paged cache: its logits depend on the whole prefix."""
+
+import contextlib
+import types
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from lanewise.commands.opening import Opened
+from lanewise.runtime import BLOCK_TOKENS, ModelInfo, Sampled
+
+VOCAB = 40
+
+
+class PagedSession:
+    """Keeps tokens in blocks as the library keeps keys, and fails where the library would."""
+
+    opened: ClassVar = []
+
+    def __init__(
+        self, model=None, *, threads=1, blocks, max_batch_tokens, max_batch_logits, **rest
+    ):
+        self.cache = np.full((blocks, BLOCK_TOKENS), -1)
+        self.max_batch_tokens = max_batch_tokens
+        self.max_batch_logits = max_batch_logits
+        self.batches = []
+        self.opened.append(self)
+
+    def step(self, batch):
+        assert len(batch.token_ids) <= self.max_batch_tokens
+        assert len(batch.logit_rows) <= self.max_batch_logits
+        self.batches.append(batch)
+        rows = []
+        for s, (context, table) in enumerate(
+            zip(batch.context_lens, batch.block_tables, strict=True)
+        ):
+            for i in range(batch.query_start[s], batch.query_start[s + 1]):
+                position = context + i - batch.query_start[s]
+                self.cache[table[position // BLOCK_TOKENS], position % BLOCK_TOKENS] = (
+                    batch.token_ids[i]
+                )
+                prefix = self.cache[table].reshape(-1)[: position + 1]
+                assert (prefix >= 0).all(), "a token attends to a position never written"
+                rows.append(logits_of(prefix.tolist()))
+        return np.array([rows[i] for i in batch.logit_rows], np.float32).reshape(-1, VOCAB)
+
+    def sample(self, logits, params):
+        assert all(row.temperature == 0 for row in params)
+        return [Sampled(int(row.argmax()), 0.0, []) for row in logits]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+
+def logits_of(prefix):
+    return np.random.default_rng(prefix).standard_normal(VOCAB).astype(np.float32)
+
+
+class FakeModel:
+    weights = "q4_0"
+    config = types.SimpleNamespace(vocab_size=VOCAB, context_length=64, architecture="llama")
+    info = ModelInfo(
+        isa="avx2",
+        packed_bytes=900,
+        matrix_bytes=1000,
+        matrix_weights=2000,
+        layer_weights=1500,
+        numerics=1,
+    )
+
+    def kv_block_bytes(self, kv_type):
+        return 64 * BLOCK_TOKENS
+
+
+@pytest.fixture
+def session_class(monkeypatch):
+    monkeypatch.setattr(PagedSession, "opened", [])
+    return PagedSession
+
+
+@pytest.fixture
+def reference_logits():
+    return logits_of
+
+
+@pytest.fixture
+def open_fake_model():
+    """What open_model gives, with no file and no library behind it."""
+
+    @contextlib.contextmanager
+    def open_model(settings):
+        checkpoint = types.SimpleNamespace(name="tiny", tokenizer=None)
+        yield Opened(checkpoint, FakeModel(), settings.threads or 1, "f16")
+
+    return open_model

@@ -1,0 +1,126 @@
+import json
+
+import pytest
+
+from lanewise.commands import bench
+from lanewise.runtime import Limits, ModelInfo
+from lanewise.settings import BenchSettings, SettingsError
+
+LIMITS = Limits(read_gb_s=40.0, int8_gmac_s=500.0)
+INFO = ModelInfo(
+    isa="avx2",
+    packed_bytes=800_000_000,
+    matrix_bytes=770_000_000,
+    matrix_weights=1_236_000_000,
+    layer_weights=973_000_000,
+    numerics=1,
+)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, session_class, open_fake_model):
+    """Run the command on the fake model; each measurement of the limits is better by 1."""
+    measured = []
+
+    def measure(threads, isa):
+        measured.append(threads)
+        return Limits(read_gb_s=1.0 + len(measured), int8_gmac_s=5.0)
+
+    monkeypatch.setattr(bench, "Session", session_class)
+    monkeypatch.setattr(bench, "open_model", open_fake_model)
+    monkeypatch.setattr(bench, "measure_limits", measure)
+
+    def run_bench(**settings):
+        bench.run(BenchSettings(**settings))
+        return capsys.readouterr().out
+
+    return run_bench
+
+
+def test_prefill_share_is_multiplications_over_the_integer_peak():
+    work = bench.prefill_work(INFO)
+    assert bench.share_of_limit(work, 250.0, LIMITS) == pytest.approx(250 * 0.973e9 / 500e9)
+
+
+def test_decode_share_is_bytes_over_the_bandwidth():
+    work = bench.decode_work(INFO, kv_token_bytes=32_768.0, context=100.0, batch=1)
+    expected = 30 * (0.77e9 + 3_276_800) / 40e9
+    assert bench.share_of_limit(work, 30.0, LIMITS) == pytest.approx(expected)
+
+
+def test_batched_decode_share_is_the_larger_of_both():
+    few = bench.decode_work(INFO, kv_token_bytes=0.0, context=0.0, batch=2)
+    assert bench.share_of_limit(few, 60.0, LIMITS) == pytest.approx(60 * 0.385e9 / 40e9)
+    many = bench.decode_work(INFO, kv_token_bytes=0.0, context=0.0, batch=16)
+    assert bench.share_of_limit(many, 300.0, LIMITS) == pytest.approx(300 * 1.236e9 / 500e9)
+
+
+def test_json_has_the_promised_shape(run):
+    report = json.loads(run(prefill=8, decode=4, batch=(1, 3), threads=2, context=5, json=True))
+    assert {"model", "weights", "isa", "threads", "limits", "results"} <= set(report)
+    assert (report["model"], report["weights"]) == ("tiny", "q4_0")
+    assert (report["isa"], report["threads"]) == ("avx2", 2)
+    assert report["limits"] == {"read_gb_s": 3.0, "int8_gmac_s": 5.0}
+    assert [set(result) for result in report["results"]] == [
+        {"name", "tokens_per_second", "share_of_limit"}
+    ] * 3
+    assert [result["name"] for result in report["results"]] == ["pp8", "tg4", "tg4@3"]
+    assert all(result["tokens_per_second"] > 0 for result in report["results"])
+
+
+def test_zero_leaves_a_test_out(run):
+    assert [
+        r["name"] for r in json.loads(run(prefill=0, decode=2, batch=(1,), json=True))["results"]
+    ] == ["tg2"]
+    assert [r["name"] for r in json.loads(run(prefill=2, decode=0, json=True))["results"]] == [
+        "pp2"
+    ]
+
+
+def test_table_names_every_test(run):
+    text = run(prefill=8, decode=4, batch=(1,))
+    assert "pp8" in text
+    assert "tg4" in text
+    assert "int8 5 GMAC/s" in text
+
+
+def test_decode_steps_run_all_sequences_together_at_growing_contexts(run, session_class):
+    run(prefill=0, decode=3, batch=(2,), context=5, repeat=1)
+    (session,) = session_class.opened
+    decodes = [batch for batch in session.batches if len(batch.token_ids) == 2]
+    assert [batch.context_lens for batch in decodes] == [[5, 5], [6, 6], [7, 7]] * 2
+    prompts = [batch.token_ids for batch in session.batches if len(batch.token_ids) == 5]
+    assert all(len(set(prompt)) == 5 for prompt in prompts)
+    assert prompts[0] != prompts[1]
+
+
+def test_greedy_tokens_are_fed_back(run, session_class, reference_logits):
+    run(prefill=0, decode=2, batch=(1,), context=3, repeat=1)
+    prompt, first, second = session_class.opened[0].batches[:3]
+    sequence = list(prompt.token_ids)
+    for step in (first, second):
+        assert step.token_ids == [int(reference_logits(sequence).argmax())]
+        sequence += step.token_ids
+
+
+def test_long_prompts_run_in_steps(monkeypatch, session_class):
+    monkeypatch.setattr(bench, "MAX_STEP_TOKENS", 16)
+    session = session_class(blocks=2, max_batch_tokens=16, max_batch_logits=1)
+    bench.Bench(session, 1, 40, 40).prefill(0, 40)
+    assert [len(batch.token_ids) for batch in session.batches] == [16, 16, 8]
+    assert [len(batch.logit_rows) for batch in session.batches] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prefill": 65}, "--prefill: 65; accepted: the model's 64 at most"),
+        (
+            {"prefill": 1, "decode": 60, "context": 5},
+            "--decode: 60 after --context 5; accepted: .* 64",
+        ),
+    ],
+)
+def test_more_tokens_than_the_model_takes_are_refused(run, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        run(**settings)

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from lanewise.commands import doctor
+from lanewise.commands.selftest import LevelResult
+from lanewise.runtime import KernelInfo
+from lanewise.settings import DoctorSettings
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, open_fake_model):
+    """Run the command where one kernel row exists; ``equal`` is the outcome of the self-test."""
+
+    def run_doctor(equal=True, **settings):
+        results = [LevelResult("avx2", "q4_0", equal)]
+        monkeypatch.setattr(doctor, "run_selftest", lambda threads: results)
+        monkeypatch.setattr(doctor, "best_isa", lambda: "avx2")
+        monkeypatch.setattr(doctor, "cpu_features", lambda: ["avx2", "f16c"])
+        monkeypatch.setattr(doctor, "numerics_version", lambda: 1)
+        monkeypatch.setattr(
+            doctor, "kernels", lambda: [KernelInfo("gemm_x__avx2", "avx2", "Q4G32", 2, True)]
+        )
+        monkeypatch.setattr(doctor, "open_model", open_fake_model)
+        status = doctor.run(DoctorSettings(**settings))
+        return status, capsys.readouterr().out
+
+    return run_doctor
+
+
+def test_json_says_what_the_machine_can_do(run):
+    status, text = run(json=True)
+    report = json.loads(text)
+    assert status == 0
+    assert report["features"] == ["avx2", "f16c"]
+    assert report["isa"] == "avx2"
+    assert report["threads"] >= 1
+    assert "affinity" in report["threads_reason"]
+    assert report["memory"]["limit_bytes"] <= report["memory"]["total_bytes"]
+    assert report["kernels"] == [
+        {
+            "symbol": "gemm_x__avx2",
+            "isa": "avx2",
+            "weights": "Q4G32",
+            "min_rows": 2,
+            "available": True,
+        }
+    ]
+    assert report["selftest"]["ok"]
+    assert "model" not in report
+
+
+def test_model_says_how_much_context_fits(run):
+    report = json.loads(run(json=True, model="any")[1])["model"]
+    assert report["name"] == "tiny"
+    # Everything fits beside this model: 64 sequences of its 64 tokens.
+    assert report["kv_tokens"] == 64 * 64
+    assert report["kv_bytes"] == report["kv_tokens"] * 64
+
+
+def test_wrong_kernel_fails_the_command(run):
+    status, text = run(equal=False)
+    assert status == 1
+    assert "FAILED: avx2, q4_0: its logits differ from scalar's" in text
+
+
+def test_text_report_names_threads_and_reason(run):
+    status, text = run(threads=3, model="any")
+    assert status == 0
+    assert "threads     3: as asked for" in text
+    assert "KV cache    4096 tokens of f16" in text
+    assert "self-test   ok: avx2" in text

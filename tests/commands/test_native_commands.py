@@ -1,0 +1,68 @@
+"""The commands with the real library on a small random model."""
+
+import json
+import math
+import os
+
+import pytest
+
+from lanewise import cli
+from lanewise.commands import opening
+from lanewise.commands.opening import open_model
+from lanewise.commands.perplexity import score_windows
+from lanewise.commands.selftest import CONFIG, random_checkpoint
+from lanewise.loading.checkpoint import TensorType
+from lanewise.runtime import Session, best_isa
+from lanewise.runtime.library import LibraryMissingError, native
+from lanewise.settings import ModelSettings
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(autouse=True)
+def random_model(monkeypatch):
+    """Every model argument leads to a Q4_0 model with random weights."""
+    try:
+        native()
+    except LibraryMissingError as error:
+        pytest.skip(f"liblanewise.so is not built: {error}")
+    monkeypatch.setattr(opening, "resolve_model", lambda argument: argument)
+    monkeypatch.setattr(opening, "open_checkpoint", lambda path: random_checkpoint(TensorType.Q4_0))
+
+
+def test_bench_reports_every_test_below_its_limit(capsys):
+    arguments = "bench --prefill 64 --decode 8 --batch 1,2 --repeat 1 --threads 1 --json"
+    assert cli.main(arguments.split()) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [result["name"] for result in report["results"]] == ["pp64", "tg8", "tg8@2"]
+    assert report["weights"] == "q4_0"
+    assert all(result["share_of_limit"] > 0 for result in report["results"])
+    assert report["limits"]["read_gb_s"] > 0.1
+    assert report["limits"]["int8_gmac_s"] > 0.1
+
+
+def test_doctor_passes_its_self_test(capsys):
+    assert cli.main(["doctor", "--json", "--model", "random"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["selftest"]["ok"]
+    assert report["isa"] == (os.environ.get("LANEWISE_ISA") or best_isa())
+    assert report["model"]["packed_bytes"] > 100_000
+
+
+def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
+    windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(2)]
+    windows.append(windows[0][:20])
+    with open_model(ModelSettings()) as opened:
+        scores = set()
+        for threads, chunk, batch in [(1, 50, 1), (2, 50, 4), (1, 7, 2)]:
+            with Session(
+                opened.model,
+                threads=threads,
+                blocks=2 * batch,
+                max_batch_tokens=chunk * batch,
+                max_batch_logits=chunk * batch,
+            ) as session:
+                scores.add(score_windows(session, windows, chunk=chunk, batch=batch))
+    (score,) = scores
+    assert score.tokens == 2 * 49 + 19
+    assert score.nll == pytest.approx(math.log(CONFIG.vocab_size), rel=0.25)

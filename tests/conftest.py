@@ -1,0 +1,73 @@
+"""Shared fixtures, and the rule that a machine prepared for something may not skip it."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+# What a skip can be about: topic -> pattern of its reason. LANEWISE_REQUIRE names the topics this
+# machine is prepared for (comma-separated). Skipping one of those, or for a reason that no topic
+# covers, is then a failure.
+TOPICS = {
+    "data": re.compile(r"shared/data|test data"),
+    "reference": re.compile(r"\b(torch|transformers)\b"),
+    "machine": re.compile(r"\bthis (cpu|kernel)\b"),
+    "arm": re.compile(r"\b(arm|arm64|aarch64\S*|qemu\S*|emulat\w+|cross[- ]compiler)\b"),
+    "prometheus": re.compile(r"\b(prometheus|promtool)\b"),
+    "native": re.compile(r"\b(native|liblanewise\S*|compiler|gcc)\b"),
+}
+REQUIRED = frozenset(filter(None, os.environ.get("LANEWISE_REQUIRE", "").split(",")))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if unknown := REQUIRED - TOPICS.keys():
+        raise pytest.UsageError(
+            f"LANEWISE_REQUIRE: unknown {', '.join(sorted(unknown))}; known: {', '.join(TOPICS)}"
+        )
+
+
+def forbidden(reason: str) -> str | None:
+    """Why skipping for ``reason`` is a failure here, or None."""
+    text = reason.lower()
+    topic = next((name for name, pattern in TOPICS.items() if pattern.search(text)), None)
+    if topic is None:
+        return f"skipped for a reason that tests/conftest.py has no topic for: {reason}"
+    if topic in REQUIRED:
+        return f"LANEWISE_REQUIRE={topic} forbids this skip: {reason}"
+    return None
+
+
+def fail_if_forbidden(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure where LANEWISE_REQUIRE forbids it."""
+    if not REQUIRED or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if why := forbidden(reason):
+        report.outcome = "failed"
+        report.longrepr = why
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    fail_if_forbidden(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    fail_if_forbidden(report)
+    return report
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Models, tokenizers and texts too large for the repository, in a folder beside the clone."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("no test data: ../shared/data does not exist")
+    return SHARED_DATA

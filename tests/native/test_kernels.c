@@ -1,0 +1,293 @@
+// Every row of the kernel table against the definition of the product, bit for bit.
+//
+// Usage: test_kernels [--quick] [--no-skips]
+// --quick takes few shapes (for emulators); --no-skips fails when a kernel of this CPU family cannot run here.
+// Each kernel runs with the layout of each level that uses it; scalar kernels run with every layout. Results of a row
+// must not depend on the rows beside it, so one set of expected results serves every batch size.
+#include <math.h>
+#include <stdbool.h>
+
+#include "kernel_data.h"
+
+enum { MAX_ROWS = 100, MAX_KERNELS = 256 };
+
+typedef struct tally {
+    uint32_t cases, failures, levels;
+} tally;
+
+typedef struct problem {
+    plain_matrix weights;
+    plain_activations x;
+    float* expected;  // [MAX_ROWS][weights.rows]
+} problem;
+
+static int passed, failed;
+
+static void report(bool ok, const char* format, const char* name, const char* detail) {
+    printf("%s ", ok ? "ok  " : "FAIL");
+    printf(format, name, detail);
+    printf("\n");
+    ok ? ++passed : ++failed;
+}
+
+// The definition once more, from plain values.
+static float quantized_product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {
+    const size_t size = m->type == LW_Q6_K ? 16 : LW_GROUP;
+    const size_t width = (size_t)m->groups * LW_GROUP, groups = width / size, per_segment = LW_SEGMENT / size;
+    const int8_t *codes = m->codes + output * width, *q = x->q + row * x->stride;
+    float acc = 0;
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        float scale[LW_SEGMENT / 16 + 1] = {0};
+        const size_t first = segment * per_segment;
+        const size_t n = groups - first < per_segment ? groups - first : per_segment;
+        for (size_t g = 0; g < n; ++g)
+            scale[g] = m->type == LW_Q6_K ? lw_half_to_float(m->scales[output * (m->cols / 256) + segment]) *
+                                                (float)m->sub_scales[output * groups + first + g]
+                                          : lw_half_to_float(m->scales[output * groups + first + g]);
+        int32_t sum = 0;
+        float part = 0;
+        for (size_t g = 0; g < n; ++g) {
+            for (size_t k = (first + g) * size; k < (first + g + 1) * size; ++k) sum += codes[k] * q[k];
+            part = fmaf((float)sum, scale[g] - scale[g + 1], part);
+        }
+        acc = fmaf(part, x->scale[row * x->segments + segment], acc);
+    }
+    return acc;
+}
+
+static float float_product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {
+    float acc = 0;
+    for (size_t k = 0; k < m->cols; ++k) {
+        const uint32_t bits = m->values[output * m->cols + k];
+        float weight;
+        memcpy(&weight, &bits, 4);
+        if (m->type == LW_F16) weight = lw_half_to_float((uint16_t)bits);
+        if (m->type == LW_BF16) weight = lw_bfloat_to_float((uint16_t)bits);
+        acc = fmaf(weight, x->f32[row * x->cols + k], acc);
+    }
+    return acc;
+}
+
+static problem problem_make(lw_type type, uint32_t outputs, uint32_t cols, size_t max_rows, int extremes) {
+    uint64_t rng = (uint64_t)type << 40 | (uint64_t)outputs << 20 | cols;
+    problem p = {.weights = plain_matrix_make(type, outputs, cols, extremes, &rng),
+                 .x = plain_activations_make(max_rows, cols, extremes, &rng)};
+    p.expected = malloc(max_rows * outputs * sizeof *p.expected);
+    for (size_t row = 0; row < max_rows; ++row)
+        for (size_t output = 0; output < outputs; ++output)
+            p.expected[row * outputs + output] = is_float_type(type)
+                                                     ? float_product(&p.weights, &p.x, output, row)
+                                                     : quantized_product(&p.weights, &p.x, output, row);
+    return p;
+}
+
+static void problem_free(problem* p) {
+    plain_matrix_free(&p->weights);
+    plain_activations_free(&p->x);
+    free(p->expected);
+}
+
+// Runs every panel and compares the whole output buffer, gaps between rows included. Prints the first difference.
+static bool run_case(const lw_kernel* kernel, lw_level level, const problem* p, const lw_matrix* w,
+                     size_t rows, bool add, bool quiet) {
+    const size_t block = rows > 1 ? lw_level_layouts[level].row_block : 1;
+    const lw_activations x = pack_activations(&p->x, rows, block);
+    const size_t stride = w->rows + 5, n = (rows - 1) * stride + w->rows;
+    float *got = guarded_alloc(n * sizeof *got), *want = malloc(n * sizeof *want);
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t garbage = 0x7FC0DEAD;  // NaN: a kernel that reads what it should overwrite is caught
+        if (add)
+            got[i] = (float)((int)(i % 251) - 125) * 0.37f;
+        else
+            memcpy(got + i, &garbage, sizeof garbage);
+    }
+    memcpy(want, got, n * sizeof *want);
+    for (size_t row = 0; row < rows; ++row)
+        for (size_t i = 0; i < w->rows; ++i) {
+            float* to = want + row * stride + i;
+            const float result = p->expected[row * w->rows + i];
+            *to = add ? *to + result : result;
+        }
+    const size_t scratch_bytes = lw_matmul_scratch_bytes(rows);
+    uint8_t* scratch = guarded_alloc(scratch_bytes);
+    for (size_t panel = 0; panel < w->panels; ++panel) {
+        memset(scratch, 0xFF, scratch_bytes);
+        kernel->run(w, &x, panel, (lw_output){.data = got, .stride = stride, .add = add}, scratch);
+    }
+    const bool ok = memcmp(got, want, n * sizeof *got) == 0;
+    for (size_t i = 0; !ok && !quiet && i < n; ++i) {
+        if (memcmp(got + i, want + i, sizeof *got) == 0) continue;
+        uint32_t bits[2];
+        memcpy(bits, got + i, 4);
+        memcpy(bits + 1, want + i, 4);
+        printf(
+            "     %s, layout %s, %zu rows, %u inputs, add %d: row %zu output %zu%s is %08x (%g), expected "
+            "%08x (%g)\n",
+            kernel->symbol, lw_level_names[level], rows, w->cols, add, i / stride, i % stride,
+            i % stride >= w->rows ? " (past the row)" : "", bits[0], got[i], bits[1], want[i]);
+        break;
+    }
+    guarded_free(scratch, scratch_bytes);
+    guarded_free(got, n * sizeof *got);
+    free(want);
+    activations_free(&x);
+    return ok;
+}
+
+static bool is_scalar(const lw_kernel* kernel) {
+    return strstr(kernel->symbol, "__scalar") != NULL;
+}
+
+static uint32_t levels_to_test(const lw_kernel* kernel) {
+    if (kernel->run == NULL) return 0;
+    return is_scalar(kernel) ? (1u << LW_LEVEL_COUNT) - 1 : kernel->levels & lw_cpu_levels();
+}
+
+static void test_problem(const problem* p, size_t max_rows, bool quick, tally* tallies) {
+    static const size_t sizes[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                   12, 13, 14, 15, 16, 17, 24, 33, 64, 100};
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
+        const lw_matrix w = pack_matrix(&p->weights, lw_level_layouts[level]);
+        for (uint32_t i = 0; i < lw_n_kernels; ++i) {
+            const lw_kernel* kernel = &lw_kernels[i];
+            if (kernel->weights != p->weights.type || !(levels_to_test(kernel) >> level & 1)) continue;
+            tallies[i].levels |= 1u << level;
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; ++s) {
+                const size_t rows = sizes[s];
+                if (rows > max_rows || rows < kernel->min_rows) continue;
+                if (quick && rows > 3 && rows != 5 && rows != 8 && rows < max_rows) continue;
+                if (is_scalar(kernel) && rows > 3 && rows != 8 && rows != 17) continue;
+                const bool add = (s + p->weights.cols / 8) % 2;
+                for (int pass = 0; pass < (rows <= 8 ? 2 : 1); ++pass) {
+                    ++tallies[i].cases;
+                    tallies[i].failures +=
+                        !run_case(kernel, (lw_level)level, p, &w, rows, add ^ pass, tallies[i].failures);
+                }
+            }
+        }
+        packed_free(&w);
+    }
+}
+
+static void test_products(bool quick, tally* tallies) {
+    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16};
+    static const uint32_t all_cols[] = {8, 32, 64, 72, 172, 192, 200, 256, 288, 512, 896, 2048};
+    static const uint32_t quick_cols[] = {32, 72, 256, 288, 512};
+    const uint32_t* cols = quick ? quick_cols : all_cols;
+    const size_t n = quick ? sizeof quick_cols / sizeof *cols : sizeof all_cols / sizeof *cols;
+    for (size_t t = 0; t < sizeof types / sizeof *types; ++t)
+        for (size_t c = 0; c < n; ++c) {
+            if (types[t] == LW_Q6_K && cols[c] % LW_SEGMENT) continue;
+            const size_t max_rows = quick ? 13 : cols[c] > 300 ? 33 : MAX_ROWS;
+            const uint32_t outputs = quick ? 37 : c % 2 ? 71 : 64;
+            for (int extremes = 0; extremes < (is_float_type(types[t]) ? 1 : 2); ++extremes) {
+                problem p = problem_make(types[t], outputs, cols[c], max_rows, extremes);
+                test_problem(&p, max_rows, quick, tallies);
+                problem_free(&p);
+            }
+        }
+}
+
+// What must be chosen, said differently from lw_kernel_find: a level's own kernel with the largest threshold reached.
+static bool selection_is_right(lw_type type, lw_level level, size_t rows) {
+    const lw_kernel* found = lw_kernel_find(type, level, rows);
+    if (found == NULL || found->weights != type || found->min_rows > rows || !(found->levels >> level & 1))
+        return false;
+    for (uint32_t i = 0; i < lw_n_kernels; ++i) {
+        const lw_kernel* other = &lw_kernels[i];
+        if (other->weights != type || !(other->levels >> level & 1) || other->min_rows > rows ||
+            is_scalar(other))
+            continue;
+        if (is_scalar(found) || found->min_rows < other->min_rows) return false;
+    }
+    return !(lw_cpu_levels() >> level & 1) || found->run != NULL;
+}
+
+static void test_selection(void) {
+    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16};
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
+        bool ok = true;
+        for (size_t t = 0; t < sizeof types / sizeof *types; ++t)
+            for (size_t rows = 1; rows <= 600; ++rows)
+                ok &= selection_is_right(types[t], (lw_level)level, rows);
+        report(ok, "selection: %s uses the kernels the table gives it%s", lw_level_names[level], "");
+    }
+}
+
+static void flip_one_bit(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                         void* scratch) {
+    lw_kernel_find(w->type, LW_LEVEL_SCALAR, x->rows)->run(w, x, panel, out, scratch);
+    uint32_t bits;
+    memcpy(&bits, out.data + panel * LW_PANEL, 4);
+    bits ^= 1;
+    memcpy(out.data + panel * LW_PANEL, &bits, 4);
+}
+
+static void write_past_the_row(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                               void* scratch) {
+    lw_kernel_find(w->type, LW_LEVEL_SCALAR, x->rows)->run(w, x, panel, out, scratch);
+    if (x->rows > 1) out.data[w->rows] = 0;
+}
+
+// A test that cannot fail is none: kernels with one fault must be found out.
+static void test_the_test(void) {
+    problem p = problem_make(LW_Q4_0, 40, 64, 2, 0);
+    const lw_matrix w = pack_matrix(&p.weights, lw_level_layouts[LW_LEVEL_SCALAR]);
+    const lw_kernel right = *lw_kernel_find(LW_Q4_0, LW_LEVEL_SCALAR, 2);
+    lw_kernel flipped = right, outside = right;
+    flipped.run = flip_one_bit;
+    outside.run = write_past_the_row;
+    report(run_case(&right, LW_LEVEL_SCALAR, &p, &w, 2, false, true), "self-check: %s%s", "scalar passes",
+           "");
+    report(!run_case(&flipped, LW_LEVEL_SCALAR, &p, &w, 2, false, true), "self-check: %s%s",
+           "one flipped bit is found", "");
+    report(!run_case(&outside, LW_LEVEL_SCALAR, &p, &w, 2, false, true), "self-check: %s%s",
+           "a stray write is found", "");
+    packed_free(&w);
+    problem_free(&p);
+}
+
+static void report_kernels(const tally* tallies, bool no_skips) {
+    for (uint32_t i = 0; i < lw_n_kernels; ++i) {
+        const lw_kernel* kernel = &lw_kernels[i];
+        if (kernel->run == NULL) continue;
+        char detail[256] = "";
+        size_t at = (size_t)snprintf(detail, sizeof detail, "%u of %u cases wrong, layouts",
+                                     tallies[i].failures, tallies[i].cases);
+        for (int level = 0; level < LW_LEVEL_COUNT; ++level)
+            if (tallies[i].levels >> level & 1)
+                at += (size_t)snprintf(detail + at, sizeof detail - at, " %s", lw_level_names[level]);
+        if (levels_to_test(kernel) == 0) {
+            if (no_skips)
+                report(false, "%-40s %s", kernel->symbol, "this CPU cannot run it");
+            else
+                printf("skip %-40s this CPU cannot run it\n", kernel->symbol);
+            continue;
+        }
+        report(tallies[i].cases > 0 && tallies[i].failures == 0, "%-40s %s", kernel->symbol, detail);
+    }
+}
+
+int main(int argc, char** argv) {
+    bool quick = false, no_skips = false;
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--quick") == 0)
+            quick = true;
+        else if (strcmp(argv[i], "--no-skips") == 0)
+            no_skips = true;
+        else {
+            fprintf(stderr, "usage: test_kernels [--quick] [--no-skips]\n");
+            return 2;
+        }
+    }
+    static tally tallies[MAX_KERNELS];
+    if (lw_n_kernels > MAX_KERNELS) return 2;
+    const uint64_t saved = lw_fp_enter();
+    test_products(quick, tallies);
+    report_kernels(tallies, no_skips);
+    test_selection();
+    test_the_test();
+    lw_fp_restore(saved);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed ? 1 : 0;
+}

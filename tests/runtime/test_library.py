@@ -1,0 +1,67 @@
+import re
+from pathlib import Path
+
+import cffi
+import pytest
+
+from lanewise.loading.checkpoint import Role, TensorType
+from lanewise.runtime import library
+
+HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
+
+
+def test_cffi_reads_the_header_between_its_markers():
+    ffi = cffi.FFI()
+    ffi.cdef(library.definitions(HEADER))
+    assert ffi.sizeof("lw_sampled") == 4 * (3 + 2 * 20)
+
+
+def test_header_has_the_abi_version_this_package_was_written_for():
+    found = re.search(r"LW_ABI_VERSION = (\d+)", library.definitions(HEADER))
+    assert int(found[1]) == library.ABI_VERSION
+
+
+def test_roles_have_the_numbers_of_the_header():
+    enum = re.search(r"typedef enum lw_role \{(.*?)\} lw_role", HEADER.read_text(), re.DOTALL)[1]
+    in_header = {name: int(n) for name, n in re.findall(r"LW_(\w+) = (\d+)", enum)}
+    assert {role.name: role.value for role in Role} | {"ROLE_COUNT": len(Role)} == in_header
+
+
+def test_types_have_the_numbers_of_the_header():
+    enum = re.search(r"typedef enum lw_type \{(.*?)\} lw_type", HEADER.read_text(), re.DOTALL)[1]
+    for name, number in re.findall(r"LW_(\w+) = (\d+)", enum):
+        assert TensorType[name] == int(number)
+
+
+@pytest.mark.parametrize("text", ["", "// cdef-begin\n", "// cdef-end\n// cdef-begin\n"])
+def test_header_without_its_markers_is_refused(tmp_path, text):
+    (tmp_path / "lanewise.h").write_text(text)
+    with pytest.raises(library.LibraryMissingError, match=r"lanewise\.h: needs one line"):
+        library.definitions(tmp_path / "lanewise.h")
+
+
+def test_file_that_is_no_library_is_refused(tmp_path):
+    (tmp_path / "liblanewise.so").write_bytes(b"not ELF")
+    with pytest.raises(library.LibraryMissingError, match=r"liblanewise\.so: cannot be opened"):
+        library.Native(HEADER, tmp_path / "liblanewise.so")
+
+
+def test_override_that_does_not_exist_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("LANEWISE_LIBRARY", str(tmp_path / "gone.so"))
+    with pytest.raises(library.LibraryMissingError, match=r"LANEWISE_LIBRARY: .*gone\.so"):
+        library._find_library()
+
+
+def test_header_of_another_version_is_refused(tmp_path, monkeypatch):
+    header = tmp_path / "lanewise.h"
+    header.write_text(HEADER.read_text().replace("LW_ABI_VERSION = 1", "LW_ABI_VERSION = 99"))
+
+    class OldLibrary:
+        LW_ABI_VERSION = 99
+
+        def lw_abi_version(self):
+            return 1
+
+    monkeypatch.setattr(cffi.FFI, "dlopen", lambda self, path: OldLibrary())
+    with pytest.raises(library.LibraryMissingError, match=r"ABI version 1, .* says 99"):
+        library.Native(header, tmp_path / "liblanewise.so")

@@ -1,0 +1,216 @@
+"""The runtime with the real library: small random models of every storage type."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from lanewise.commands.selftest import BLOCK_MAKERS, CONFIG, hash_of_logits, random_checkpoint
+from lanewise.loading.checkpoint import TensorType
+from lanewise.runtime import (
+    Batch,
+    Model,
+    NativeError,
+    Sampling,
+    Session,
+    best_isa,
+    check_isa,
+    numerics_version,
+    usable_levels,
+)
+from lanewise.runtime.library import LibraryMissingError, native
+
+pytestmark = pytest.mark.native
+
+ISA = os.environ.get("LANEWISE_ISA")
+
+
+@pytest.fixture(autouse=True)
+def library():
+    try:
+        native()
+    except LibraryMissingError as error:
+        pytest.skip(f"liblanewise.so is not built: {error}")
+
+
+@pytest.fixture
+def model():
+    with Model.load(random_checkpoint(TensorType.F32), isa=ISA) as model:
+        yield model
+
+
+@pytest.fixture
+def session(model):
+    with Session(model, threads=1, blocks=8, max_batch_tokens=64, max_batch_logits=64) as session:
+        yield session
+
+
+def prompt(tokens, *, table=(0, 1), context=0, logit_rows=None):
+    rows = range(len(tokens)) if logit_rows is None else logit_rows
+    return Batch(tokens, [0, len(tokens)], [context], [list(table)], list(rows))
+
+
+def test_level_asked_for_is_the_level_used(model):
+    assert model.info.isa == (ISA or best_isa())
+    assert model.info.numerics == numerics_version()
+
+
+def test_level_this_cpu_lacks_is_an_error_that_names_it():
+    absent = {"neon", "avx2"} - set(usable_levels())
+    for isa in absent:
+        with pytest.raises(NativeError, match=isa):
+            check_isa(isa)
+        with pytest.raises(NativeError, match=isa):
+            Model.load(random_checkpoint(TensorType.F32), isa=isa)
+    assert absent
+
+
+@pytest.mark.parametrize("kind", BLOCK_MAKERS)
+def test_every_level_and_thread_count_gives_the_same_bits(kind):
+    hashes = {hash_of_logits(kind, isa, threads) for isa in usable_levels() for threads in (1, 2)}
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("weights", ["q4_0", "q8_0"])
+@pytest.mark.parametrize("kind", [TensorType.F32, TensorType.F16, TensorType.BF16])
+def test_float_model_is_quantized_while_it_is_loaded(kind, weights):
+    with Model.load(random_checkpoint(kind), isa=ISA) as plain:
+        plain_bytes = plain.info.packed_bytes
+        with Session(plain, threads=1, blocks=1, max_batch_tokens=8, max_batch_logits=8) as session:
+            expected = session.step(prompt(list(range(8)), table=[0])).copy()
+    with Model.load(random_checkpoint(kind), weights=weights, isa=ISA) as model:
+        assert model.weights == weights
+        assert model.info.packed_bytes < 0.7 * plain_bytes
+        with Session(model, threads=1, blocks=1, max_batch_tokens=8, max_batch_logits=8) as session:
+            found = session.step(prompt(list(range(8)), table=[0]))
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    assert 0 < error < {"q8_0": 0.03, "q4_0": 0.4}[weights]
+
+
+def test_logits_do_not_depend_on_chunks_blocks_or_company(session):
+    tokens = [(5 * i + 1) % CONFIG.vocab_size for i in range(40)]
+    whole = session.step(prompt(tokens)).copy()
+    for start in range(0, 40, 7):
+        chunk = tokens[start : start + 7]
+        rows = session.step(prompt(chunk, table=(6, 3), context=start))
+        assert np.array_equal(rows, whole[start : start + 7])
+    together = session.step(
+        Batch(
+            token_ids=[*tokens[39:], 7, 8, *tokens[:3]],
+            query_start=[0, 1, 3, 6],
+            context_lens=[39, 0, 0],
+            block_tables=[[6, 3], [4, 0], [5, 0]],
+            logit_rows=[0, 5],
+        )
+    )
+    assert np.array_equal(together, whole[[39, 2]])
+
+
+def test_step_without_logits_fills_the_cache(session):
+    whole = session.step(prompt([1, 2, 3])).copy()
+    assert session.step(prompt([1, 2], logit_rows=[])).shape == (0, CONFIG.vocab_size)
+    assert np.array_equal(session.step(prompt([3], context=2)), whole[2:])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        prompt([CONFIG.vocab_size]),
+        prompt([1], table=[8]),
+        prompt([1], context=64),
+        prompt([1, 2], logit_rows=[2]),
+        Batch([1, 2], [0, 2, 1, 2], [0, 0, 0], [[0], [1], [2]], [0]),
+    ],
+)
+def test_values_out_of_range_are_errors_and_the_session_goes_on(session, batch):
+    before = session.step(prompt([1, 2])).copy()
+    with pytest.raises(NativeError) as error:
+        session.step(batch)
+    assert error.value.status == 1
+    assert str(error.value)
+    assert np.array_equal(session.step(prompt([1, 2])), before)
+
+
+def test_errors_are_those_of_the_thread_that_failed(session):
+    messages = {}
+
+    def fail(isa):
+        try:
+            for _ in range(200):
+                check_isa(isa)
+        except NativeError as error:
+            messages[isa] = str(error)
+
+    names = ["first-bad-name", "second-bad-name"]
+    threads = [threading.Thread(target=fail, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(name in messages[name] for name in names)
+
+
+def test_broken_tensor_is_named():
+    checkpoint = random_checkpoint(TensorType.Q4_0)
+    tensor = checkpoint.tensors[3]
+    object.__setattr__(tensor, "data", tensor.data[:-1])
+    with pytest.raises(NativeError, match="tensor attn_q: "):
+        Model.load(checkpoint, isa=ISA)
+
+
+def test_missing_tensor_is_an_error():
+    checkpoint = random_checkpoint(TensorType.F32)
+    del checkpoint.tensors[4]
+    with pytest.raises(NativeError):
+        Model.load(checkpoint, isa=ISA)
+
+
+def test_greedy_takes_the_largest_logit_and_reports_log_probabilities(session):
+    logits = session.step(prompt([1, 2, 3])).copy()
+    params = [Sampling(temperature=0.0, want_logprob=True, n_top_logprobs=3)] * 3
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    expected = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    for row, drawn in zip(expected, session.sample(logits, params), strict=True):
+        order = np.argsort(-row)
+        assert drawn.token == order[0]
+        assert [token for token, _ in drawn.top] == order[:3].tolist()
+        assert drawn.logprob == pytest.approx(row[drawn.token], abs=1e-4)
+        assert [value for _, value in drawn.top] == pytest.approx(row[order[:3]], abs=1e-4)
+
+
+def test_draw_depends_on_seed_choice_and_position_alone(session):
+    logits = session.step(prompt([1, 2, 3])).copy()[:1]
+    rows = [Sampling(seed=s, choice=c, position=p) for s in (1, 2) for c in (0, 1) for p in (5, 6)]
+    alone = [session.sample(logits, [row])[0].token for row in rows]
+    together = session.sample(np.repeat(logits, len(rows), axis=0), rows)
+    assert [drawn.token for drawn in together] == alone
+    assert len(set(alone)) > 1
+
+
+def test_bias_mask_and_forced_token_decide_what_is_drawn(session):
+    logits = session.step(prompt([1])).copy()
+    one_bit = np.zeros(CONFIG.vocab_size // 32, np.uint32)
+    one_bit[2] = 1 << 5
+    ids, values = np.array([17], np.uint32), np.array([1e4], np.float32)
+    assert session.sample(logits, [Sampling(mask=one_bit)])[0].token == 69
+    assert session.sample(logits, [Sampling(bias_ids=ids, bias_values=values)])[0].token == 17
+    assert session.sample(logits, [Sampling(forced_token=33)])[0].token == 33
+
+
+def test_counters_tell_one_row_from_many(session):
+    session.step(prompt([1, 2, 3], logit_rows=[]))
+    many = session.counters()
+    session.step(prompt([4], context=3))
+    one = session.counters()
+    assert (many.steps, many.tokens, one.steps, one.tokens) == (1, 3, 2, 4)
+    assert many.gemm_calls > 0
+    assert many.gemv_calls == 0
+    assert one.gemm_calls == many.gemm_calls
+    assert one.gemv_calls == one.gemv_rows > 0
+
+
+def test_cache_of_f32_takes_twice_the_bytes_of_f16(model):
+    keys_and_values = 2 * CONFIG.n_layers * CONFIG.n_kv_heads * CONFIG.head_dim * 32
+    assert model.kv_block_bytes("f16") >= 2 * keys_and_values
+    assert model.kv_block_bytes("f32") >= 4 * keys_and_values

@@ -1,0 +1,116 @@
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+from lanewise import cli
+from lanewise.host import HostError
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.runtime import NativeError
+from lanewise.settings import Settings, SettingsError
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("LANEWISE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Stand in for the module of ``serve``; returns what its run function is to do."""
+
+    def install(run):
+        module = types.SimpleNamespace(run=run)
+        monkeypatch.setattr(cli.importlib, "import_module", lambda name: module)
+
+    return install
+
+
+def fail_with(error):
+    def run(settings):
+        raise error
+
+    return run
+
+
+def test_settings_reach_the_command(serve):
+    seen = []
+    serve(seen.append)
+    assert cli.main(["serve", "some/model", "--port", "9000"]) == 0
+    assert seen == [Settings(model="some/model", port=9000)]
+
+
+def test_status_of_the_command_is_that_of_the_process(serve):
+    serve(lambda settings: 1)
+    assert cli.main(["serve"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (SettingsError("--port: bad"), 2, "lanewise: --port: bad\n"),
+        (HostError("no memory"), 1, "lanewise: no memory\n"),
+        (ModelFileError("x.gguf: broken"), 1, "lanewise: x.gguf: broken\n"),
+        (NativeError("isa 'i8mm':\nnot here", 4), 1, "lanewise: isa 'i8mm': not here\n"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "lanewise: x: No such file\n"),
+        (OSError(98, "Address already in use"), 1, "lanewise: Address already in use\n"),
+        (KeyboardInterrupt(), 130, "lanewise: interrupted\n"),
+    ],
+)
+def test_error_for_users_is_one_line(serve, capsys, error, status, line):
+    serve(fail_with(error))
+    assert cli.main(["serve"]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_bug_keeps_its_traceback(serve):
+    serve(fail_with(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["serve"])
+
+
+def test_model_is_given_once(serve, capsys):
+    serve(lambda settings: None)
+    assert cli.main(["serve", "--model", "a"]) == 0
+    assert cli.main(["serve", "b", "--model", "a"]) == 2
+    assert "--model: 'a' beside MODEL 'b'" in capsys.readouterr().err
+
+
+def test_flags_are_not_abbreviated(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["serve", "--thread", "2"])
+    assert stop.value.code == 2
+    assert "--thread" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_a_module_and_help_with_every_variable(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert "LANEWISE_MODEL" in capsys.readouterr().out
+
+
+def test_pull_needs_a_model(capsys):
+    assert cli.main(["pull"]) == 2
+    assert "MODEL: not given" in capsys.readouterr().err
+
+
+def test_package_is_a_program():
+    result = subprocess.run(
+        [sys.executable, "-m", "lanewise", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.startswith("lanewise ")
+
+
+def test_missing_model_is_one_line_and_status_1(tmp_path):
+    gone = tmp_path / "gone.gguf"
+    result = subprocess.run(
+        [sys.executable, "-m", "lanewise", "bench", str(gone)], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert "gone.gguf" in result.stderr
+    assert result.stderr.count("\n") == 1

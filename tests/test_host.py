@@ -1,0 +1,231 @@
+import pytest
+
+from lanewise.host import (
+    GIB,
+    MIB,
+    HostError,
+    MemoryLimit,
+    choose_kv_blocks,
+    cpu_name,
+    cpu_quota,
+    default_threads,
+    format_size,
+    huge_pages,
+    memory_limit,
+    physical_cores,
+)
+
+V2_MOUNT = "30 23 0:26 {inside} /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw,nsdelegate\n"
+V1_MOUNT = "32 31 0:29 {inside} /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Writes files under a root of its own: ``tree({"proc/meminfo": "…"})`` returns that root."""
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+def v2(tree, group, files, inside="/"):
+    base = {
+        "proc/self/cgroup": f"0::{group}\n",
+        "proc/self/mountinfo": V2_MOUNT.format(inside=inside),
+    }
+    return tree(base | {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+
+
+def cores(*siblings):
+    return {
+        f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{text}\n"
+        for cpu, text in enumerate(siblings)
+    }
+
+
+def test_quota_is_the_minimum_over_all_ancestors(tree):
+    root = v2(
+        tree,
+        "/pods/pod1/web",
+        {
+            "pods/cpu.max": "max 100000\n",
+            "pods/pod1/cpu.max": "250000 100000\n",
+            "pods/pod1/web/cpu.max": "400000 100000\n",
+        },
+    )
+    assert cpu_quota(root) == 2.5
+
+
+def test_quota_max_is_no_quota(tree):
+    assert cpu_quota(v2(tree, "/a", {"a/cpu.max": "max 100000\n"})) is None
+
+
+def test_quota_of_a_container_whose_mount_shows_only_its_own_group(tree):
+    root = v2(tree, "/docker/abc", {"cpu.max": "150000 100000\n"}, inside="/docker/abc")
+    assert cpu_quota(root) == 1.5
+
+
+def test_quota_of_a_group_that_the_mount_does_not_show(tree):
+    assert cpu_quota(v2(tree, "/elsewhere", {"cpu.max": "50000 100000\n"})) == 0.5
+
+
+def test_quota_of_a_group_above_the_namespace(tree):
+    assert cpu_quota(v2(tree, "/../../other", {"cpu.max": "50000 100000\n"})) == 0.5
+
+
+def test_quota_of_version_1(tree):
+    root = tree(
+        {
+            "proc/self/cgroup": "3:cpuset:/\n1:cpuacct,cpu:/docker/abc\n0::/\n",
+            "proc/self/mountinfo": V1_MOUNT.format(inside="/", name="cpu"),
+            "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "300000\n",
+            "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "200000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        }
+    )
+    assert cpu_quota(root) == 1.5
+
+
+def test_no_control_groups_at_all(tree):
+    assert cpu_quota(tree({})) is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "siblings", "affinity", "threads", "reason"),
+    [
+        ("max 100000", ["0-1", "0-1", "2-3", "2-3"], range(4), 2, "2 physical cores (affinity"),
+        ("max 100000", ["0-1", "0-1", "2-3", "2-3"], [0, 1], 1, "1 physical core (affinity"),
+        ("max 100000", ["0", "1", "2", "3"], [2], 1, "affinity mask of 1 CPU ("),
+        ("350000 100000", ["0", "1", "2", "3"], range(4), 3, "CPU quota of 3.5 CPUs ("),
+        ("20000 100000", ["0", "1"], range(2), 1, "CPU quota of 0.2 CPUs ("),
+        (
+            "max 100000",
+            [],
+            range(4),
+            4,
+            "affinity mask of 4 CPUs (no CPU quota, physical cores unk",
+        ),
+    ],
+)
+def test_threads_are_the_smallest_of_quota_affinity_and_cores(
+    tree, quota, siblings, affinity, threads, reason
+):
+    v2(tree, "/", {"cpu.max": quota})
+    choice = default_threads(tree(cores(*siblings)), affinity=affinity)
+    assert choice.threads == threads
+    assert choice.reason.startswith(reason)
+
+
+def test_cores_are_told_apart_by_their_siblings(tree):
+    root = tree(cores("0,2", "1,3", "0,2", "1,3"))
+    assert physical_cores({0, 2}, root) == 1
+    assert physical_cores({0, 1}, root) == 2
+    assert physical_cores({9}, root) is None
+
+
+def test_memory_is_the_smallest_limit_of_all_ancestors_and_the_host(tree):
+    root = v2(
+        tree,
+        "/a/b",
+        {"a/memory.max": str(3 * GIB), "a/b/memory.max": "max", "a/b/memory.high": str(4 * GIB)},
+    )
+    tree({"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {8 * GIB // 1024} kB\n"})
+    limit = memory_limit(root)
+    assert (limit.n_bytes, limit.dedicated) == (3 * GIB, True)
+    assert limit.reason.endswith("sys/fs/cgroup/a/memory.max")
+
+
+def test_memory_of_version_1_ignores_its_huge_number_for_no_limit(tree):
+    root = tree(
+        {
+            "proc/self/cgroup": "4:memory:/x\n",
+            "proc/self/mountinfo": V1_MOUNT.format(inside="/", name="memory"),
+            "proc/meminfo": f"MemAvailable: {2 * GIB // 1024} kB\n",
+            "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "9223372036854771712\n",
+        }
+    )
+    assert memory_limit(root) == MemoryLimit(2 * GIB, "memory available on this host", False)
+    tree({"sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB)})
+    assert memory_limit(root).n_bytes == GIB
+
+
+def test_memory_that_nobody_tells_is_an_error(tree):
+    with pytest.raises(HostError, match="no MemAvailable"):
+        memory_limit(tree({}))
+
+
+def kv(limit=MemoryLimit(8 * GIB, "test", True), **changes):  # noqa: B008 - frozen
+    arguments = {
+        "kv_memory": None,
+        "limit": limit,
+        "packed_bytes": GIB,
+        "block_bytes": MIB,
+        "block_tokens": 32,
+        "max_seqs": 10**6,
+        "max_model_len": 4096,
+    }
+    return choose_kv_blocks(**(arguments | changes))
+
+
+def test_kv_takes_a_share_of_what_the_model_leaves():
+    margin = 8 * GIB // 20
+    assert kv().n_bytes == int(0.8 * (7 * GIB - margin)) // MIB * MIB
+    shared = MemoryLimit(8 * GIB, "test", False)
+    assert kv(limit=shared).n_bytes == int(0.5 * (7 * GIB - margin)) // MIB * MIB
+
+
+def test_kv_is_no_more_than_all_sequences_can_use():
+    choice = kv(max_seqs=2, max_model_len=33)
+    assert choice.blocks == 4
+    assert choice.reason == "all that 2 sequences of 33 tokens can use"
+
+
+def test_kv_memory_asked_for_is_taken_as_it_is():
+    assert kv(kv_memory=5 * MIB + 1, max_seqs=1, max_model_len=32).blocks == 5
+
+
+@pytest.mark.parametrize("changes", [{"kv_memory": MIB - 1}, {"packed_bytes": 9 * GIB}])
+def test_no_room_for_one_block_is_an_error(changes):
+    with pytest.raises(HostError, match=r"kv_memory: .* accepted: at least one block of 1\.00 MiB"):
+        kv(**changes)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor : 0\nmodel name : Zen 5\n\nmodel name : other\n", "Zen 5"),
+        ("CPU implementer : 0x41\nCPU part : 0xd40\n", "Arm Neoverse V1"),
+        ("CPU implementer : 0x46\nCPU part : 0x001\n", "Arm 0x46 0x001"),
+        ("", "unknown"),
+    ],
+)
+def test_cpu_has_a_name(tree, cpuinfo, name):
+    assert cpu_name(tree({"proc/cpuinfo": cpuinfo})) == name
+
+
+def test_huge_pages_in_words(tree):
+    root = tree(
+        {
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "proc/sys/vm/nr_hugepages": "3\n",
+        }
+    )
+    assert huge_pages(root) == "transparent: madvise; reserved: 3"
+
+
+def test_this_host_has_threads_and_memory():
+    assert default_threads().threads >= 1
+    assert memory_limit().n_bytes > 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"), [(3 * GIB, "3.00 GiB"), (MIB + MIB // 2, "1.50 MiB"), (7, "7 bytes")]
+)
+def test_sizes_are_written_with_units(n_bytes, text):
+    assert format_size(n_bytes) == text

@@ -1,0 +1,205 @@
+"""One direction only: the layers of the Python package and of the C library."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "service" / "lanewise"
+NATIVE = REPOSITORY / "native"
+
+# What a part of the package may import besides itself. A part is a module or folder under lanewise.
+PYTHON = {
+    "": set(),  # lanewise/__init__.py
+    "settings": set(),
+    "host": set(),
+    "demo": set(),
+    "loading": set(),
+    "text": {"loading"},
+    "runtime": {"loading"},
+    "engine": {"runtime"},
+    "api": {"engine", "text", "settings"},
+    "commands": {"runtime", "loading", "text", "settings", "host"},
+    "__main__": {"cli"},
+    "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
+}
+# The one module that puts the parts of the server together.
+PYTHON_EXTRA = {"api/serve.py": {"loading", "runtime", "host"}}
+OUTSIDE = {"cffi": "runtime", "fastapi": "api", "uvicorn": "api", "tokenizers": "text"}
+
+# The same for the folders of native/src; "base" is its files in no folder but kv_cache and *api.
+C_LAYERS = {
+    "base": {"lanewise.h"},
+    "kernels": {"base"},
+    "kv_cache": {"kernels", "base"},
+    "ops": {"kernels", "kv_cache", "base"},
+    "model": {"ops", "kernels", "base"},
+    "graph": {"model", "kv_cache", "ops", "kernels", "base"},
+}
+C_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def python_part(path):
+    return (
+        path.parts[0].removesuffix(".py") if path.name != "__init__.py" or path.parent.parts else ""
+    )
+
+
+def imported_modules(source):
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            # `from lanewise import settings` imports a part, not a name of the package.
+            yield from (
+                (f"lanewise.{name.name}" for name in node.names)
+                if node.module == "lanewise"
+                else (node.module,)
+            )
+
+
+def python_violations(path, source):
+    """Imports of one file, its path relative to the package, that point the wrong way."""
+    part = python_part(path)
+    if part not in PYTHON:
+        return [f"{path}: not a part of the package that has a layer"]
+    allowed = PYTHON[part] | PYTHON_EXTRA.get(path.as_posix(), set()) | {part}
+    found = []
+    for module in imported_modules(source):
+        top, _, rest = module.partition(".")
+        if top == "lanewise" and rest.partition(".")[0] not in allowed:
+            found.append(f"{path}: imports {module}")
+        if OUTSIDE.get(top, part) != part:
+            found.append(f"{path}: imports {module}; only {OUTSIDE[top]} may")
+    return found
+
+
+def c_layer(path):
+    """The layer of a file below native/src, or of the text of an include."""
+    if path == "lanewise.h":
+        return path
+    name = path.split("/")[0].partition(".")[0]
+    if "/" not in path and name.endswith("api"):
+        return "api"
+    return name if "/" in path or name in C_LAYERS else "base"
+
+
+def c_violations(path, source):
+    """Includes of one file, its path relative to native/src, that point the wrong way."""
+    layer = c_layer(path)
+    if layer == "api":
+        return []
+    if layer not in C_LAYERS:
+        return [f"{path}: not in a folder that has a layer"]
+    found = []
+    for include in C_INCLUDE.findall(source):
+        beside = NATIVE / "src" / Path(path).parent / include
+        is_neighbour = "/" not in include and beside.is_file()
+        target = layer if is_neighbour else c_layer(include)
+        if target != layer and target not in C_LAYERS[layer]:
+            found.append(f"{path}: includes {include}")
+        folders = [Path(name).parent for name in (path, include)]
+        of_one_isa = all(len(f.parts) == 2 and f.parts[0] == "kernels" for f in folders)
+        if of_one_isa and folders[0] != folders[1]:
+            found.append(f"{path}: includes {include} of another instruction set")
+    return found
+
+
+def python_files():
+    return sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+
+
+def c_files():
+    source = NATIVE / "src"
+    kinds = {".c", ".h", ".inc", ".S"}
+    return sorted(p.relative_to(source).as_posix() for p in source.rglob("*") if p.suffix in kinds)
+
+
+def test_python_imports_point_down():
+    found = [
+        v for path in python_files() for v in python_violations(path, (PACKAGE / path).read_text())
+    ]
+    assert not found
+    assert len(python_files()) > 10
+
+
+def test_c_includes_point_down():
+    found = [
+        v for path in c_files() for v in c_violations(path, (NATIVE / "src" / path).read_text())
+    ]
+    assert not found
+
+
+def test_python_knows_one_header():
+    named = {
+        path.as_posix()
+        for path in python_files()
+        if re.search(r"\blanewise\.h\b|\bcdef\(", (PACKAGE / path).read_text())
+    }
+    assert named == {"runtime/library.py"}
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("engine/engine.py", "from lanewise.api.app import create_app"),
+        ("engine/engine.py", "def f():\n    import lanewise.text.tokenizer"),
+        ("runtime/model.py", "from lanewise.engine import engine"),
+        ("loading/gguf.py", "from lanewise import settings"),
+        ("api/app.py", "from lanewise.runtime import Session"),
+        ("commands/bench.py", "from lanewise.engine.engine import Engine"),
+        ("engine/engine.py", "import cffi"),
+        ("text/tokenizer.py", "from fastapi import FastAPI"),
+        ("somewhere/new.py", ""),
+    ],
+)
+def test_planted_import_is_found(path, source):
+    assert len(python_violations(Path(path), source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("api/app.py", "from lanewise.engine.engine import Engine\nimport fastapi"),
+        ("api/serve.py", "from lanewise.runtime import Model"),
+        ("cli.py", "import lanewise.commands.bench"),
+        ("__init__.py", "import os"),
+    ],
+)
+def test_import_that_points_down_is_fine(path, source):
+    assert python_violations(Path(path), source) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "include"),
+    [
+        ("kernels/avx2/gemm__avx2.c", "ops/matmul.h"),
+        ("kernels/table.c", "graph/session.h"),
+        ("ops/matmul.c", "model/model.h"),
+        ("model/pack.c", "graph/session.h"),
+        ("cpu.c", "kernels/kernel.h"),
+        ("kernels/avx2/gemm__avx2.c", "lanewise.h"),
+        ("kernels/avx2/gemm__avx2.c", "kernels/neon/dot.h"),
+        ("new/file.c", "status.h"),
+    ],
+)
+def test_planted_include_is_found(path, include):
+    assert len(c_violations(path, f'#include <math.h>\n  # include "{include}"\n')) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "include"),
+    [
+        ("api.c", "kernels/kernel.h"),
+        ("graph/forward.c", "ops/matmul.h"),
+        ("kernels/avx2/gemm__avx2.c", "kernels/layout.h"),
+        ("kernels/avx2/gemm__avx2.c", "kernels/avx2/dot.h"),
+        ("thread_pool.c", "cpu.h"),
+        ("cpu.h", "lanewise.h"),
+    ],
+)
+def test_include_that_points_down_is_fine(path, include):
+    assert c_violations(path, f'#include "{include}"\n') == []

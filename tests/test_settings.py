@@ -1,0 +1,150 @@
+import argparse
+import dataclasses
+
+import pytest
+
+from lanewise.settings import (
+    EVERY_SETTINGS,
+    BenchSettings,
+    Settings,
+    SettingsError,
+    add_arguments,
+    flag_of,
+    parse_size,
+    resolve,
+    variable_of,
+)
+
+
+def parse(arguments, settings=Settings, environ=None):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, settings)
+    flags = vars(parser.parse_args(arguments))
+    config = flags.pop("config")
+    return resolve(settings, flags, environ or {}, config)
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text):
+        path = tmp_path / "server.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_defaults_need_no_source():
+    assert parse([]) == Settings()
+    assert (Settings().host, Settings().port, Settings().kv_type) == ("127.0.0.1", 8000, "auto")
+
+
+def test_flag_wins_over_variable_over_file_over_default(config):
+    path = config("port: 1\nhost: from-file\nmax_seqs: 3\n")
+    environ = {"LANEWISE_PORT": "2", "LANEWISE_HOST": "from-env"}
+    settings = parse(["--config", path, "--port", "4"], environ=environ)
+    assert (settings.port, settings.host, settings.max_seqs) == (4, "from-env", 3)
+    assert settings.max_step_tokens == 512
+
+
+def test_file_can_be_named_by_a_variable(config):
+    assert parse([], environ={"LANEWISE_CONFIG": config("port: 9\n")}).port == 9
+
+
+@pytest.mark.parametrize("settings", EVERY_SETTINGS)
+def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
+    samples = {"SIZE": "7MiB", "N": "5", "SECONDS": "5", "N,…": "5,6", "TEXT": "x", "TEXT,…": "a,b"}
+    for item in dataclasses.fields(settings):
+        kind = item.metadata["kind"]
+        first_name = kind.accepts.split(" | ")[-1]
+        text = "true" if kind.is_switch else samples.get(kind.metavar, first_name)
+        flags = [flag_of(item.name)] + ([] if kind.is_switch else [text])
+        values = [
+            getattr(parse(flags, settings), item.name),
+            getattr(parse([], settings, {variable_of(item.name): text}), item.name),
+            getattr(parse(["--config", config(f"{item.name}: {text}\n")], settings), item.name),
+        ]
+        assert values[0] == values[1] == values[2] != item.default
+
+
+def test_lists_come_from_commas_repeated_flags_and_yaml_lists(config):
+    expected = ("a", "b", "c")
+    assert parse(["--api-key", "a,b", "--api-key", "c"]).api_key == expected
+    assert parse([], environ={"LANEWISE_API_KEY": "a, b,c"}).api_key == expected
+    assert parse(["--config", config("api_key: [a, b, c]\n")]).api_key == expected
+    assert parse(["--batch", "1,8"], BenchSettings).batch == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GiB", 4 << 30), ("512 MB", 512 * 10**6), ("1.5KiB", 1536), ("100", 100), ("2Mi", 2 << 20)],
+)
+def test_sizes_have_units(text, size):
+    assert parse_size(text) == size
+    assert parse(["--kv-memory", text]).kv_memory == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "message"),
+    [
+        (["--port", "abc"], {}, r"--port: 'abc' cannot be used; accepted: .* from 0 to 65535"),
+        (["--port", "65536"], {}, "--port: '65536' cannot be used"),
+        ([], {"LANEWISE_THREADS": "0"}, "LANEWISE_THREADS: '0' cannot be used; .* from 1 to 256"),
+        (
+            [],
+            {"LANEWISE_KV_TYPE": "int3"},
+            r"LANEWISE_KV_TYPE: 'int3' .* accepted: auto | f16 | f32",
+        ),
+        (["--kv-memory", "4G"], {}, "--kv-memory: '4G' cannot be used; accepted: bytes .* GiB"),
+        (["--kv-memory", "0"], {}, "--kv-memory: '0' cannot be used"),
+        (["--drain-timeout-s", "inf"], {}, "--drain-timeout-s: 'inf' cannot be used"),
+        (["--host", " "], {}, "--host: ' ' cannot be used; accepted: text that is not empty"),
+    ],
+)
+def test_errors_name_source_value_and_what_is_accepted(arguments, environ, message):
+    with pytest.raises(SettingsError, match=message):
+        parse(arguments, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot: 80\n", "server.yaml: 'prot' is not a setting; did you mean 'port'"),
+        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: api_key, "),
+        ("port: many\n", "server.yaml: port: 'many' cannot be used"),
+        ("port: [1, 2]\n", r"server.yaml: port: \['1', '2'\] is a list"),
+        ("port: {a: 1}\n", "server.yaml: port: a mapping"),
+        ("- port\n", "server.yaml: a list; accepted: lines of 'key: value'"),
+        ("a: b: c\n", "server.yaml: line 1 is not YAML"),
+    ],
+)
+def test_errors_of_the_file_name_file_and_key(config, text, message):
+    with pytest.raises(SettingsError, match=message):
+        parse(["--config", config(text)])
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"--config: .*gone\.yaml: No such file"):
+        parse(["--config", str(tmp_path / "gone.yaml")])
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(SettingsError, match=r"binary\.yaml: not UTF-8 text"):
+        parse(["--config", str(tmp_path / "binary.yaml")])
+
+
+def test_one_file_may_serve_several_commands(config):
+    path = config("max_seqs: 3\nprefill: 64\nthreads: 2\nweights:\n")
+    assert parse(["--config", path]).threads == 2
+    assert parse(["--config", path], BenchSettings).prefill == 64
+
+
+def test_keys_may_be_written_like_flags(config):
+    assert parse(["--config", config("max-seqs: 3\n")]).max_seqs == 3
+
+
+def test_service_links_of_kubernetes_are_no_port():
+    environ = {"LANEWISE_PORT": "tcp://10.0.0.1:8000", "LANEWISE_SERVICE_HOST": "10.0.0.1"}
+    assert parse([], environ=environ).port == 8000
+
+
+def test_empty_variable_counts_as_not_set():
+    assert parse([], environ={"LANEWISE_KV_MEMORY": ""}).kv_memory is None
