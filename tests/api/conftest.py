@@ -1,11 +1,5 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from server import RunningServer, toy_server
+from toy_server import RunningServer, toy_server
 
 
 @pytest.fixture(scope="module")

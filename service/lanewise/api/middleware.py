@@ -89,7 +89,8 @@ class RequestMiddleware:
             scope["path"],
             status,
             seconds,
-            request_id.decode("latin-1"),
+            request_id.decode(),
+            extra={"request_id": request_id.decode()},
         )
 
 
