@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import yaml
+
 from lanewise.settings import Settings, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]

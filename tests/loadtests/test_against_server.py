@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from loadtests.__main__ import main
 from serving import lanewise_server
 
