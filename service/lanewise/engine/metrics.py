@@ -16,7 +16,7 @@ from prometheus_client import (
 from lanewise.runtime import BLOCK_TOKENS, Counters
 
 # The time of creation of every series would be a third of what is scraped, and nobody reads it.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
