@@ -1,9 +1,11 @@
+"""The benchmark command: shares of the limits, shape of the report, order of the steps."""
+
 import json
 
 import pytest
 
 from lanewise.commands import bench
-from lanewise.runtime import BLOCK_TOKENS, Limits, ModelInfo
+from lanewise.runtime import Limits, ModelInfo
 from lanewise.settings import BenchSettings, SettingsError
 
 LIMITS = Limits(read_gb_s=40.0, int8_gmac_s=500.0)
@@ -103,12 +105,11 @@ def test_greedy_tokens_are_fed_back(run, session_class, reference_logits):
         sequence += step.token_ids
 
 
-def test_long_prompts_run_in_steps(session_class):
-    session = session_class(
-        blocks=-(-1200 // BLOCK_TOKENS), max_batch_tokens=512, max_batch_logits=1
-    )
-    bench.Bench(session, 1, 1200, 40).prefill(0, 1200)
-    assert [len(batch.token_ids) for batch in session.batches] == [512, 512, 176]
+def test_long_prompts_run_in_steps(monkeypatch, session_class):
+    monkeypatch.setattr(bench, "MAX_STEP_TOKENS", 16)
+    session = session_class(blocks=2, max_batch_tokens=16, max_batch_logits=1)
+    bench.Bench(session, 1, 40, 40).prefill(0, 40)
+    assert [len(batch.token_ids) for batch in session.batches] == [16, 16, 8]
     assert [len(batch.logit_rows) for batch in session.batches] == [0, 0, 1]
 
 

@@ -1,8 +1,8 @@
 """The commands with the real library on a small random model."""
 
-import itertools
 import json
 import math
+import os
 
 import pytest
 
@@ -12,7 +12,7 @@ from lanewise.commands.opening import open_model
 from lanewise.commands.perplexity import score_windows
 from lanewise.commands.selftest import CONFIG, random_checkpoint
 from lanewise.loading.checkpoint import TensorType
-from lanewise.runtime import Session
+from lanewise.runtime import Session, best_isa
 from lanewise.runtime.library import LibraryMissingError, native
 from lanewise.settings import ModelSettings
 
@@ -45,16 +45,16 @@ def test_doctor_passes_its_self_test(capsys):
     assert cli.main(["doctor", "--json", "--model", "random"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["selftest"]["ok"]
-    assert report["isa"] in {row["isa"] for row in report["kernels"] if row["available"]}
+    assert report["isa"] == (os.environ.get("LANEWISE_ISA") or best_isa())
     assert report["model"]["packed_bytes"] > 100_000
 
 
 def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
-    windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(3)]
+    windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(2)]
     windows.append(windows[0][:20])
     with open_model(ModelSettings()) as opened:
         scores = set()
-        for threads, chunk, batch in itertools.product([1, 2], [1, 7, 50], [1, 4]):
+        for threads, chunk, batch in [(1, 50, 1), (2, 50, 4), (1, 7, 2)]:
             with Session(
                 opened.model,
                 threads=threads,
@@ -64,5 +64,5 @@ def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
             ) as session:
                 scores.add(score_windows(session, windows, chunk=chunk, batch=batch))
     (score,) = scores
-    assert score.tokens == 3 * 49 + 19
+    assert score.tokens == 2 * 49 + 19
     assert score.nll == pytest.approx(math.log(CONFIG.vocab_size), rel=0.25)

@@ -1,6 +1,11 @@
+"""What the library says about the CPU, as Python values."""
+
+import dataclasses
+
 import pytest
 
 from lanewise.runtime import (
+    ISA_LEVELS,
     Limits,
     NativeError,
     best_isa,
@@ -8,7 +13,9 @@ from lanewise.runtime import (
     cpu_features,
     kernels,
     measure_limits,
+    usable_levels,
 )
+from lanewise.settings import ModelSettings
 
 
 def test_kernels_are_listed_with_their_availability(fake):
@@ -27,6 +34,17 @@ def test_level_this_cpu_lacks_is_an_error(fake):
     fake.failure = ("check", "isa 'i8mm': this CPU has avx2")
     with pytest.raises(NativeError, match="isa 'i8mm'"):
         check_isa("i8mm")
+
+
+def test_levels_this_cpu_lacks_are_left_out(fake):
+    assert usable_levels() == list(ISA_LEVELS)
+    fake.failure = ("check", "isa: this CPU has none")
+    assert usable_levels() == []
+
+
+def test_settings_accept_the_levels_of_the_library():
+    (isa,) = [item for item in dataclasses.fields(ModelSettings) if item.name == "isa"]
+    assert isa.metadata["kind"].accepts.split(" | ") == list(ISA_LEVELS)
 
 
 def test_limits_are_measured_with_the_threads_asked_for(fake):

@@ -16,8 +16,8 @@ from lanewise.runtime import (
     Session,
     best_isa,
     check_isa,
-    kernels,
     numerics_version,
+    usable_levels,
 )
 from lanewise.runtime.library import LibraryMissingError, native
 
@@ -49,10 +49,6 @@ def session(model):
 def prompt(tokens, *, table=(0, 1), context=0, logit_rows=None):
     rows = range(len(tokens)) if logit_rows is None else logit_rows
     return Batch(tokens, [0, len(tokens)], [context], [list(table)], list(rows))
-
-
-def usable_levels():
-    return sorted({row.isa for row in kernels() if row.available})
 
 
 def test_level_asked_for_is_the_level_used(model):
@@ -124,7 +120,7 @@ def test_step_without_logits_fills_the_cache(session):
         prompt([1], table=[8]),
         prompt([1], context=64),
         prompt([1, 2], logit_rows=[2]),
-        Batch([1, 2], [0, 2, 2], [0, 0], [[0], [1]], [0]),
+        Batch([1, 2], [0, 2, 1, 2], [0, 0, 0], [[0], [1], [2]], [0]),
     ],
 )
 def test_values_out_of_range_are_errors_and_the_session_goes_on(session, batch):

@@ -16,7 +16,7 @@ from lanewise.loading.checkpoint import (
     TensorType,
     TokenizerFiles,
 )
-from lanewise.runtime import Batch, Model, NativeError, Session, kernels
+from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from lanewise.runtime.model import MATRICES
 
 REFERENCE = "scalar"
@@ -54,7 +54,7 @@ class LevelResult:
 
 def run_selftest(threads: int) -> list[LevelResult]:
     """Compare every level this CPU can run with scalar, for every type of weights."""
-    levels = sorted({row.isa for row in kernels() if row.available} - {REFERENCE})
+    levels = [isa for isa in usable_levels() if isa != REFERENCE]
     results = []
     for kind in BLOCK_MAKERS:
         weights = kind.name.lower()

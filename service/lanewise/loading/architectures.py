@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -98,15 +97,6 @@ def check_config(config: ModelConfig, source: str) -> ModelConfig:
         raise ModelFileError(
             f"{source}: head dimension {config.head_dim} is not supported;"
             f" it must be even and at most {MAX_HEAD_DIM}"
-        )
-    factors = config.rope_factors
-    if factors is not None and (
-        len(factors) != config.head_dim // 2
-        or not all(math.isfinite(factor) and factor > 0 for factor in factors)
-    ):
-        raise ModelFileError(
-            f"{source}: {len(factors)} RoPE factors; {config.head_dim // 2} positive finite"
-            " numbers are needed, half the head dimension"
         )
     return config
 

@@ -19,6 +19,7 @@ DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1024
 MAX_ARRAY_DEPTH = 2
+WINDOW_BYTES = 8 << 20
 
 STRING, ARRAY = 8, 9
 # Value type id to struct and array codes; both are little-endian on every machine we run on.
@@ -168,28 +169,26 @@ class _Reader:
 
     def strings(self, key: str, count: int) -> list[str]:
         # The one hot loop: vocabularies have up to a few hundred thousand entries, merges as many.
+        # Slicing a copy is twice as fast as slicing the map; the copy is taken window by window.
         texts: list[str] = []
-        append, view, length_at = texts.append, self.view, struct.Struct("<Q").unpack_from
-        position, size = self.position, self.size
-        try:
-            for _ in range(count):
-                start = position + 8
-                position = start + length_at(view, position)[0]
-                if position > size:
-                    break
-                append(str(view[start:position], "utf-8"))
-        except (struct.error, UnicodeDecodeError):
-            position = size + 1
-        if position > size:
-            self.strings_error(key, len(texts))
-        self.position = position
+        append, length_at = texts.append, struct.Struct("<Q").unpack_from
+        while len(texts) < count:
+            window = bytes(self.view[self.position : self.position + WINDOW_BYTES])
+            end, known, complete = 0, len(texts), len(window)
+            try:
+                for _ in range(count - known):
+                    start = end + 8
+                    stop = start + length_at(window, end)[0]
+                    if stop > complete:
+                        break
+                    append(window[start:stop].decode())
+                    end = stop
+            except (struct.error, UnicodeDecodeError):
+                pass  # the window's end, the file's, or an error that the slow path names
+            self.position += end
+            if len(texts) == known:
+                append(self.string(f"{key}[{known}]"))
         return texts
-
-    def strings_error(self, key: str, index: int) -> NoReturn:
-        for element in range(index):
-            self.string(f"{key}[{element}]")
-        self.string(f"{key}[{index}]")
-        raise AssertionError(f"{key}[{index}] was read twice with different results")
 
     def tensor_table(self, count: int, metadata: dict[str, Any]) -> dict[str, GgufTensor]:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)

@@ -23,7 +23,7 @@ from lanewise.loading.checkpoint import (
 )
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.json_files import Fields
-from lanewise.loading.rope import simplify, uniform_factors
+from lanewise.loading.rope import checked_factors, uniform_factors
 
 ROPE_FACTORS = "rope_freqs.weight"
 
@@ -127,4 +127,5 @@ def read_rope_factors(
             f" is {linear}; F32 and 1 are needed"
         )
     data = gguf.file.view[tensor.start : tensor.start + tensor.n_bytes]
-    return simplify(struct.unpack(f"<{prod(tensor.shape)}f", data))
+    factors = struct.unpack(f"<{prod(tensor.shape)}f", data)
+    return checked_factors(factors, head_dim, f"{gguf.path}: {ROPE_FACTORS}")

@@ -61,6 +61,18 @@ def uniform_factors(factor: float, head_dim: int) -> tuple[float, ...] | None:
     return simplify((round_to_f32(factor),) * (head_dim // 2))
 
 
+def checked_factors(
+    factors: tuple[float, ...], head_dim: int, source: str
+) -> tuple[float, ...] | None:
+    """Return divisors that a file stores, if there are enough and they can divide."""
+    if len(factors) != head_dim // 2 or not all(0 < factor < math.inf for factor in factors):
+        raise ModelFileError(
+            f"{source}: {len(factors)} RoPE factors; {head_dim // 2} positive finite numbers are"
+            " needed, half the head dimension"
+        )
+    return simplify(factors)
+
+
 def simplify(factors: tuple[float, ...]) -> tuple[float, ...] | None:
     """Return None for divisors that divide by 1."""
     return None if all(factor == 1.0 for factor in factors) else factors

@@ -1,6 +1,7 @@
 """The only Python that sees a pointer: the native library's models and sessions as classes."""
 
 from lanewise.runtime.cpu import (
+    ISA_LEVELS,
     KernelInfo,
     Limits,
     best_isa,
@@ -9,6 +10,7 @@ from lanewise.runtime.cpu import (
     kernels,
     measure_limits,
     numerics_version,
+    usable_levels,
 )
 from lanewise.runtime.library import LibraryMissingError, NativeError
 from lanewise.runtime.model import Model, ModelInfo
@@ -16,6 +18,7 @@ from lanewise.runtime.session import BLOCK_TOKENS, Batch, Counters, Sampled, Sam
 
 __all__ = [
     "BLOCK_TOKENS",
+    "ISA_LEVELS",
     "Batch",
     "Counters",
     "KernelInfo",
@@ -33,4 +36,5 @@ __all__ = [
     "kernels",
     "measure_limits",
     "numerics_version",
+    "usable_levels",
 ]

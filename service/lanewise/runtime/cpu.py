@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from lanewise.runtime.library import native
+from lanewise.runtime.library import NativeError, native
+
+ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,18 @@ def check_isa(isa: str) -> None:
     """Raise NativeError unless this CPU can run the level ``isa``."""
     clib = native()
     clib.check(clib.lib.lw_cpu_check(isa.encode()))
+
+
+def usable_levels() -> list[str]:
+    """The levels that this CPU and this build of the library can run, scalar first."""
+    usable = []
+    for isa in ISA_LEVELS:
+        try:
+            check_isa(isa)
+        except NativeError:
+            continue
+        usable.append(isa)
+    return usable
 
 
 def kernels() -> list[KernelInfo]:

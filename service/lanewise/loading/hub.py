@@ -1,0 +1,119 @@
+"""Finds the model that a command names: the bundled one, a path, or a repository on the hub."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import resources
+from pathlib import Path
+
+from lanewise.loading.checkpoint import ModelFileError
+
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(.+))?")
+ACCEPTED = "a GGUF file, a Hugging Face directory, org/name or org/name:file.gguf"
+
+# What serving needs; consolidated and original weights are second copies in other formats.
+NEEDED = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "*.safetensors",
+    "*.safetensors.index.json",
+]
+NO_TOKEN = "HF_TOKEN is not set or not allowed"
+NOT_NEEDED = ["consolidated*", "*/*.safetensors", "original/*"]
+
+
+def resolve_model(argument: str | None) -> Path:
+    """Return the path of the model a command names, fetching it from the hub if need be.
+
+    None is the bundled model. Raises ModelFileError when there is nothing of that name.
+    """
+    if argument is None:
+        return bundled_model()
+    if not argument:
+        raise ModelFileError(f"the model's name is empty; accepted are {ACCEPTED}")
+    path = Path(argument).expanduser()
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{argument!r}: cannot be read: {error}") from error
+    if exists:
+        return path
+    match = HUB_ID.fullmatch(argument)
+    if match is None or (argument.endswith((".gguf", ".safetensors")) and match[2] is None):
+        raise ModelFileError(f"{argument}: no such file or directory; accepted are {ACCEPTED}")
+    repository, file = match[1], match[2]
+    if file is not None and not file.endswith(".gguf"):
+        raise ModelFileError(
+            f"{argument}: {file!r} is not a GGUF file; after the colon the name of a .gguf file"
+            " in the repository is needed"
+        )
+    return fetch(repository, file)
+
+
+def bundled_model() -> Path:
+    """Return the small model that comes with the package."""
+    folder = Path(str(resources.files("lanewise") / "demo"))
+    found = sorted(folder.glob("*.gguf"))
+    if not found:
+        raise ModelFileError(f"{folder}: this installation has no bundled model; give {ACCEPTED}")
+    return found[0]
+
+
+def fetch(repository: str, file: str | None) -> Path:
+    """Return the local copy of a repository, or of one of its files, downloading what is missing.
+
+    HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME are the hub library's own settings.
+    """
+    # Imported here because the library reads its environment, and takes a while, when imported.
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        if file is not None:
+            return Path(huggingface_hub.hf_hub_download(repository, file))
+        path = Path(
+            huggingface_hub.snapshot_download(
+                repository, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED
+            )
+        )
+    except errors.GatedRepoError as error:
+        raise _failure(
+            repository, "access must first be granted on the hub, and HF_TOKEN be set", error
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        reason = f"no such repository at {constants.ENDPOINT}, or it is private and {NO_TOKEN}"
+        raise _failure(repository, reason, error) from error
+    except errors.RemoteEntryNotFoundError as error:
+        raise _failure(repository, f"the repository has no file {file!r}", error) from error
+    except errors.LocalEntryNotFoundError as error:
+        reason = (
+            "HF_HUB_OFFLINE is set and the files are not in the local cache"
+            if constants.HF_HUB_OFFLINE
+            else f"{constants.ENDPOINT} cannot be reached and the files are not in the local cache"
+        )
+        raise _failure(repository, reason, error) from error
+    except Exception as error:  # the library's HTTP errors, a full disk, an invalid name
+        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
+            reason = f"{constants.ENDPOINT} refuses access: {NO_TOKEN}"
+            raise _failure(repository, reason, error) from error
+        raise _failure(repository, f"cannot be fetched from {constants.ENDPOINT}", error) from error
+    if not (path / "config.json").is_file():
+        raise ModelFileError(
+            f"{repository}: the repository has no config.json; for a repository of GGUF files give"
+            f" {repository}:file.gguf"
+        )
+    return path
+
+
+def _failure(repository: str, reason: str, error: Exception) -> ModelFileError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = f" ({lines[0][:200]})" if lines else ""
+    return ModelFileError(f"{repository}: {reason}{detail}")
