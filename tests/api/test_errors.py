@@ -1,3 +1,5 @@
+"""Whatever is wrong with a request, the answer is an error object that names it."""
+
 import json
 
 import openai

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from toy_server import CONFIG, toy_server
 
 from lanewise.api.state import Phase
+from toy_server import CONFIG, toy_server
 
 OK = {"prompt": "abc", "max_tokens": 2}
 ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}

@@ -1,3 +1,5 @@
+"""Blocks are free or used, never both."""
+
 import pytest
 
 from lanewise.engine.block_pool import BlockPool, OutOfBlocksError, blocks_for

@@ -1,14 +1,16 @@
+"""The engine with a toy model: same answers in any company, nothing lost, nothing leaked."""
+
 import asyncio
 import threading
 from dataclasses import replace
 
 import pytest
-from toy_server import CONFIG, make_engine
 
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
 from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
+from toy_server import CONFIG, make_engine
 
 
 @pytest.fixture

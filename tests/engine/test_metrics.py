@@ -1,3 +1,5 @@
+"""Buckets of the histograms."""
+
 from lanewise.engine.metrics import STEP_TOKEN_BUCKETS, size_buckets
 
 
