@@ -1,3 +1,5 @@
+"""The command line: settings reach their command, errors are one line."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Threads, memory and KV size from file trees of hosts and containers."""
+
 import pytest
 
 from lanewise.host import (

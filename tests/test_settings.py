@@ -1,3 +1,5 @@
+"""Settings from flags, environment variables and the YAML file."""
+
 import argparse
 import dataclasses
 

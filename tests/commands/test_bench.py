@@ -1,3 +1,5 @@
+"""The benchmark command: shares of the limits, shape of the report, order of the steps."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The doctor command: its report as JSON and as text."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The perplexity command against its definition, whatever the chunks and batches."""
+
 import hashlib
 import itertools
 import json

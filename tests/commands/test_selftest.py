@@ -1,3 +1,5 @@
+"""The self-test: its random models, and which levels it compares."""
+
 import numpy as np
 import pytest
 

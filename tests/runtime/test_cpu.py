@@ -1,3 +1,5 @@
+"""What the library says about the CPU, as Python values."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""Opening the library: the header as cffi definition, versions, missing files."""
+
 import re
 from pathlib import Path
 

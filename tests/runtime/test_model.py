@@ -1,3 +1,5 @@
+"""Loading a checkpoint, against a library of Python functions."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""Steps and sampling, against a library of Python functions."""
+
 import gc
 
 import numpy as np
