@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -69,6 +71,23 @@ def test_control_tokens_are_never_merged_from_text() -> None:
 def test_decode_undoes_encode(tokenizer: Tokenizer, text: str, parse_special: bool) -> None:
     ids = tokenizer.encode(text, add_bos=True, parse_special=parse_special)
     assert tokenizer.decode(ids) == text.encode("utf-8", "replace").decode()
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    done = Event()
+
+    def encode() -> None:
+        BYTES.encode("hello world, wherever " * 60_000, add_bos=False, parse_special=True)
+        done.set()
+
+    thread = Thread(target=encode)
+    start = time.monotonic()
+    thread.start()
+    ticks = 0
+    while not done.wait(0.001):
+        ticks += 1
+    thread.join()
+    assert ticks > 20 * (time.monotonic() - start)
 
 
 @BOTH
