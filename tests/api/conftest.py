@@ -1,4 +1,7 @@
+"""A server around the toy model, one for each test module."""
+
 import pytest
+
 from toy_server import RunningServer, toy_server
 
 

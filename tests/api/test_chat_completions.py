@@ -1,3 +1,5 @@
+"""Chat through the openai SDK and raw requests."""
+
 import json
 import math
 

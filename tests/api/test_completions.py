@@ -1,3 +1,5 @@
+"""Completions through the openai SDK and raw requests."""
+
 import json
 
 import openai

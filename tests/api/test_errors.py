@@ -1,3 +1,5 @@
+"""Whatever is wrong with a request, the answer is an error object that names it."""
+
 import json
 
 import openai
@@ -104,8 +106,12 @@ def test_too_long_for_the_context(client):
     error = error_of(client.post(COMPLETIONS, json=OK | {"max_tokens": 600}), 400)
     assert error["code"] == "context_length_exceeded"
     assert error["message"] == "prompt has 4 tokens and max_tokens is 600; the context holds 512"
-    with_long_prompt = client.post(COMPLETIONS, json=OK | {"prompt": "word " * 300_000})
+    with_long_prompt = client.post(COMPLETIONS, json=OK | {"prompt": "word " * 1000})
     assert error_of(with_long_prompt, 400)["code"] == "context_length_exceeded"
+    huge = client.post(COMPLETIONS, json=OK | {"prompt": "word " * 1_000_000})
+    assert error_of(huge, 400)["message"] == (
+        "prompt: 5000000 characters are too long; the context holds 512 tokens"
+    )
 
 
 def test_ten_megabytes_are_refused_while_they_arrive(client):

@@ -1,3 +1,5 @@
+"""Scheduling without a model: budgets, order, preemption, and no sequence forgotten."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

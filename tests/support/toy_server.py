@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import httpx
 import uvicorn
-from toy import ToyRunner
-from toy_tokenizer import toy_tokenizer
 
 from lanewise.api.app import create_app
 from lanewise.api.state import ServerState
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
+from toy import ToyRunner
+from toy_tokenizer import toy_tokenizer
 
 CONFIG = EngineConfig(
     n_blocks=64,

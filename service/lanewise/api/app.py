@@ -107,11 +107,11 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
         return await chat_completions.create_chat_completion(request, state)
 
     @post("/tokenize", TokenizeRequest, "Text or messages to token ids")
-    async def tokenize_text(request: Request) -> dict[str, Any]:
+    async def tokenize_text(request: Request) -> Response:
         return await tokenize.tokenize(request, state)
 
     @post("/detokenize", DetokenizeRequest, "Token ids to text")
-    async def detokenize_ids(request: Request) -> dict[str, Any]:
+    async def detokenize_ids(request: Request) -> Response:
         return await tokenize.detokenize(request, state)
 
 

@@ -8,7 +8,14 @@ from starlette.responses import Response
 
 from lanewise.api.body import read_request
 from lanewise.api.errors import BadRequestError
-from lanewise.api.generation import Answer, Piece, check_length, make_requests, sampling_params
+from lanewise.api.generation import (
+    Answer,
+    Piece,
+    check_length,
+    check_size,
+    make_requests,
+    sampling_params,
+)
 from lanewise.api.logprobs import ChatLogprobs, TokenNames
 from lanewise.api.reply import Reply, dumps
 from lanewise.api.schemas import ChatCompletionRequest, Message
@@ -64,6 +71,7 @@ async def encode_chat(
             param="chat_template_kwargs",
         )
     size = sum(len(message["content"]) for message in conversation)
+    check_size(size, state.max_model_len, "messages")
     try:
         return await state.off_loop(
             size,

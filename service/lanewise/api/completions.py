@@ -14,6 +14,7 @@ from lanewise.api.generation import (
     Piece,
     check_ids,
     check_length,
+    check_size,
     make_requests,
     sampling_params,
 )
@@ -69,6 +70,7 @@ async def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prom
 
 
 async def _encode(text: str, body: CompletionRequest, state: ServerState) -> Prompt:
+    check_size(len(text), state.max_model_len, "prompt")
     ids = await state.off_loop(
         len(text),
         lambda: state.tokenizer.encode(text, add_bos=body.add_special_tokens, parse_special=True),

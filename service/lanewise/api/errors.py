@@ -74,13 +74,6 @@ class ContextLengthExceededError(BadRequestError):
 
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt: int, max_tokens: int, limit: int, param: str) -> None:
-        super().__init__(
-            f"prompt has {n_prompt} tokens and max_tokens is {max_tokens}; "
-            f"the context holds {limit}",
-            param=param,
-        )
-
 
 class InvalidApiKeyError(ApiError):
     """No key, or a wrong one."""

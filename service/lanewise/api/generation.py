@@ -21,6 +21,8 @@ from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullErr
 from lanewise.text.detokenizer import StopMatcher, StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 
+# More than the tokens of any vocabulary have on average, whatever the text.
+MOST_CHARACTERS = 256
 SEED_MASK = (1 << 64) - 1
 
 
@@ -80,7 +82,20 @@ def check_length(n_prompt: int, max_tokens: int, limit: int, param: str) -> None
     if n_prompt == 0:
         raise BadRequestError(f"{param}: the prompt has no tokens", param=param)
     if n_prompt + max_tokens > limit:
-        raise ContextLengthExceededError(n_prompt, max_tokens, limit, param)
+        raise ContextLengthExceededError(
+            f"prompt has {n_prompt} tokens and max_tokens is {max_tokens}; "
+            f"the context holds {limit}",
+            param=param,
+        )
+
+
+def check_size(n_characters: int, limit: int, param: str) -> None:
+    """Refuse a prompt that is certain to be too long before spending seconds on its tokens."""
+    if n_characters > limit * MOST_CHARACTERS:
+        raise ContextLengthExceededError(
+            f"{param}: {n_characters} characters are too long; the context holds {limit} tokens",
+            param=param,
+        )
 
 
 def make_requests(

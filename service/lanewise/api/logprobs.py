@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from lanewise.runtime import Sampled
+from lanewise.engine.stream import Sampled
 from lanewise.text.tokenizer import Tokenizer
 
 # JSON has no minus infinity; OpenAI writes this for a token that cannot come.

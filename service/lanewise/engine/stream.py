@@ -7,6 +7,16 @@ from typing import Self
 
 from lanewise.runtime import Sampled
 
+# Sampled is part of what a stream yields: whoever reads one needs not know the runtime.
+__all__ = [
+    "EngineError",
+    "EngineStoppedError",
+    "QueueFullError",
+    "RequestStream",
+    "Sampled",
+    "TokenOutput",
+]
+
 
 class EngineError(Exception):
     """The engine could not finish a request; the message is fit for its client."""
