@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from loadtests.__main__ import main as loadtest
 from serving import free_port, lanewise_server, running, wait_for
 

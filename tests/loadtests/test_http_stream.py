@@ -5,6 +5,7 @@ import contextlib
 import json
 
 import pytest
+
 from loadtests.http_stream import ChunkedBody, Stream, StreamError, Target, post_stream
 
 

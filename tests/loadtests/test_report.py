@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+
 from loadtests.http_stream import Stream
 from loadtests.report import Times, percentile, print_table, summarize
 from loadtests.scenario import Run

@@ -9,7 +9,11 @@
 
 #include "kernels/half.h"
 
+#if defined(LW_ISA_scalar)
+#define LW_INLINE static inline  // forced, its loops of sixteen would take minutes to compile
+#else
 #define LW_INLINE static inline __attribute__((always_inline))
+#endif
 
 #if defined(LW_ISA_avx512vnni)
 #include "kernels/lanes_avx512.h"

@@ -36,10 +36,13 @@ _Bool lw_quantize_q4_block(const float* x, uint8_t* block) {
     return 1;
 }
 
+// To the nearest integer, halves away from zero. In double the sum is exact.
+static int nearest(float x) { return (int)((double)x + (x < 0 ? -0.5 : 0.5)); }
+
 _Bool lw_quantize_q8_block(const float* x, uint8_t* block) {
     const float scale = fabsf(extreme(x)) / 127.0f;
     if (!store_scale(scale, block)) return 0;
     const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-    for (int j = 0; j < BLOCK; ++j) block[2 + j] = (uint8_t)(int8_t)roundf(x[j] * inverse);
+    for (int j = 0; j < BLOCK; ++j) block[2 + j] = (uint8_t)(int8_t)nearest(x[j] * inverse);
     return 1;
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from threading import Lock
+from itertools import groupby
 from typing import Any
 
 import tokenizers
-from tokenizers import pre_tokenizers
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.backend import Backend
@@ -16,6 +16,10 @@ from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.control_tokens import choose_mark, control_tokens, remove_mark
 from lanewise.text.gguf_tokenizer import SPACE, gguf_backend
 from lanewise.text.hf_tokenizer import hf_backend
+
+# One prompt at a time gains nothing from the library's own threads, which would take cores from the
+# model's.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
@@ -33,9 +37,8 @@ class Tokenizer:
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self._control = control_tokens(added, self._special_ids)
         self._token_bytes: dict[int, bytes] = {}
-        self._lock = Lock()
-        self._plain: tokenizers.Tokenizer | None = None
-        self._continuing: tokenizers.Tokenizer | None = None
+        self._plain = _plain_copy(self._tokenizer)
+        self._continuing = _continuing_copy(self._plain)
 
         ids = set(self._tokenizer.get_vocab(with_added_tokens=True).values())
         self.vocab_size = max(ids, default=-1) + 1
@@ -69,7 +72,7 @@ class Tokenizer:
         With ``add_bos`` the text starts with BOS if the model's texts do. With ``parse_special``
         the names of control tokens become those tokens; without, they are text.
         """
-        tokenizer = self._tokenizer if parse_special else self._plain_tokenizer()
+        tokenizer = self._tokenizer if parse_special else self._plain
         ids = _encode(tokenizer, text)
         if add_bos and self.adds_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
@@ -107,13 +110,13 @@ class Tokenizer:
         if unmarked == text:
             return _encode(self._tokenizer, text)
         ids: list[int] = []
-        tokenizer = self._plain_tokenizer()
+        tokenizer = self._plain
         for part in self._control.split(text):
             if isinstance(part, int):
                 ids.append(part)
             elif between := remove_mark(part, mark):
                 ids += _encode(tokenizer, between)
-            tokenizer = self._continuing_tokenizer()
+            tokenizer = self._continuing
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -155,38 +158,13 @@ class Tokenizer:
                 return text.encode()
         return text.replace(SPACE, " ").encode()
 
-    def _plain_tokenizer(self) -> tokenizers.Tokenizer:
-        """Return a tokenizer that treats control tokens as text."""
-        with self._lock:
-            if self._plain is None:
-                self._plain = _copy(self._tokenizer)
-                self._plain.encode_special_tokens = True
-            return self._plain
-
-    def _continuing_tokenizer(self) -> tokenizers.Tokenizer:
-        """Return a plain tokenizer for text inside a prompt, which gets no leading space.
-
-        Only the pre-tokenizer's "first" rule depends on it: other rules add a space after every
-        control token, or never.
-        """
-        plain = self._plain_tokenizer()
-        with self._lock:
-            if self._continuing is None:
-                self._continuing = plain
-                first = '"prepend_scheme":"first"'
-                state = json.loads(plain.to_str()) if _has_first_rule(plain) else None
-                if state is not None:
-                    text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
-                    text = text.replace(first, '"prepend_scheme":"never"')
-                    self._continuing = tokenizers.Tokenizer.from_str(text)
-                    self._continuing.encode_special_tokens = True
-            return self._continuing
-
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
     # Lone surrogates, which JSON can carry, have no UTF-8 form.
     clean = text.encode("utf-8", "replace").decode("utf-8") if _has_surrogate(text) else text
-    return list(tokenizer.encode(clean, add_special_tokens=False).ids)
+    # The batch call lets other threads run meanwhile, which the call for one text does not; a
+    # prompt of megabytes takes seconds.
+    return list(tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids)
 
 
 def _has_surrogate(text: str) -> bool:
@@ -197,15 +175,37 @@ def _has_surrogate(text: str) -> bool:
     return False
 
 
-def _copy(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_str(tokenizer.to_str())
+def _plain_copy(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a copy, sharing the vocabulary, that treats control tokens as text."""
+    copy = tokenizers.Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        copy.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        copy.pre_tokenizer = tokenizer.pre_tokenizer
+    added = tokenizer.get_added_tokens_decoder()
+    in_order = [token for _, token in sorted(added.items())]
+    for special, tokens in groupby(in_order, lambda token: bool(token.special)):
+        (copy.add_special_tokens if special else copy.add_tokens)(list(tokens))
+    if copy.get_added_tokens_decoder().keys() != added.keys():  # ids with gaps between them
+        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = True
+    return copy
 
 
-def _has_first_rule(tokenizer: tokenizers.Tokenizer) -> bool:
-    pre = tokenizer.pre_tokenizer
-    return isinstance(pre, pre_tokenizers.Metaspace | pre_tokenizers.Sequence) and (
-        b"first" in pre.__getstate__()
-    )
+def _continuing_copy(plain: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a plain tokenizer for text inside a prompt, which gets no leading space.
+
+    Only the pre-tokenizer's "first" rule depends on it: other rules add a space after every control
+    token, or never.
+    """
+    pre = plain.pre_tokenizer
+    if pre is None or b'"first"' not in pre.__getstate__():
+        return plain
+    state = json.dumps(json.loads(plain.to_str()), separators=(",", ":"), ensure_ascii=False)
+    state = state.replace('"prepend_scheme":"first"', '"prepend_scheme":"never"')
+    copy = tokenizers.Tokenizer.from_str(state)
+    copy.encode_special_tokens = True
+    return copy
 
 
 def _byte_of_char() -> dict[str, int]:

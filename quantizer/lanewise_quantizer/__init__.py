@@ -1,0 +1,1 @@
+"""Weight formats of Lanewise in numpy: the second implementation of quantizer/FORMAT.md."""

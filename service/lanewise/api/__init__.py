@@ -1,0 +1,1 @@
+"""The OpenAI HTTP API: schemas, text and streaming around the engine."""

@@ -1,0 +1,72 @@
+"""Reads a request's body: bounded while it arrives, UTF-8, JSON, and what the schema says."""
+
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect
+
+from lanewise.api.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    ModelNotFoundError,
+    from_validation,
+)
+from lanewise.api.schemas import Strict
+from lanewise.api.state import ServerState
+
+M = TypeVar("M", bound=Strict)
+
+
+async def read_request(request: Request, state: ServerState, schema: type[M]) -> M:
+    """The checked body of a request that names the served model or none."""
+    body = await _read_bytes(request, state.max_body_bytes)
+    parsed = await state.off_loop(len(body), lambda: parse(body, schema))
+    name = getattr(parsed, "model", None)
+    if name not in (None, "", state.model_name):
+        raise ModelNotFoundError(
+            f"the model {name!r} is not here; this server has {state.model_name!r}", param="model"
+        )
+    return parsed
+
+
+async def _read_bytes(request: Request, limit: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit:
+        raise _too_large(int(announced), limit)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(size, limit)
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise BadRequestError("the client left before the body was complete") from None
+    return b"".join(chunks)
+
+
+def _too_large(size: int, limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the body has {size} bytes or more; this server reads {limit}")
+
+
+def parse(body: bytes, schema: type[M]) -> M:
+    """The body as the schema's object, or a BadRequestError that says what is wrong."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequestError(
+            f"the body is not UTF-8: byte 0x{body[error.start]:02x} at offset {error.start}"
+        ) from None
+    try:
+        data = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from None
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise from_validation(error) from None
+    except RecursionError:
+        raise BadRequestError("the body is nested too deeply") from None

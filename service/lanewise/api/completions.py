@@ -1,0 +1,132 @@
+"""``POST /v1/completions``: prompts as text or token ids, with OpenAI's older log-probabilities."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from lanewise.api.body import read_request
+from lanewise.api.errors import BadRequestError
+from lanewise.api.generation import (
+    Answer,
+    Piece,
+    check_ids,
+    check_length,
+    check_size,
+    make_requests,
+    sampling_params,
+)
+from lanewise.api.logprobs import LegacyLogprobs, TokenNames
+from lanewise.api.reply import Reply, dumps
+from lanewise.api.schemas import CompletionRequest
+from lanewise.api.sse import respond
+from lanewise.api.state import ServerState
+from lanewise.text.detokenizer import StreamDecoder
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the model sees it and, when it was given so, as text."""
+
+    ids: list[int]
+    text: str | None = None
+
+
+async def create_completion(request: Request, state: ServerState) -> Response:
+    """Answer one or more prompts."""
+    body = await read_request(request, state, CompletionRequest)
+    prompts = await read_prompts(body, state)
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    for prompt in prompts:
+        check_length(len(prompt.ids), max_tokens, state.max_model_len, "prompt")
+    prompt_logprobs = body.logprobs if body.echo else None
+    params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
+    ids = [prompt.ids for prompt in prompts]
+    requests = make_requests(ids, params, body.n, state.engine, "prompt")
+    return await respond(request, state, requests, CompletionReply(body, prompts, state))
+
+
+async def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prompt]:
+    """The prompts in one form, whichever of the four they came in."""
+    given = body.prompt
+    if isinstance(given, str):
+        given = [given]
+    elif not given:
+        raise BadRequestError("prompt: the list is empty", param="prompt")
+    elif isinstance(given[0], int):
+        given = [given]  # a list of token ids is one prompt
+    prompts: list[Prompt] = []
+    for item in given:
+        if isinstance(item, str):
+            prompts.append(await _encode(item, body, state))
+        elif isinstance(item, list):
+            check_ids(item, state.tokenizer.vocab_size, "prompt")
+            prompts.append(Prompt(item))
+    return prompts
+
+
+async def _encode(text: str, body: CompletionRequest, state: ServerState) -> Prompt:
+    check_size(len(text), state.max_model_len, "prompt")
+    ids = await state.off_loop(
+        len(text),
+        lambda: state.tokenizer.encode(text, add_bos=body.add_special_tokens, parse_special=True),
+    )
+    return Prompt(ids, text)
+
+
+class CompletionReply(Reply[LegacyLogprobs]):
+    """Prompt text first when it is to be echoed, then the answer's."""
+
+    id_prefix = "cmpl-"
+    whole_object = "text_completion"
+    event_object = "text_completion"
+
+    def __init__(
+        self, body: CompletionRequest, prompts: Sequence[Prompt], state: ServerState
+    ) -> None:
+        super().__init__(body, [prompt.ids for prompt in prompts], state, continues=True)
+        self._body = body
+        self._prompts = prompts
+        self._tokenizer = state.tokenizer
+        self._names = TokenNames(state.tokenizer)
+        self._offsets = [0 for _ in self.answers]
+
+    def express(self, answer: Answer, piece: Piece) -> tuple[str, LegacyLogprobs | None]:
+        """Text with the echoed prompt before the first token's."""
+        logprobs = None if self._body.logprobs is None else LegacyLogprobs()
+        echo = ""
+        if self._body.echo and len(answer.token_ids) <= 1:
+            echo = self._echo(answer, piece, logprobs)
+            self._offsets[answer.index] = len(echo)
+        sampled = piece.output.sampled
+        if logprobs is not None and sampled is not None:
+            logprobs.add(self._names, sampled.token, sampled, self._offsets[answer.index])
+        self._offsets[answer.index] += len(piece.text)
+        return echo + piece.text, logprobs
+
+    def whole_choice(self, text: str) -> dict[str, Any]:
+        """The text."""
+        return {"text": text}
+
+    def event_choice(self, text: str) -> str:
+        """The text."""
+        return f'"text":{dumps(text)}'
+
+    def _echo(self, answer: Answer, piece: Piece, logprobs: LegacyLogprobs | None) -> str:
+        prompt = self._prompts[answer.index // self._body.n]
+        skip = self._body.skip_special_tokens
+        text = prompt.text
+        if text is None:
+            text = self._tokenizer.decode(prompt.ids, skip_special=skip)
+        if logprobs is not None:
+            decoder = StreamDecoder(self._tokenizer, skip_special=skip)
+            offset = 0
+            scores = [None, *piece.output.prompt_scores]
+            for token, score in zip(prompt.ids, scores, strict=True):
+                logprobs.add(self._names, token, score, min(offset, len(text)))
+                offset += len(decoder.push(token))
+        return text

@@ -1,0 +1,189 @@
+"""Errors as OpenAI clients expect them: one object with message, type, param and code.
+
+ApiError
+ ├─ BadRequestError             400, param names the field
+ ├─ ContextLengthExceededError  400 context_length_exceeded
+ ├─ InvalidApiKeyError          401 invalid_api_key
+ ├─ ModelNotFoundError          404 model_not_found
+ ├─ BodyTooLargeError           413 request_too_large
+ ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
+ ├─ InternalError               500 internal_error
+ └─ UnavailableError            503 service_unavailable, with Retry-After
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+
+class ApiError(Exception):
+    """An error with everything its HTTP answer needs."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or self.code
+        self.headers = headers
+
+    def body(self) -> dict[str, Any]:
+        """The error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        """The error as an HTTP answer."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+    def event(self) -> bytes:
+        """The error as an event of a stream that has already begun."""
+        return b"data: " + json.dumps(self.body(), ensure_ascii=False).encode() + b"\n\n"
+
+
+class BadRequestError(ApiError):
+    """A field has a value that cannot be used."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceededError(BadRequestError):
+    """Prompt and answer are longer than the context."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidApiKeyError(ApiError):
+    """No key, or a wrong one."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class ModelNotFoundError(ApiError):
+    """Another model is asked for than the one that is served."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class BodyTooLargeError(ApiError):
+    """The request body is larger than the server reads."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class RateLimitExceededError(ApiError):
+    """The queue is full."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class InternalError(ApiError):
+    """The model failed; the request is not at fault."""
+
+    code = "internal_error"
+
+
+class UnavailableError(ApiError):
+    """The server is shutting down or not ready."""
+
+    status = 503
+    type = "service_unavailable_error"
+    code = "service_unavailable"
+
+
+def from_validation(error: ValidationError) -> BadRequestError:
+    """The first problem of a request, in words that name the field."""
+    problems = error.errors(include_url=False)
+    # A value that fits no branch of a union gives one problem for each branch; the branch that got
+    # furthest into the value is the one that was meant.
+    first = [problem for problem in problems if problem["loc"][:1] == problems[0]["loc"][:1]]
+    location = max((_location(problem) for problem in first), key=_progress)
+    told = [problem for problem in first if _location(problem) == location]
+    if told[0]["type"] == "refused":
+        return BadRequestError(told[0]["msg"], param=told[0]["ctx"]["param"])
+    param = _path(location)
+    if told[0]["type"] == "missing":
+        return BadRequestError(f"{param} is required", param=param)
+    reasons = dict.fromkeys(_reason(problem["msg"]) for problem in told)
+    message = " or ".join(reasons)
+    if not param:
+        return BadRequestError(message)
+    shown = _shown(told[0]["input"])
+    return BadRequestError(f"{param}: {message}; got {shown}", param=param)
+
+
+def _location(problem: Any) -> tuple[str | int, ...]:
+    """Where in the request, without pydantic's names for the branches of unions."""
+    return tuple(part for part in problem["loc"] if part != "str" and "[" not in str(part))
+
+
+def _progress(location: tuple[str | int, ...]) -> tuple[int, int]:
+    return len(location), max((part for part in location if isinstance(part, int)), default=-1)
+
+
+def _reason(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _path(location: tuple[str | int, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def handle_api_error(_: Request, error: Exception) -> Response:
+    """Answer with an ApiError."""
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+def handle_http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, as error objects too."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        message = f"there is nothing at {request.url.path}"
+    elif error.status_code == 405:
+        message = f"{request.method} is not allowed for {request.url.path}"
+    else:
+        message = str(error.detail)
+    answer = BadRequestError(message, headers=error.headers)
+    answer.status = error.status_code
+    answer.code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    return answer.response()

@@ -1,0 +1,179 @@
+"""From a checked request to the engine's terms, and from drawn tokens back to text."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lanewise.api.errors import (
+    ApiError,
+    BadRequestError,
+    ContextLengthExceededError,
+    InternalError,
+    RateLimitExceededError,
+    UnavailableError,
+)
+from lanewise.api.schemas import GenerationFields
+from lanewise.api.state import ServerState
+from lanewise.engine.engine import Engine
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
+from lanewise.text.detokenizer import StopMatcher, StreamDecoder
+from lanewise.text.tokenizer import Tokenizer
+
+# More than the tokens of any vocabulary have on average, whatever the text.
+MOST_CHARACTERS = 256
+SEED_MASK = (1 << 64) - 1
+
+
+def sampling_params(
+    fields: GenerationFields,
+    state: ServerState,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """What the engine is told about drawing."""
+    n_tokens = state.tokenizer.vocab_size
+    bias = tuple((int(key), value) for key, value in fields.logit_bias.items())
+    check_ids([token for token, _ in bias], n_tokens, "logit_bias")
+    check_ids(fields.allowed_token_ids or (), n_tokens, "allowed_token_ids")
+    check_ids(fields.stop_token_ids, n_tokens, "stop_token_ids")
+    if fields.min_tokens > max_tokens:
+        raise BadRequestError(
+            f"min_tokens: {fields.min_tokens} is more than max_tokens, which is {max_tokens}",
+            param="min_tokens",
+        )
+    eos_ids = frozenset() if fields.ignore_eos else state.tokenizer.eos_ids
+    return SamplingParams(
+        seed=(secrets.randbits(64) if fields.seed is None else fields.seed) & SEED_MASK,
+        max_tokens=max_tokens,
+        min_tokens=fields.min_tokens,
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        top_k=max(fields.top_k, 0),
+        min_p=fields.min_p,
+        repetition_penalty=fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        logit_bias=bias,
+        allowed_token_ids=_unique(fields.allowed_token_ids),
+        stop_token_ids=eos_ids.union(fields.stop_token_ids),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def _unique(ids: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if ids is None else tuple(dict.fromkeys(ids))
+
+
+def check_ids(ids: Sequence[int], n_tokens: int, param: str) -> None:
+    """Raise unless all ids are tokens of the model."""
+    for token in ids:
+        if token >= n_tokens:
+            raise BadRequestError(
+                f"{param}: {token} is not a token; accepted: 0 to {n_tokens - 1}", param=param
+            )
+
+
+def check_length(n_prompt: int, max_tokens: int, limit: int, param: str) -> None:
+    """Raise unless the prompt and its answer fit the context."""
+    if n_prompt == 0:
+        raise BadRequestError(f"{param}: the prompt has no tokens", param=param)
+    if n_prompt + max_tokens > limit:
+        raise ContextLengthExceededError(
+            f"prompt has {n_prompt} tokens and max_tokens is {max_tokens}; "
+            f"the context holds {limit}",
+            param=param,
+        )
+
+
+def check_size(n_characters: int, limit: int, param: str) -> None:
+    """Refuse a prompt that is certain to be too long before spending seconds on its tokens."""
+    if n_characters > limit * MOST_CHARACTERS:
+        raise ContextLengthExceededError(
+            f"{param}: {n_characters} characters are too long; the context holds {limit} tokens",
+            param=param,
+        )
+
+
+def make_requests(
+    prompts: Sequence[Sequence[int]], params: SamplingParams, n: int, engine: Engine, param: str
+) -> list[GenerationRequest]:
+    """``n`` sequences for each prompt, in the order of the answer's choices.
+
+    The number of the choice, not the place in the request, is part of the key of every draw: a
+    prompt's answers do not depend on the prompts beside it.
+    """
+    if len(prompts) * n > engine.largest_request:
+        raise BadRequestError(
+            f"{param}: {len(prompts)} prompts with n = {n} are {len(prompts) * n} sequences; "
+            f"accepted: at most {engine.largest_request} in one request",
+            param=param,
+        )
+    return [GenerationRequest(p, params, choice) for p in prompts for choice in range(n)]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one token adds to an answer; its text may be empty, or belong to tokens before it."""
+
+    output: TokenOutput
+    text: str
+    finish_reason: str | None
+
+
+class Answer:
+    """The text of one sequence as it grows."""
+
+    def __init__(
+        self,
+        index: int,
+        prompt: Sequence[int],
+        fields: GenerationFields,
+        tokenizer: Tokenizer,
+        *,
+        continues: bool,
+    ) -> None:
+        self.index = index
+        self.prompt = prompt
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self._decoder = StreamDecoder(
+            tokenizer, skip_special=fields.skip_special_tokens, continues=continues
+        )
+        self._matcher = StopMatcher(fields.stops, fields.include_stop_str_in_output)
+        self._include_stop = fields.include_stop_str_in_output
+        self._min_tokens = fields.min_tokens
+
+    def push(self, output: TokenOutput) -> Piece:
+        """Take the next output of the engine."""
+        reason = output.finish_reason
+        text = ""
+        if output.sampled is not None:
+            self.token_ids.append(output.sampled.token)
+            if reason != "stop" or self._include_stop:
+                text = self._decoder.push(output.sampled.token)
+        if reason is not None:
+            text += self._decoder.flush()
+        # Stop strings count from the token after the first min_tokens on.
+        if len(self.token_ids) > self._min_tokens:
+            text, found = self._matcher.push(text)
+            if reason is not None and not found:
+                text += self._matcher.flush()
+                found = self._matcher.matched is not None
+            if found:
+                reason = "stop"
+        self.finish_reason = reason
+        return Piece(output, text, reason)
+
+
+def to_api_error(error: EngineError) -> ApiError:
+    """An error of the engine as an HTTP answer."""
+    if isinstance(error, QueueFullError):
+        headers = {"retry-after": str(error.retry_after_s)}
+        return RateLimitExceededError(str(error), headers=headers)
+    if isinstance(error, EngineStoppedError):
+        return UnavailableError(str(error), headers={"retry-after": "1"})
+    return InternalError(str(error))

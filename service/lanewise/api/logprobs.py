@@ -1,0 +1,116 @@
+"""Log-probabilities in the two forms that OpenAI's endpoints give them."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from lanewise.engine.stream import Sampled
+from lanewise.text.tokenizer import Tokenizer
+
+# JSON has no minus infinity; OpenAI writes this for a token that cannot come.
+LOWEST_LOGPROB = -9999.0
+
+
+class Logprobs(Protocol):
+    """Either form; grows while an answer does."""
+
+    def extend(self, other: Self) -> None:
+        """Append what another one holds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of the answer."""
+
+
+class TokenNames:
+    """Tokens as they are written in log-probabilities."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def raw(self, token: int) -> bytes:
+        """The token's bytes; rows that pad the vocabulary have none."""
+        return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
+
+    def name(self, token: int) -> str:
+        """The token as text; bytes that are no text by themselves are spelled out."""
+        raw = self.raw(token)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def finite(logprob: float) -> float:
+    """A log-probability that JSON can hold."""
+    return logprob if math.isfinite(logprob) else LOWEST_LOGPROB
+
+
+@dataclass(slots=True)
+class LegacyLogprobs:
+    """The parallel lists of the completions API."""
+
+    tokens: list[str] = field(default_factory=list)
+    token_logprobs: list[float | None] = field(default_factory=list)
+    top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
+    text_offset: list[int] = field(default_factory=list)
+
+    def add(self, names: TokenNames, token: int, sampled: Sampled | None, offset: int) -> None:
+        """Append one token; the first of a prompt has no probability."""
+        self.tokens.append(names.name(token))
+        self.text_offset.append(offset)
+        if sampled is None:
+            self.token_logprobs.append(None)
+            self.top_logprobs.append(None)
+            return
+        self.token_logprobs.append(finite(sampled.logprob))
+        top: dict[str, float] = {}
+        # Two tokens may have one name; the likelier one, which comes first, keeps it.
+        for other, logprob in [*sampled.top, (token, sampled.logprob)]:
+            top.setdefault(names.name(other), finite(logprob))
+        self.top_logprobs.append(top)
+
+    def extend(self, other: Self) -> None:
+        """Append what another one holds."""
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.top_logprobs += other.top_logprobs
+        self.text_offset += other.text_offset
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of the answer."""
+        return {
+            "tokens": self.tokens,
+            "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "text_offset": self.text_offset,
+        }
+
+
+@dataclass(slots=True)
+class ChatLogprobs:
+    """The list of objects of the chat API."""
+
+    content: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, names: TokenNames, sampled: Sampled) -> None:
+        """Append one token with its alternatives."""
+        top = [self._entry(names, token, logprob) for token, logprob in sampled.top]
+        entry = self._entry(names, sampled.token, sampled.logprob)
+        self.content.append(entry | {"top_logprobs": top})
+
+    def extend(self, other: Self) -> None:
+        """Append what another one holds."""
+        self.content += other.content
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of the answer."""
+        return {"content": self.content, "refusal": None}
+
+    @staticmethod
+    def _entry(names: TokenNames, token: int, logprob: float) -> dict[str, Any]:
+        raw = names.raw(token)
+        return {
+            "token": raw.decode("utf-8", "replace"),
+            "logprob": finite(logprob),
+            "bytes": list(raw),
+        }

@@ -1,0 +1,170 @@
+"""The answer to one HTTP request: in one piece, or as one event for each token."""
+
+import json
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from lanewise.api.generation import Answer, Piece
+from lanewise.api.logprobs import Logprobs
+from lanewise.api.schemas import GenerationFields
+from lanewise.api.state import ServerState
+from lanewise.engine.stream import RequestStream, TokenOutput
+
+L = TypeVar("L", bound=Logprobs)
+
+dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """OpenAI's token counts."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+class Reply(ABC, Generic[L]):
+    """Puts the engine's outputs into the words of one endpoint."""
+
+    id_prefix: str
+    whole_object: str
+    event_object: str
+
+    def __init__(
+        self,
+        fields: GenerationFields,
+        prompts: Sequence[Sequence[int]],
+        state: ServerState,
+        *,
+        continues: bool,
+    ) -> None:
+        self._fields = fields
+        self._state = state
+        self.answers = [
+            Answer(index, prompts[index // fields.n], fields, state.tokenizer, continues=continues)
+            for index in range(len(prompts) * fields.n)
+        ]
+        self._texts: list[list[str]] = [[] for _ in self.answers]
+        self._logprobs: list[L | None] = [None for _ in self.answers]
+        self._n_prompt = sum(map(len, prompts))
+        self._n_output = 0
+        options = fields.stream_options
+        self._with_usage = options is not None and options.include_usage
+        self._running_usage = options is not None and options.continuous_usage_stats
+        self._id = self.id_prefix + secrets.token_hex(12)
+        self._created = int(time.time())
+        # All of an event that stays the same, written once.
+        self._head = f"data: {dumps(self._base(self.event_object))[:-1]},"
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is wanted as events."""
+        return self._fields.stream
+
+    @abstractmethod
+    def express(self, answer: Answer, piece: Piece) -> tuple[str, L | None]:
+        """The text and the log-probabilities that a piece adds."""
+
+    @abstractmethod
+    def whole_choice(self, text: str) -> dict[str, Any]:
+        """The part of a whole choice that holds its text."""
+
+    @abstractmethod
+    def event_choice(self, text: str) -> str:
+        """The part of an event's choice that holds its text, as JSON without braces."""
+
+    def add(self, stream: RequestStream, outputs: Sequence[TokenOutput]) -> None:
+        """Take outputs for the answer in one piece."""
+        for answer, piece in self._pieces(stream, outputs):
+            text, logprobs = self.express(answer, piece)
+            self._texts[answer.index].append(text)
+            so_far = self._logprobs[answer.index]
+            if so_far is not None and logprobs is not None:
+                so_far.extend(logprobs)
+            else:
+                self._logprobs[answer.index] = logprobs
+
+    def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        return {
+            **self._base(self.whole_object),
+            "choices": [self._choice(answer) for answer in self.answers],
+            "usage": usage(self._n_prompt, self._n_output),
+        }
+
+    def first_events(self) -> Iterator[str]:
+        """What comes before the first token."""
+        yield from ()
+
+    def events(self, stream: RequestStream, outputs: Sequence[TokenOutput]) -> Iterator[str]:
+        """One event for each token."""
+        for answer, piece in self._pieces(stream, outputs):
+            text, logprobs = self.express(answer, piece)
+            shown = "null" if logprobs is None else dumps(logprobs.to_json())
+            rest = f',"logprobs":{shown}{self._ids(answer, piece)}'
+            yield self.event(answer.index, self.event_choice(text) + rest, piece.finish_reason)
+
+    def event(self, index: int, content: str, finish_reason: str | None) -> str:
+        """One event with one choice."""
+        reason = "null" if finish_reason is None else f'"{finish_reason}"'
+        choice = f'{{"index":{index},{content},"finish_reason":{reason}}}'
+        return f'{self._head}"choices":[{choice}]{self._usage()}}}\n\n'
+
+    def last_events(self) -> Iterator[str]:
+        """The usage, for those who asked."""
+        if self._with_usage:
+            totals = dumps(usage(self._n_prompt, self._n_output))
+            yield f'{self._head}"choices":[],"usage":{totals}}}\n\n'
+
+    def _pieces(
+        self, stream: RequestStream, outputs: Sequence[TokenOutput]
+    ) -> Iterator[tuple[Answer, Piece]]:
+        for output in outputs:
+            answer = self.answers[output.index]
+            if answer.finish_reason is not None:
+                continue  # drawn while its text had already come to a stop string
+            self._n_output += output.sampled is not None
+            piece = answer.push(output)
+            if piece.finish_reason is not None and output.finish_reason is None:
+                stream.stop(output.index)
+            yield answer, piece
+
+    def _base(self, name: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": name,
+            "created": self._created,
+            "model": self._state.model_name,
+            "system_fingerprint": self._state.fingerprint,
+        }
+
+    def _choice(self, answer: Answer) -> dict[str, Any]:
+        logprobs = self._logprobs[answer.index]
+        choice: dict[str, Any] = {
+            "index": answer.index,
+            **self.whole_choice("".join(self._texts[answer.index])),
+            "logprobs": None if logprobs is None else logprobs.to_json(),
+            "finish_reason": answer.finish_reason,
+        }
+        if self._fields.return_token_ids:
+            choice["prompt_token_ids"] = list(answer.prompt)
+            choice["token_ids"] = answer.token_ids
+        return choice
+
+    def _ids(self, answer: Answer, piece: Piece) -> str:
+        if not self._fields.return_token_ids:
+            return ""
+        sampled = piece.output.sampled
+        text = f',"token_ids":{dumps([] if sampled is None else [sampled.token])}'
+        if len(answer.token_ids) <= 1:
+            text += f',"prompt_token_ids":{dumps(list(answer.prompt))}'
+        return text
+
+    def _usage(self) -> str:
+        if self._running_usage:
+            return f',"usage":{dumps(usage(self._n_prompt, self._n_output))}'
+        return ',"usage":null' if self._with_usage else ""

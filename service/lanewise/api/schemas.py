@@ -1,0 +1,220 @@
+"""What requests may contain: every field we act on, with its range.
+
+A null means the default. Fields that change nothing for us (user, metadata, store …) are ignored;
+fields that would change the answer and that we do not have are refused by name.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class FirstProblemOnly(FailFast):
+    """A list is checked up to its first bad item: nobody reads a million messages about one."""
+
+    __hash__ = object.__hash__  # typing.Union needs it
+
+
+TokenIds = Annotated[list[TokenId], FirstProblemOnly()]
+Strings = Annotated[list[str], FirstProblemOnly()]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+
+NOT_SUPPORTED_NOW = (
+    *("audio", "function_call", "functions", "prediction", "web_search_options"),
+    *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("grammar", "json_schema", "bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
+    *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
+    *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "tools"),
+)
+
+
+def refuse(param: str, reason: str) -> PydanticCustomError:
+    """A problem with one field, found while looking at several."""
+    context = {"param": param, "reason": reason}
+    return PydanticCustomError("refused", "{param}: {reason}", context)
+
+
+class Strict(BaseModel):
+    """Types are not converted: "5" is no number and 1 is no boolean."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nulls_are_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise ValueError("the body must be a JSON object")
+        return {key: value for key, value in data.items() if value is not None}
+
+
+class StreamOptions(Strict):
+    """What a stream contains beside the tokens."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationFields(Strict):
+    """What both endpoints share."""
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=0)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=-1, lt=2**31, description="0 and -1 switch it off.")
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0, le=100)
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
+    allowed_token_ids: TokenIds | None = Field(None, min_length=1)
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    stop: str | Strings = Field(default_factory=list)
+    stop_token_ids: TokenIds = Field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0)
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    refused: ClassVar[tuple[str, ...]] = NOT_SUPPORTED_NOW
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_we_lack(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name in cls.refused:
+                if data.get(name) not in (None, False, "", [], {}, 0):
+                    raise refuse(name, "this field is not supported")
+        return data
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, stop: str | list[str]) -> str | list[str]:
+        if "" in (stop if isinstance(stop, list) else [stop]):
+            raise ValueError("a stop string must not be empty")
+        return stop
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_keys_are_token_ids(cls, bias: dict[str, float]) -> dict[str, float]:
+        for key in bias:
+            if not (key.isascii() and key.isdigit() and len(key) < 10):
+                raise ValueError(f"the key {key[:20]!r} is not a token id")
+        return bias
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise refuse("stream_options", "only allowed with stream: true")
+        return self
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings as a list."""
+        return self.stop if isinstance(self.stop, list) else [self.stop]
+
+
+class CompletionRequest(GenerationFields):
+    """Body of ``POST /v1/completions``."""
+
+    prompt: str | Strings | TokenIds | Annotated[list[TokenIds], FirstProblemOnly()]
+    best_of: int | None = Field(None, ge=0, le=20)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    add_special_tokens: bool = True
+
+    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix", "response_format")
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> Self:
+        if self.best_of not in (None, 0, self.n):
+            raise refuse("best_of", f"{self.best_of} is not supported; accepted: n = {self.n}")
+        return self
+
+
+class TextPart(Strict):
+    """One part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One message of a conversation; other keys are there for the template."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message with its text parts joined, as most templates expect it."""
+        content = self.content
+        if isinstance(content, list):
+            content = "".join(part.text for part in content)
+        # Templates know the older name of the developer's role.
+        role = "system" if self.role == "developer" else self.role
+        return {**(self.model_extra or {}), "role": role, "content": content or ""}
+
+
+class ResponseFormat(Strict):
+    """What the answer must look like; text is what we have."""
+
+    type: Literal["text"]
+
+
+class ChatCompletionRequest(GenerationFields):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=0)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    tool_choice: Literal["none", "auto"] = "none"  # without tools both mean that none is called
+    modalities: list[Literal["text"]] = Field(default_factory=list)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise refuse("top_logprobs", "only allowed with logprobs: true")
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise refuse("continue_final_message", "the last message is not the assistant's")
+        return self
+
+
+class TokenizeRequest(Strict):
+    """Body of ``POST /tokenize``: a prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise refuse("prompt", "either prompt or messages is needed")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    """Body of ``POST /detokenize``."""
+
+    model: str | None = None
+    tokens: TokenIds

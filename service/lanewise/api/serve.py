@@ -1,0 +1,291 @@
+"""``lanewise serve``: puts model, engine and HTTP together, and takes them apart in order."""
+
+import asyncio
+import contextlib
+import gc
+import importlib.metadata
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from lanewise import host
+from lanewise.api.app import create_app
+from lanewise.api.logs import set_up_logging
+from lanewise.api.state import Phase, ServerState
+from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.hub import resolve_model
+from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels
+from lanewise.runtime.model import resolve_kv_type
+from lanewise.settings import Settings, SettingsError
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
+LOGITS_BYTES = 128 << 20
+PROGRESS_LINE_S = 5.0
+LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; the result is the exit status."""
+    set_up_logging(settings.log_level, settings.log_format)
+    _check(settings)
+    # Taken before the model is loaded: who learns after minutes that the port is in use?
+    with _bind(settings.host, settings.port) as listener:
+        threads = settings.threads or host.default_threads().threads
+        limit = host.memory_limit()
+        with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+            tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
+            template = _chat_template(settings.chat_template, tokenizer)
+            with _progress(checkpoint.name) as progress:
+                model = Model.load(
+                    checkpoint,
+                    weights=settings.weights,
+                    isa=settings.isa,
+                    threads=threads,
+                    progress=progress,
+                )
+            with model:
+                engine = _make_engine(settings, model, tokenizer, threads, limit)
+                state = ServerState(
+                    engine=engine,
+                    tokenizer=tokenizer,
+                    model_name=engine.metrics.facts.model_name,
+                    version=_version(),
+                    fingerprint=_fingerprint(model),
+                    chat_template=template,
+                    max_body_bytes=settings.max_body_bytes,
+                    api_keys=settings.api_key,
+                )
+                return _serve(settings, state, listener)
+
+
+def _check(settings: Settings) -> None:
+    if settings.max_seqs > settings.max_step_tokens:
+        raise SettingsError(
+            f"max_seqs is {settings.max_seqs}; "
+            f"accepted: at most max_step_tokens = {settings.max_step_tokens}"
+        )
+
+
+def _bind(name: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(error.errno, f"host {name!r}: {error.strerror}") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
+        raise OSError(error.errno, message) from None
+    return listener
+
+
+def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    if path is None:
+        return tokenizer.chat_template
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return ChatTemplate({"default": text}, tokenizer.special_tokens)
+    except (ChatTemplateError, UnicodeDecodeError) as error:
+        raise SettingsError(f"chat_template: {path}: {error}") from None
+
+
+@contextlib.contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Says how far loading is: a bar on a terminal, a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _progress_lines(name)
+        return
+    columns = (
+        TextColumn("loading {task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _progress_lines(name: str) -> Callable[[int, int], None]:
+    last = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_LINE_S or done == total:
+            last = now
+            logger.info("loading %s: %.0f %% of %s", name, 100 * done / total, _size(total))
+
+    return show
+
+
+def _size(n_bytes: int) -> str:
+    return host.format_size(n_bytes)
+
+
+def _make_engine(
+    settings: Settings,
+    model: Model,
+    tokenizer: Tokenizer,
+    threads: int,
+    limit: host.MemoryLimit,
+) -> Engine:
+    """The engine with its session; the KV cache takes what memory the settings leave it."""
+    context = model.config.context_length
+    asked = settings.max_model_len
+    if asked is not None and asked > context:
+        raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
+    kv_type = resolve_kv_type(settings.kv_type, model.weights)
+    kv = host.choose_kv_blocks(
+        kv_memory=settings.kv_memory,
+        limit=limit,
+        packed_bytes=model.info.packed_bytes,
+        block_bytes=model.kv_block_bytes(kv_type),
+        block_tokens=BLOCK_TOKENS,
+        max_seqs=settings.max_seqs,
+        max_model_len=asked or context,
+    )
+    holds = kv.blocks * BLOCK_TOKENS
+    if asked is not None and asked > holds:
+        raise host.HostError(
+            f"max_model_len is {asked}; the KV cache of {_size(kv.n_bytes)} ({kv.reason}) "
+            f"holds {holds} tokens"
+        )
+    max_model_len = min(asked or context, holds)
+    logger.info(
+        "KV cache: %d blocks of %d tokens, %s (%s); the context holds %d tokens",
+        *(kv.blocks, BLOCK_TOKENS, _size(kv.n_bytes), kv.reason, max_model_len),
+    )
+    rows = LOGITS_BYTES // (4 * model.config.vocab_size)
+    config = EngineConfig(
+        n_blocks=kv.blocks,
+        max_model_len=max_model_len,
+        vocab_size=model.config.vocab_size,
+        unused_ids=tokenizer.unused_ids,
+        max_seqs=settings.max_seqs,
+        max_step_tokens=settings.max_step_tokens,
+        max_step_logits=max(settings.max_seqs, min(rows, settings.max_step_tokens)),
+        max_queued_requests=settings.max_queued_requests,
+    )
+    session = Session(
+        model,
+        threads=threads,
+        blocks=config.n_blocks,
+        max_batch_tokens=config.max_step_tokens,
+        max_batch_logits=config.max_step_logits,
+        kv_type=kv_type,
+    )
+    facts = ModelFacts(
+        model_name=settings.served_model_name or model.name,
+        isa=model.info.isa,
+        threads=threads,
+        weights=model.weights,
+        kernels=",".join(row.symbol for row in kernels() if row.isa == model.info.isa),
+        version=_version(),
+        kv_type=kv_type,
+        n_blocks=config.n_blocks,
+        max_model_len=max_model_len,
+    )
+    return Engine(session, config, Metrics(facts))
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("lanewise")
+    except importlib.metadata.PackageNotFoundError:  # run from the sources
+        return "0"
+
+
+def _fingerprint(model: Model) -> str:
+    """Changes when the same request may get another answer; threads and CPU are no part of it."""
+    return f"lanewise-{_version()}-n{model.info.numerics}-{model.weights}"
+
+
+def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:
+    config = uvicorn.Config(
+        create_app(state, cors_origins=settings.cors_origins),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=LAST_WORDS_S,
+    )
+    address = listener.getsockname()
+    logger.info(
+        "serving %s (%s, %s, %d threads) on http://%s:%d",
+        *(state.model_name, state.engine.metrics.facts.weights, state.engine.metrics.facts.isa),
+        *(state.engine.metrics.facts.threads, settings.host, address[1]),
+    )
+    # What was made so far lives until the end; the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    state.engine.start()
+    try:
+        DrainingServer(config, state, settings.drain_timeout_s).run(sockets=[listener])
+    finally:
+        state.engine.stop()
+        state.text_pool.shutdown(wait=False, cancel_futures=True)
+    return 0
+
+
+class DrainingServer(uvicorn.Server):
+    """After the first signal it is not ready but still listens, until all answers are complete."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, drain_timeout_s: float) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain_timeout_s = drain_timeout_s
+        self._deadline: float | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike the base class, do not raise the signal again at the end: the exit is orderly."""
+        handled = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; a second signal ends at once."""
+        if self._deadline is not None:
+            self._deadline = 0.0
+            return
+        self._state.phase = Phase.DRAINING
+        self._deadline = time.monotonic() + self._drain_timeout_s
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: look whether it is time to go."""
+        if self._deadline is not None and not self.should_exit:
+            engine = self._state.engine
+            engine.stop_accepting()
+            if time.monotonic() >= self._deadline and engine.unfinished:
+                logger.warning("%d sequences have not ended in time", engine.unfinished)
+                await asyncio.to_thread(engine.stop)  # their clients are told why
+            self.should_exit = not engine.unfinished
+        return await super().on_tick(counter)

@@ -1,0 +1,58 @@
+"""What every endpoint needs: the engine, the tokenizer and what the server is called."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from lanewise.engine.engine import Engine
+from lanewise.text.chat_template import ChatTemplate
+from lanewise.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+# Below this many characters tokenizing takes less time than handing it to a thread.
+INLINE_CHARACTERS = 2048
+
+
+class Phase(Enum):
+    """Where the server is in its life."""
+
+    WARMING_UP = "warming up"
+    READY = "ready"
+    DRAINING = "shutting down"
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Shared by all requests; made once."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    model_name: str
+    version: str
+    fingerprint: str  # changes when the same request may give another answer
+    chat_template: ChatTemplate | None
+    max_body_bytes: int = 8 << 20
+    api_keys: tuple[str, ...] = ()
+    created: int = field(default_factory=lambda: int(time.time()))
+    phase: Phase = Phase.WARMING_UP
+    failure: str | None = None  # why the server will never be ready
+    # Two threads: one long prompt must not hold up all others.
+    text_pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
+    )
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self.engine.config.max_model_len
+
+    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """Do work that takes time in proportion to ``size`` without stopping the event loop."""
+        if size <= INLINE_CHARACTERS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.text_pool, work)

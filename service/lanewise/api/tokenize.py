@@ -1,0 +1,68 @@
+"""``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: what evaluation tools ask a server."""
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from lanewise.api.body import read_request
+from lanewise.api.chat_completions import encode_chat
+from lanewise.api.generation import check_ids
+from lanewise.api.reply import dumps
+from lanewise.api.schemas import DetokenizeRequest, TokenizeRequest
+from lanewise.api.state import ServerState
+
+
+async def tokenize(request: Request, state: ServerState) -> Response:
+    """The tokens of a prompt or of a conversation."""
+    body = await read_request(request, state, TokenizeRequest)
+    if body.messages is not None:
+        tokens = await encode_chat(
+            body.messages,
+            state,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=False,
+            variables=body.chat_template_kwargs,
+        )
+    else:
+        text = body.prompt or ""
+        tokens = await state.off_loop(
+            len(text),
+            lambda: state.tokenizer.encode(
+                text, add_bos=body.add_special_tokens, parse_special=True
+            ),
+        )
+    answer = {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens}
+    if body.return_token_strs:
+        answer["token_strs"] = [state.tokenizer.token_text(token) for token in tokens]
+    return await _json(answer, len(tokens), state)
+
+
+async def detokenize(request: Request, state: ServerState) -> Response:
+    """The text of some tokens, control tokens included."""
+    body = await read_request(request, state, DetokenizeRequest)
+    check_ids(body.tokens, state.tokenizer.vocab_size, "tokens")
+    text = await state.off_loop(
+        len(body.tokens), lambda: state.tokenizer.decode(body.tokens, skip_special=False)
+    )
+    return await _json({"prompt": text}, len(text), state)
+
+
+async def _json(answer: dict[str, Any], size: int, state: ServerState) -> Response:
+    """Not FastAPI's own encoder, which looks at each of a million tokens in Python."""
+    body = await state.off_loop(size, lambda: dumps(answer).encode())
+    return Response(body, media_type="application/json")
+
+
+def tokenizer_info(state: ServerState) -> dict[str, Any]:
+    """The special tokens and the chat template."""
+    names = state.tokenizer.special_tokens
+    template = state.chat_template
+    return {
+        "bos_token": names.get("bos_token"),
+        "eos_token": names.get("eos_token"),
+        "pad_token": names.get("pad_token"),
+        "add_bos_token": state.tokenizer.adds_bos,
+        "chat_template": None if template is None else template.source(),
+        "max_model_len": state.max_model_len,
+    }

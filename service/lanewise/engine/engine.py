@@ -1,0 +1,310 @@
+"""The engine: one thread that owns the model and runs schedule → run → complete for ever."""
+
+import asyncio
+import logging
+import math
+import queue
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from collections.abc import Sequence as Items
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.engine.batching import ModelRunner, SequenceResult, run_step
+from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.metrics import Metrics
+from lanewise.engine.sampling import Sampler, allowed_mask
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.stream import (
+    EngineError,
+    EngineStoppedError,
+    QueueFullError,
+    RequestStream,
+    TokenOutput,
+)
+from lanewise.engine.tracking import Job, JobGroup, observe_end, observe_prefill, observe_token
+from lanewise.runtime import BLOCK_TOKENS
+
+logger = logging.getLogger(__name__)
+
+# The engine's thread wants the interpreter back right after each native call; with the default of
+# 5 ms a busy event loop would add that much to every step.
+SWITCH_INTERVAL_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the engine may use."""
+
+    n_blocks: int
+    max_model_len: int
+    vocab_size: int
+    unused_ids: Items[int] = ()  # rows of the vocabulary that are no token; never drawn
+    max_seqs: int = 64
+    max_step_tokens: int = 512
+    max_step_logits: int = 128
+    max_queued_requests: int = 256
+
+    def __post_init__(self) -> None:
+        # The oldest sequence must be able to reach its end alone, or it could never be served.
+        if self.max_model_len > self.n_blocks * BLOCK_TOKENS:
+            raise ValueError(
+                f"max_model_len is {self.max_model_len}; the KV cache holds "
+                f"{self.n_blocks * BLOCK_TOKENS} tokens ({self.n_blocks} blocks)"
+            )
+
+
+class Engine:
+    """Takes requests on event loops, answers them from its own thread."""
+
+    def __init__(self, runner: ModelRunner, config: EngineConfig, metrics: Metrics) -> None:
+        self.config = config
+        self.metrics = metrics
+        self._runner = runner
+        self._pool = BlockPool(config.n_blocks)
+        limits = SchedulerConfig(config.max_seqs, config.max_step_tokens, config.max_step_logits)
+        self._scheduler = Scheduler(limits, self._pool)
+        self._vocab_mask: NDArray[np.uint32] | None = None
+        if config.unused_ids:
+            used = set(range(config.vocab_size)).difference(config.unused_ids)
+            self._vocab_mask = allowed_mask(config.vocab_size, used)
+        self._jobs: dict[Sequence, Job] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._outbox: dict[RequestStream, list[TokenOutput]] = defaultdict(list)
+        self._failed: dict[RequestStream, EngineError] = {}
+        self._lock = threading.Lock()  # guards the two below
+        self._unfinished = 0
+        self._accepting = False
+        self._stopping = False  # the engine's thread only
+        self._why_stopped = "the server is shutting down"
+        self._mean_request_s = 1.0
+        self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
+
+    # Called from event loops and from whoever starts and stops the engine.
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._accepting = True
+        self._thread.start()
+
+    def stop_accepting(self) -> None:
+        """Turn new requests away; those accepted go on."""
+        with self._lock:
+            self._accepting = False
+
+    def stop(self) -> None:
+        """Fail what is still running, free the model and end the thread."""
+        self.stop_accepting()
+        if self._thread.is_alive():
+            self._inbox.put(self._handle_stop)
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine's thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def largest_request(self) -> int:
+        """Most sequences that one request may ask for."""
+        return self.config.max_seqs + self.config.max_queued_requests
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences accepted and not yet ended."""
+        return self._unfinished
+
+    @asynccontextmanager
+    async def submit(self, requests: Items[GenerationRequest]) -> AsyncIterator[RequestStream]:
+        """The outputs of some sequences; leaving the block aborts what has not ended."""
+        group = self._make_group(requests)
+        stream = group.stream = RequestStream(
+            asyncio.get_running_loop(),
+            len(requests),
+            on_stop=lambda index: self._inbox.put(lambda: self._handle_text_end(group, index)),
+            on_cancel=lambda: self._inbox.put(lambda: self._handle_cancel(group)),
+        )
+        self._accept(group, len(requests))
+        try:
+            yield stream
+        finally:
+            stream.cancel()
+
+    def _make_group(self, requests: Items[GenerationRequest]) -> JobGroup:
+        if not requests:
+            raise ValueError("a request without sequences cannot be run")
+        now = time.monotonic()
+        group = JobGroup()
+        for index, request in enumerate(requests):
+            total = len(request.prompt) + request.params.max_tokens
+            if not request.prompt or total > self.config.max_model_len:
+                raise ValueError(f"a request of {total} tokens cannot be run")
+            mask = self._mask(request.params.allowed_token_ids)
+            sampler = Sampler(request.params, request.choice, len(request.prompt), mask)
+            group.jobs[index] = Job(group, index, Sequence(request), sampler, now)
+        return group
+
+    def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
+        if allowed is None:
+            return self._vocab_mask
+        mask = allowed_mask(self.config.vocab_size, allowed)
+        return mask if self._vocab_mask is None else mask & self._vocab_mask
+
+    def _accept(self, group: JobGroup, count: int) -> None:
+        limit = self.largest_request
+        with self._lock:
+            if not self._accepting:
+                self.metrics.rejected["shutting_down"].inc()
+                raise EngineStoppedError(self._why_stopped)
+            if self._unfinished + count > limit:
+                self.metrics.rejected["queue_full"].inc()
+                raise QueueFullError(
+                    f"{self._unfinished} sequences run or wait already; the limit is {limit}",
+                    retry_after_s=min(60, math.ceil(self._mean_request_s)),
+                )
+            self._unfinished += count
+            # Inside the lock: what is accepted is in the inbox before the engine's thread can end.
+            self._inbox.put(lambda: self._handle_add(group))
+
+    # Everything below runs on the engine's thread.
+
+    def _main(self) -> None:
+        try:
+            while self._receive():
+                self._advance()
+        except Exception:
+            logger.exception("the engine has a fault and stops")
+            self._why_stopped = "the engine has stopped after a fault"
+        finally:
+            self.stop_accepting()
+            self._drain_inbox()
+            self._fail(list(self._jobs), EngineStoppedError(self._why_stopped))
+            self._flush()
+            self._runner.close()
+
+    def _receive(self) -> bool:
+        """Handle what has been asked for since the last step; wait when there is nothing to run."""
+        self._drain_inbox()
+        while not self._jobs and not self._stopping:
+            self._flush()
+            self._inbox.get()()
+            self._drain_inbox()
+        return not self._stopping
+
+    def _drain_inbox(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get_nowait()()
+
+    def _advance(self) -> None:
+        step = self._scheduler.schedule()
+        self.metrics.preemptions.inc(len(step.preempted))
+        now = time.monotonic()
+        for sequence in step.token_counts:
+            self._jobs[sequence].note_started(now, self.metrics)
+        try:
+            results = run_step(self._runner, step, lambda sequence: self._jobs[sequence].sampler)
+        except Exception as error:
+            logger.error("a step of %d sequences failed: %s", len(step.token_counts), error)
+            self.metrics.step_errors.inc()
+            self._fail(list(step.token_counts), EngineError(f"the model failed: {error}"))
+        else:
+            self._complete(step, results)
+        self.metrics.count_native(self._runner.counters())
+        self._flush()
+
+    def _complete(self, step: Step, results: dict[Sequence, SequenceResult]) -> None:
+        now = time.monotonic()
+        self._scheduler.complete(step)
+        self.metrics.step_tokens.observe(sum(step.token_counts.values()))
+        for sequence, result in results.items():
+            job = self._jobs[sequence]
+            job.prompt_scores += result.scores
+            observe_prefill(job, self.metrics)
+            if result.drawn is not None:
+                sequence.tokens.append(result.drawn.token)
+                observe_token(job, now, self.metrics)
+            elif sequence.uncached_len:
+                continue  # a part of the prompt only
+            reason = finish_reason(sequence)
+            scores, job.prompt_scores = job.prompt_scores, []
+            self._outbox[job.group.stream].append(
+                TokenOutput(job.index, result.drawn, reason, scores)
+            )
+            if reason is not None:
+                self._end(job, reason, now)
+
+    def _handle_add(self, group: JobGroup) -> None:
+        self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
+        for job in group:
+            self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
+            self._jobs[job.sequence] = job
+            self._scheduler.add(job.sequence)
+
+    def _handle_text_end(self, group: JobGroup, index: int) -> None:
+        """The text of a sequence reached a stop string."""
+        if index in group.jobs:
+            self._end(group.jobs[index], "stop", time.monotonic())
+
+    def _handle_cancel(self, group: JobGroup) -> None:
+        for job in group:
+            self.metrics.cancelled[job.stage].inc()
+            self._end(job, "abort", time.monotonic())
+
+    def _handle_stop(self) -> None:
+        self._stopping = True
+
+    def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
+        """End the requests of some sequences with an error, their other sequences included."""
+        for group in {self._jobs[sequence].group for sequence in sequences}:
+            self._failed[group.stream] = error
+            for job in group:
+                self._end(job, "error", time.monotonic())
+
+    def _end(self, job: Job, reason: str, now: float) -> None:
+        del self._jobs[job.sequence]
+        self._scheduler.finish(job.sequence)
+        observe_end(job, reason, now, self.metrics)
+        self._mean_request_s += 0.1 * (now - job.arrived - self._mean_request_s)
+        with self._lock:
+            self._unfinished -= 1
+
+    def _flush(self) -> None:
+        """Publish the state of things, then wake each event loop once for all its requests."""
+        self.metrics.running.set(len(self._scheduler.running))
+        self.metrics.waiting.set(len(self._scheduler.waiting))
+        self.metrics.blocks_used.set(self._pool.n_used)
+        self.metrics.kv_usage.set(self._pool.n_used / self._pool.n_blocks)
+        by_loop: dict[asyncio.AbstractEventLoop, list[RequestStream]] = defaultdict(list)
+        for stream in self._outbox.keys() | self._failed.keys():
+            by_loop[stream.loop].append(stream)
+        for loop, streams in by_loop.items():
+            parcel = [(s, self._outbox.get(s, []), self._failed.get(s)) for s in streams]
+            try:
+                loop.call_soon_threadsafe(_deliver, parcel)
+            except RuntimeError:  # the loop was closed: nobody waits any more
+                logger.warning("%d requests lost their event loop", len(streams))
+        self._outbox.clear()
+        self._failed.clear()
+
+
+def finish_reason(sequence: Sequence) -> str | None:
+    """Why a sequence ends with its last token, if it does."""
+    params = sequence.request.params
+    if sequence.n_output and int(sequence.tokens.view()[-1]) in params.stop_token_ids:
+        return "stop"
+    return None if sequence.draws else "length"
+
+
+def _deliver(
+    parcel: list[tuple[RequestStream, list[TokenOutput], EngineError | None]],
+) -> None:
+    for stream, outputs, error in parcel:
+        stream.deliver(outputs, error)

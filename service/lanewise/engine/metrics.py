@@ -1,0 +1,197 @@
+"""What operators see: vLLM's metric names, so that its dashboards work, and our own."""
+
+import math
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from lanewise.runtime import BLOCK_TOKENS, Counters
+
+# The time of creation of every series would be a third of what is scraped, and nobody reads it.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TOKEN_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+REQUEST_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+STEP_TOKEN_BUCKETS = tuple(float(2**i) for i in (0, *range(3, 15)))
+CHOICE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
+FINISHED_REASONS = ("stop", "length", "abort", "error")
+STAGES = ("queue", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the info gauges say; nothing of it changes while the server runs."""
+
+    model_name: str
+    isa: str
+    threads: int
+    weights: str
+    kernels: str
+    version: str
+    kv_type: str
+    n_blocks: int
+    max_model_len: int
+
+
+def size_buckets(largest: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 … up to ``largest``."""
+    powers = range(int(math.log10(max(largest, 1))) + 1)
+    sizes = (digit * 10**power for power in powers for digit in (1, 2, 5))
+    return tuple(float(size) for size in sizes if size <= largest)
+
+
+class Metrics:
+    """Every series of one engine, in a registry of its own."""
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self.facts = facts
+        self.registry = CollectorRegistry()
+        self._labels = {"model_name": facts.model_name, "engine": "0"}
+        self._last_counters = Counters(0, 0, 0, 0, 0, 0)
+        self._make_vllm_gauges(facts)
+        self._make_vllm_counters()
+        self._make_vllm_histograms(facts)
+        self._make_own(facts)
+        ProcessCollector(registry=self.registry)
+
+    def render(self) -> bytes:
+        """The text format that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def count_native(self, counters: Counters) -> None:
+        """Add what the session did since the last call."""
+        last = self._last_counters
+        self.native_steps.inc(counters.steps - last.steps)
+        self.gemv_calls.inc(counters.gemv_calls - last.gemv_calls)
+        self.gemm_calls.inc(counters.gemm_calls - last.gemm_calls)
+        self.gemv_rows.inc(counters.gemv_rows - last.gemv_rows)
+        self.gemm_rows.inc(counters.gemm_rows - last.gemm_rows)
+        self._last_counters = counters
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, list(self._labels), registry=self.registry).labels(**self._labels)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        metric = Counter(name, text, list(self._labels), registry=self.registry)
+        return metric.labels(**self._labels)
+
+    def _counters(
+        self, name: str, text: str, label: str, values: tuple[str, ...]
+    ) -> dict[str, Counter]:
+        """One counter for each value of one more label, all present from the start."""
+        metric = Counter(name, text, [*self._labels, label], registry=self.registry)
+        return {value: metric.labels(**self._labels, **{label: value}) for value in values}
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        metric = Histogram(name, text, list(self._labels), buckets=buckets, registry=self.registry)
+        return metric.labels(**self._labels)
+
+    def _info(self, name: str, text: str, labels: dict[str, str]) -> None:
+        Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
+
+    def _make_vllm_gauges(self, facts: ModelFacts) -> None:
+        self.running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
+        self.waiting = self._gauge("vllm:num_requests_waiting", "Sequences in the queue.")
+        self.kv_usage = self._gauge(
+            "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1."
+        )
+        self._info(
+            "vllm:cache_config_info",
+            "How the KV cache is laid out.",
+            {
+                "block_size": str(BLOCK_TOKENS),
+                "num_gpu_blocks": str(facts.n_blocks),
+                "num_cpu_blocks": str(facts.n_blocks),
+                "cache_dtype": facts.kv_type,
+                "enable_prefix_caching": "False",
+                **self._labels,
+            },
+        )
+
+    def _make_vllm_counters(self) -> None:
+        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens computed.")
+        self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens drawn.")
+        self.preemptions = self._counter(
+            "vllm:num_preemptions", "Sequences that gave up their KV blocks."
+        )
+        self.success = self._counters(
+            "vllm:request_success", "Sequences ended.", "finished_reason", FINISHED_REASONS
+        )
+
+    def _make_vllm_histograms(self, facts: ModelFacts) -> None:
+        def times(name: str, text: str, buckets: tuple[float, ...] = REQUEST_BUCKETS) -> Histogram:
+            return self._histogram(f"vllm:{name}_seconds", text, buckets)
+
+        def sizes(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return self._histogram(f"vllm:{name}", text, buckets)
+
+        self.ttft = times("time_to_first_token", "Arrival to first token.", TTFT_BUCKETS)
+        self.itl = times("inter_token_latency", "Between two tokens.", TOKEN_BUCKETS)
+        self.tpot = times(
+            "request_time_per_output_token", "Mean time between tokens.", TOKEN_BUCKETS
+        )
+        self.e2e = times("e2e_request_latency", "Arrival to end.")
+        self.queue = times("request_queue_time", "Arrival to first step.")
+        self.inference = times("request_inference_time", "First step to end.")
+        self.prefill = times("request_prefill_time", "First step to first token.")
+        self.decode = times("request_decode_time", "First token to end.")
+        lengths = size_buckets(facts.max_model_len)
+        self.prompt_size = sizes("request_prompt_tokens", "Tokens of a prompt.", lengths)
+        self.output_size = sizes("request_generation_tokens", "Tokens of an answer.", lengths)
+        self.largest_output_size = sizes(
+            "request_max_num_generation_tokens", "Longest answer of a request.", lengths
+        )
+        self.params_n = sizes("request_params_n", "Answers asked for.", CHOICE_BUCKETS)
+        self.params_max_tokens = sizes(
+            "request_params_max_tokens", "max_tokens asked for.", lengths
+        )
+        self.step_tokens = sizes("iteration_tokens_total", "Tokens in a step.", STEP_TOKEN_BUCKETS)
+
+    def _make_own(self, facts: ModelFacts) -> None:
+        self.native_steps = self._counter("lanewise_steps", "Forward steps.")
+        self.gemv_calls = self._counter("lanewise_gemv_calls", "Matrix products with one row.")
+        self.gemm_calls = self._counter("lanewise_gemm_calls", "Matrix products with more rows.")
+        self.gemv_rows = self._counter("lanewise_gemv_rows", "Rows through GEMV.")
+        self.gemm_rows = self._counter("lanewise_gemm_rows", "Rows through GEMM.")
+        self.step_errors = self._counter("lanewise_step_errors", "Steps that failed.")
+        self.cancelled = self._counters(
+            "lanewise_requests_cancelled", "Sequences whose client left.", "stage", STAGES
+        )
+        self.rejected = self._counters(
+            "lanewise_requests_rejected",
+            "Requests turned away.",
+            "reason",
+            ("queue_full", "shutting_down"),
+        )
+        self.blocks_used = self._gauge("lanewise_kv_blocks_used", "KV blocks in use.")
+        self._gauge("lanewise_kv_blocks_total", "KV blocks.").set(facts.n_blocks)
+        self._info(
+            "lanewise_info",
+            "What computes.",
+            {
+                "isa": facts.isa,
+                "threads": str(facts.threads),
+                "weights": facts.weights,
+                "kernels": facts.kernels,
+                "version": facts.version,
+                **self._labels,
+            },
+        )

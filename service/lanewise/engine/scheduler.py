@@ -1,0 +1,143 @@
+"""Decides how many tokens of each sequence the next step runs; knows no tensors and no text."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.sequence import Sequence, State
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next ``token_counts[sequence]`` tokens of each sequence, run as one batch."""
+
+    token_counts: Mapping[Sequence, int]
+    preempted: tuple[Sequence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of one step."""
+
+    max_seqs: int
+    max_step_tokens: int
+    max_step_logits: int
+
+    def __post_init__(self) -> None:
+        # Every running sequence can then take part in every step, so none waits for another's end.
+        for name in ("max_step_tokens", "max_step_logits"):
+            if getattr(self, name) < self.max_seqs:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; "
+                    f"accepted: at least max_seqs = {self.max_seqs}"
+                )
+
+
+class Scheduler:
+    """First come, first served, within a budget of tokens, logits and KV blocks.
+
+    Every running sequence is older than every waiting one. When blocks run out the newest running
+    sequence gives up its own and waits at the front of the queue, to be computed again later; the
+    oldest is never disturbed and, as the pool holds at least one longest sequence, always ends.
+    """
+
+    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+        self._config = config
+        self._pool = pool
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # oldest first
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a new sequence at the end of the queue."""
+        self.waiting.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and free its blocks."""
+        if sequence.state is State.RUNNING:
+            self.running.remove(sequence)
+            self._release(sequence)
+        elif sequence.state is State.WAITING:
+            self.waiting.remove(sequence)
+        sequence.state = State.FINISHED
+
+    def schedule(self) -> Step:
+        """The next step: decodes first, then prompts in the order they came."""
+        budget = _Budget(self._config.max_step_tokens, self._config.max_step_logits)
+        preempted = self._make_room_for_decodes()
+        for sequence in sorted(self.running, key=lambda sequence: sequence.uncached_len > 1):
+            budget.spend_on(sequence)
+        if not preempted:
+            self._admit(budget)
+        return Step(budget.counts, tuple(preempted))
+
+    def complete(self, step: Step) -> None:
+        """Note that a step has run."""
+        for sequence, count in step.token_counts.items():
+            sequence.advance(count)
+
+    def _make_room_for_decodes(self) -> list[Sequence]:
+        """Give every running sequence blocks for all its tokens; preempt the newest if need be."""
+        preempted: list[Sequence] = []
+        position = 0
+        while position < len(self.running):
+            sequence = self.running[position]
+            missing = blocks_for(len(sequence.tokens)) - len(sequence.blocks)
+            if missing <= self._pool.n_free:
+                sequence.blocks.extend(self._pool.allocate(missing))
+                position += 1
+            else:
+                preempted.append(self._preempt_newest())
+        return preempted
+
+    def _preempt_newest(self) -> Sequence:
+        sequence = self.running.pop()
+        self._release(sequence)
+        sequence.state = State.WAITING
+        sequence.n_cached = 0
+        sequence.n_preempted += 1
+        self.waiting.appendleft(sequence)
+        return sequence
+
+    def _admit(self, budget: "_Budget") -> None:
+        while self.waiting and len(self.running) < self._config.max_seqs and budget.is_left:
+            sequence = self.waiting[0]
+            needed = blocks_for(len(sequence.tokens))
+            # One block beside for each running sequence: admitting one must not soon evict another.
+            if needed + len(self.running) > self._pool.n_free:
+                return
+            self.waiting.popleft()
+            sequence.blocks.extend(self._pool.allocate(needed))
+            sequence.state = State.RUNNING
+            self.running.append(sequence)
+            budget.spend_on(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._pool.release(sequence.blocks.view().tolist())
+        sequence.blocks.clear()
+
+
+class _Budget:
+    """What is left of one step's tokens and rows of logits."""
+
+    def __init__(self, tokens: int, logits: int) -> None:
+        self._tokens = tokens
+        self._logits = logits
+        self.counts: dict[Sequence, int] = {}
+
+    @property
+    def is_left(self) -> bool:
+        return self._tokens > 0 and self._logits > 0
+
+    def spend_on(self, sequence: Sequence) -> None:
+        count = min(sequence.uncached_len, self._tokens)
+        if sequence.is_scoring:
+            without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
+            count = min(count, without_logits + self._logits)
+        elif self._logits == 0:
+            count = min(count, sequence.uncached_len - 1)  # all but the token that needs logits
+        if count == 0:
+            return
+        self.counts[sequence] = count
+        self._tokens -= count
+        self._logits -= len(sequence.scored_by(count)) + sequence.draws_after(count)

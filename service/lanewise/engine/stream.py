@@ -1,0 +1,106 @@
+"""The event loop's end of a request: tokens arrive here from the engine's thread."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from lanewise.runtime import Sampled
+
+# Sampled is part of what a stream yields: whoever reads one needs not know the runtime.
+__all__ = [
+    "EngineError",
+    "EngineStoppedError",
+    "QueueFullError",
+    "RequestStream",
+    "Sampled",
+    "TokenOutput",
+]
+
+
+class EngineError(Exception):
+    """The engine could not finish a request; the message is fit for its client."""
+
+
+class QueueFullError(EngineError):
+    """Too many requests are waiting already."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineStoppedError(EngineError):
+    """The engine takes no more requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """One token of one sequence of a request, or its end, or both."""
+
+    index: int  # which sequence of the request
+    sampled: Sampled | None  # None only when no token was asked for
+    finish_reason: str | None = None  # stop | length, with the last output of a sequence
+    prompt_scores: list[Sampled] = field(default_factory=list)  # with the first output
+
+
+class RequestStream:
+    """Yields lists of outputs, as many as have come since; ends when every sequence has."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        n_sequences: int,
+        on_stop: Callable[[int], None],
+        on_cancel: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self._live = set(range(n_sequences))
+        self._pending: list[TokenOutput] = []
+        self._error: EngineError | None = None
+        self._cancelled = False
+        self._woken = asyncio.Event()
+        self._on_stop = on_stop
+        self._on_cancel = on_cancel
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the request was given up before its end."""
+        return self._cancelled
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[TokenOutput]:
+        while not self._pending:
+            if self._error is not None:
+                raise self._error
+            if not self._live:
+                raise StopAsyncIteration
+            self._woken.clear()
+            await self._woken.wait()
+        outputs, self._pending = self._pending, []
+        self._live.difference_update(out.index for out in outputs if out.finish_reason is not None)
+        return outputs
+
+    def stop(self, index: int) -> None:
+        """End one sequence as finished: its text holds a stop string."""
+        if index in self._live:
+            self._live.discard(index)
+            self._pending = [output for output in self._pending if output.index != index]
+            self._on_stop(index)
+
+    def cancel(self) -> None:
+        """Give the whole request up; the iteration ends, blocks are free within one step."""
+        if self._live and self._error is None:
+            self._cancelled = True
+            self._live.clear()
+            self._pending.clear()
+            self._on_cancel()
+            self._woken.set()
+
+    def deliver(self, outputs: list[TokenOutput], error: EngineError | None) -> None:
+        """Take what a step gave this request; called on the event loop."""
+        self._pending += [output for output in outputs if output.index in self._live]
+        self._error = error or self._error
+        self._woken.set()

@@ -1,0 +1,93 @@
+"""What the engine remembers of a sequence beside its tokens: whose it is and when it moved."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lanewise.engine.metrics import Metrics
+from lanewise.engine.sampling import Sampler
+from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.stream import RequestStream
+from lanewise.runtime import Sampled
+
+
+@dataclass(eq=False, slots=True)
+class JobGroup:
+    """The sequences of one request."""
+
+    stream: RequestStream = field(init=False)
+    jobs: dict[int, "Job"] = field(default_factory=dict)  # those that have not ended
+    largest_output: int = 0
+
+    def __iter__(self) -> Iterator["Job"]:
+        return iter(list(self.jobs.values()))
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One sequence being answered."""
+
+    group: JobGroup
+    index: int
+    sequence: Sequence
+    sampler: Sampler
+    arrived: float
+    started: float | None = None
+    first_token: float | None = None
+    last_token: float = 0.0
+    n_prompt_counted: int = 0
+    prompt_scores: list[Sampled] = field(default_factory=list)
+
+    @property
+    def stage(self) -> str:
+        """Where the sequence is: queue, prefill or decode."""
+        if self.sequence.state is State.WAITING:
+            return "queue"
+        return "prefill" if self.first_token is None else "decode"
+
+    def note_started(self, now: float, metrics: Metrics) -> None:
+        """The sequence takes part in a step, perhaps for the first time."""
+        if self.started is None:
+            self.started = now
+            metrics.queue.observe(now - self.arrived)
+
+
+def observe_prefill(job: Job, metrics: Metrics) -> None:
+    """More of the prompt may be in the cache; what is computed again is not counted again."""
+    reached = min(job.sequence.n_cached, job.sequence.n_prompt)
+    if reached > job.n_prompt_counted:
+        metrics.prompt_tokens.inc(reached - job.n_prompt_counted)
+        job.n_prompt_counted = reached
+
+
+def observe_token(job: Job, now: float, metrics: Metrics) -> None:
+    """A token of the answer was drawn."""
+    metrics.generation_tokens.inc()
+    if job.first_token is None:
+        job.first_token = now
+        metrics.ttft.observe(now - job.arrived)
+    else:
+        metrics.itl.observe(now - job.last_token)
+    job.last_token = now
+
+
+def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:
+    """A sequence has ended; times and sizes count only for those that were answered."""
+    group = job.group
+    metrics.success[reason].inc()
+    group.jobs.pop(job.index)
+    n_output = job.sequence.n_output
+    group.largest_output = max(group.largest_output, n_output)
+    if reason not in ("stop", "length"):
+        return
+    metrics.e2e.observe(now - job.arrived)
+    metrics.prompt_size.observe(job.sequence.n_prompt)
+    metrics.output_size.observe(n_output)
+    if job.started is not None:
+        metrics.inference.observe(now - job.started)
+    if job.started is not None and job.first_token is not None:
+        metrics.prefill.observe(job.first_token - job.started)
+        metrics.decode.observe(now - job.first_token)
+        if n_output > 1:
+            metrics.tpot.observe((job.last_token - job.first_token) / (n_output - 1))
+    if not group.jobs:
+        metrics.largest_output_size.observe(group.largest_output)

@@ -1,0 +1,288 @@
+"""What operators rely on: health, metrics, keys, ids, limits, leaving clients, shutting down."""
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from lanewise.api.state import Phase
+from toy_server import CONFIG, toy_server
+
+OK = {"prompt": "abc", "max_tokens": 2}
+ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}
+
+
+def in_background(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_eight_streams_at_once_are_what_each_is_alone(server):
+    bodies = [
+        {"prompt": f"story {i} " * (i + 1), "max_tokens": 60, "seed": i, "stream": True}
+        for i in range(8)
+    ]
+
+    def text(body: dict) -> str:
+        with (
+            httpx.Client(base_url=server.url, timeout=60) as client,
+            client.stream("POST", "/v1/completions", json=body) as response,
+        ):
+            lines = [line[6:] for line in response.iter_lines() if line]
+        return "".join(json.loads(line)["choices"][0]["text"] for line in lines[:-1])
+
+    alone = [text(body) for body in bodies]
+    together: dict[int, str] = {}
+
+    def run(index: int) -> None:
+        together[index] = text(bodies[index])
+
+    server.runner.gate.clear()
+    threads = [in_background(lambda i=i: run(i)) for i in range(8)]
+    server.wait_until(lambda: server.state.engine.unfinished == 8)
+    server.runner.batches.clear()
+    server.runner.gate.set()
+    for thread in threads:
+        thread.join()
+    assert max(len(batch.context_lens) for batch in server.runner.batches) == 8
+    assert [together[i] for i in range(8)] == alone
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_that_leaves_while_decoding_frees_its_blocks_within_one_step(server, stream):
+    before = server.metric("lanewise_requests_cancelled_total", stage="decode")
+    server.runner.delay_s = 0.01
+    try:
+        with httpx.Client(base_url=server.url) as client:
+            if stream:
+                body = {**ENDLESS, "stream": True}
+                with client.stream("POST", "/v1/completions", json=body) as response:
+                    next(response.iter_lines())
+                    assert server.metric("lanewise_kv_blocks_used") == 1
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    client.post("/v1/completions", json=ENDLESS, timeout=0.3)
+        server.wait_until(
+            lambda: server.metric("lanewise_requests_cancelled_total", stage="decode") == before + 1
+        )
+        steps = len(server.runner.batches)
+        assert server.metric("lanewise_kv_blocks_used") == 0
+        time.sleep(0.1)
+        assert len(server.runner.batches) == steps, "the engine went on for nobody"
+    finally:
+        server.runner.delay_s = 0.0
+
+
+def test_client_that_leaves_in_prefill_or_queue_is_noticed(server):
+    def leave_after(seconds: float, body: dict) -> None:
+        with httpx.Client(base_url=server.url) as client, pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/completions", json=body, timeout=seconds)
+
+    def cancelled(stage: str) -> float:
+        return server.metric("lanewise_requests_cancelled_total", stage=stage)
+
+    before = {stage: cancelled(stage) for stage in ("prefill", "queue")}
+    server.runner.gate.clear()
+    threads = [
+        in_background(lambda: leave_after(0.3, {**ENDLESS, "prompt": "x" * 11})) for _ in range(10)
+    ]
+    server.wait_until(lambda: server.state.engine.unfinished == 10)
+    for thread in threads:
+        thread.join()
+    time.sleep(0.2)  # the server notices while the step is still running
+    server.runner.gate.set()
+    server.wait_until(lambda: server.state.engine.unfinished == 0)
+    assert cancelled("prefill") + cancelled("queue") + cancelled("decode") >= 10
+    assert cancelled("queue") > before["queue"]
+    assert server.metric("lanewise_kv_blocks_used") == 0
+
+
+def test_full_queue_is_answered_at_once():
+    with toy_server(replace(CONFIG, max_seqs=1, max_queued_requests=1)) as server:
+        server.runner.gate.clear()
+        threads = [
+            in_background(lambda: httpx.post(server.url + "/v1/completions", json=OK, timeout=30))
+            for _ in range(2)
+        ]
+        server.wait_until(lambda: server.state.engine.unfinished == 2)
+        response = server.client.post("/v1/completions", json={**OK, "stream": True})
+        assert response.status_code == 429
+        assert response.json()["error"]["code"] == "rate_limit_exceeded"
+        assert int(response.headers["retry-after"]) >= 1
+        server.runner.gate.set()
+        for thread in threads:
+            thread.join()
+        assert server.client.post("/v1/completions", json=OK).status_code == 200
+        assert server.metric("lanewise_requests_rejected_total", reason="queue_full") == 1
+
+
+def test_draining_lets_answers_end_and_takes_no_new_ones():
+    with toy_server() as server:
+        server.runner.delay_s = 0.005
+        with server.client.stream(
+            "POST", "/v1/completions", json={**ENDLESS, "max_tokens": 40, "stream": True}
+        ) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.state.phase = Phase.DRAINING
+            server.state.engine.stop_accepting()
+            assert httpx.get(server.url + "/health/ready").status_code == 503
+            assert httpx.get(server.url + "/health/live").status_code == 200
+            refused = httpx.post(server.url + "/v1/completions", json=OK)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "service_unavailable"
+            assert len([line for line in lines if line]) == 40  # 39 tokens and [DONE]
+
+
+def test_stopping_engine_tells_its_streams():
+    with toy_server() as server:
+        server.runner.delay_s = 0.01
+        with server.client.stream(
+            "POST", "/v1/completions", json={**ENDLESS, "stream": True}
+        ) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.state.engine.stop()
+            events = [line[6:] for line in lines if line]
+        assert events[-1] == "[DONE]"
+        error = json.loads(events[-2])["error"]
+        assert (error["code"], error["message"]) == (
+            "service_unavailable",
+            "the server is shutting down",
+        )
+        assert server.runner.closed
+        assert server.client.get("/health").status_code == 503
+
+
+def test_ready_only_after_a_real_request():
+    with toy_server() as server:
+        assert server.client.get("/health/ready").json() == {"status": "ready"}
+        assert server.metric("vllm:generation_tokens_total") >= 1
+        server.state.phase = Phase.WARMING_UP
+        response = server.client.get("/health/ready")
+        assert (response.status_code, response.json()) == (503, {"status": "warming up"})
+        assert server.client.get("/health").status_code == 200
+
+
+def test_key_is_asked_for_where_it_matters():
+    with toy_server(api_keys=("first", "second")) as server:
+        for path in ("/health", "/health/ready", "/metrics", "/docs", "/version"):
+            assert server.client.get(path).status_code == 200
+        for headers in ({}, {"authorization": "Bearer third"}, {"authorization": "Basic first"}):
+            response = server.client.get("/v1/models", headers=headers)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+        assert server.client.post("/tokenize", json={"prompt": "x"}).status_code == 401
+        good = {"authorization": "Bearer second"}
+        assert server.client.get("/v1/models", headers=good).status_code == 200
+
+
+def test_request_id_is_kept_or_made(client):
+    given = client.get("/v1/models", headers={"x-request-id": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    made = {client.get("/v1/models").headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    error = client.get("/nothing", headers={"x-request-id": "abc-2"})
+    assert error.headers["x-request-id"] == "abc-2"
+    odd = client.get("/v1/models", headers={"x-request-id": "x" * 500})
+    assert len(odd.headers["x-request-id"]) == 32
+
+
+def test_browsers_may_call_from_anywhere(client):
+    preflight = client.options(
+        "/v1/completions",
+        headers={
+            "origin": "http://ui",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type",
+        },
+    )
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "*"
+    error = client.post("/v1/completions", json={}, headers={"origin": "http://ui"})
+    assert error.status_code == 400
+    assert error.headers["access-control-allow-origin"] == "*"
+
+
+def test_model_is_listed(client, server):
+    model = client.get("/v1/models").json()["data"][0]
+    assert (model["id"], model["object"], model["max_model_len"]) == ("toy", "model", 512)
+    assert client.get("/v1/models/toy").json() == model
+
+
+def test_tokenizer_answers_evaluation_tools(client):
+    tokens = client.post("/tokenize", json={"prompt": "the <s>", "return_token_strs": True}).json()
+    assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
+    assert tokens["token_strs"][0] == "<s>"
+    assert client.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {
+        "prompt": "<s>the <s>"
+    }
+    plain = client.post("/tokenize", json={"prompt": "the", "add_special_tokens": False}).json()
+    assert len(plain["tokens"]) == 1
+    info = client.get("/tokenizer_info").json()
+    assert (info["bos_token"], info["eos_token"]) == ("<s>", "</s>")
+    assert "messages" in info["chat_template"]
+    assert client.post("/tokenize", json={}).status_code == 400
+    assert client.post("/detokenize", json={"tokens": [10**6]}).status_code == 400
+
+
+def test_documentation_has_the_fields(client):
+    spec = client.get("/openapi.json").json()
+    schemas = spec["components"]["schemas"]
+    assert {"prompt", "echo", "max_tokens"} <= schemas["CompletionRequest"]["properties"].keys()
+    text = json.dumps(spec)
+    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+        assert name in schemas
+    assert client.get("/docs").status_code == 200
+
+
+def test_metrics_are_those_dashboards_read(client, server):
+    client.post("/v1/completions", json={**ENDLESS, "max_tokens": 5})
+    response = client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    text = response.text
+    for name in (
+        *("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
+        *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:cache_config_info"),
+        *("vllm:num_preemptions_total", "vllm:iteration_tokens_total_bucket"),
+        *("vllm:request_prompt_tokens_bucket", "vllm:request_params_n_bucket"),
+        *("lanewise_gemm_rows_total", "lanewise_gemv_calls_total", "lanewise_info"),
+        *("lanewise_kv_blocks_total", "process_resident_memory_bytes", "http_requests_total"),
+    ):
+        assert f"\n{name}{{" in text or f"\n{name} " in text, name
+    bounds = [
+        line.split('le="')[1].split('"')[0]
+        for line in text.splitlines()
+        if line.startswith("vllm:time_to_first_token_seconds_bucket")
+    ]
+    assert bounds[:3] == ["0.001", "0.005", "0.01"]
+    assert bounds[-2:] == ["2560.0", "+Inf"]
+    assert server.metric("vllm:request_success_total", finished_reason="length") >= 1
+    assert server.metric("vllm:e2e_request_latency_seconds_count") >= 1
+    assert server.metric("lanewise_gemm_calls_total") > 0
+    assert 'handler="/v1/completions"' in text
+
+
+def test_long_prompts_leave_the_event_loop_free(server):
+    """Health is answered while a text that takes seconds is tokenized."""
+    slowest = 0.0
+    body = {"prompt": "the inner end " * 40_000}
+    done = threading.Event()
+
+    def ask() -> None:
+        response = httpx.post(server.url + "/tokenize", json=body, timeout=60)
+        assert response.json()["count"] > 40_000
+        done.set()
+
+    thread = in_background(ask)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        while not done.is_set():
+            began = time.monotonic()
+            client.get("/health")
+            slowest = max(slowest, time.monotonic() - began)
+    thread.join()
+    assert slowest < 0.4

@@ -1,0 +1,212 @@
+"""The engine with a toy model: same answers in any company, nothing lost, nothing leaked."""
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pytest
+
+from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
+from toy_server import CONFIG, make_engine
+
+
+@pytest.fixture
+def start():
+    engines = []
+
+    def start_engine(**changes):
+        engine, runner = make_engine(replace(CONFIG, **changes))
+        engine.start()
+        engines.append((engine, runner))
+        return engine, runner
+
+    yield start_engine
+    for engine, runner in engines:
+        runner.gate.set()
+        engine.stop()
+
+
+def request(prompt="abc", choice=0, **params) -> GenerationRequest:
+    settings = {"seed": 1, "max_tokens": 20} | params
+    return GenerationRequest(list(prompt.encode()), SamplingParams(**settings), choice)
+
+
+async def outputs_of(engine: Engine, *requests: GenerationRequest) -> list[list[TokenOutput]]:
+    collected: list[list[TokenOutput]] = [[] for _ in requests]
+    async with engine.submit(requests) as stream:
+        async for outputs in stream:
+            for output in outputs:
+                collected[output.index].append(output)
+    return collected
+
+
+def tokens(outputs: list[TokenOutput]) -> list[int]:
+    return [output.sampled.token for output in outputs if output.sampled]
+
+
+def metric(engine: Engine, name: str, **labels: str) -> float:
+    labels = {"model_name": "toy", "engine": "0", **labels}
+    value = engine.metrics.registry.get_sample_value(name, labels)
+    assert value is not None
+    return value
+
+
+def test_answer_does_not_depend_on_batch_chunks_or_preemption(start):
+    requests = [request("x" * (7 * i + 1), max_tokens=90, seed=i) for i in range(8)]
+    calm, _ = start()
+    alone = [asyncio.run(outputs_of(calm, one))[0] for one in requests]
+    # 8 sequences of up to 140 tokens and 12 blocks of 32: they must take turns.
+    crowded, _ = start(n_blocks=12, max_model_len=160, max_step_tokens=9, max_step_logits=8)
+
+    async def together() -> list[list[list[TokenOutput]]]:
+        return await asyncio.gather(*[outputs_of(crowded, one) for one in requests])
+
+    crowd = asyncio.run(together())
+    assert [tokens(outputs[0]) for outputs in crowd] == [tokens(outputs) for outputs in alone]
+    assert metric(crowded, "vllm:num_preemptions_total") > 0
+    assert metric(crowded, "vllm:prompt_tokens_total") == sum(len(r.prompt) for r in requests)
+    assert metric(crowded, "vllm:generation_tokens_total") == 8 * 90
+    assert metric(crowded, "lanewise_kv_blocks_used") == 0
+
+
+def test_scores_of_a_prompt_survive_preemption_and_chunks(start):
+    engine, _ = start()
+    wanted = {"prompt_logprobs": 2, "logprobs": 2, "max_tokens": 60}
+    requests = [request("y" * 100, **wanted, seed=i) for i in range(4)]
+    whole = [asyncio.run(outputs_of(engine, one))[0] for one in requests]
+    crowded, _ = start(n_blocks=10, max_model_len=160, max_step_tokens=13, max_step_logits=8)
+    crowd = asyncio.run(outputs_of(crowded, *requests))
+    for one, other in zip(crowd, whole, strict=True):
+        assert len(one[0].prompt_scores) == 99
+        assert [replace(output, index=0) for output in one] == other
+
+
+def test_seed_and_choice_are_the_key_of_a_draw(start):
+    engine, _ = start()
+    requests = [request(choice=c, seed=s) for c, s in [(0, 1), (1, 1), (0, 2), (0, 1)]]
+    first, other_choice, other_seed, again = map(tokens, asyncio.run(outputs_of(engine, *requests)))
+    assert first == again
+    assert len({tuple(first), tuple(other_choice), tuple(other_seed)}) == 3
+
+
+def test_unused_ids_are_never_drawn(start):
+    engine, runner = start()
+    unused = set(engine.config.unused_ids)
+    runner._n_tokens = engine.config.vocab_size  # padding as likely as anything
+    outputs = asyncio.run(outputs_of(engine, request(max_tokens=300, temperature=2.0)))
+    assert unused
+    assert not unused & set(tokens(outputs[0]))
+    # Even for someone who allows nothing else but them and one token.
+    odd = request(allowed_token_ids=(*unused, 65), max_tokens=5)
+    assert tokens(asyncio.run(outputs_of(engine, odd))[0]) == [65] * 5
+
+
+def test_penalties_see_the_tokens_so_far(start):
+    engine, _ = start()
+    greedy = tokens(asyncio.run(outputs_of(engine, request(temperature=0.0, max_tokens=60)))[0])
+    unlike = request(temperature=0.0, max_tokens=60, presence_penalty=2.0, frequency_penalty=2.0)
+    penalized = tokens(asyncio.run(outputs_of(engine, unlike))[0])
+    assert len(set(penalized)) > len(set(greedy)) - 5
+    assert penalized != greedy
+    never_again = request(temperature=0.0, max_tokens=60, repetition_penalty=100.0)
+    distinct = tokens(asyncio.run(outputs_of(engine, never_again))[0])
+    assert len(set(distinct)) == 60
+
+
+def test_leaving_the_block_aborts(start):
+    engine, runner = start()
+
+    async def leave() -> None:
+        async with engine.submit([request(max_tokens=400)]) as stream:
+            await anext(stream)
+        assert stream.cancelled
+        while engine.unfinished:  # noqa: ASYNC110 - the engine is another thread
+            await asyncio.sleep(0.001)
+
+    asyncio.run(leave())
+    assert metric(engine, "lanewise_requests_cancelled_total", stage="decode") == 1
+    assert metric(engine, "vllm:request_success_total", finished_reason="abort") == 1
+    assert len(runner.batches) < 390
+
+
+def test_failed_step_fails_only_its_own_requests(start):
+    engine, runner = start(max_seqs=1, max_step_tokens=8)
+    runner.fail_on_token = ord("!")
+
+    async def ask() -> list[object]:
+        asked = [outputs_of(engine, request(prompt)) for prompt in ("good", "bad!", "fine")]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    good, bad, fine = asyncio.run(ask())
+    assert isinstance(bad, EngineError)
+    assert "layer 0 is not finite" in str(bad)
+    assert len(good[0]) == len(fine[0]) == 20
+
+
+def test_full_queue_and_stopped_engine_refuse(start):
+    engine, runner = start(max_seqs=1, max_queued_requests=0)
+    runner.gate.clear()
+
+    async def overfill() -> None:
+        async with engine.submit([request()]):
+            with pytest.raises(QueueFullError, match="1 sequences run or wait already"):
+                async with engine.submit([request()]):
+                    pass
+
+    asyncio.run(overfill())
+    runner.gate.set()
+    engine.stop()
+    assert runner.closed
+    with pytest.raises(EngineStoppedError):
+        asyncio.run(outputs_of(engine, request()))
+
+
+def test_stopping_tells_those_who_wait(start):
+    engine, runner = start()
+    runner.delay_s = 0.01
+
+    async def ask() -> None:
+        async with engine.submit([request(max_tokens=400)]) as stream:
+            await anext(stream)
+            await asyncio.to_thread(engine.stop)
+            with pytest.raises(EngineStoppedError, match="shutting down"):
+                async for _ in stream:
+                    pass
+
+    asyncio.run(ask())
+
+
+def test_event_loop_is_woken_once_for_all_tokens_of_a_step(start):
+    engine, runner = start()
+    wakes = 0
+
+    async def ask() -> None:
+        nonlocal wakes
+        loop = asyncio.get_running_loop()
+        original = loop.call_soon_threadsafe
+
+        def counting(*args, **kwargs):
+            nonlocal wakes
+            wakes += threading.current_thread().name == "lanewise-engine"
+            return original(*args, **kwargs)
+
+        loop.call_soon_threadsafe = counting
+        await asyncio.gather(*[outputs_of(engine, request(seed=i)) for i in range(8)])
+
+    asyncio.run(ask())
+    assert wakes <= len(runner.batches)
+
+
+def test_context_larger_than_the_cache_is_refused():
+    with pytest.raises(ValueError, match=r"max_model_len is 65; the KV cache holds 64 tokens"):
+        EngineConfig(n_blocks=2, max_model_len=65, vocab_size=10)
+
+
+def test_request_that_could_never_run_is_refused(start):
+    engine, _ = start()
+    for bad in ([], [request(max_tokens=600)], [request("")]):
+        with pytest.raises(ValueError, match="cannot be run"):
+            asyncio.run(outputs_of(engine, *bad))

@@ -1,0 +1,197 @@
+"""Scheduling without a model: budgets, order, preemption, and no sequence forgotten."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.sequence import GenerationRequest, Sequence, State
+
+
+def sequence(n_prompt: int, max_tokens: int = 100, scoring: bool = False) -> Sequence:
+    params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
+    return Sequence(GenerationRequest(list(range(n_prompt)), params))
+
+
+def scheduler(
+    n_blocks: int = 100, max_seqs: int = 4, max_step_tokens: int = 16, max_step_logits: int = 16
+) -> Scheduler:
+    config = SchedulerConfig(max_seqs, max_step_tokens, max_step_logits)
+    return Scheduler(config, BlockPool(n_blocks))
+
+
+def run(scheduler: Scheduler) -> list[int]:
+    """One step with an imaginary model; returns the numbers of tokens in the step's order."""
+    step = scheduler.schedule()
+    complete(scheduler, step)
+    return list(step.token_counts.values())
+
+
+def complete(scheduler: Scheduler, step: Step) -> list[Sequence]:
+    """The sequences that end with this step."""
+    drawing = [s for s, count in step.token_counts.items() if s.draws_after(count)]
+    scheduler.complete(step)
+    for one in drawing:
+        one.tokens.append(7)
+    ended = [s for s in step.token_counts if s.uncached_len == 0 or (s in drawing and not s.draws)]
+    for one in ended:
+        scheduler.finish(one)
+    return ended
+
+
+def test_running_sequence_keeps_decoding_while_a_prompt_is_prefilled():
+    s = scheduler()
+    s.add(sequence(4))
+    run(s)
+    s.add(sequence(30))
+    assert run(s) == [1, 15]
+    assert run(s) == [1, 15]
+    assert run(s) == [1, 1]
+
+
+def test_prompts_are_prefilled_in_the_order_they_came():
+    s = scheduler()
+    first, second = sequence(20), sequence(20)
+    s.add(first)
+    s.add(second)
+    assert dict(s.schedule().token_counts) == {first: 16}
+    step = s.schedule()
+    complete(s, step)
+    assert run(s) == [4, 12]
+
+
+def test_no_more_sequences_run_than_allowed():
+    s = scheduler(max_seqs=2)
+    for _ in range(3):
+        s.add(sequence(1))
+    assert run(s) == [1, 1]
+    assert len(s.waiting) == 1
+
+
+def test_scoring_a_prompt_takes_no_more_rows_of_logits_than_there_are():
+    s = scheduler(max_step_tokens=64, max_step_logits=8)
+    one = sequence(20, max_tokens=1, scoring=True)
+    s.add(one)
+    scored = []
+    while s.running or s.waiting:
+        step = s.schedule()
+        count = step.token_counts[one]
+        rows = [*one.scored_by(count)] + [one.n_prompt - 1] * one.draws_after(count)
+        assert len(rows) <= 8
+        scored += rows
+        complete(s, step)
+    assert scored == list(range(20))
+
+
+def test_newest_sequence_is_preempted_and_comes_back_first():
+    s = scheduler(n_blocks=4)
+    old, new, later = sequence(63, max_tokens=60), sequence(30), sequence(60)
+    s.add(old)
+    s.add(new)
+    s.add(later)
+    step = s.schedule()
+    while not step.preempted:
+        complete(s, step)
+        step = s.schedule()
+    assert step.preempted == (new,)
+    assert list(s.waiting) == [new, later]
+    assert old.state is State.RUNNING
+    while new.state is State.WAITING:
+        complete(s, step)
+        step = s.schedule()
+    assert old.state is State.FINISHED
+    assert step.token_counts[new] == 16  # its prompt and its answer so far, from the start again
+    assert len(new.tokens) > new.n_prompt
+
+
+def test_sequence_that_cannot_be_admitted_waits_until_there_is_room():
+    s = scheduler(n_blocks=4, max_step_tokens=200)
+    first, second = sequence(100), sequence(100)
+    s.add(first)
+    s.add(second)
+    run(s)
+    assert (first.state, second.state) == (State.RUNNING, State.WAITING)
+    s.finish(first)
+    run(s)
+    assert second.state is State.RUNNING
+
+
+def test_limits_that_would_starve_a_running_sequence_are_refused():
+    with pytest.raises(ValueError, match="max_step_tokens is 3; accepted: at least max_seqs = 4"):
+        SchedulerConfig(max_seqs=4, max_step_tokens=3, max_step_logits=4)
+
+
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(1, 150),  # tokens of the prompt
+        st.integers(0, 60),  # max_tokens
+        st.booleans(),  # score the prompt
+        st.integers(0, 40),  # the step it comes before
+        st.none() | st.integers(0, 60),  # the step it is cancelled before, if it has come
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    requests=REQUESTS,
+    n_blocks=st.integers(7, 20),  # 7 blocks hold the longest sequence
+    max_seqs=st.integers(1, 6),
+    spare_tokens=st.integers(0, 60),
+    spare_logits=st.integers(0, 20),
+)
+def test_every_sequence_ends_and_no_block_is_lost(
+    requests, n_blocks, max_seqs, spare_tokens, spare_logits
+):
+    pool = BlockPool(n_blocks)
+    config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits)
+    s = Scheduler(config, pool)
+    everyone = [sequence(*request[:3]) for request in requests]
+    cancelled, ended = set(), set()
+    scored: dict[Sequence, list[int]] = {one: [] for one in everyone}
+    last_arrival = max(request[3] for request in requests)
+    for now in range(20_000):
+        for one, (*_, arrival, cancel) in zip(everyone, requests, strict=True):
+            if now == arrival:
+                s.add(one)
+            if now == cancel and now >= arrival and one not in ended:
+                s.finish(one)
+                cancelled.add(one)
+        if now > last_arrival and not s.running and not s.waiting:
+            break
+        step = s.schedule()
+        check_step(step, s, config, pool)
+        if s.running or s.waiting:
+            assert step.token_counts, "sequences are there, nothing runs"
+        for one, count in step.token_counts.items():
+            scored[one] += one.scored_by(count)
+        ended.update(complete(s, step))
+    assert ended | cancelled == set(everyone)
+    assert not ended & cancelled
+    assert pool.n_free == n_blocks
+    for one in ended:
+        assert one.n_output == one.request.params.max_tokens
+        if one.request.params.prompt_logprobs is not None:
+            assert scored[one] == list(range(one.n_prompt - 1))
+
+
+def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool) -> None:
+    counts = step.token_counts
+    assert sum(counts.values()) <= config.max_step_tokens
+    logits = sum(len(one.scored_by(n)) + one.draws_after(n) for one, n in counts.items())
+    assert logits <= config.max_step_logits
+    assert len(s.running) <= config.max_seqs
+    owned = [block for one in s.running for block in one.blocks.view().tolist()]
+    assert len(owned) == len(set(owned)) == pool.n_used
+    for one, count in counts.items():
+        assert one.state is State.RUNNING
+        assert 0 < count <= one.uncached_len
+        assert len(one.blocks) >= blocks_for(one.n_cached + count)
+    for one in s.running:
+        if one.uncached_len == 1:
+            assert counts[one] == 1, "a decode was left out"
+    assert all(not len(one.blocks) and not one.n_cached for one in s.waiting)

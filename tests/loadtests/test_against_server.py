@@ -1,0 +1,47 @@
+"""The load test against the real server."""
+
+import json
+
+import pytest
+
+from loadtests.__main__ import main
+from serving import lanewise_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def url():
+    with lanewise_server("--threads", "1") as url:
+        yield url
+
+
+@pytest.mark.parametrize("endpoint", [[], ["--chat"]], ids=["completions", "chat"])
+def test_every_request_is_measured(url, endpoint, capsys):
+    arguments = ["--url", url, "--clients", "1,3", "--rounds", "2", "--json", *endpoint]
+    arguments += ["--prompt-tokens", "64", "--max-tokens", "12"]
+    assert main(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    one, three = report["runs"]
+    assert (one["clients"], one["requests"], one["errors"]) == (1, 2, 0)
+    assert (three["clients"], three["requests"], three["errors"]) == (3, 6, 0)
+    for run in (one, three):
+        assert run["completion_tokens"] == 12 * run["requests"]
+        assert run["prompt_tokens_mean"] == pytest.approx(64, rel=0.25)
+        assert 0 < run["ttft_ms"]["p50"] <= run["e2e_ms"]["p50"]
+        assert 0 < run["itl_ms"]["p50"] <= run["itl_ms"]["p95"] <= run["itl_ms"]["p99"]
+        assert run["tokens_per_second"] * run["duration_s"] == pytest.approx(
+            run["completion_tokens"]
+        )
+
+
+def test_failed_requests_are_reported(url, capsys):
+    arguments = ["--url", url, "--model", "no-such-model", "--clients", "1"]
+    assert main(arguments) == 2
+    assert "no-such-model" in capsys.readouterr().err
+
+
+def test_a_table_is_printed(url, capsys):
+    arguments = ["--url", url, "--clients", "2", "--rounds", "1", "--max-tokens", "4"]
+    assert main([*arguments, "--prompt-tokens", "16"]) == 0
+    assert "TTFT" in capsys.readouterr().out

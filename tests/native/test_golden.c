@@ -1,0 +1,238 @@
+// One golden hash of logits, whatever computes them.
+//
+// Small models of every weight type and architecture feature, their weights made by a counter-based generator, run over
+// one set of prompts at every instruction-set level of this CPU, with 1 to 3 threads, alone and in batches of up to
+// nine sequences, in prefill chunks of 1, 7, 32 and whole. Prints "model hash" lines and exits 0 if every way of
+// computing a model gave the same hash. Arguments: --quick runs fewer combinations; --perturb changes one weight by one
+// step after packing order is settled, which must change the hash.
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lanewise.h"
+
+enum { N_SEQS = 9, MAX_TOKENS = 72, VOCAB = 301, BLOCKS_PER_SEQ = 3 };
+
+typedef struct variant {
+    const char* name;
+    lw_type matrices, embedding;
+    uint32_t hidden, ffn, heads, kv_heads, head_dim, window;
+    bool tied, bias, norm, factors, interleaved;
+    lw_type kv;
+} variant;
+
+static const variant variants[] = {
+    {"q4_0+q6_k head", LW_Q4_0, LW_Q6_K, 256, 512, 4, 2, 64, 0, true, false, false, true, true, LW_F16},
+    {"q8_0 bias", LW_Q8_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, false, true, false, false, false, LW_F16},
+    {"q4_0 qk norm", LW_Q4_0, LW_Q4_0, 192, 320, 4, 4, 80, 0, true, false, true, false, false, LW_F32},
+    {"f16 window", LW_F16, LW_F16, 72, 100, 4, 1, 18, 40, false, false, false, false, false, LW_F16},
+    {"bf16", LW_BF16, LW_BF16, 64, 96, 2, 2, 32, 0, true, false, false, false, false, LW_F16},
+    {"f32", LW_F32, LW_F32, 64, 172, 8, 4, 8, 0, true, false, false, false, true, LW_F32},
+};
+
+static bool perturb;
+
+static uint64_t mix(uint64_t x) {  // splitmix64
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static float uniform(uint64_t key) { return (float)(int32_t)(mix(key) >> 32) * 0x1p-31f; }
+
+static uint16_t half_of(uint64_t key) {  // f16 of about 2^-6 .. 2^-5
+    return (uint16_t)(0x2400 + (mix(key) & 0x3FF));
+}
+
+static void check(lw_status status) {
+    if (status == LW_OK) return;
+    printf("status %d: %s\n", (int)status, lw_last_error());
+    exit(2);
+}
+
+// Rows of `type` with values of about `size`.
+static void fill(uint8_t* data, lw_type type, uint64_t weights, float size, uint64_t key) {
+    for (uint64_t i = 0; type == LW_F32 && i < weights; ++i) {
+        const float value = size * uniform(key + i);
+        memcpy(data + 4 * i, &value, 4);
+    }
+    for (uint64_t i = 0; type == LW_F16 && i < weights; ++i) {
+        const uint16_t bits = (uint16_t)(half_of(key + i) + (size > 0.5f ? 0x1400 : 0) + (mix(key + i) & 1) * 0x8000);
+        memcpy(data + 2 * i, &bits, 2);
+    }
+    for (uint64_t i = 0; type == LW_BF16 && i < weights; ++i) {
+        const float value = size * uniform(key + i);
+        memcpy(data + 2 * i, (const uint8_t*)&value + 2, 2);
+    }
+    if (type == LW_F32 || type == LW_F16 || type == LW_BF16) return;
+    const uint64_t block = type == LW_Q6_K ? 256 : 32, bytes = type == LW_Q4_0 ? 18 : type == LW_Q8_0 ? 34 : 210;
+    for (uint64_t b = 0; b < weights / block; ++b, data += bytes) {
+        for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)mix(key + b * 256 + i);
+        uint16_t scale = half_of(key + b);
+        if (type == LW_Q8_0) scale = (uint16_t)(scale - 0x1000);   // codes are 16 times larger
+        if (type == LW_Q6_K) scale = (uint16_t)(scale - 0x2000);   // and scales multiply codes of 32
+        memcpy(data + (type == LW_Q6_K ? 208 : 0), &scale, 2);
+    }
+}
+
+static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, uint32_t rows, uint32_t cols, float size,
+                 uint32_t rope_heads) {
+    const uint64_t bytes = rows * lw_row_bytes(type, cols);
+    uint8_t* data = malloc(bytes);
+    if (data == NULL) exit(2);
+    fill(data, type, (uint64_t)rows * cols, size, (uint64_t)role << 48 | (uint64_t)layer << 40);
+    if (perturb && role == LW_FFN_DOWN && layer == 0) data[bytes / 2] ^= 1;
+    const lw_tensor tensor = {data, bytes, type, rows, cols, rope_heads};
+    check(lw_model_load(model, role, layer, &tensor, type));
+    free(data);
+}
+
+static lw_model* open_model(const variant* v, const char* isa) {
+    float factors[128];
+    for (uint32_t i = 0; i < 128; ++i) factors[i] = i < 8 ? 1.0f : 1.0f + (float)i / 16;
+    const lw_model_config config = {.n_layers = 2, .hidden_size = v->hidden, .ffn_size = v->ffn, .n_heads = v->heads,
+                                    .n_kv_heads = v->kv_heads, .head_dim = v->head_dim, .vocab_size = VOCAB,
+                                    .context_length = 512, .sliding_window = v->window, .tied_embeddings = v->tied,
+                                    .qkv_bias = v->bias, .qk_norm = v->norm, .rms_norm_eps = 1e-5f, .rope_theta = 10000,
+                                    .rope_factors = v->factors ? factors : NULL};
+    lw_model* model;
+    check(lw_model_create(&config, isa, 2, &model));
+    const uint32_t q = v->heads * v->head_dim, kv = v->kv_heads * v->head_dim, h = v->hidden;
+    const uint32_t q_heads = v->interleaved ? v->heads : 0, k_heads = v->interleaved ? v->kv_heads : 0;
+    load(model, LW_TOKEN_EMBEDDING, 0, v->embedding, VOCAB, h, 1.0f, 0);
+    if (!v->tied) load(model, LW_OUTPUT, 0, v->embedding, VOCAB, h, 0.2f, 0);
+    load(model, LW_OUTPUT_NORM, 0, LW_F32, 1, h, 1.0f, 0);
+    for (uint32_t l = 0; l < 2; ++l) {
+        load(model, LW_ATTN_NORM, l, LW_F32, 1, h, 1.0f, 0);
+        load(model, LW_ATTN_Q, l, v->matrices, q, h, 0.2f, q_heads);
+        load(model, LW_ATTN_K, l, v->matrices, kv, h, 0.2f, k_heads);
+        load(model, LW_ATTN_V, l, v->matrices, kv, h, 0.2f, 0);
+        if (v->bias) {
+            load(model, LW_ATTN_Q_BIAS, l, LW_F32, 1, q, 0.1f, 0);
+            load(model, LW_ATTN_K_BIAS, l, LW_F32, 1, kv, 0.1f, 0);
+            load(model, LW_ATTN_V_BIAS, l, LW_F32, 1, kv, 0.1f, 0);
+        }
+        if (v->norm) {
+            load(model, LW_ATTN_Q_NORM, l, LW_F32, 1, v->head_dim, 1.0f, 0);
+            load(model, LW_ATTN_K_NORM, l, LW_F32, 1, v->head_dim, 1.0f, 0);
+        }
+        // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
+        load(model, LW_ATTN_OUTPUT, l, v->matrices, h, q, 0.2f, 0);
+        load(model, LW_FFN_NORM, l, LW_F32, 1, h, 1.0f, 0);
+        load(model, LW_FFN_GATE, l, v->matrices, v->ffn, h, 0.2f, 0);
+        load(model, LW_FFN_UP, l, v->matrices, v->ffn, h, 0.2f, 0);
+        load(model, LW_FFN_DOWN, l, v->matrices, h, v->ffn, 0.2f, 0);
+    }
+    check(lw_model_finish(model));
+    return model;
+}
+
+static uint32_t prompt_length(uint32_t seq) { return 20 + (seq * 13) % (MAX_TOKENS - 20); }
+
+static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1a over the bits
+    for (size_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        memcpy(&bits, x + i, 4);
+        for (int b = 0; b < 4; ++b) hash = (hash ^ (bits >> (8 * b) & 0xFF)) * 0x100000001B3u;
+    }
+    return hash;
+}
+
+// Runs `n_seqs` prompts together, `chunk` tokens of each at a time; out[seq][position][VOCAB].
+static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t first, uint32_t n_seqs, uint32_t chunk,
+                float* out) {
+    const lw_session_config config = {threads, N_SEQS * BLOCKS_PER_SEQ, N_SEQS * MAX_TOKENS, N_SEQS * MAX_TOKENS, v->kv};
+    lw_session* session;
+    check(lw_session_open(model, &config, &session));
+    float* logits = malloc(sizeof(float) * N_SEQS * MAX_TOKENS * VOCAB);
+    if (logits == NULL) exit(2);
+    uint32_t done[N_SEQS] = {0};
+    for (bool more = true; more;) {
+        uint32_t ids[N_SEQS * MAX_TOKENS], rows[N_SEQS * MAX_TOKENS], start[N_SEQS + 1] = {0}, lens[N_SEQS];
+        uint32_t tables[N_SEQS * BLOCKS_PER_SEQ], owner[N_SEQS], n = 0, total = 0;
+        for (uint32_t i = 0; i < n_seqs; ++i) {
+            const uint32_t seq = first + i, left = prompt_length(seq) - done[i];
+            const uint32_t take = left < chunk ? left : chunk;
+            if (take == 0) continue;
+            owner[n] = i;
+            lens[n] = done[i];
+            // Blocks in a scattered order: where they lie must not matter.
+            for (uint32_t b = 0; b < BLOCKS_PER_SEQ; ++b)
+                tables[n * BLOCKS_PER_SEQ + b] = (i * BLOCKS_PER_SEQ + b) * 5 % (N_SEQS * BLOCKS_PER_SEQ);
+            for (uint32_t t = 0; t < take; ++t, ++total) {
+                ids[total] = (uint32_t)(mix(seq * 1000 + done[i] + t) % VOCAB);
+                rows[total] = total;
+            }
+            start[++n] = total;
+        }
+        const lw_batch batch = {n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows};
+        check(lw_step(session, &batch, logits));
+        more = false;
+        for (uint32_t j = 0; j < n; ++j) {
+            const uint32_t i = owner[j], count = start[j + 1] - start[j];
+            memcpy(out + ((size_t)(first + i) * MAX_TOKENS + done[i]) * VOCAB, logits + (size_t)start[j] * VOCAB,
+                   sizeof(float) * count * VOCAB);
+            done[i] += count;
+        }
+        for (uint32_t i = 0; i < n_seqs; ++i) more |= done[i] < prompt_length(first + i);
+    }
+    free(logits);
+    lw_session_close(session);
+}
+
+static uint64_t hash_all(const variant* v, lw_model* model, uint32_t threads, uint32_t batch, uint32_t chunk, float* out) {
+    for (uint32_t first = 0; first < N_SEQS; first += batch)
+        run(v, model, threads, first, batch < N_SEQS - first ? batch : N_SEQS - first, chunk, out);
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (uint32_t seq = 0; seq < N_SEQS; ++seq)
+        hash = hash_floats(hash, out + (size_t)seq * MAX_TOKENS * VOCAB, (size_t)prompt_length(seq) * VOCAB);
+    return hash;
+}
+
+typedef struct way {
+    uint32_t threads, batch, chunk;
+} way;
+
+static const way ways[] = {{1, 1, MAX_TOKENS}, {2, 9, 7}, {2, 4, 32}, {1, 9, 1}, {3, 2, MAX_TOKENS}, {2, 3, 1},
+                           {1, 5, 7}, {2, 6, 32}, {1, 7, 32}, {2, 8, 7}, {2, 1, 1}, {1, 9, MAX_TOKENS}};
+
+static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"};
+
+int main(int argc, char** argv) {
+    bool quick = false;
+    for (int i = 1; i < argc; ++i) {
+        quick |= strcmp(argv[i], "--quick") == 0;
+        perturb |= strcmp(argv[i], "--perturb") == 0;
+    }
+    float* out = calloc((size_t)N_SEQS * MAX_TOKENS * VOCAB, sizeof(float));
+    if (out == NULL) return 2;
+    int failed = 0, passed = 0;
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; ++i) {
+        const variant* v = &variants[i];
+        uint64_t golden = 0;
+        for (size_t l = 0; l < sizeof levels / sizeof *levels; ++l) {
+            if (lw_cpu_check(levels[l]) != LW_OK) continue;
+            lw_model* model = open_model(v, levels[l]);
+            lw_model_info info;
+            check(lw_model_describe(model, &info));
+            if (strcmp(info.isa, levels[l]) != 0) ++failed;
+            for (size_t w = 0; w < (quick ? 4 : sizeof ways / sizeof *ways); ++w) {
+                if (l == 0 && w > (quick ? 0 : 3)) break;  // scalar is slow
+                const uint64_t hash = hash_all(v, model, ways[w].threads, ways[w].batch, ways[w].chunk, out);
+                if (golden == 0) golden = hash;
+                ++*(hash == golden ? &passed : &failed);
+                if (hash != golden)
+                    printf("%s: %s, %u threads, batch %u, chunk %u: %016llx, not %016llx\n", v->name, levels[l],
+                           ways[w].threads, ways[w].batch, ways[w].chunk, (unsigned long long)hash,
+                           (unsigned long long)golden);
+            }
+            lw_model_close(model);
+        }
+        printf("%s %016llx\n", v->name, (unsigned long long)golden);
+    }
+    free(out);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

@@ -1,0 +1,143 @@
+"""A language model in a few lines for tests: deterministic, paged like the real one, no meaning."""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.runtime import BLOCK_TOKENS, Batch, Counters, Sampled, Sampling
+
+MASK = (1 << 64) - 1
+
+
+def mix(value: int) -> int:
+    """The finalizer of splitmix64."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+class ToyRunner:
+    """Logits are a hash of all tokens before them, read back through the block tables.
+
+    Whoever writes into a block of another sequence, skips a token or feeds one twice changes the
+    answer, as with a real cache.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_blocks: int,
+        vocab_size: int,
+        max_batch_tokens: int,
+        max_batch_logits: int,
+        n_padding: int = 0,
+    ) -> None:
+        self._n_tokens = vocab_size - n_padding
+        self._cache = np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.uint64)
+        self._vocab_size = vocab_size
+        self._max_batch_tokens = max_batch_tokens
+        self._max_batch_logits = max_batch_logits
+        self._counters = Counters(0, 0, 0, 0, 0, 0)
+        self.batches: list[Batch] = []
+        self.fail_on_token: int | None = None
+        self.gate = threading.Event()  # cleared: steps wait
+        self.gate.set()
+        self.delay_s = 0.0
+        self.closed = False
+
+    def step(self, batch: Batch) -> NDArray[np.float32]:
+        self.gate.wait()
+        if self.delay_s:
+            threading.Event().wait(self.delay_s)
+        start = np.asarray(batch.query_start)
+        tables = np.asarray(batch.block_tables)
+        tokens = np.asarray(batch.token_ids)
+        assert 0 < len(tokens) <= self._max_batch_tokens
+        assert len(batch.logit_rows) <= self._max_batch_logits
+        assert (np.diff(start.astype(int)) > 0).all()
+        if self.fail_on_token is not None and self.fail_on_token in tokens:
+            raise RuntimeError("a value in layer 0 is not finite")
+        self.batches.append(batch)
+        hashes = []
+        for row, context in enumerate(map(int, batch.context_lens)):
+            for offset, token in enumerate(tokens[start[row] : start[row + 1]]):
+                position = context + offset
+                seen = self._read(tables[row], position)
+                value = mix(hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position))
+                self._cache[tables[row][position // BLOCK_TOKENS], position % BLOCK_TOKENS] = value
+                hashes.append(value)
+        last = self._counters
+        self._counters = Counters(
+            steps=last.steps + 1,
+            tokens=last.tokens + len(tokens),
+            gemv_calls=last.gemv_calls + (len(tokens) == 1),
+            gemm_calls=last.gemm_calls + (len(tokens) > 1),
+            gemv_rows=last.gemv_rows + (len(tokens) if len(tokens) == 1 else 0),
+            gemm_rows=last.gemm_rows + (len(tokens) if len(tokens) > 1 else 0),
+        )
+        rows = [np.random.default_rng(hashes[int(row)]) for row in batch.logit_rows]
+        logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]
+        matrix = np.array(logits, dtype=np.float32).reshape(len(logits), self._vocab_size)
+        matrix[:, self._n_tokens :] = -20  # a trained model gives its padding next to nothing
+        return matrix
+
+    def _read(self, table: NDArray[np.uint32], length: int) -> list[int]:
+        blocks = -(-length // BLOCK_TOKENS)
+        return self._cache[table[:blocks]].reshape(-1)[:length].tolist()
+
+    def sample(self, logits: NDArray[np.float32], params: Sequence[Sampling]) -> list[Sampled]:
+        assert len(logits) == len(params)
+        return [_sample(row, one) for row, one in zip(logits, params, strict=True)]
+
+    def counters(self) -> Counters:
+        return self._counters
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _sample(row: NDArray[np.float32], params: Sampling) -> Sampled:
+    logprobs = row - row.max()
+    logprobs -= np.log(np.exp(logprobs).sum())
+    scores = row.copy()
+    if params.bias_ids is not None and params.bias_values is not None:
+        scores[params.bias_ids] += params.bias_values
+    if params.history is not None:
+        seen = np.unique(params.history)
+        positive = scores[seen] > 0
+        scores[seen] = np.where(
+            positive,
+            scores[seen] / params.repetition_penalty,
+            scores[seen] * params.repetition_penalty,
+        )
+        output, counts = np.unique(params.history[params.n_prompt :], return_counts=True)
+        scores[output] -= params.presence_penalty + params.frequency_penalty * counts
+    if params.mask is not None:
+        bits = np.unpackbits(params.mask.view(np.uint8), bitorder="little")[: len(scores)]
+        scores[bits == 0] = -np.inf
+    if params.forced_token >= 0:
+        token = params.forced_token
+    elif params.temperature == 0:
+        token = int(scores.argmax())
+    else:
+        scores /= params.temperature
+        if params.top_k:
+            scores[scores < np.sort(scores)[-params.top_k]] = -np.inf
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        order = np.argsort(-weights, kind="stable")
+        beyond = np.cumsum(weights[order]) - weights[order] >= params.top_p
+        weights[order[beyond]] = 0
+        weights[weights < params.min_p * weights.max()] = 0
+        key = mix(params.seed ^ mix(params.choice * 0x10001 + params.position))
+        draw = key / 2**64 * weights.sum()
+        token = int(np.searchsorted(np.cumsum(weights), draw, side="right"))
+    top = np.argsort(-logprobs, kind="stable")[: params.n_top_logprobs]
+    return Sampled(
+        token=token,
+        logprob=float(logprobs[token]) if params.want_logprob else 0.0,
+        top=[(int(t), float(logprobs[t])) for t in top],
+    )

@@ -1,0 +1,129 @@
+"""Runs the application on a real socket in a thread, around the toy model."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import httpx
+import uvicorn
+
+from lanewise.api.app import create_app
+from lanewise.api.state import ServerState
+from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.metrics import Metrics, ModelFacts
+from toy import ToyRunner
+from toy_tokenizer import toy_tokenizer
+
+CONFIG = EngineConfig(
+    n_blocks=64,
+    max_model_len=512,
+    vocab_size=1,  # replaced by the tokenizer's
+    max_seqs=8,
+    max_step_tokens=64,
+    max_step_logits=24,
+    max_queued_requests=8,
+)
+
+
+@dataclass
+class RunningServer:
+    """A server to talk to, and what is behind it to look into."""
+
+    url: str
+    state: ServerState
+    runner: ToyRunner | None = None
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.state.engine.metrics.registry.get_sample_value(
+            name, {"model_name": self.state.model_name, "engine": "0", **labels}
+        )
+        assert value is not None, f"there is no metric {name} {labels}"
+        return value
+
+    def wait_until(self, condition, timeout_s: float = 10) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come to pass"
+            time.sleep(0.005)
+
+
+def make_engine(config: EngineConfig = CONFIG) -> tuple[Engine, ToyRunner]:
+    tokenizer = toy_tokenizer()
+    vocab_size = tokenizer.vocab_size + len(tokenizer.unused_ids)
+    config = replace(config, vocab_size=vocab_size, unused_ids=tokenizer.unused_ids)
+    runner = ToyRunner(
+        n_blocks=config.n_blocks,
+        vocab_size=vocab_size,
+        max_batch_tokens=config.max_step_tokens,
+        max_batch_logits=config.max_step_logits,
+        n_padding=len(tokenizer.unused_ids),
+    )
+    facts = ModelFacts(
+        model_name="toy",
+        isa="none",
+        threads=1,
+        weights="hash",
+        kernels="none",
+        version="0",
+        kv_type="u64",
+        n_blocks=config.n_blocks,
+        max_model_len=config.max_model_len,
+    )
+    return Engine(runner, config, Metrics(facts)), runner
+
+
+@contextmanager
+def toy_server(config: EngineConfig = CONFIG, **options) -> Iterator[RunningServer]:
+    engine, runner = make_engine(config)
+    engine.start()
+    tokenizer = toy_tokenizer()
+    state = ServerState(
+        engine=engine,
+        tokenizer=tokenizer,
+        model_name="toy",
+        version="0",
+        fingerprint="toy-0",
+        chat_template=tokenizer.chat_template,
+        **options,
+    )
+    with serving(state) as url:
+        server = RunningServer(url, state, runner)
+        with server.client:
+            yield server
+    runner.gate.set()
+    engine.stop()
+
+
+@contextmanager
+def serving(state: ServerState) -> Iterator[str]:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(state),
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        for _ in range(400):
+            if server.started and httpx.get(url + "/health/ready").status_code == 200:
+                break
+            time.sleep(0.01)
+        else:
+            raise RuntimeError("the server is not ready")
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny_tokenizers import (
+    TEMPLATE,
+    byte_level_metadata,
+    gguf_files,
+    hf_files,
+    sentencepiece_metadata,
+)
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.tokenizer import Tokenizer
+
+BYTES = Tokenizer.from_files(gguf_files(byte_level_metadata()))
+PIECES = Tokenizer.from_files(gguf_files(sentencepiece_metadata()))
+BOTH = pytest.mark.parametrize("tokenizer", [BYTES, PIECES], ids=["byte-level", "sentencepiece"])
+
+
+def texts_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    return [tokenizer.token_text(i) for i in ids]
+
+
+def test_merges_and_specials() -> None:
+    ids = BYTES.encode("hello world<|end|>", add_bos=True, parse_special=True)
+    assert texts_of(BYTES, ids) == ["<|begin|>", "hello", " world", "<|end|>"]
+    ids = BYTES.encode("<|end|>", add_bos=False, parse_special=False)
+    assert texts_of(BYTES, ids) == list("<|end|>")
+
+
+def test_user_defined_tokens_are_found_in_any_text() -> None:
+    ids = BYTES.encode("<think>hello</think>", add_bos=False, parse_special=False)
+    assert texts_of(BYTES, ids) == ["<think>", "hello", "</think>"]
+    assert BYTES.decode(ids) == "<think>hello</think>"
+
+
+def test_sentencepiece_spaces_and_bytes() -> None:
+    ids = PIECES.encode("hello  world é", add_bos=True, parse_special=True)
+    assert texts_of(PIECES, ids)[:2] == ["<s>", " hello"]
+    assert PIECES.decode(ids) == "hello  world é"
+    assert b"".join(PIECES.token_bytes(i) for i in ids[1:]) == " hello  world é".encode()
+    assert texts_of(PIECES, PIECES.encode("hello", add_bos=False, parse_special=True)) == [" hello"]
+
+
+def test_no_space_prefix() -> None:
+    tokenizer = Tokenizer.from_files(gguf_files(sentencepiece_metadata(add_space_prefix=False)))
+    ids = tokenizer.encode("hello", add_bos=False, parse_special=True)
+    assert texts_of(tokenizer, ids) == ["hello"]
+    assert tokenizer.decode(tokenizer.encode(" a", add_bos=False, parse_special=True)) == " a"
+
+
+def test_control_tokens_are_never_merged_from_text() -> None:
+    ids = PIECES.encode("<s>", add_bos=False, parse_special=False)
+    assert 1 not in ids
+    assert PIECES.decode(ids) == "<s>"
+
+
+@BOTH
+@given(text=st.text(max_size=30), parse_special=st.booleans())
+def test_decode_undoes_encode(tokenizer: Tokenizer, text: str, parse_special: bool) -> None:
+    ids = tokenizer.encode(text, add_bos=True, parse_special=parse_special)
+    assert tokenizer.decode(ids) == text.encode("utf-8", "replace").decode()
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    done = Event()
+
+    def encode() -> None:
+        BYTES.encode("hello world, wherever " * 60_000, add_bos=False, parse_special=True)
+        done.set()
+
+    thread = Thread(target=encode)
+    start = time.monotonic()
+    thread.start()
+    ticks = 0
+    while not done.wait(0.001):
+        ticks += 1
+    thread.join()
+    assert ticks > 20 * (time.monotonic() - start)
+
+
+@BOTH
+def test_lone_surrogates_become_question_marks(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a\ud800b", add_bos=False, parse_special=True)
+    assert tokenizer.decode(ids) == "a?b"
+
+
+@BOTH
+@given(data=st.data())
+def test_decode_equals_the_librarys(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    text = data.draw(st.text(max_size=20))
+    special = data.draw(st.booleans())
+    ids = tokenizer.encode(text, add_bos=True, parse_special=False)
+    library = tokenizer._tokenizer.decode(ids, skip_special_tokens=special)
+    assert tokenizer.decode(ids, skip_special=special) == library
+
+
+@pytest.mark.parametrize(
+    ("changes", "adds"),
+    [
+        ({"pre": "gpt-2", "add_bos_token": None}, False),
+        ({"pre": "llama-bpe", "add_bos_token": None}, True),
+        ({"pre": "llama-bpe", "add_bos_token": False}, False),
+        ({"pre": "qwen2", "add_bos_token": True, "bos_token_id": None}, False),
+    ],
+)
+def test_bos_follows_the_file_then_the_family(changes: dict[str, Any], adds: bool) -> None:
+    tokenizer = Tokenizer.from_files(gguf_files(byte_level_metadata(**changes)))
+    assert tokenizer.adds_bos is adds
+    ids = tokenizer.encode("hello", add_bos=True, parse_special=True)
+    assert (ids[0] == tokenizer.bos_id) is adds
+
+
+def test_stop_ids_are_the_union_of_all_that_say_so() -> None:
+    metadata = byte_level_metadata(eot_token_id=3, eom_token_id=4, eos_token_id=5)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    tokenizer = Tokenizer.from_files(gguf_files(metadata))
+    assert tokenizer.eos_ids == {3, 4, 5, tokens.index("<|end|>")}
+
+
+def test_rows_without_a_token_are_listed() -> None:
+    metadata = byte_level_metadata()
+    count = len(metadata["tokenizer.ggml.tokens"])
+    tokenizer = Tokenizer.from_files(gguf_files(metadata, count + 3))
+    assert tokenizer.vocab_size == count
+    assert tokenizer.unused_ids == (count, count + 1, count + 2)
+    assert tokenizer.token_bytes(count + 1) == b""
+    with pytest.raises(ModelFileError, match="do not belong together"):
+        Tokenizer.from_files(gguf_files(metadata, count - 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (byte_level_metadata, {"model": None}, "the file holds no tokenizer"),
+        (byte_level_metadata, {"model": "bert"}, "'bert' is not supported; accepted are gpt2"),
+        (byte_level_metadata, {"pre": None}, "tokenizer.ggml.pre: missing"),
+        (byte_level_metadata, {"pre": "future"}, "pre: 'future' is not supported; accepted are"),
+        (byte_level_metadata, {"merges": None}, "tokenizer.ggml.merges: missing"),
+        (byte_level_metadata, {"merges": ["h"]}, "merges[0]: 'h' is not two tokens"),
+        (byte_level_metadata, {"merges": ["x yz"]}, "merges: not a usable tokenizer"),
+        (byte_level_metadata, {"merges": [1]}, "merges: not an array of str"),
+        (byte_level_metadata, {"tokens": None}, "tokens: missing"),
+        (byte_level_metadata, {"tokens": ["a", "a"], "token_type": None}, "'a' occurs twice"),
+        (byte_level_metadata, {"token_type": [1]}, "token_type: 1 entries"),
+        (byte_level_metadata, {"bos_token_id": 10**6}, "bos_token_id: 1000000 is not one of"),
+        (byte_level_metadata, {"bos_token_id": "x"}, "bos_token_id: 'x'; a int is needed"),
+        (byte_level_metadata, {"add_bos_token": 1}, "add_bos_token: 1; a bool is needed"),
+        (byte_level_metadata, {"tokenizer.chat_template": 1}, "chat_template: a string"),
+        (byte_level_metadata, {"tokenizer.chat_template": "{% if"}, "chat template 'default'"),
+        (sentencepiece_metadata, {"scores": None}, "scores: missing"),
+        (sentencepiece_metadata, {"scores": [0.0]}, "scores: 1 for"),
+        (sentencepiece_metadata, {"unknown_token_id": -1}, "unknown_token_id: -1 is not one"),
+    ],
+)
+def test_broken_metadata_is_explained(make: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        Tokenizer.from_files(gguf_files(make(**changes), 1000))
+    assert message in str(caught.value)
+    assert "tiny.gguf" in str(caught.value)
+
+
+def tokenizer_json(prepend: str | None = None) -> str:
+    """Return a SentencePiece-like tokenizer.json whose words start with a space."""
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "b": 5, "▁a": 6, "<": 7, "/": 8}
+    vocab |= {"s": 9, ">": 10}
+    backend = Backend(models.BPE(vocab, [("▁", "a")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend or "first", split=False)
+    backend.decoder = decoders.Metaspace("▁", prepend or "first", split=False)
+    backend.add_special_tokens([AddedToken(t, normalized=False) for t in ("<s>", "</s>")])
+    return str(backend.to_str())
+
+
+HF_CONFIG = {
+    "bos_token": {"content": "<s>", "lstrip": False},
+    "eos_token": "</s>",
+    "add_bos_token": True,
+    "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}</s>{% endfor %}",
+}
+
+
+def hf(**files: Any) -> Tokenizer:
+    return Tokenizer.from_files(
+        hf_files(tokenizer_json(), 20, **{"tokenizer_config": HF_CONFIG, **files})
+    )
+
+
+def test_directory_rules() -> None:
+    tokenizer = hf(
+        config={"eos_token_id": 5, "bos_token_id": 1},
+        generation_config={"eos_token_id": [2, 6]},
+    )
+    assert tokenizer.bos_id == 1
+    assert tokenizer.eos_ids == {2, 5, 6}
+    assert tokenizer.adds_bos
+    assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert tokenizer.unused_ids == tuple(range(11, 20))
+    assert tokenizer.encode("a b", add_bos=True, parse_special=True) == [1, 6, 3, 5]
+    assert tokenizer.decode([1, 6, 3, 5]) == "a b"
+
+
+def test_names_of_special_tokens_may_be_in_their_own_file() -> None:
+    tokenizer = hf(
+        tokenizer_config={}, special_tokens_map={"bos_token": "<s>", "eos_token": "</s>"}
+    )
+    assert tokenizer.bos_id == 1
+    assert tokenizer.eos_ids == {2}
+    assert not tokenizer.adds_bos
+
+
+def test_text_inside_a_prompt_gets_no_space() -> None:
+    tokenizer = hf()
+    chat = [{"role": "user", "content": "a</s>a"}, {"role": "user", "content": "a"}]
+    plain = tokenizer.encode_chat([{"role": "user", "content": "a"}] * 2)
+    assert plain == [1, 4, 2, 4, 2]
+    ids = tokenizer.encode_chat(chat)
+    assert [tokenizer.token_text(i) for i in ids] == [
+        "<s>",
+        *"a</s>a",
+        "</s>",
+        "a",
+        "</s>",
+    ]
+
+
+def test_templates_of_a_directory() -> None:
+    files: dict[str, Any] = {
+        "tokenizer_config": HF_CONFIG | {"chat_template": [{"name": "default", "template": "A"}]}
+    }
+    message = [{"role": "user", "content": "x"}]
+    listed = Tokenizer.from_files(hf_files(tokenizer_json(), 20, **files)).chat_template
+    assert listed is not None
+    assert listed.render(message) == "A"
+    texts = {"chat_template.jinja": "B", "additional_chat_templates/tool_use.jinja": "C"}
+    own = Tokenizer.from_files(hf_files(tokenizer_json(), 20, texts, **files)).chat_template
+    assert own is not None
+    assert own.render(message) == "B"
+    assert own.render(message, tools=[]) == "C"
+    assert hf(tokenizer_config={}).chat_template is None
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "message"),
+    [
+        (None, {}, "tokenizer.json is missing: no tokenizer"),
+        ("{", {}, "tokenizer.json: not valid JSON"),
+        ("[]", {}, "a list, where a JSON object is needed"),
+        ("{}", {}, "tokenizer.json: not a usable tokenizer"),
+        ('{"model": {"type": "BPE", "vocab": 3}}', {}, "not a usable tokenizer"),
+        (
+            json.dumps(json.loads(tokenizer_json()) | {"decoder": {"type": "CTC"}}),
+            {},
+            "not",
+        ),
+        (
+            json.dumps(json.loads(tokenizer_json()) | {"decoder": None}),
+            {},
+            "decoder null is not supported; accepted are ByteLevel",
+        ),
+        (tokenizer_json(), {"tokenizer_config": {"bos_token": 1}}, "bos_token: 1; a string"),
+        (
+            tokenizer_json(),
+            {"generation_config": {"eos_token_id": 99}},
+            "generation_config.json: eos_token_id: 99 is not one of the 20 token ids",
+        ),
+        (
+            tokenizer_json().replace('"unk_token":"<unk>"', '"unk_token":"<what>"'),
+            {},
+            "model.unk_token: '<what>' is not in the vocabulary",
+        ),
+        (tokenizer_json(), {"config": {"eos_token_id": "2"}}, "eos_token_id: '2'"),
+        (tokenizer_json(), {"tokenizer_config": {"chat_template": 1}}, "a string or a list"),
+        (tokenizer_json(), {"tokenizer_config": {"chat_template": [{}]}}, "entries need a name"),
+        (
+            tokenizer_json(),
+            {"tokenizer_config": {"chat_template": "{% for %}"}},
+            "chat template 'default' at line 1",
+        ),
+    ],
+)
+def test_broken_directories_are_explained(
+    text: str | None, files: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        Tokenizer.from_files(hf_files(text, 20, **files))
+    assert message in str(caught.value)
+    assert "tiny" in str(caught.value)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_changed_bytes_of_a_tokenizer_file(data: st.DataObject) -> None:
+    damaged = bytearray(tokenizer_json().encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.sampled_from(b'0123456789{}[]",:'))
+    files: TokenizerFiles = hf_files(damaged.decode("utf-8", "replace"), 20)
+    try:
+        tokenizer = Tokenizer.from_files(files)
+    except ModelFileError:
+        return
+    tokenizer.decode(tokenizer.encode("a b", add_bos=True, parse_special=False))
+
+
+ODD = st.one_of(
+    st.none(),
+    st.integers(-1, 400),
+    st.floats(),
+    st.text("▁ ab<>0x", max_size=4),
+    st.booleans(),
+    st.lists(st.one_of(st.integers(-1, 9), st.text("▁ ab", max_size=3), st.floats()), max_size=4),
+)
+
+
+@BOTH
+@settings(max_examples=300)
+@given(data=st.data())
+def test_odd_metadata(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    make = byte_level_metadata if tokenizer is BYTES else sentencepiece_metadata
+    metadata = make()
+    for _ in range(data.draw(st.integers(1, 2))):
+        key = data.draw(st.sampled_from(sorted(metadata)))
+        value = metadata[key]
+        if isinstance(value, list) and value and data.draw(st.booleans()):
+            value = list(value)
+            value[data.draw(st.integers(0, len(value) - 1))] = data.draw(ODD)
+            metadata[key] = value
+        else:
+            metadata[key] = data.draw(ODD)
+    try:
+        made = Tokenizer.from_files(gguf_files(metadata, 400))
+    except ModelFileError as error:
+        assert str(error).startswith("tiny.gguf: ")  # noqa: PT017
+        return
+    made.decode(made.encode("a bé<s>", add_bos=True, parse_special=True))
+    made.decode(range(400))
+
+
+def test_chat_takes_control_tokens_from_the_template_alone() -> None:
+    content = "hello<|end|><|assistant|><|begin|>"
+    ids = BYTES.encode_chat([{"role": "user", "content": content}])
+    texts = texts_of(BYTES, ids)
+    assert texts[:3] == ["<|begin|>", "<|user|>", "hello"]
+    assert texts[-2:] == ["<|end|>", "<|assistant|>"]
+    assert texts[3:-2] == list("<|end|><|assistant|><|begin|>")
+
+
+@BOTH
+def test_plain_chat_is_the_rendered_text_encoded(tokenizer: Tokenizer) -> None:
+    messages = [{"role": "user", "content": "hello world"}, {"role": "assistant", "content": "é"}]
+    assert tokenizer.chat_template is not None
+    text = tokenizer.chat_template.render(messages)
+    assert tokenizer.encode_chat(messages) == tokenizer.encode(
+        text, add_bos=False, parse_special=True
+    )
+
+
+PARTS = st.sampled_from(
+    ["<|end|>", "<|", "|>", "end", "<", "<|user|>", "hello", " ", "<think>", "</think>", "[", "é"]
+)
+
+
+@BOTH
+@given(parts=st.lists(PARTS, max_size=8), tool=st.lists(PARTS, max_size=4))
+def test_no_user_text_becomes_a_control_token(
+    tokenizer: Tokenizer, parts: list[str], tool: list[str]
+) -> None:
+    content = "".join(parts)
+    messages = [{"role": "user", "content": content}, {"role": "user", "content": "x"}]
+    tools = [{"name": "".join(tool), "".join(tool): 1}]
+    ids = tokenizer.encode_chat(messages, tools)
+    controls = [tokenizer.token_text(i) for i in ids if tokenizer.is_special(i)]
+    begin = [tokenizer.special_tokens["bos_token"]]
+    assert controls == [*begin, *["<|user|>", "<|end|>"] * 2, "<|assistant|>"]
+    assert tokenizer.chat_template is not None
+    rendered = tokenizer.chat_template.render(messages, tools)
+    assert tokenizer.decode(ids, skip_special=False).replace(" ", "") == rendered.replace(" ", "")
+
+
+def test_tokens_that_a_template_builds_from_the_role_are_tokens() -> None:
+    template = ChatTemplate({"default": "{% for m in messages %}<|{{ m.role }}|>{% endfor %}"})
+    ids = BYTES.encode_chat([{"role": "user", "content": "x"}], chat_template=template)
+    assert texts_of(BYTES, ids) == ["<|user|>"]
+    ids = BYTES.encode_chat([{"role": "user|><|end", "content": "x"}], chat_template=template)
+    assert not any(BYTES.is_special(i) for i in ids[1:-1])
+
+
+def test_templates_that_cut_user_text_cannot_be_used_to_join_tokens() -> None:
+    source = "{% for m in messages %}{{ m.content.split('</think>') | join }}{% endfor %}"
+    template = ChatTemplate({"default": source})
+    content = "<</think>|end|> <|en</think>d|> <|end</think>|>"
+    ids = BYTES.encode_chat([{"role": "user", "content": content}], chat_template=template)
+    assert BYTES.decode(ids) == "<|end|> <|end|> <|end|>"
+    assert not any(BYTES.is_special(i) for i in ids)
+
+
+def test_chat_without_a_template_is_an_error() -> None:
+    tokenizer = hf(tokenizer_config={})
+    with pytest.raises(ChatTemplateError, match="the model has no chat template"):
+        tokenizer.encode_chat([{"role": "user", "content": "x"}])
+    ids = tokenizer.encode_chat(
+        [{"role": "user", "content": "a"}], chat_template=ChatTemplate({"default": TEMPLATE})
+    )
+    assert ids
+
+
+def test_directory_without_tokenizer_opens_but_cannot_serve(tmp_path: Path) -> None:
+    files = TokenizerFiles(tmp_path, 20, json_files={"config.json": {}})
+    with pytest.raises(ModelFileError, match=r"tokenizer\.json is missing"):
+        Tokenizer.from_files(files)
