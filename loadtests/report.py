@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -88,7 +89,7 @@ def summarize(run: Run) -> Summary:
 
 def print_table(summaries: Sequence[Summary], title: str) -> None:
     """Three rows per number of clients, then what went wrong."""
-    table = Table(title=title, caption="times in milliseconds")
+    table = Table(title=title, caption="times in milliseconds", box=box.SIMPLE, pad_edge=False)
     heads = ["clients", "requests", "errors", "tokens/s", "own CPU", "", "p50", "p95", "p99"]
     for head in heads:
         table.add_column(head, justify="left" if head == "" else "right")
