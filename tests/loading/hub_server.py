@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -24,6 +24,9 @@ class Hub:
     status: int = 200  # of everything, when not 200
     error_code: str = ""
     cut: dict[str, int] = field(default_factory=dict)  # file: bytes after which to hang up, once
+    stall: dict[str, int] = field(default_factory=dict)  # file: bytes after which to wait, once
+    stalled: Event = field(default_factory=Event)
+    released: Event = field(default_factory=Event)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
 
@@ -83,9 +86,19 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{etag(content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         start = int(span[1]) if span else 0
+        stall = self.hub.stall.pop(name, None) if body else None
+        if stall is not None:
+            self.send_part(content, stall, headers)
+            return
         if span:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         self.reply(206 if span else 200, content[start:], headers, body, self.cut_of(name, body))
+
+    def send_part(self, content: bytes, count: int, headers: dict[str, str]) -> None:
+        self.reply(200, content, headers, body=True, cut=count)
+        self.wfile.flush()
+        self.hub.stalled.set()
+        self.hub.released.wait(60)
 
     def cut_of(self, name: str, body: bool) -> int | None:
         return self.hub.cut.pop(name, None) if body else None

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -245,12 +246,16 @@ def test_missing_files_are_explained(tmp_path: Path) -> None:
         open_checkpoint(directory)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_unreadable_file_is_explained(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"])
-    path.chmod(0)
-    with pytest.raises(ModelFileError, match="cannot be read: Permission denied"):
-        open_checkpoint(path)
+    with socket.socket(socket.AF_UNIX) as endpoint:  # exists, but cannot be opened
+        endpoint.bind(str(tmp_path / "m.sock"))
+        with pytest.raises(ModelFileError, match=r"m\.sock: cannot be read: "):
+            open_checkpoint(tmp_path / "m.sock")
+    if os.geteuid() != 0:  # root reads every file
+        path = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"])
+        path.chmod(0)
+        with pytest.raises(ModelFileError, match="cannot be read: Permission denied"):
+            open_checkpoint(path)
 
 
 def test_device_and_odd_paths_are_explained(tmp_path: Path) -> None:

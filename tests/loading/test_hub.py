@@ -1,8 +1,11 @@
+"""Names of models, and downloads from a hub on the loopback interface."""
+
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +34,7 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-def resolve(argument: str, hub: Hub, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def start(argument: str, hub: Hub, home: Path, **env: str) -> subprocess.Popen[str]:
     """Resolve in a process of its own: the hub library reads its environment once."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))
@@ -43,14 +46,19 @@ def resolve(argument: str, hub: Hub, home: Path, **env: str) -> subprocess.Compl
         "no_proxy": "127.0.0.1",
         **env,
     }
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, argument],
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
+
+
+def resolve(argument: str, hub: Hub, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    with start(argument, hub, home, **env) as process:
+        out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def directory_files(tmp_path: Path) -> dict[str, bytes]:
@@ -107,6 +115,32 @@ def test_broken_download_goes_on_where_it_broke(hub: Hub, tmp_path: Path) -> Non
     assert first[1] is None
     assert second[1] is not None
     assert int(second[1].removeprefix("bytes=").removesuffix("-")) >= 10_000_000
+
+
+def test_killed_download_goes_on_in_the_next_run(hub: Hub, tmp_path: Path) -> None:
+    content = bytes(range(256)) * (32 << 12)
+    hub.files = {"big.gguf": content}
+    hub.stall = {"big.gguf": 22 << 20}
+    with start("org/name:big.gguf", hub, tmp_path / "home") as first:
+        assert hub.stalled.wait(60)
+        part = wait_for_part(tmp_path / "home", 20_000_000)
+        first.kill()
+    hub.released.set()
+    kept = part.stat().st_size
+    done = resolve("org/name:big.gguf", hub, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == content
+    assert hub.downloads()[1:] == [("big.gguf", f"bytes={kept}-")]
+    assert not part.exists()
+
+
+def wait_for_part(home: Path, n_bytes: int) -> Path:
+    for _ in range(600):
+        for part in home.rglob("*.part"):
+            if part.stat().st_size >= n_bytes:
+                return part
+        time.sleep(0.1)
+    raise AssertionError("nothing was written")
 
 
 def test_offline_uses_the_cache_alone(hub: Hub, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""Tokenizers from both kinds of file: rules, chat, and broken files."""
+
 from __future__ import annotations
 
 import json
@@ -274,6 +276,11 @@ def test_templates_of_a_directory() -> None:
             {"generation_config": {"eos_token_id": 99}},
             "generation_config.json: eos_token_id: 99 is not one of the 20 token ids",
         ),
+        (
+            tokenizer_json().replace('"unk_token":"<unk>"', '"unk_token":"<what>"'),
+            {},
+            "model.unk_token: '<what>' is not in the vocabulary",
+        ),
         (tokenizer_json(), {"config": {"eos_token_id": "2"}}, "eos_token_id: '2'"),
         (tokenizer_json(), {"tokenizer_config": {"chat_template": 1}}, "a string or a list"),
         (tokenizer_json(), {"tokenizer_config": {"chat_template": [{}]}}, "entries need a name"),
@@ -306,6 +313,40 @@ def test_changed_bytes_of_a_tokenizer_file(data: st.DataObject) -> None:
     except ModelFileError:
         return
     tokenizer.decode(tokenizer.encode("a b", add_bos=True, parse_special=False))
+
+
+ODD = st.one_of(
+    st.none(),
+    st.integers(-1, 400),
+    st.floats(),
+    st.text("▁ ab<>0x", max_size=4),
+    st.booleans(),
+    st.lists(st.one_of(st.integers(-1, 9), st.text("▁ ab", max_size=3), st.floats()), max_size=4),
+)
+
+
+@BOTH
+@settings(max_examples=300)
+@given(data=st.data())
+def test_odd_metadata(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    make = byte_level_metadata if tokenizer is BYTES else sentencepiece_metadata
+    metadata = make()
+    for _ in range(data.draw(st.integers(1, 2))):
+        key = data.draw(st.sampled_from(sorted(metadata)))
+        value = metadata[key]
+        if isinstance(value, list) and value and data.draw(st.booleans()):
+            value = list(value)
+            value[data.draw(st.integers(0, len(value) - 1))] = data.draw(ODD)
+            metadata[key] = value
+        else:
+            metadata[key] = data.draw(ODD)
+    try:
+        made = Tokenizer.from_files(gguf_files(metadata, 400))
+    except ModelFileError as error:
+        assert str(error).startswith("tiny.gguf: ")  # noqa: PT017
+        return
+    made.decode(made.encode("a bé<s>", add_bos=True, parse_special=True))
+    made.decode(range(400))
 
 
 def test_chat_takes_control_tokens_from_the_template_alone() -> None:

@@ -79,7 +79,10 @@ MINIMIND_CHAT = [
 ]
 
 
-@pytest.mark.parametrize("name", ["tokenizers/minimind", "models/books7M"])
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizers/minimind", "models/books7M", "models/stories260K-hf", "models/stories3M-hf"],
+)
 def test_directories_encode_as_transformers_does(name: str) -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
@@ -88,10 +91,14 @@ def test_directories_encode_as_transformers_does(name: str) -> None:
     reference = AutoTokenizer.from_pretrained(DATA / name)
     tokenizer = Tokenizer.from_files(from_directory(DATA / name))
     for text, _ in cases("qwen2"):
+        if name.endswith("-hf") and text.startswith(" "):
+            continue  # transformers 5 rebuilds such tokenizers without SentencePiece's second space
         ids = tokenizer.encode(text, add_bos=False, parse_special=True)
         assert ids == reference.encode(text, add_special_tokens=False)
         assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True)
         assert tokenizer.encode(text, add_bos=True, parse_special=True) == reference.encode(text)
+    if reference.chat_template is None:
+        return
     chat = reference.apply_chat_template(
         MINIMIND_CHAT, add_generation_prompt=True, tokenize=True, return_dict=False
     )

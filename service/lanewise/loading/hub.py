@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import sys
 from importlib import resources
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lanewise.loading.checkpoint import ModelFileError
 
@@ -23,6 +25,7 @@ NEEDED = [
     "*.safetensors",
     "*.safetensors.index.json",
 ]
+RESUMABLE_BYTES = (16 << 20, 45_000_000_000)  # the hub sends larger ones in its own protocol
 NO_TOKEN = "HF_TOKEN is not set or not allowed"
 NOT_NEEDED = ["consolidated*", "*/*.safetensors", "original/*"]
 
@@ -78,6 +81,7 @@ def fetch(repository: str, file: str | None) -> Path:
         disable_progress_bars()
     try:
         if file is not None:
+            fetch_resumably(repository, file)
             return Path(huggingface_hub.hf_hub_download(repository, file))
         path = Path(
             huggingface_hub.snapshot_download(
@@ -111,6 +115,50 @@ def fetch(repository: str, file: str | None) -> Path:
             f" {repository}:file.gguf"
         )
     return path
+
+
+def fetch_resumably(repository: str, file: str) -> None:
+    """Put one large file into the hub library's cache, going on where an earlier run stopped.
+
+    The library itself starts a file again when the process that fetched it has ended. Whatever
+    this function cannot do it leaves to the library, with the library's errors.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get, repo_folder_name
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    if constants.HF_HUB_OFFLINE:
+        return
+    try:
+        found = get_hf_file_metadata(hf_hub_url(repository, file))
+    except Exception:  # the library will fail as well, and knows what is cached
+        return
+    if found.etag is None or not RESUMABLE_BYTES[0] <= (found.size or 0) <= RESUMABLE_BYTES[1]:
+        return
+    folder = repo_folder_name(repo_id=repository, repo_type="model")
+    blob = Path(constants.HF_HUB_CACHE) / folder / "blobs" / found.etag
+    if blob.exists():
+        return
+    headers = build_hf_headers()
+    if urlsplit(found.location).netloc != urlsplit(constants.ENDPOINT).netloc:
+        headers.pop("authorization", None)  # storage elsewhere must not see the token
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    partial = blob.with_name(blob.name + ".part")
+    with partial.open("ab") as sink:
+        try:
+            fcntl.flock(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process is fetching it
+            return
+        http_get(
+            found.location,
+            sink,
+            resume_size=sink.tell(),
+            headers=headers,
+            expected_size=found.size,
+            displayed_filename=file,
+        )
+        sink.flush()
+        partial.replace(blob)
 
 
 def _failure(repository: str, reason: str, error: Exception) -> ModelFileError:

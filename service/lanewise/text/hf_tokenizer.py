@@ -26,6 +26,10 @@ def hf_backend(files: TokenizerFiles) -> Backend:
         )
     parsed = parse_object(text, where)
     tokenizer = build(where, lambda: Tokenizer.from_str(text))
+    model = parsed.get("model")
+    unknown = model.get("unk_token") if isinstance(model, dict) else None
+    if unknown is not None and tokenizer.token_to_id(unknown) is None:
+        raise ModelFileError(f"{where}: model.unk_token: {unknown!r} is not in the vocabulary")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = files.json_files.get("tokenizer_config.json", {})

@@ -1,0 +1,1 @@
+"""The small model that is served when no other is named."""

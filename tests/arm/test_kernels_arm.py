@@ -1,0 +1,48 @@
+"""Every Arm kernel equals the definition to the bit and uses only what its level has."""
+
+import re
+import signal
+import subprocess
+
+import pytest
+from levels import LEVELS, Level, missing, run
+
+pytestmark = [pytest.mark.arm, pytest.mark.slow]
+
+ALL_ISAS = {"scalar", "neon", "dotprod", "i8mm"}
+
+
+def run_here(program, level: Level, *arguments: str):
+    if reason := missing(level):
+        pytest.skip(reason)
+    return run(program, level, *arguments)
+
+
+@pytest.fixture(scope="session")
+def test_kernels(cross_build):
+    return cross_build("test_kernels")
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_kernels_equal_the_definition(test_kernels, level: Level) -> None:
+    done = run_here(test_kernels, level, "--quick")
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    ran = set(re.findall(r"^ok .*__(\w+) ", done.stdout, re.MULTILINE))
+    skipped = set(re.findall(r"^skip .*__(\w+) ", done.stdout, re.MULTILINE))
+    assert (ran, skipped) == (set(level.isas), ALL_ISAS - set(level.isas))
+
+
+def test_kernels_equal_the_definition_for_many_shapes(test_kernels) -> None:
+    level = next(level for level in LEVELS if level.name == "v1-no-sve")
+    done = run_here(test_kernels, level)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def test_a_leaked_instruction_is_a_failure(tmp_path, cross_compiler) -> None:
+    source, program = tmp_path / "leak.c", tmp_path / "leak"
+    source.write_text('int main(void) { __asm__("sdot v0.4s, v1.16b, v2.16b"); }')
+    flags = ["-static", "-march=armv8.2-a+dotprod"]
+    subprocess.run([cross_compiler, *flags, source, "-o", program], check=True)
+    for level in LEVELS:
+        status = run_here(program, level).returncode
+        assert status == (0 if "dotprod" in level.isas else -signal.SIGILL)

@@ -1,0 +1,53 @@
+"""The C library's own test programs, built as the library is and run on this CPU."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.native, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "logits.txt"
+
+
+def tool(name: str) -> str | None:
+    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
+
+
+def check(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    cmake = tool("cmake")
+    if cmake is None or shutil.which("gcc") is None:
+        pytest.skip("no cmake or gcc to build the native test programs with")
+    folder = ROOT / "build" / "native"
+    check(cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON")
+    check(cmake, "--build", folder, "--parallel")
+    return folder
+
+
+def test_every_kernel_equals_its_definition(programs: Path) -> None:
+    output = check(programs / "test_kernels")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
+def test_logits_have_their_golden_hashes(programs: Path) -> None:
+    """All levels of this CPU, 1 to 3 threads, batches of 1 to 9, chunks of 1, 7, 32 and whole."""
+    output = check(programs / "test_golden")
+    assert output.splitlines()[:-1] == GOLDEN.read_text().splitlines()
+
+
+def test_one_changed_weight_changes_every_hash(programs: Path) -> None:
+    output = check(programs / "test_golden", "--quick", "--perturb")
+    golden = GOLDEN.read_text().splitlines()
+    for changed, line in zip(output.splitlines()[:-1], golden, strict=True):
+        assert changed.rsplit(" ", 1)[0] == line.rsplit(" ", 1)[0]
+        assert changed != line
