@@ -79,7 +79,7 @@ INLINE float32x4_t pair_scale(const lw_activations* x, size_t row, size_t index)
 
 // `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
 INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
-                 size_t row, size_t quad, float* results) {
+                 const float32x4_t scale_of_x[6], size_t row, size_t quad, float* results) {
     const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
     const bool decoded = from >= FROM_DECODED32;
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
@@ -142,12 +142,11 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
     }
     UNROLL
     for (int r = 0; r < pairs; ++r) {
-        const float32x4_t scale_of_x = pair_scale(x, row + 2 * r, s->index);
         float* to = results + (row + 2 * r) * LW_PANEL + 8 * quad;
         UNROLL
         for (int j = 0; j < 2 * quads; ++j) {
             const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
-            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), sum, scale_of_x));
+            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), sum, scale_of_x[r]));
         }
     }
 }
@@ -212,7 +211,10 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
 INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x, size_t row,
                            float* results) {
     const int quads = pairs == 1 ? 2 : 1;
-    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, row, quad, results);
+    float32x4_t scale_of_x[6];
+    UNROLL
+    for (int r = 0; r < pairs; ++r) scale_of_x[r] = pair_scale(x, row + 2 * r, s->index);
+    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, scale_of_x, row, quad, results);
 }
 
 INLINE void up_to_6_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, size_t row,
