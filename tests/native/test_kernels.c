@@ -138,6 +138,11 @@ static bool is_scalar(const lw_kernel* kernel) {
     return strstr(kernel->symbol, "__scalar") != NULL;
 }
 
+// The names say it: a gemv kernel takes one row.
+static bool takes_rows(const lw_kernel* kernel, size_t rows) {
+    return rows >= kernel->min_rows && (rows == 1 || strncmp(kernel->symbol, "gemv", 4) != 0);
+}
+
 static uint32_t levels_to_test(const lw_kernel* kernel) {
     if (kernel->run == NULL) return 0;
     return is_scalar(kernel) ? (1u << LW_LEVEL_COUNT) - 1 : kernel->levels & lw_cpu_levels();
@@ -154,7 +159,7 @@ static void test_problem(const problem* p, size_t max_rows, bool quick, tally* t
             tallies[i].levels |= 1u << level;
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; ++s) {
                 const size_t rows = sizes[s];
-                if (rows > max_rows || rows < kernel->min_rows) continue;
+                if (rows > max_rows || !takes_rows(kernel, rows)) continue;
                 if (quick && rows > 3 && rows != 5 && rows != 8 && rows < max_rows) continue;
                 if (is_scalar(kernel) && rows > 3 && rows != 8 && rows != 17) continue;
                 const bool add = (s + p->weights.cols / 8) % 2;
@@ -191,7 +196,7 @@ static void test_products(bool quick, tally* tallies) {
 // What must be chosen, said differently from lw_kernel_find: a level's own kernel with the largest threshold reached.
 static bool selection_is_right(lw_type type, lw_level level, size_t rows) {
     const lw_kernel* found = lw_kernel_find(type, level, rows);
-    if (found == NULL || found->weights != type || found->min_rows > rows || !(found->levels >> level & 1))
+    if (found == NULL || found->weights != type || !takes_rows(found, rows) || !(found->levels >> level & 1))
         return false;
     for (uint32_t i = 0; i < lw_n_kernels; ++i) {
         const lw_kernel* other = &lw_kernels[i];
