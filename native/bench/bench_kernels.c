@@ -61,7 +61,7 @@ static double measure(const lw_kernel* kernel, const lw_matrix* w, size_t panels
 static lw_matrix make_weights(lw_type type, lw_layout layout, size_t outputs, size_t inputs,
                               lw_block* memory) {
     uint64_t rng = 1;
-    plain_matrix plain = plain_matrix_make(type, LW_PANEL, (uint32_t)inputs, 0, &rng);
+    plain_matrix plain = plain_matrix_make(type, LW_PANEL, (uint32_t)inputs, ORDINARY, &rng);
     const lw_matrix one = pack_matrix(&plain, layout);
     lw_matrix w = one;
     const size_t panels = outputs / LW_PANEL;
@@ -85,7 +85,7 @@ static void bench_shape(const options* o, const lw_limits* limits, size_t shape,
     const lw_matrix w = make_weights(type, layout, outputs, inputs, &memory);
     for (size_t r = 0; r < o->n_rows; ++r) {
         uint64_t rng = 2;
-        plain_activations plain = plain_activations_make(o->rows[r], inputs, 0, &rng);
+        plain_activations plain = plain_activations_make(o->rows[r], inputs, ORDINARY, &rng);
         const lw_activations x = pack_activations(&plain, o->rows[r], o->rows[r] > 1 ? layout.row_block : 1);
         for (uint32_t i = 0; i < lw_n_kernels; ++i) {
             const lw_kernel* k = &lw_kernels[i];
