@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
 PROGRESS_LINE_S = 5.0
+LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm"))
+MANY_ROWS = 1 << 20
 LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 
@@ -201,13 +203,23 @@ def _make_engine(
         isa=model.info.isa,
         threads=threads,
         weights=model.weights,
-        kernels=",".join(row.symbol for row in kernels() if row.isa == model.info.isa),
+        kernels=",".join(_kernels_in_use(model.info.isa, model.weights)),
         version=_version(),
         kv_type=kv_type,
         n_blocks=config.n_blocks,
         max_model_len=max_model_len,
     )
     return Engine(session, config, Metrics(facts))
+
+
+def _kernels_in_use(isa: str, weights: str) -> list[str]:
+    """The kernels that multiply most matrices with one row and with many."""
+    family = next(levels for levels in LEVELS if isa in levels)
+    usable = family[: family.index(isa) + 1]
+    rows = [row for row in kernels() if row.weights == weights and row.isa in usable]
+    # The table's order is that of preference: the first row that fits is used.
+    chosen = [next(r.symbol for r in rows if r.min_rows <= n) for n in (1, MANY_ROWS) if rows]
+    return list(dict.fromkeys(chosen))
 
 
 def _version() -> str:
