@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -27,9 +28,10 @@ class Times:
         p50, p95, p99 = (percentile(values, percent) for percent in (50, 95, 99))
         return cls(p50, p95, p99, mean)
 
-    def __str__(self) -> str:
+    def cells(self) -> tuple[str, ...]:
+        """The percentiles as a table shows them."""
         shown = (self.p50, self.p95, self.p99)
-        return " / ".join("-" if value is None else f"{value:.1f}" for value in shown)
+        return tuple("-" if value is None else f"{value:.1f}" for value in shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +88,18 @@ def summarize(run: Run) -> Summary:
 
 
 def print_table(summaries: Sequence[Summary], title: str) -> None:
-    """One row per number of clients, then what went wrong."""
-    table = Table(title=title)
-    heads = ["clients", "requests", "errors", "prompt", "tokens/s"]
-    heads += [f"{name} p50 / p95 / p99 ms" for name in ("TTFT", "ITL", "e2e")]
-    for head in [*heads, "own CPU"]:
-        table.add_column(head, justify="right")
+    """Three rows per number of clients, then what went wrong."""
+    table = Table(title=title, caption="times in milliseconds", box=box.SIMPLE, pad_edge=False)
+    heads = ["clients", "requests", "errors", "tokens/s", "own CPU", "", "p50", "p95", "p99"]
+    for head in heads:
+        table.add_column(head, justify="left" if head == "" else "right")
     for summary in summaries:
-        mean = summary.prompt_tokens_mean
-        table.add_row(
-            *map(str, (summary.clients, summary.requests, summary.errors)),
-            "-" if mean is None else f"{mean:.0f}",
-            f"{summary.tokens_per_second:.1f}",
-            *map(str, (summary.ttft_ms, summary.itl_ms, summary.e2e_ms)),
-            f"{summary.client_cpu_share:.1%}",
-        )
+        counts = map(str, (summary.clients, summary.requests, summary.errors))
+        rates = (f"{summary.tokens_per_second:.1f}", f"{summary.client_cpu_share:.1%}")
+        blank = ("",) * 5
+        table.add_row(*counts, *rates, "TTFT", *summary.ttft_ms.cells())
+        table.add_row(*blank, "ITL", *summary.itl_ms.cells())
+        table.add_row(*blank, "e2e", *summary.e2e_ms.cells(), end_section=True)
     console = Console()
     console.print(table)
     for summary in summaries:

@@ -137,7 +137,7 @@ def choose_kv_blocks(
     """
     useful = max_seqs * -(-max_model_len // block_tokens)
     if kv_memory is not None:
-        n_bytes, reason = kv_memory, "as asked for"
+        n_bytes, reason = kv_memory, "the memory asked for"
     else:
         margin = max(256 * MIB, limit.n_bytes // 20)
         share = 0.8 if limit.dedicated else 0.5
@@ -149,7 +149,7 @@ def choose_kv_blocks(
     blocks = n_bytes // block_bytes
     if blocks < 1:
         raise HostError(
-            f"kv_memory: {reason} is {format_size(max(0, n_bytes))}; accepted: at least one block "
+            f"kv_memory: {format_size(max(0, n_bytes))} ({reason}); accepted: at least one block "
             f"of {format_size(block_bytes)} (raise the limit, or take a smaller model)"
         )
     if kv_memory is None and blocks >= useful:

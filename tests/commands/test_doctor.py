@@ -6,7 +6,7 @@ import pytest
 
 from lanewise.commands import doctor
 from lanewise.commands.selftest import LevelResult
-from lanewise.runtime import KernelInfo
+from lanewise.runtime import KernelInfo, LibraryMissingError
 from lanewise.settings import DoctorSettings
 
 
@@ -14,9 +14,10 @@ from lanewise.settings import DoctorSettings
 def run(monkeypatch, capsys, open_fake_model):
     """Run the command where one kernel row exists; ``equal`` is the outcome of the self-test."""
 
-    def run_doctor(equal=True, **settings):
+    def run_doctor(equal=True, selftest=None, **settings):
         results = [LevelResult("avx2", "q4_0", equal)]
-        monkeypatch.setattr(doctor, "run_selftest", lambda threads: results)
+        monkeypatch.setattr(doctor, "run_selftest", selftest or (lambda threads: results))
+        monkeypatch.setattr(doctor, "usable_levels", lambda: ["scalar", "avx2"])
         monkeypatch.setattr(doctor, "best_isa", lambda: "avx2")
         monkeypatch.setattr(doctor, "cpu_features", lambda: ["avx2", "f16c"])
         monkeypatch.setattr(doctor, "numerics_version", lambda: 1)
@@ -71,4 +72,16 @@ def test_text_report_names_threads_and_reason(run):
     assert status == 0
     assert "threads     3: as asked for" in text
     assert "KV cache    4096 tokens of f16" in text
-    assert "self-test   ok: avx2" in text
+    assert "self-test   ok: same bits as scalar in avx2" in text
+    assert "level       avx2 (can run: scalar, avx2)" in text
+
+
+def test_machine_without_the_library_still_gets_the_rest_of_the_report(run):
+    def missing(threads):
+        raise LibraryMissingError("liblanewise.so is not in the package")
+
+    status, text = run(selftest=missing)
+    assert status == 1
+    assert "threads     " in text
+    assert "library     FAILED: liblanewise.so is not in the package" in text
+    assert json.loads(run(selftest=missing, json=True)[1])["library_error"]

@@ -30,6 +30,7 @@ def random_model(monkeypatch):
     monkeypatch.setattr(opening, "open_checkpoint", lambda path: random_checkpoint(TensorType.Q4_0))
 
 
+@pytest.mark.slow
 def test_bench_reports_every_test_below_its_limit(capsys):
     arguments = "bench --prefill 64 --decode 8 --batch 1,2 --repeat 1 --threads 1 --json"
     assert cli.main(arguments.split()) == 0
@@ -41,6 +42,7 @@ def test_bench_reports_every_test_below_its_limit(capsys):
     assert report["limits"]["int8_gmac_s"] > 0.1
 
 
+@pytest.mark.slow
 def test_doctor_passes_its_self_test(capsys):
     assert cli.main(["doctor", "--json", "--model", "random"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -49,6 +51,7 @@ def test_doctor_passes_its_self_test(capsys):
     assert report["model"]["packed_bytes"] > 100_000
 
 
+@pytest.mark.slow
 def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
     windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(2)]
     windows.append(windows[0][:20])

@@ -124,6 +124,11 @@ def test_missing_file_is_asked_for():
         perplexity.run(PerplexitySettings())
 
 
+def test_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"--file: .*gone: No such file"):
+        perplexity.read_text(str(tmp_path / "gone"), None)
+
+
 def test_text_is_cut_by_characters_not_bytes(tmp_path):
     (tmp_path / "t").write_text("äöü", encoding="utf-8")
     assert perplexity.read_text(str(tmp_path / "t"), 2) == "äö"

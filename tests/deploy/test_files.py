@@ -1,7 +1,13 @@
 """The files of deploy/ name each other correctly."""
 
 import configparser
+import http.server
+import json
+import os
 import re
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import yaml
@@ -44,6 +50,29 @@ def test_everything_the_image_copies_exists():
             *sources, _ = line.split()[1:]
             for source in sources:
                 assert (ROOT / source).exists(), f"{line}: {source} does not exist"
+
+
+class HealthHandler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_health_check_of_the_image_sees_whether_the_server_answers():
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
+    [command] = re.findall(r"^HEALTHCHECK .*? CMD (\[.*\])$", text, re.MULTILINE)
+    _, *arguments = json.loads(command)
+    with http.server.HTTPServer(("127.0.0.1", 0), HealthHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = os.environ | {"LANEWISE_PORT": str(server.server_port)}
+        check = [sys.executable, *arguments]
+        assert subprocess.run(check, env=environment, check=False).returncode == 0
+        server.shutdown()
+    done = subprocess.run(check, env=environment, capture_output=True, check=False)
+    assert done.returncode == 1
 
 
 def test_systemd_unit_starts_the_server_and_outlasts_its_drain():

@@ -1,3 +1,5 @@
+"""Checkpoints: GGUF files and directories of one model give the same config and tensors."""
+
 from __future__ import annotations
 
 from pathlib import Path

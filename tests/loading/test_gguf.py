@@ -1,3 +1,5 @@
+"""The GGUF reader: every value type, every kind of damage, and its speed."""
+
 from __future__ import annotations
 
 import struct

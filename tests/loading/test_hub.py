@@ -1,3 +1,5 @@
+"""Names of models, and downloads from a hub on the loopback interface."""
+
 from __future__ import annotations
 
 import os

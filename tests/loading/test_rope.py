@@ -1,3 +1,5 @@
+"""RoPE scaling: both kinds of file give the same bits."""
+
 from __future__ import annotations
 
 import json

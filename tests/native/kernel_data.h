@@ -24,6 +24,10 @@ static inline int random_between(uint64_t* state, int low, int high) {
     return low + (int)(next_random(state) % (uint64_t)(high - low + 1));
 }
 
+// What the values are like: EDGE_CASES has every finite value a file may hold, subnormals included; LARGEST_SUMS only
+// the codes of largest magnitude in most rows; ORDINARY is for measuring speed.
+typedef enum data_kind { EDGE_CASES, LARGEST_SUMS, ORDINARY } data_kind;
+
 // Memory that ends at an unreadable page: one byte too far is a fault.
 static inline void* guarded_alloc(size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -64,34 +68,33 @@ static inline int is_float_type(lw_type type) {
 }
 
 // Every kind of finite half a file may hold: ordinary, zero, subnormal, largest, and neighbours far apart.
-static inline uint16_t random_half(uint64_t* rng) {
+static inline uint16_t random_half(data_kind kind, uint64_t* rng) {
     static const uint16_t special[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF};
-    const int kind = random_between(rng, 0, 11);
-    if (kind == 0) return special[next_random(rng) % 8];
+    const int way = kind == ORDINARY ? 11 : random_between(rng, 0, 11);
+    if (way == 0) return special[next_random(rng) % 8];
     float value = (float)random_between(rng, 1, 4096) * 0x1p-17f;
-    if (kind == 1) value *= 1e4f;
-    if (kind == 2) value *= 1e-4f;
+    if (way == 1) value *= 1e4f;
+    if (way == 2) value *= 1e-4f;
     return lw_float_to_half(next_random(rng) % 2 ? -value : value);
 }
 
-static inline uint32_t random_float_bits(lw_type type, uint64_t* rng) {
-    if (type == LW_F16) return random_half(rng);
+static inline uint32_t random_float_bits(lw_type type, data_kind kind, uint64_t* rng) {
+    if (type == LW_F16) return random_half(kind, rng);
     const uint64_t bits = next_random(rng);
     if (bits % 61 == 0) return 0;
     const uint32_t exponent =
-        bits % 127 == 0 ? 0 : 107 + (uint32_t)(bits >> 8) % 40;  // subnormal now and then
+        bits % 127 == 0 && kind != ORDINARY ? 0 : 107 + (uint32_t)(bits >> 8) % 40;  // subnormal now and then
     const uint32_t value =
         (uint32_t)(bits >> 63) << 31 | exponent << 23 | ((uint32_t)(bits >> 32) & 0x7FFFFF);
     return type == LW_BF16 ? value >> 16 : value;
 }
 
-// `extremes`: outputs hold only their largest or smallest codes, for the largest sums there are.
-static inline plain_matrix plain_matrix_make(lw_type type, uint32_t rows, uint32_t cols, int extremes,
+static inline plain_matrix plain_matrix_make(lw_type type, uint32_t rows, uint32_t cols, data_kind kind,
                                              uint64_t* rng) {
     plain_matrix m = {.type = type, .rows = rows, .cols = cols, .groups = (cols + LW_GROUP - 1) / LW_GROUP};
     if (is_float_type(type)) {
         m.values = malloc((size_t)rows * cols * sizeof *m.values);
-        for (size_t i = 0; i < (size_t)rows * cols; ++i) m.values[i] = random_float_bits(type, rng);
+        for (size_t i = 0; i < (size_t)rows * cols; ++i) m.values[i] = random_float_bits(type, kind, rng);
         return m;
     }
     const int low = type == LW_Q4_0 ? -8 : type == LW_Q8_0 ? -128 : -32, high = -low - 1;
@@ -100,10 +103,11 @@ static inline plain_matrix plain_matrix_make(lw_type type, uint32_t rows, uint32
     for (size_t row = 0; row < rows; ++row)
         for (size_t k = 0; k < cols; ++k) {
             const int edge = row % 2 ? high : low;
-            m.codes[row * width + k] = (int8_t)(extremes && row % 3 ? edge : random_between(rng, low, high));
+            m.codes[row * width + k] =
+                (int8_t)(kind == LARGEST_SUMS && row % 3 ? edge : random_between(rng, low, high));
         }
     m.scales = malloc(rows * scales_per_row(&m) * sizeof *m.scales);
-    for (size_t i = 0; i < rows * scales_per_row(&m); ++i) m.scales[i] = random_half(rng);
+    for (size_t i = 0; i < rows * scales_per_row(&m); ++i) m.scales[i] = random_half(kind, rng);
     if (type == LW_Q6_K) {
         m.sub_scales = malloc(rows * (cols / 16));
         for (size_t i = 0; i < rows * (cols / 16); ++i)
@@ -207,7 +211,7 @@ typedef struct plain_activations {
     float* f32;  // [rows][cols]
 } plain_activations;
 
-static inline plain_activations plain_activations_make(size_t rows, size_t cols, int extremes,
+static inline plain_activations plain_activations_make(size_t rows, size_t cols, data_kind kind,
                                                        uint64_t* rng) {
     plain_activations x = {.rows = rows, .cols = cols, .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT};
     x.stride = x.segments * LW_SEGMENT;
@@ -218,12 +222,12 @@ static inline plain_activations plain_activations_make(size_t rows, size_t cols,
         for (size_t k = 0; k < cols; ++k) {
             const int edge = row % 2 ? 127 : -127;
             x.q[row * x.stride + k] =
-                (int8_t)(extremes && row % 3 != 2 ? edge : random_between(rng, -127, 127));
+                (int8_t)(kind == LARGEST_SUMS && row % 3 != 2 ? edge : random_between(rng, -127, 127));
         }
     for (size_t i = 0; i < rows * x.segments; ++i)
         x.scale[i] = next_random(rng) % 16 ? (float)random_between(rng, 1, 1 << 20) * 0x1p-24f : 0.0f;
     for (size_t i = 0; i < rows * cols; ++i) {
-        const uint32_t bits = random_float_bits(LW_F32, rng);
+        const uint32_t bits = random_float_bits(LW_F32, kind, rng);
         memcpy(x.f32 + i, &bits, 4);
     }
     return x;

@@ -68,10 +68,10 @@ static float float_product(const plain_matrix* m, const plain_activations* x, si
     return acc;
 }
 
-static problem problem_make(lw_type type, uint32_t outputs, uint32_t cols, size_t max_rows, int extremes) {
+static problem problem_make(lw_type type, uint32_t outputs, uint32_t cols, size_t max_rows, data_kind kind) {
     uint64_t rng = (uint64_t)type << 40 | (uint64_t)outputs << 20 | cols;
-    problem p = {.weights = plain_matrix_make(type, outputs, cols, extremes, &rng),
-                 .x = plain_activations_make(max_rows, cols, extremes, &rng)};
+    problem p = {.weights = plain_matrix_make(type, outputs, cols, kind, &rng),
+                 .x = plain_activations_make(max_rows, cols, kind, &rng)};
     p.expected = malloc(max_rows * outputs * sizeof *p.expected);
     for (size_t row = 0; row < max_rows; ++row)
         for (size_t output = 0; output < outputs; ++output)
@@ -138,6 +138,11 @@ static bool is_scalar(const lw_kernel* kernel) {
     return strstr(kernel->symbol, "__scalar") != NULL;
 }
 
+// The names say it: a gemv kernel takes one row.
+static bool takes_rows(const lw_kernel* kernel, size_t rows) {
+    return rows >= kernel->min_rows && (rows == 1 || strncmp(kernel->symbol, "gemv", 4) != 0);
+}
+
 static uint32_t levels_to_test(const lw_kernel* kernel) {
     if (kernel->run == NULL) return 0;
     return is_scalar(kernel) ? (1u << LW_LEVEL_COUNT) - 1 : kernel->levels & lw_cpu_levels();
@@ -154,7 +159,7 @@ static void test_problem(const problem* p, size_t max_rows, bool quick, tally* t
             tallies[i].levels |= 1u << level;
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; ++s) {
                 const size_t rows = sizes[s];
-                if (rows > max_rows || rows < kernel->min_rows) continue;
+                if (rows > max_rows || !takes_rows(kernel, rows)) continue;
                 if (quick && rows > 3 && rows != 5 && rows != 8 && rows < max_rows) continue;
                 if (is_scalar(kernel) && rows > 3 && rows != 8 && rows != 17) continue;
                 const bool add = (s + p->weights.cols / 8) % 2;
@@ -180,8 +185,9 @@ static void test_products(bool quick, tally* tallies) {
             if (types[t] == LW_Q6_K && cols[c] % LW_SEGMENT) continue;
             const size_t max_rows = quick ? 13 : cols[c] > 300 ? 33 : MAX_ROWS;
             const uint32_t outputs = quick ? 37 : c % 2 ? 71 : 64;
-            for (int extremes = 0; extremes < (is_float_type(types[t]) ? 1 : 2); ++extremes) {
-                problem p = problem_make(types[t], outputs, cols[c], max_rows, extremes);
+            for (data_kind kind = EDGE_CASES; kind <= (is_float_type(types[t]) ? EDGE_CASES : LARGEST_SUMS);
+                 ++kind) {
+                problem p = problem_make(types[t], outputs, cols[c], max_rows, kind);
                 test_problem(&p, max_rows, quick, tallies);
                 problem_free(&p);
             }
@@ -191,7 +197,7 @@ static void test_products(bool quick, tally* tallies) {
 // What must be chosen, said differently from lw_kernel_find: a level's own kernel with the largest threshold reached.
 static bool selection_is_right(lw_type type, lw_level level, size_t rows) {
     const lw_kernel* found = lw_kernel_find(type, level, rows);
-    if (found == NULL || found->weights != type || found->min_rows > rows || !(found->levels >> level & 1))
+    if (found == NULL || found->weights != type || !takes_rows(found, rows) || !(found->levels >> level & 1))
         return false;
     for (uint32_t i = 0; i < lw_n_kernels; ++i) {
         const lw_kernel* other = &lw_kernels[i];
@@ -231,7 +237,7 @@ static void write_past_the_row(const lw_matrix* w, const lw_activations* x, size
 
 // A test that cannot fail is none: kernels with one fault must be found out.
 static void test_the_test(void) {
-    problem p = problem_make(LW_Q4_0, 40, 64, 2, 0);
+    problem p = problem_make(LW_Q4_0, 40, 64, 2, EDGE_CASES);
     const lw_matrix w = pack_matrix(&p.weights, lw_level_layouts[LW_LEVEL_SCALAR]);
     const lw_kernel right = *lw_kernel_find(LW_Q4_0, LW_LEVEL_SCALAR, 2);
     lw_kernel flipped = right, outside = right;

@@ -1,3 +1,5 @@
+"""Settings and helper paths of the text tests."""
+
 from __future__ import annotations
 
 import sys

@@ -1,3 +1,5 @@
+"""Chat templates render as transformers renders them, and fail in one way."""
+
 from __future__ import annotations
 
 import importlib.util

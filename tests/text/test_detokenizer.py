@@ -1,3 +1,5 @@
+"""Streams of tokens: whole characters, stop strings, and constant time."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Tokenizers from both kinds of file: rules, chat, and broken files."""
+
 from __future__ import annotations
 
 import json

@@ -80,7 +80,8 @@ MINIMIND_CHAT = [
 
 
 @pytest.mark.parametrize(
-    "name", ["tokenizers/minimind", "models/books7M", "models/stories260K-hf", "models/stories3M-hf"]
+    "name",
+    ["tokenizers/minimind", "models/books7M", "models/stories260K-hf", "models/stories3M-hf"],
 )
 def test_directories_encode_as_transformers_does(name: str) -> None:
     if importlib.util.find_spec("transformers") is None:

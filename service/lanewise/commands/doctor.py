@@ -5,18 +5,20 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from lanewise import host
 from lanewise.commands.opening import open_model
-from lanewise.commands.selftest import LevelResult, run_selftest
+from lanewise.commands.selftest import run_selftest
 from lanewise.runtime import (
     BLOCK_TOKENS,
+    LibraryMissingError,
     best_isa,
     check_isa,
     cpu_features,
     kernels,
     numerics_version,
+    usable_levels,
 )
 from lanewise.settings import DoctorSettings, Settings
 
@@ -25,19 +27,27 @@ FAILED = 1
 
 
 def run(settings: DoctorSettings) -> int:
-    """Print the report; the exit status is 1 if a kernel is wrong."""
-    choice = host.default_threads()
+    """Print the report; the exit status is 1 if the library or one of its kernels does not work."""
     limit = host.memory_limit()
-    if settings.isa is not None:
-        check_isa(settings.isa)
-    threads = settings.threads or choice.threads
-    selftest = run_selftest(threads)
-    report: dict[str, Any] = {
+    report = _host_report(settings, limit)
+    try:
+        report |= _native_report(settings, report["threads"])
+        if settings.model is not None:
+            report["model"] = _fit_model(settings, limit)
+    except LibraryMissingError as error:
+        report["library_error"] = str(error)
+    if settings.json:
+        print(json.dumps(report))
+    else:
+        _print(report)
+    return OK if report.get("selftest", {}).get("ok") else FAILED
+
+
+def _host_report(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, Any]:
+    choice = host.default_threads()
+    return {
         "cpu": host.cpu_name(),
-        "features": cpu_features(),
-        "isa": settings.isa or best_isa(),
-        "numerics": numerics_version(),
-        "threads": threads,
+        "threads": settings.threads or choice.threads,
         "threads_reason": choice.reason if settings.threads is None else "as asked for",
         "memory": {
             "total_bytes": host.total_memory(),
@@ -45,19 +55,24 @@ def run(settings: DoctorSettings) -> int:
             "limit_reason": limit.reason,
         },
         "huge_pages": host.huge_pages(),
+    }
+
+
+def _native_report(settings: DoctorSettings, threads: int) -> dict[str, Any]:
+    if settings.isa is not None:
+        check_isa(settings.isa)
+    results = run_selftest(threads)
+    return {
+        "features": cpu_features(),
+        "isa": settings.isa or best_isa(),
+        "levels": usable_levels(),
+        "numerics": numerics_version(),
         "kernels": [asdict(row) for row in kernels()],
         "selftest": {
-            "ok": all(result.equal for result in selftest),
-            "results": [asdict(result) for result in selftest],
+            "ok": all(result.equal for result in results),
+            "results": [asdict(result) for result in results],
         },
     }
-    if settings.model is not None:
-        report["model"] = _fit_model(settings, limit)
-    if settings.json:
-        print(json.dumps(report))
-    else:
-        _print(report, selftest)
-    return OK if report["selftest"]["ok"] else FAILED
 
 
 def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, object]:
@@ -89,18 +104,21 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, o
         }
 
 
-def _print(report: dict[str, Any], selftest: list[LevelResult]) -> None:
+def _print(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     memory = report["memory"]
     rows = {
         "CPU": report["cpu"],
-        "features": " ".join(report["features"]),
-        "level": report["isa"],
         "threads": f"{report['threads']}: {report['threads_reason']}",
         "memory": f"{host.format_size(memory['limit_bytes'])} of "
         f"{host.format_size(memory['total_bytes'])}: {memory['limit_reason']}",
         "huge pages": report["huge_pages"],
     }
+    if "library_error" in report:
+        rows["library"] = f"FAILED: {report['library_error']}"
+    else:
+        rows["features"] = " ".join(report["features"])
+        rows["level"] = f"{report['isa']} (can run: {', '.join(report['levels'])})"
     if model := report.get("model"):
         rows["model"] = (
             f"{model['name']} ({model['architecture']}, {model['weights']}), "
@@ -112,20 +130,27 @@ def _print(report: dict[str, Any], selftest: list[LevelResult]) -> None:
         )
     for name, value in rows.items():
         console.print(f"{name:11} {value}", soft_wrap=True)
-    table = Table("kernel", "level", "weights", "smallest batch", "available")
-    for kernel in report["kernels"]:
-        table.add_row(
-            kernel["symbol"],
-            kernel["isa"],
-            kernel["weights"],
-            str(kernel["min_rows"]),
-            "yes" if kernel["available"] else "no",
-        )
-    console.print(table)
-    bad = [result for result in selftest if not result.equal]
-    levels = sorted({result.isa for result in selftest})
-    if not bad:
-        console.print(f"self-test   ok: {', '.join(levels) or 'scalar only'}")
-    for result in bad:
-        detail = result.error or "its logits differ from scalar's"
-        console.print(f"self-test   FAILED: {result.isa}, {result.weights}: {detail}")
+    if "kernels" in report:
+        console.print(_kernel_table(report["kernels"]))
+        for line in _selftest_lines(report["selftest"]):
+            console.print(f"self-test   {line}", soft_wrap=True)
+
+
+def _kernel_table(kernel_rows: list[dict[str, Any]]) -> Table:
+    table = Table(Column("kernel", no_wrap=True), "level", "weights", "rows", "here")
+    for row in kernel_rows:
+        here = "yes" if row["available"] else "no"
+        table.add_row(row["symbol"], row["isa"], row["weights"], f"{row['min_rows']}+", here)
+    return table
+
+
+def _selftest_lines(selftest: dict[str, Any]) -> list[str]:
+    if selftest["ok"]:
+        levels = sorted({result["isa"] for result in selftest["results"]})
+        return [f"ok: same bits as scalar in {', '.join(levels)}" if levels else "ok: scalar only"]
+    return [
+        f"FAILED: {result['isa']}, {result['weights']}: "
+        + (result["error"] or "its logits differ from scalar's")
+        for result in selftest["results"]
+        if not result["equal"]
+    ]

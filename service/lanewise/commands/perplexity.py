@@ -88,6 +88,8 @@ def read_text(file: str | None, chars: int | None) -> str:
         raise SettingsError("--file: not given; accepted: a UTF-8 text file")
     try:
         text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--file: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"--file: {file} is not UTF-8 text (byte {error.start}: {error.reason})"

@@ -120,7 +120,7 @@ INLINE void tile(const source from, const int rows, const int quads, const segme
 // All outputs of a panel for 1 to 8 rows; fewer rows take more outputs at once, so that enough sums are in flight.
 INLINE void rows_by_panel(const source from, const int rows, const segment* s, const lw_activations* x, size_t row,
                           float* results) {
-    const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : rows == 2 ? 4 : rows <= 4 ? 2 : 1;
+    const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : rows <= 3 ? 2 : 1;
     for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, rows, quads, s, x, row, quad, results);
 }
 

@@ -7,36 +7,39 @@
 
 #include "kernels/neon/matmul_common.h"
 
-// Group `group` of four outputs: w[2c + p] holds inputs 8c to 8c + 7 of outputs 2p and 2p + 1. FROM_Q6 gives the
-// unsigned code, 32 too large.
-INLINE void load_group(const source from, const segment* s, size_t group, size_t quad, int8x16_t w[8]) {
-    if (from >= FROM_DECODED32) {
-        const int8_t* codes = s->codes + (quad * LW_SEGMENT_GROUPS + group) * 128;
-        UNROLL
-        for (int c = 0; c < 8; ++c) w[c] = vld1q_s8(codes + 16 * c);
-        return;
-    }
+// Half of group `group` of four outputs: w[2i + p] holds eight inputs of outputs 2p and 2p + 1, those of chunk
+// chunk_of(from, step, i). A step of Q4_0 uses up what it loads, a step of Q6_K is one of the two groups of 16 inputs.
+// FROM_Q6 gives the unsigned code, 32 too large.
+INLINE int chunk_of(const source from, const int step, const int i) {
+    return from == FROM_Q4 ? step + 2 * i : 2 * step + i;
+}
+
+INLINE void load_step(const source from, const segment* s, size_t group, size_t quad, const int step, int8x16_t w[4]) {
     const uint8_t* base = s->data + group * packed_group_bytes(from) + quad * 32;
-    const uint8x16_t low_mask = vdupq_n_u8(0x0F), top_mask = vdupq_n_u8(0x30);
     UNROLL
     for (int p = 0; p < 2; ++p) {
-        const uint8x16_t a = vld1q_u8(base + 16 * p), b = vld1q_u8(base + 16 * p + 256);
-        if (from == FROM_Q8) {
-            w[p] = vreinterpretq_s8_u8(a);
-            w[p + 2] = vreinterpretq_s8_u8(b);
-            w[p + 4] = vreinterpretq_s8_u8(vld1q_u8(base + 16 * p + 512));
-            w[p + 6] = vreinterpretq_s8_u8(vld1q_u8(base + 16 * p + 768));
+        if (from >= FROM_DECODED32) {
+            const int8_t* codes = s->codes + (quad * LW_SEGMENT_GROUPS + group) * 128 + step * 64 + p * 16;
+            w[p] = vld1q_s8(codes);
+            w[2 + p] = vld1q_s8(codes + 32);
+        } else if (from == FROM_Q8) {
+            w[p] = vreinterpretq_s8_u8(vld1q_u8(base + 512 * step + 16 * p));
+            w[2 + p] = vreinterpretq_s8_u8(vld1q_u8(base + 512 * step + 256 + 16 * p));
         } else if (from == FROM_Q4) {
-            w[p] = vreinterpretq_s8_u8(vshlq_n_u8(a, 4));
-            w[p + 2] = vreinterpretq_s8_u8(vshlq_n_u8(b, 4));
-            w[p + 4] = vreinterpretq_s8_u8(vandq_u8(a, vdupq_n_u8(0xF0)));
-            w[p + 6] = vreinterpretq_s8_u8(vandq_u8(b, vdupq_n_u8(0xF0)));
+            const uint8x16_t raw = vld1q_u8(base + 256 * step + 16 * p);
+            w[p] = vreinterpretq_s8_u8(vshlq_n_u8(raw, 4));
+            w[2 + p] = vreinterpretq_s8_u8(vandq_u8(raw, vdupq_n_u8(0xF0)));
         } else {
+            const uint8x16_t low_mask = vdupq_n_u8(0x0F), top_mask = vdupq_n_u8(0x30);
+            const uint8x16_t a = vld1q_u8(base + 16 * p), b = vld1q_u8(base + 256 + 16 * p);
             const uint8x16_t top = vld1q_u8(base + LW_Q6_LOW_BYTES + 16 * p);
-            w[p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 4), vandq_u8(a, low_mask)));
-            w[p + 2] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 2), vandq_u8(b, low_mask)));
-            w[p + 4] = vreinterpretq_s8_u8(vbslq_u8(top_mask, top, vshrq_n_u8(a, 4)));
-            w[p + 6] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshrq_n_u8(top, 2), vshrq_n_u8(b, 4)));
+            if (step == 0) {
+                w[p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 4), vandq_u8(a, low_mask)));
+                w[2 + p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 2), vandq_u8(b, low_mask)));
+            } else {
+                w[p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, top, vshrq_n_u8(a, 4)));
+                w[2 + p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshrq_n_u8(top, 2), vshrq_n_u8(b, 4)));
+            }
         }
     }
 }
@@ -63,8 +66,9 @@ INLINE float32x4_t first_scale(const source from, const segment* s, size_t quad)
 
 // [s0 s1 s0 s1] and [s2 s3 s2 s3]
 INLINE void duplicate(float32x4_t ds, float32x4_t out[2]) {
-    out[0] = vcombine_f32(vget_low_f32(ds), vget_low_f32(ds));
-    out[1] = vcombine_f32(vget_high_f32(ds), vget_high_f32(ds));
+    const float64x2_t twos = vreinterpretq_f64_f32(ds);
+    out[0] = vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 0));
+    out[1] = vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 1));
 }
 
 // The activation scales of two rows as a sum needs them; a row past the last one has scale 0.
@@ -75,7 +79,7 @@ INLINE float32x4_t pair_scale(const lw_activations* x, size_t row, size_t index)
 
 // `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
 INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
-                 size_t row, size_t quad, float* results) {
+                 const float32x4_t scale_of_x[6], size_t row, size_t quad, float* results) {
     const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
     const bool decoded = from >= FROM_DECODED32;
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
@@ -96,8 +100,6 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
     for (size_t g = 0; g < s->groups; ++g) {
         UNROLL
         for (int j = 0; j < quads; ++j) {
-            int8x16_t w[8];
-            load_group(from, s, g, quad + j, w);
             float32x4_t ds[2][2];  // [half][pair of outputs]
             if (decoded) {
                 const float* from_scratch = s->ds + ((quad + j) * LW_SEGMENT_GROUPS + g) * (halves ? 16 : 8);
@@ -111,37 +113,40 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
                 load_differences(from, s, g, quad + j, &scale[j], single);
                 UNROLL
                 for (int h = 0; h <= halves; ++h) duplicate(single[h], ds[h]);
-                UNROLL
-                for (int c = 0; c < 8; ++c)
-                    if (from == FROM_Q6) w[c] = vsubq_s8(w[c], vdupq_n_s8(32));
             }
             UNROLL
-            for (int c = 0; c < 4; ++c) {
+            for (int step = 0; step < 2; ++step) {
+                int8x16_t w[4];
+                load_step(from, s, g, quad + j, step, w);
                 UNROLL
-                for (int r = 0; r < pairs; ++r) {
-                    const int8x16_t inputs = vld1q_s8(q + r * stride + g * 64 + c * 16);
+                for (int i = 0; i < 4; ++i)
+                    if (from == FROM_Q6) w[i] = vsubq_s8(w[i], vdupq_n_s8(32));
+                UNROLL
+                for (int i = 0; i < 2; ++i)
                     UNROLL
-                    for (int p = 0; p < 2; ++p)
-                        acc[r][2 * j + p] = vmmlaq_s32(acc[r][2 * j + p], inputs, w[2 * c + p]);
-                }
-                if (c == 3 || (c == 1 && halves))
-                    UNROLL
-                    for (int r = 0; r < pairs; ++r)
+                    for (int r = 0; r < pairs; ++r) {
+                        const int8x16_t inputs = vld1q_s8(q + r * stride + g * 64 + chunk_of(from, step, i) * 16);
                         UNROLL
                         for (int p = 0; p < 2; ++p)
-                            seg[r][2 * j + p] = vfmaq_f32(seg[r][2 * j + p], prefix_float(acc[r][2 * j + p], magic),
-                                                          ds[c == 3 && halves][p]);
+                            acc[r][2 * j + p] = vmmlaq_s32(acc[r][2 * j + p], inputs, w[2 * i + p]);
+                    }
+                if (step == 0 && !halves) continue;
+                UNROLL
+                for (int r = 0; r < pairs; ++r)
+                    UNROLL
+                    for (int p = 0; p < 2; ++p)
+                        seg[r][2 * j + p] = vfmaq_f32(seg[r][2 * j + p], prefix_float(acc[r][2 * j + p], magic),
+                                                      ds[step && halves][p]);
             }
         }
     }
     UNROLL
     for (int r = 0; r < pairs; ++r) {
-        const float32x4_t scale_of_x = pair_scale(x, row + 2 * r, s->index);
         float* to = results + (row + 2 * r) * LW_PANEL + 8 * quad;
         UNROLL
         for (int j = 0; j < 2 * quads; ++j) {
             const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
-            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), sum, scale_of_x));
+            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), sum, scale_of_x[r]));
         }
     }
 }
@@ -165,8 +170,9 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
         int8x16_t inputs[4];
         UNROLL
         for (int c = 0; c < 4; ++c) {
-            const int8x8_t eight = vld1_s8(q + (4 * g + c) * step);
-            inputs[c] = vcombine_s8(eight, eight);
+            int64_t eight;
+            memcpy(&eight, q + (4 * g + c) * step, sizeof eight);
+            inputs[c] = vreinterpretq_s8_s64(vdupq_n_s64(eight));
         }
         float32x4_t bias[2] = {vdupq_n_f32(LW_MAGIC), vdupq_n_f32(LW_MAGIC)};
         if (from == FROM_Q6) {  // the codes are 32 too large: take 32 * (sum of the inputs) off again
@@ -176,19 +182,20 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
         }
         UNROLL
         for (int j = 0; j < quads; ++j) {
-            int8x16_t w[8];
             float32x4_t ds[2];
-            load_group(from, s, g, quad + j, w);
             load_differences(from, s, g, quad + j, &scale[j], ds);
             UNROLL
-            for (int c = 0; c < 4; ++c) {
-                acc[j][0] = vdotq_s32(acc[j][0], w[2 * c], inputs[c]);
-                acc[j][1] = vdotq_s32(acc[j][1], w[2 * c + 1], inputs[c]);
-                if (c == 3 || (c == 1 && halves)) {
-                    const int h = c == 3 && halves;
-                    const int32x4_t sum = vpaddq_s32(acc[j][0], acc[j][1]);
-                    seg[j] = vfmaq_f32(seg[j], prefix_float(sum, bias[h]), ds[h]);
-                }
+            for (int step = 0; step < 2; ++step) {
+                int8x16_t w[4];
+                load_step(from, s, g, quad + j, step, w);
+                UNROLL
+                for (int i = 0; i < 2; ++i)
+                    UNROLL
+                    for (int p = 0; p < 2; ++p)
+                        acc[j][p] = vdotq_s32(acc[j][p], w[2 * i + p], inputs[chunk_of(from, step, i)]);
+                if (step == 0 && !halves) continue;
+                const int32x4_t sum = vpaddq_s32(acc[j][0], acc[j][1]);
+                seg[j] = vfmaq_f32(seg[j], prefix_float(sum, bias[step]), ds[step && halves]);
             }
         }
     }
@@ -203,8 +210,11 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
 // All outputs of a panel for 1 to 6 pairs of rows; fewer take more outputs at once, so that enough sums are in flight.
 INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x, size_t row,
                            float* results) {
-    const int quads = pairs == 1 ? 4 : pairs == 2 ? 2 : 1;
-    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, row, quad, results);
+    const int quads = pairs == 1 ? 2 : 1;
+    float32x4_t scale_of_x[6];
+    UNROLL
+    for (int r = 0; r < pairs; ++r) scale_of_x[r] = pair_scale(x, row + 2 * r, s->index);
+    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, scale_of_x, row, quad, results);
 }
 
 INLINE void up_to_6_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, size_t row,
@@ -225,12 +235,17 @@ INLINE void decode(const source from, const segment* s, const workspace* work) {
     for (size_t quad = 0; quad < QUADS; ++quad) {
         float32x4_t scale = first_scale(from, s, quad);
         for (size_t g = 0; g < s->groups; ++g) {
-            int8x16_t w[8];
-            load_group(from, s, g, quad, w);
             int8_t* codes = work->codes + (quad * LW_SEGMENT_GROUPS + g) * 128;
             UNROLL
-            for (int c = 0; c < 8; ++c)
-                vst1q_s8(codes + 16 * c, from == FROM_Q6 ? vsubq_s8(w[c], vdupq_n_s8(32)) : w[c]);
+            for (int step = 0; step < 2; ++step) {
+                int8x16_t w[4];
+                load_step(from, s, g, quad, step, w);
+                UNROLL
+                for (int i = 0; i < 4; ++i) {
+                    const int8x16_t weights = from == FROM_Q6 ? vsubq_s8(w[i], vdupq_n_s8(32)) : w[i];
+                    vst1q_s8(codes + (2 * chunk_of(from, step, i / 2) + i % 2) * 16, weights);
+                }
+            }
             float32x4_t single[2], twice[2];
             load_differences(from, s, g, quad, &scale, single);
             UNROLL
