@@ -46,9 +46,15 @@ static void run_all(const lw_kernel* kernel, const lw_matrix* w, const lw_activa
 
 static lw_status compare(const lw_model* model, const lw_kernel* kernel, const lw_kernel* scalar, const lw_matrix* w,
                          const buffers* b, size_t rows) {
-    lw_activations x = {.rows = rows, .cols = COLS, .stride = COLS, .segments = COLS / LW_SEGMENT,
-                        .row_block = rows > 1 ? w->layout.row_block : 1, .q = b->q, .scale = b->scale,
-                        .prefix = b->prefix, .f32 = b->x};
+    lw_activations x = {.rows = rows,
+                        .cols = COLS,
+                        .stride = COLS,
+                        .segments = COLS / LW_SEGMENT,
+                        .row_block = rows > 1 ? w->layout.row_block : 1,
+                        .q = b->q,
+                        .scale = b->scale,
+                        .prefix = b->prefix,
+                        .f32 = b->x};
     memset(b->q, 0, (ROWS + 1) * COLS);
     for (size_t r = 0; r < rows; ++r) model->ops->quantize(&x, r, b->x + r * COLS);
     run_all(scalar, w, &x, b->expected, b->scratch);
