@@ -53,6 +53,7 @@ static void put_q4(const lw_matrix* w, uint8_t* panel, size_t output, const uint
         uint8_t* base = panel + g * LW_Q4_GROUP_BYTES;
         // A file byte holds inputs k and k + 16, and so does a packed byte: the chunks of either half lie together.
         for (size_t k = 0; k < LW_GROUP / 2; ++k)
+            // NOLINTNEXTLINE(clang-analyzer-core.*): it cannot see that w->groups is cols / LW_GROUP
             base[(k / chunk * LW_PANEL + output) * chunk + k % chunk] = row[2 + k] ^ toggle;
         memcpy(base + LW_PANEL * LW_GROUP / 2 + 2 * output, row, 2);
     }
@@ -64,6 +65,7 @@ static void put_q8(const lw_matrix* w, uint8_t* panel, size_t output, const uint
     for (size_t g = 0; g < w->groups; ++g, row += LW_Q8_BLOCK_BYTES) {
         uint8_t* base = panel + g * LW_Q8_GROUP_BYTES;
         for (size_t k = 0; k < LW_GROUP; ++k)
+            // NOLINTNEXTLINE(clang-analyzer-core.*): it cannot see that w->groups is cols / LW_GROUP
             base[(k / chunk * LW_PANEL + output) * chunk + k % chunk] = row[2 + k] ^ bias;
         memcpy(base + LW_PANEL * LW_GROUP + 2 * output, row, 2);
     }
