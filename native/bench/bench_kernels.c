@@ -58,8 +58,7 @@ static double measure(const lw_kernel* kernel, const lw_matrix* w, size_t panels
 }
 
 // One panel of random weights, repeated until the caches cannot hold it.
-static lw_matrix make_weights(lw_type type, lw_layout layout, size_t outputs, size_t inputs,
-                              lw_block* memory) {
+static lw_matrix make_weights(lw_type type, lw_layout layout, size_t outputs, size_t inputs, lw_block* memory) {
     uint64_t rng = 1;
     plain_matrix plain = plain_matrix_make(type, LW_PANEL, (uint32_t)inputs, ORDINARY, &rng);
     const lw_matrix one = pack_matrix(&plain, layout);
@@ -69,8 +68,7 @@ static lw_matrix make_weights(lw_type type, lw_layout layout, size_t outputs, si
     w.panels = (uint32_t)(panels * copies);
     w.rows = w.panels * LW_PANEL;
     if (!lw_block_map(w.panels * w.panel_bytes, memory)) exit(2);
-    for (size_t p = 0; p < w.panels; ++p)
-        memcpy((uint8_t*)memory->data + p * w.panel_bytes, one.data, w.panel_bytes);
+    for (size_t p = 0; p < w.panels; ++p) memcpy((uint8_t*)memory->data + p * w.panel_bytes, one.data, w.panel_bytes);
     w.data = memory->data;
     packed_free(&one);
     plain_matrix_free(&plain);
@@ -89,11 +87,9 @@ static void bench_shape(const options* o, const lw_limits* limits, size_t shape,
         const lw_activations x = pack_activations(&plain, o->rows[r], o->rows[r] > 1 ? layout.row_block : 1);
         for (uint32_t i = 0; i < lw_n_kernels; ++i) {
             const lw_kernel* k = &lw_kernels[i];
-            if (k->weights != type || k->run == NULL || !(k->levels >> o->level & 1) ||
-                o->rows[r] < k->min_rows)
+            if (k->weights != type || k->run == NULL || !(k->levels >> o->level & 1) || o->rows[r] < k->min_rows)
                 continue;
-            if (o->kernel ? !strstr(k->symbol, o->kernel) : k != lw_kernel_find(type, o->level, o->rows[r]))
-                continue;
+            if (o->kernel ? !strstr(k->symbol, o->kernel) : k != lw_kernel_find(type, o->level, o->rows[r])) continue;
             const double s = measure(k, &w, outputs / LW_PANEL, &x, o->seconds);
             const double gb_s = (double)(outputs / LW_PANEL * w.panel_bytes) / s * 1e-9;
             const double gmac_s = (double)outputs * (double)inputs * (double)o->rows[r] / s * 1e-9;
@@ -101,8 +97,8 @@ static void bench_shape(const options* o, const lw_limits* limits, size_t shape,
                 "%s\n  {\"symbol\": \"%s\", \"outputs\": %zu, \"inputs\": %zu, \"rows\": %zu, \"gb_s\": "
                 "%.2f, "
                 "\"gmac_s\": %.2f, \"share_of_bandwidth\": %.3f, \"share_of_int8_peak\": %.3f}",
-                *first ? "" : ",", k->symbol, outputs, inputs, o->rows[r], gb_s, gmac_s,
-                gb_s / limits->read_gb_s, gmac_s / limits->int8_gmac_s);
+                *first ? "" : ",", k->symbol, outputs, inputs, o->rows[r], gb_s, gmac_s, gb_s / limits->read_gb_s,
+                gmac_s / limits->int8_gmac_s);
             fflush(stdout);
             *first = false;
         }

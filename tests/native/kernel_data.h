@@ -2,6 +2,7 @@
 #ifndef LW_TESTS_KERNEL_DATA_H
 #define LW_TESTS_KERNEL_DATA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +33,7 @@ typedef enum data_kind { EDGE_CASES, LARGEST_SUMS, ORDINARY } data_kind;
 static inline void* guarded_alloc(size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t body = (bytes + page - 1) / page * page;
-    uint8_t* base =
-        mmap(NULL, page + body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t* base = mmap(NULL, page + body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED || mprotect(base + page + body, page, PROT_NONE) != 0) {
         perror("guarded_alloc");
         exit(2);
@@ -53,19 +53,17 @@ static inline void guarded_free(const void* pointer, size_t bytes) {
 typedef struct plain_matrix {
     lw_type type;
     uint32_t rows, cols, groups;
-    int8_t* codes;  // [rows][groups * 32], zero past cols
-    uint16_t* scales;  // [rows][groups] halves; Q6_K: [rows][cols / 256]
+    int8_t* codes;       // [rows][groups * 32], zero past cols
+    uint16_t* scales;    // [rows][groups] halves; Q6_K: [rows][cols / 256]
     int8_t* sub_scales;  // Q6_K: [rows][cols / 16]
-    uint32_t* values;  // float types: [rows][cols] bits
+    uint32_t* values;    // float types: [rows][cols] bits
 } plain_matrix;
 
 static inline size_t scales_per_row(const plain_matrix* m) {
     return m->type == LW_Q6_K ? m->cols / LW_SEGMENT : m->groups;
 }
 
-static inline int is_float_type(lw_type type) {
-    return type == LW_F32 || type == LW_F16 || type == LW_BF16;
-}
+static inline int is_float_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_BF16; }
 
 // Every kind of finite half a file may hold: ordinary, zero, subnormal, largest, and neighbours far apart.
 static inline uint16_t random_half(data_kind kind, uint64_t* rng) {
@@ -84,8 +82,7 @@ static inline uint32_t random_float_bits(lw_type type, data_kind kind, uint64_t*
     if (bits % 61 == 0) return 0;
     const uint32_t exponent =
         bits % 127 == 0 && kind != ORDINARY ? 0 : 107 + (uint32_t)(bits >> 8) % 40;  // subnormal now and then
-    const uint32_t value =
-        (uint32_t)(bits >> 63) << 31 | exponent << 23 | ((uint32_t)(bits >> 32) & 0x7FFFFF);
+    const uint32_t value = (uint32_t)(bits >> 63) << 31 | exponent << 23 | ((uint32_t)(bits >> 32) & 0x7FFFFF);
     return type == LW_BF16 ? value >> 16 : value;
 }
 
@@ -110,8 +107,7 @@ static inline plain_matrix plain_matrix_make(lw_type type, uint32_t rows, uint32
     for (size_t i = 0; i < rows * scales_per_row(&m); ++i) m.scales[i] = random_half(kind, rng);
     if (type == LW_Q6_K) {
         m.sub_scales = malloc(rows * (cols / 16));
-        for (size_t i = 0; i < rows * (cols / 16); ++i)
-            m.sub_scales[i] = (int8_t)random_between(rng, -128, 127);
+        for (size_t i = 0; i < rows * (cols / 16); ++i) m.sub_scales[i] = (int8_t)random_between(rng, -128, 127);
     }
     return m;
 }
@@ -123,12 +119,10 @@ static inline void plain_matrix_free(plain_matrix* m) {
     free(m->values);
 }
 
-static inline void put16(uint8_t* to, uint16_t value) {
-    memcpy(to, &value, 2);
-}
+static inline void put16(uint8_t* to, uint16_t value) { memcpy(to, &value, 2); }
 
-static inline void pack_group(const plain_matrix* m, lw_layout layout, size_t row, size_t output,
-                              size_t group, uint8_t* panel) {
+static inline void pack_group(const plain_matrix* m, lw_layout layout, size_t row, size_t output, size_t group,
+                              uint8_t* panel) {
     const int8_t* codes = m->codes + (row * m->groups + group) * LW_GROUP;
     uint8_t* base = panel;
     if (m->type == LW_Q6_K) base += group / 8 * LW_Q6_SUPER_BYTES + group % 8 * LW_Q6_GROUP_BYTES;
@@ -149,17 +143,14 @@ static inline void pack_group(const plain_matrix* m, lw_layout layout, size_t ro
         *low |= (uint8_t)(((codes[k] + 32) & 15) << shift);
         *high |= (uint8_t)(((codes[k] + 32) >> 4) << 2 * lw_packed_part(layout, k, 4));
     }
-    if (m->type == LW_Q4_0)
-        put16(base + LW_PANEL * LW_GROUP / 2 + 2 * output, m->scales[row * m->groups + group]);
-    if (m->type == LW_Q8_0)
-        put16(base + LW_PANEL * LW_GROUP + 2 * output, m->scales[row * m->groups + group]);
+    if (m->type == LW_Q4_0) put16(base + LW_PANEL * LW_GROUP / 2 + 2 * output, m->scales[row * m->groups + group]);
+    if (m->type == LW_Q8_0) put16(base + LW_PANEL * LW_GROUP + 2 * output, m->scales[row * m->groups + group]);
     if (m->type != LW_Q6_K) return;
     for (size_t half = 0; half < 2; ++half)
         base[LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + half * LW_PANEL + output] =
             (uint8_t)m->sub_scales[row * (m->cols / 16) + group * 2 + half];
     if (group % 8 == 0)
-        put16(base + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output,
-              m->scales[row * (m->cols / 256) + group / 8]);
+        put16(base + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, m->scales[row * (m->cols / 256) + group / 8]);
 }
 
 // Outputs past the last row are packed as zero weights with zero scales.
@@ -199,22 +190,19 @@ static inline lw_matrix pack_matrix(const plain_matrix* m, lw_layout layout) {
     return w;
 }
 
-static inline void packed_free(const lw_matrix* w) {
-    guarded_free(w->data, w->panels * w->panel_bytes);
-}
+static inline void packed_free(const lw_matrix* w) { guarded_free(w->data, w->panels * w->panel_bytes); }
 
 // Activations as plain values: every row's codes in order.
 typedef struct plain_activations {
     size_t rows, cols, stride, segments;
-    int8_t* q;  // [rows][stride], zero past cols
+    int8_t* q;     // [rows][stride], zero past cols
     float* scale;  // [rows][segments]
-    float* f32;  // [rows][cols]
+    float* f32;    // [rows][cols]
 } plain_activations;
 
-static inline plain_activations plain_activations_make(size_t rows, size_t cols, data_kind kind,
-                                                       uint64_t* rng) {
+static inline plain_activations plain_activations_make(size_t rows, size_t cols, data_kind kind, uint64_t* rng) {
     plain_activations x = {.rows = rows, .cols = cols, .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT};
-    x.stride = x.segments * LW_SEGMENT;
+    x.stride = lw_activation_stride(cols);
     x.q = calloc(rows, x.stride);
     x.scale = malloc(rows * x.segments * sizeof *x.scale);
     x.f32 = malloc(rows * cols * sizeof *x.f32);
@@ -251,7 +239,8 @@ static inline lw_activations pack_activations(const plain_activations* p, size_t
     for (size_t row = 0; row < rows; ++row) {
         int32_t sum = 0;
         for (size_t k = 0; k < p->stride; ++k) {
-            const int8_t code = p->q[row * p->stride + k];
+            const bool unused = k >= p->segments * LW_SEGMENT;  // may hold anything
+            const int8_t code = unused ? 77 : p->q[row * p->stride + k];
             q[lw_q_offset(&x, row, k)] = code;
             sum = k % LW_SEGMENT ? sum + code : code;
             prefix[row * prefixes + k / 16] = sum;

@@ -38,11 +38,10 @@ static void end_phase(worker* w) {
 }
 
 static lw_activations activations(const worker* w, size_t cols, const float* values) {
-    const size_t stride = lw_round_up(cols, LW_SEGMENT);
     return (lw_activations){.rows = w->rows,
                             .cols = cols,
-                            .stride = stride,
-                            .segments = stride / LW_SEGMENT,
+                            .stride = lw_activation_stride(cols),
+                            .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT,
                             .row_block = w->rows > 1 ? lw_level_layouts[w->model->level].row_block : 1,
                             .q = w->b->codes,
                             .scale = w->b->scales,

@@ -34,9 +34,9 @@ static size_t place(lw_buffers* b, uint8_t* base, const lw_model_config* c, size
     TAKE(sequence, rows);
     TAKE(position, rows);
     TAKE(tiles, rows);
-    TAKE(codes, (rows + 1) * widest);
+    TAKE(codes, (rows + 1) * lw_activation_stride(widest));
     TAKE(scales, rows * (widest / LW_SEGMENT));
-    TAKE(prefix, rows * (widest / 16));
+    TAKE(prefix, rows * (lw_activation_stride(widest) / 16));
 #undef TAKE
     return used;
 }

@@ -45,7 +45,7 @@ typedef struct lw_matrix {
 typedef struct lw_activations {
     size_t rows;
     size_t cols;
-    size_t stride;     // int8 per row in q, a multiple of LW_SEGMENT; inputs past cols are zero
+    size_t stride;  // int8 per row in q, lw_activation_stride(cols); inputs past cols are zero up to the segment's end
     size_t segments;   // ceil(cols / LW_SEGMENT)
     size_t row_block;  // see lw_q_offset; rows up to the next multiple of it exist and are zero
     const int8_t* q;
@@ -53,6 +53,11 @@ typedef struct lw_activations {
     const int32_t* prefix;  // [rows][stride / 16]: sum of q from the start of the segment to the end of each 16 inputs
     const float* f32;       // [rows][cols]
 } lw_activations;
+
+// An odd number of segments: the same segment of many rows, which a kernel walks, then falls on all sets of a cache.
+static inline size_t lw_activation_stride(size_t cols) {
+    return ((cols + LW_SEGMENT - 1) / LW_SEGMENT | 1) * LW_SEGMENT;
+}
 
 // Where input k of a row lies in q. With row_block 1 rows are plain; with 2, two rows alternate every 8 inputs.
 static inline size_t lw_q_offset(const lw_activations* x, size_t row, size_t k) {

@@ -7,15 +7,13 @@ LW_INLINE __m256i codes(const uint8_t* group, int c, int vector) {
     const __m256i four = load256(group + LW_Q6_LOW_BYTES + c % 2 * CHUNK_BYTES + vector * 32);
     const __m256i low = _mm256_and_si256(c < 4 ? two : _mm256_srli_epi16(two, 4), _mm256_set1_epi8(15));
     const int part = c / 2;  // its bits go to bits 4 and 5
-    const __m256i top =
-        part < 2 ? _mm256_slli_epi16(four, 4 - 2 * part) : _mm256_srli_epi16(four, 2 * part - 4);
+    const __m256i top = part < 2 ? _mm256_slli_epi16(four, 4 - 2 * part) : _mm256_srli_epi16(four, 2 * part - 4);
     return _mm256_or_si256(low, _mm256_and_si256(top, _mm256_set1_epi8(0x30)));
 }
 
 // The half's scale times the int8 scale of these 16 inputs; exact.
 LW_INLINE __m256 scale(const uint8_t* segment, size_t g, int vector) {
-    const uint8_t* at =
-        segment + g / 2 * LW_Q6_GROUP_BYTES + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + g % 2 * LW_PANEL;
+    const uint8_t* at = segment + g / 2 * LW_Q6_GROUP_BYTES + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + g % 2 * LW_PANEL;
     const __m256i small = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(at + vector * 8)));
     return _mm256_mul_ps(load_halves(segment + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + vector * 16),
                          _mm256_cvtepi32_ps(small));

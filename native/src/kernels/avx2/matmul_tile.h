@@ -18,16 +18,16 @@
 enum {
     TILE_ROWS = 2,
     PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
-    VECTORS = LW_PANEL / 8,  // of one input chunk, or one scale, of a panel
+    VECTORS = LW_PANEL / 8,      // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
     WORDS = 0,  // weight_type.run of signed codes
 };
 
 // What differs between weight types. Every use is a compile-time constant.
 typedef struct weight_type {
-    int chunks;  // of 4 inputs that share a scale
-    int run;  // chunks whose 16-bit sums may be added, or WORDS
-    int shift;  // log2 of the offset of the unsigned codes
+    int chunks;          // of 4 inputs that share a scale
+    int run;             // chunks whose 16-bit sums may be added, or WORDS
+    int shift;           // log2 of the offset of the unsigned codes
     size_t group_bytes;  // 32 inputs
     size_t segment_bytes;
     // Codes of chunk c (0..7) of the 32 inputs at `group`, and scale g of the segment at `segment`.
@@ -38,7 +38,7 @@ typedef struct weight_type {
 // One segment of a panel: as packed (`data`), and decoded unless there is but one row.
 typedef struct weight_segment {
     const uint8_t* data;
-    const uint8_t* codes;  // [chunk][vector][32], or words [chunk][vector][even, odd][32]
+    const uint8_t* codes;      // [chunk][vector][32], or words [chunk][vector][even, odd][32]
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
     size_t scales;
 } weight_segment;
@@ -58,9 +58,7 @@ typedef struct tile_scratch {
     float results[];  // [rows][32]
 } tile_scratch;
 
-LW_INLINE __m256i load256(const void* p) {
-    return _mm256_load_si256((const __m256i*)p);
-}
+LW_INLINE __m256i load256(const void* p) { return _mm256_load_si256((const __m256i*)p); }
 
 // sum + x. Opaque to the compiler, which otherwise reorders long sums until they no longer fit the registers.
 LW_INLINE __m256i add16(__m256i sum, __m256i x) {
@@ -79,20 +77,13 @@ LW_INLINE __m256i broadcast4(const void* p) {
     return _mm256_set1_epi32(four);
 }
 
-LW_INLINE __m256 load_halves(const uint8_t* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
-}
+LW_INLINE __m256 load_halves(const uint8_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 
 // Inputs 0 and 2 of every 4 bytes as words, and inputs 1 and 3.
-LW_INLINE __m256i even_words(__m256i bytes) {
-    return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
-}
-LW_INLINE __m256i odd_words(__m256i bytes) {
-    return _mm256_srai_epi16(bytes, 8);
-}
+LW_INLINE __m256i even_words(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
+LW_INLINE __m256i odd_words(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
 
-LW_INLINE __m256 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales,
-                                  int v) {
+LW_INLINE __m256 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales, int v) {
     const __m256 next = g + 1 < scales ? type.scale(segment, g + 1, v) : _mm256_setzero_ps();
     return _mm256_sub_ps(type.scale(segment, g, v), next);
 }
@@ -107,8 +98,7 @@ LW_INLINE void prepare_rows(const weight_type type, const int rows, const row_se
     for (int r = 0; r < rows; ++r) {
         const int32_t* prefix = x->prefix + (size_t)r * (x->stride / 16);
         for (int i = 0; type.run != WORDS && i < PREFIXES; i += 8) {
-            const __m256i sums =
-                _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)(prefix + i)), type.shift);
+            const __m256i sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)(prefix + i)), type.shift);
             _mm256_store_si256((__m256i*)(to->offsets[r] + i),
                                _mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS)));
         }
@@ -126,8 +116,8 @@ LW_INLINE __m256i weights(const weight_type type, const bool packed, const uint8
 }
 
 // `run` chunks from chunk `first`: chunks outside, so that activations are broadcast once.
-LW_INLINE void add_long_run(const weight_type type, const int rows, const bool packed, const uint8_t* group,
-                            int first, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
+LW_INLINE void add_long_run(const weight_type type, const int rows, const bool packed, const uint8_t* group, int first,
+                            const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i pairs[TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int c = first; c < first + type.run; ++c) {
@@ -152,8 +142,8 @@ LW_INLINE void add_long_run(const weight_type type, const int rows, const bool p
 }
 
 // Two chunks from chunk `first`: 32-bit sums stay in registers.
-LW_INLINE void add_short_run(const weight_type type, const int rows, const bool packed, const uint8_t* group,
-                             int first, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
+LW_INLINE void add_short_run(const weight_type type, const int rows, const bool packed, const uint8_t* group, int first,
+                             const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i a[TILE_ROWS][2];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
@@ -162,8 +152,7 @@ LW_INLINE void add_short_run(const weight_type type, const int rows, const bool 
     }
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) {
-        const __m256i w0 = weights(type, packed, group, first, v),
-                      w1 = weights(type, packed, group, first + 1, v);
+        const __m256i w0 = weights(type, packed, group, first, v), w1 = weights(type, packed, group, first + 1, v);
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
             const __m256i pairs = add16(_mm256_maddubs_epi16(w0, a[r][0]), _mm256_maddubs_epi16(w1, a[r][1]));
@@ -173,8 +162,8 @@ LW_INLINE void add_short_run(const weight_type type, const int rows, const bool 
 }
 
 // One chunk of signed codes as words.
-LW_INLINE void add_words(const weight_type type, const int rows, const bool packed, const uint8_t* group,
-                         int c, const int16_t* words, __m256i sum[TILE_ROWS][VECTORS]) {
+LW_INLINE void add_words(const weight_type type, const int rows, const bool packed, const uint8_t* group, int c,
+                         const int16_t* words, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i even[TILE_ROWS], odd[TILE_ROWS];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
@@ -231,8 +220,8 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
 #pragma GCC unroll 2
                 for (int r = 0; r < rows; ++r) {
                     const __m256 off = _mm256_set1_ps(type.run == WORDS ? LW_MAGIC : offset[r * PREFIXES]);
-                    seg[r][v] = _mm256_fmadd_ps(_mm256_sub_ps(_mm256_castsi256_ps(sum[r][v]), off),
-                                                difference, seg[r][v]);
+                    seg[r][v] =
+                        _mm256_fmadd_ps(_mm256_sub_ps(_mm256_castsi256_ps(sum[r][v]), off), difference, seg[r][v]);
                 }
             }
         }
@@ -248,8 +237,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     }
 }
 
-LW_INLINE void decode(const weight_type type, const uint8_t* data, size_t groups, size_t scales,
-                      tile_scratch* s) {
+LW_INLINE void decode(const weight_type type, const uint8_t* data, size_t groups, size_t scales, tile_scratch* s) {
     __m256i* to = (__m256i*)s->codes;
     for (size_t g = 0; g < groups; ++g)
 #pragma GCC unroll 8
@@ -267,21 +255,19 @@ LW_INLINE void decode(const weight_type type, const uint8_t* data, size_t groups
     for (size_t g = 0; g < scales; ++g)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v)
-            _mm256_store_ps(s->differences + g * LW_PANEL + v * 8,
-                            scale_difference(type, data, g, scales, v));
+            _mm256_store_ps(s->differences + g * LW_PANEL + v * 8, scale_difference(type, data, g, scales, v));
 }
 
 // Every row against one panel. With one row the weights are decoded in registers, with more in scratch, once.
-LW_INLINE void product(const weight_type type, const bool one_row, const lw_matrix* w,
-                       const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+LW_INLINE void product(const weight_type type, const bool one_row, const lw_matrix* w, const lw_activations* x,
+                       size_t panel, lw_output out, tile_scratch* s) {
     const uint8_t* data = w->data + panel * w->panel_bytes;
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     for (size_t segment = 0; segment < x->segments; ++segment, data += type.segment_bytes) {
         const size_t left = w->groups - segment * LW_SEGMENT_GROUPS;
         const size_t groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS;
         const size_t scales = groups * (8 / (size_t)type.chunks);
-        const weight_segment ws = {
-            .data = data, .codes = s->codes, .differences = s->differences, .scales = scales};
+        const weight_segment ws = {.data = data, .codes = s->codes, .differences = s->differences, .scales = scales};
         if (!one_row) decode(type, data, groups, scales, s);
         for (size_t row = 0; row < x->rows; row += TILE_ROWS) {
             const size_t k = row * x->stride + segment * LW_SEGMENT;

@@ -7,8 +7,8 @@
 #define LW_INLINE static inline __attribute__((always_inline))
 
 enum {
-    TILE_ROWS = 8,     // 16 chains; fma has latency 4, two a cycle
-    BLOCK = 128,       // inputs decoded at a time: 16 KiB of floats
+    TILE_ROWS = 8,  // 16 chains; fma has latency 4, two a cycle
+    BLOCK = 128,    // inputs decoded at a time: 16 KiB of floats
     VECTORS = LW_PANEL / 16,
 };
 
@@ -17,13 +17,9 @@ typedef struct weight_type {
     __m512 (*load)(const uint8_t* p);  // 16 weights
 } weight_type;
 
-LW_INLINE __m512 load_f32(const uint8_t* p) {
-    return _mm512_load_ps(p);
-}
+LW_INLINE __m512 load_f32(const uint8_t* p) { return _mm512_load_ps(p); }
 
-LW_INLINE __m512 load_f16(const uint8_t* p) {
-    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i*)p));
-}
+LW_INLINE __m512 load_f16(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_load_si256((const __m256i*)p)); }
 
 LW_INLINE __m512 load_bf16(const uint8_t* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_load_si256((const __m256i*)p));
@@ -33,8 +29,8 @@ LW_INLINE __m512 load_bf16(const uint8_t* p) {
 static const weight_type F32 = {4, load_f32}, F16 = {2, load_f16}, BF16 = {2, load_bf16};
 
 // Continues the chains of some rows over `n` inputs.
-LW_INLINE void tile(const weight_type type, const int rows, const uint8_t* weights, const float* x,
-                    size_t stride, size_t n, float* results) {
+LW_INLINE void tile(const weight_type type, const int rows, const uint8_t* weights, const float* x, size_t stride,
+                    size_t n, float* results) {
     __m512 acc[TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
@@ -57,8 +53,8 @@ LW_INLINE void tile(const weight_type type, const int rows, const uint8_t* weigh
     }
 }
 
-LW_INLINE void all_rows(const weight_type type, const uint8_t* weights, const lw_activations* x, size_t first,
-                        size_t n, float* results) {
+LW_INLINE void all_rows(const weight_type type, const uint8_t* weights, const lw_activations* x, size_t first, size_t n,
+                        float* results) {
     const size_t tiles = (x->rows + TILE_ROWS - 1) / TILE_ROWS;
     for (size_t t = 0, row = 0, end; t < tiles; ++t, row = end) {
         end = x->rows * (t + 1) / tiles;
@@ -94,8 +90,8 @@ LW_INLINE void all_rows(const weight_type type, const uint8_t* weights, const lw
 }
 
 // Blocks of inputs, so that a panel's weights are read and widened once for all rows.
-LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
-                    lw_output out, float* block) {
+LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    float* block) {
     const uint8_t* weights = w->data + panel * w->panel_bytes;
     float* results = block + BLOCK * LW_PANEL;
     memset(results, 0, x->rows * LW_PANEL * sizeof *results);
@@ -105,15 +101,13 @@ LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activat
             all_rows(type, weights, x, k, n, results);
             continue;
         }
-        for (size_t i = 0; i < n * LW_PANEL; i += 16)
-            _mm512_store_ps(block + i, type.load(weights + i * type.bytes));
+        for (size_t i = 0; i < n * LW_PANEL; i += 16) _mm512_store_ps(block + i, type.load(weights + i * type.bytes));
         all_rows(F32, (const uint8_t*)block, x, k, n, results);
     }
     lw_store_panel(w, panel, x->rows, results, out);
 }
 
-LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
-                    lw_output out) {
+LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out) {
     _Alignas(64) float results[LW_PANEL] = {0};
     tile(type, 1, w->data + panel * w->panel_bytes, x->f32, x->cols, x->cols, results);
     lw_store_panel(w, panel, 1, results, out);

@@ -7,15 +7,13 @@ LW_INLINE __m512i codes(const uint8_t* group, int c, int vector) {
     const __m512i four = _mm512_load_si512(group + LW_Q6_LOW_BYTES + c % 2 * CHUNK_BYTES + vector * 64);
     const __m512i low = _mm512_and_si512(c < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
     const int part = c / 2;  // its bits go to bits 4 and 5
-    const __m512i top =
-        part < 2 ? _mm512_slli_epi16(four, 4 - 2 * part) : _mm512_srli_epi16(four, 2 * part - 4);
+    const __m512i top = part < 2 ? _mm512_slli_epi16(four, 4 - 2 * part) : _mm512_srli_epi16(four, 2 * part - 4);
     return _mm512_ternarylogic_epi32(low, top, _mm512_set1_epi8(0x30), 0xF8);  // low | (top & 0x30)
 }
 
 // The half's scale times the int8 scale of these 16 inputs; exact.
 LW_INLINE __m512 scale(const uint8_t* segment, size_t g, int vector) {
-    const uint8_t* at =
-        segment + g / 2 * LW_Q6_GROUP_BYTES + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + g % 2 * LW_PANEL;
+    const uint8_t* at = segment + g / 2 * LW_Q6_GROUP_BYTES + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + g % 2 * LW_PANEL;
     const __m512i small = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(at + vector * 16)));
     return _mm512_mul_ps(load_halves(segment + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + vector * 32),
                          _mm512_cvtepi32_ps(small));
@@ -28,13 +26,13 @@ static const weight_type Q6 = {.chunks = 4,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q6k_q8s256_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,
-                                      lw_output out, void* scratch) {
+void gemm_q6k_q8s256_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                      void* scratch) {
     gemm(Q6, w, x, panel, out, scratch);
 }
 
-void gemv_q6k_q8s256_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,
-                                      lw_output out, void* scratch) {
+void gemv_q6k_q8s256_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                      void* scratch) {
     (void)scratch;
     gemv(Q6, w, x, panel, out);
 }

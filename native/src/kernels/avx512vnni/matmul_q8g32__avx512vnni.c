@@ -18,13 +18,13 @@ static const weight_type Q8 = {.chunks = 8,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q8g32_q8s256_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,
-                                        lw_output out, void* scratch) {
+void gemm_q8g32_q8s256_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                        void* scratch) {
     gemm(Q8, w, x, panel, out, scratch);
 }
 
-void gemv_q8g32_q8s256_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,
-                                        lw_output out, void* scratch) {
+void gemv_q8g32_q8s256_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                        void* scratch) {
     (void)scratch;
     gemv(Q8, w, x, panel, out);
 }

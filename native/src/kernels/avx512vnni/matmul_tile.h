@@ -26,10 +26,10 @@ enum {
 
 // What differs between weight types. Every use is a compile-time constant.
 typedef struct weight_type {
-    int chunks;  // of 4 inputs that share a scale
-    int shift;  // log2 of the offset of the unsigned codes
-    bool wide;  // sums exceed 2^22
-    bool plain;  // codes lie in memory as the tile needs them
+    int chunks;          // of 4 inputs that share a scale
+    int shift;           // log2 of the offset of the unsigned codes
+    bool wide;           // sums exceed 2^22
+    bool plain;          // codes lie in memory as the tile needs them
     size_t group_bytes;  // 32 inputs
     size_t segment_bytes;
     // Codes of chunk c (0..7) of the 32 inputs at `group`, and scale g of the segment at `segment`.
@@ -40,7 +40,7 @@ typedef struct weight_type {
 // One segment of a panel: as packed, and decoded when more than one tile of rows needs it.
 typedef struct weight_segment {
     const uint8_t* data;
-    const uint8_t* codes;      // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
+    const uint8_t* codes;  // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
     size_t group_bytes;
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
     size_t groups;             // of 32 inputs
@@ -68,24 +68,20 @@ LW_INLINE __m512i broadcast4(const int8_t* q) {
     return _mm512_set1_epi32(four);
 }
 
-LW_INLINE __m512 load_halves(const uint8_t* p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-}
+LW_INLINE __m512 load_halves(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 
 // sum += weights * activations. As assembly, because the compiler otherwise copies and spills the sums.
 LW_INLINE void dot4(__m512i* sum, __m512i weights, __m512i activations) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(activations));
 }
 
-LW_INLINE __m512i first_sum(const weight_type type) {
-    return _mm512_set1_epi32(type.wide ? 0 : LW_MAGIC_BITS);
-}
+LW_INLINE __m512i first_sum(const weight_type type) { return _mm512_set1_epi32(type.wide ? 0 : LW_MAGIC_BITS); }
 
 // What the offset of the codes adds to the sums by the end of each 16 inputs, as the float to subtract.
 LW_INLINE void offset_sums(const weight_type type, const int32_t* prefix, float* to) {
     const __m512i sums = _mm512_slli_epi32(_mm512_loadu_si512(prefix), (unsigned)type.shift);
-    _mm512_store_ps(to, type.wide ? _mm512_cvtepi32_ps(sums)
-                                  : _mm512_castsi512_ps(_mm512_add_epi32(sums, first_sum(type))));
+    _mm512_store_ps(
+        to, type.wide ? _mm512_cvtepi32_ps(sums) : _mm512_castsi512_ps(_mm512_add_epi32(sums, first_sum(type))));
 }
 
 LW_INLINE __m512 exact_float(const weight_type type, __m512i sum, float offset_sum) {
@@ -93,8 +89,7 @@ LW_INLINE __m512 exact_float(const weight_type type, __m512i sum, float offset_s
     return _mm512_sub_ps(biased, _mm512_set1_ps(offset_sum));
 }
 
-LW_INLINE __m512 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales,
-                                  int v) {
+LW_INLINE __m512 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales, int v) {
     const __m512 next = g + 1 < scales ? type.scale(segment, g + 1, v) : _mm512_setzero_ps();
     return _mm512_sub_ps(type.scale(segment, g, v), next);
 }
@@ -156,14 +151,14 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t next, float* results) {
     const size_t k = row * x->stride + segment * LW_SEGMENT;
-    return (row_segment){.q = x->q + k,
-                         .prefix = x->prefix + k / 16,
-                         .scale = x->scale + row * x->segments + segment,
-                         .stride = x->stride,
-                         .segments = x->segments,
-                         .results = results + row * LW_PANEL,
-                         .next = next < x->rows ? x->q + k + (next - row) * x->stride
-                                                : x->q + (segment + 1) * LW_SEGMENT};
+    return (row_segment){
+        .q = x->q + k,
+        .prefix = x->prefix + k / 16,
+        .scale = x->scale + row * x->segments + segment,
+        .stride = x->stride,
+        .segments = x->segments,
+        .results = results + row * LW_PANEL,
+        .next = next < x->rows ? x->q + k + (next - row) * x->stride : x->q + (segment + 1) * LW_SEGMENT};
 }
 
 // One tile holds all rows.
@@ -171,13 +166,27 @@ LW_INLINE void few_rows(const weight_type type, const weight_segment* w, const l
                         float* results) {
     const row_segment rows = some_rows(x, segment, 0, x->rows, results);
     switch (x->rows) {
-        case 2: tile(type, 2, true, w, &rows); break;
-        case 3: tile(type, 3, true, w, &rows); break;
-        case 4: tile(type, 4, true, w, &rows); break;
-        case 5: tile(type, 5, true, w, &rows); break;
-        case 6: tile(type, 6, true, w, &rows); break;
-        case 7: tile(type, 7, true, w, &rows); break;
-        default: tile(type, 8, true, w, &rows); break;
+        case 2:
+            tile(type, 2, true, w, &rows);
+            break;
+        case 3:
+            tile(type, 3, true, w, &rows);
+            break;
+        case 4:
+            tile(type, 4, true, w, &rows);
+            break;
+        case 5:
+            tile(type, 5, true, w, &rows);
+            break;
+        case 6:
+            tile(type, 6, true, w, &rows);
+            break;
+        case 7:
+            tile(type, 7, true, w, &rows);
+            break;
+        default:
+            tile(type, 8, true, w, &rows);
+            break;
     }
 }
 
@@ -189,9 +198,15 @@ LW_INLINE void many_rows(const weight_type type, const weight_segment* w, const 
         end = x->rows * (t + 1) / tiles;
         const row_segment rows = some_rows(x, segment, row, end, results);
         switch (end - row) {  // 9 rows and more leave no tile under 4
-            case 4: tile(type, 4, false, w, &rows); break;
-            case 5: tile(type, 5, false, w, &rows); break;
-            default: tile(type, 6, false, w, &rows); break;
+            case 4:
+                tile(type, 4, false, w, &rows);
+                break;
+            case 5:
+                tile(type, 5, false, w, &rows);
+                break;
+            default:
+                tile(type, 6, false, w, &rows);
+                break;
         }
     }
 }
