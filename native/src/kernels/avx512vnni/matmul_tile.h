@@ -79,9 +79,10 @@ LW_INLINE __m512i first_sum(const weight_type type) {
 
 // What the offset of the codes adds to the sums by the end of each 16 inputs, as the float to subtract.
 LW_INLINE void offset_sums(const weight_type type, const int32_t* prefix, float* to) {
-    const __m512i sums = _mm512_slli_epi32(_mm512_loadu_si512(prefix), (unsigned)type.shift);
-    _mm512_store_ps(to, type.wide ? _mm512_cvtepi32_ps(sums)
-                                  : _mm512_castsi512_ps(_mm512_add_epi32(sums, first_sum(type))));
+    _Static_assert(PREFIXES == 8, "one vector of 256 bits holds the sums of a segment");
+    const __m256i sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)prefix), type.shift);
+    const __m256i first = _mm256_set1_epi32(type.wide ? 0 : LW_MAGIC_BITS);
+    _mm256_store_ps(to, type.wide ? _mm256_cvtepi32_ps(sums) : _mm256_castsi256_ps(_mm256_add_epi32(sums, first)));
 }
 
 LW_INLINE __m512 exact_float(const weight_type type, __m512i sum, float offset_sum) {

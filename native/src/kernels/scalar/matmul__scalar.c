@@ -1,7 +1,7 @@
 // The definition of every quantized and float matrix product: what all other kernels must equal to the bit.
 //
 // Quantized weights, one output, one row:            (P is exact; each fmaf and subtraction rounds once)
-//     for each segment of 256 inputs:
+//     for each segment of 128 inputs:
 //         P = 0, seg = 0
 //         for each weight group g of the segment, ascending:
 //             P += sum over the group of weight code * activation code
