@@ -8,7 +8,9 @@ LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+REFERENCE := $(VENV)/reference
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
@@ -47,8 +49,13 @@ test-native: build/native/.built    ## the C library's own test programs
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
 	set -e; for program in build/sanitize/test_*; do echo "$$program"; "$$program"; done
 
-golden: $(VENV)/.reference          ## make the golden files again with the reference implementation; review the diff
-	$(VENV)/reference/bin/python tests/golden/make_golden.py
+golden: $(REFERENCE)/.installed     ## make the golden files again with the reference implementation; review the diff
+	$(REFERENCE)/bin/python tests/golden/make_rope_factors.py
+	$(REFERENCE)/bin/python tests/golden/make_chat_templates.py $(wildcard ../shared/data/templates)
+	$(REFERENCE)/bin/python tests/golden/reference/make_reference.py
+
+reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
+	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rs $(wildcard tests/correctness) tests/text
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
@@ -72,14 +79,21 @@ build/native/.built build/sanitize/.built: build/%/.built: $(NATIVE_SOURCES) $(w
 
 # Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.
 $(VENV)/.tools: pyproject.toml | $(BIN)/python
-	$(PIP) 'scikit-build-core>=0.10' cmake ninja
+	$(BIN)/python $(PIP_INSTALL) $(BUILD_TOOLS)
 	touch $@
 
 # Editable: Python changes need nothing, a changed C source rebuilds the library in seconds.
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
-	$(PIP) --no-build-isolation --editable .
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.tools
-	$(PIP) --no-build-isolation --editable '.[dev]'
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
 	touch $@ $(VENV)/.installed
+
+# torch and transformers, away from everything else: nothing but these two targets may need them.
+$(REFERENCE)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
+	[ -x $(REFERENCE)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(REFERENCE)
+	$(REFERENCE)/bin/python $(PIP_INSTALL) $(BUILD_TOOLS)
+	$(REFERENCE)/bin/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev,reference]'
+	touch $@

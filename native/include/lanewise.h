@@ -22,8 +22,8 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 1 };  // raised by every incompatible change to this file
-enum { LW_NUMERICS = 1 };     // version of the numeric contract; part of every golden hash
+enum { LW_ABI_VERSION = 1 };    // raised by every incompatible change to this file
+enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
 
@@ -31,21 +31,14 @@ typedef enum lw_status {
     LW_OK = 0,
     LW_ERR_ARGUMENT = 1,  // a value outside its documented range
     LW_ERR_MEMORY = 2,
-    LW_ERR_FORMAT = 3,   // a tensor's type, shape or bytes are not what they must be
-    LW_ERR_CPU = 4,      // this CPU lacks the instruction set asked for
-    LW_ERR_SELFTEST = 5, // a kernel disagrees with scalar on this CPU
-    LW_ERR_NONFINITE = 6 // NaN or infinity in weights or activations
-} lw_status;  // values are never reused
+    LW_ERR_FORMAT = 3,    // a tensor's type, shape or bytes are not what they must be
+    LW_ERR_CPU = 4,       // this CPU lacks the instruction set asked for
+    LW_ERR_SELFTEST = 5,  // a kernel disagrees with scalar on this CPU
+    LW_ERR_NONFINITE = 6  // NaN or infinity in weights or activations
+} lw_status;              // values are never reused
 
 // Storage types; the numbers are GGUF's tensor type ids.
-typedef enum lw_type {
-    LW_F32 = 0,
-    LW_F16 = 1,
-    LW_Q4_0 = 2,
-    LW_Q8_0 = 8,
-    LW_Q6_K = 14,
-    LW_BF16 = 30
-} lw_type;
+typedef enum lw_type { LW_F32 = 0, LW_F16 = 1, LW_Q4_0 = 2, LW_Q8_0 = 8, LW_Q6_K = 14, LW_BF16 = 30 } lw_type;
 
 // What a tensor is in the model. Matrices have shape (outputs, inputs), vectors (1, size).
 typedef enum lw_role {
@@ -75,24 +68,24 @@ typedef struct lw_model_config {
     uint32_t ffn_size;
     uint32_t n_heads;
     uint32_t n_kv_heads;
-    uint32_t head_dim;        // even, at most 256
+    uint32_t head_dim;  // even, at most 256
     uint32_t vocab_size;
-    uint32_t context_length;  // positions the model was made for
-    uint32_t sliding_window;  // tokens each query sees, its own included; 0 = all
-    uint32_t tied_embeddings; // 1: the head is the token embedding
-    uint32_t qkv_bias;        // 1: Q, K and V have biases
-    uint32_t qk_norm;         // 1: RMSNorm over each head of Q and K before RoPE
+    uint32_t context_length;   // positions the model was made for
+    uint32_t sliding_window;   // tokens each query sees, its own included; 0 = all
+    uint32_t tied_embeddings;  // 1: the head is the token embedding
+    uint32_t qkv_bias;         // 1: Q, K and V have biases
+    uint32_t qk_norm;          // 1: RMSNorm over each head of Q and K before RoPE
     float rms_norm_eps;
     double rope_theta;
     const float* rope_factors;  // head_dim / 2 divisors of the RoPE frequencies, or NULL (all 1)
 } lw_model_config;
 
 typedef struct lw_tensor {
-    const void* data;   // row-major rows in the storage type's own layout (GGUF blocks, little endian)
-    uint64_t n_bytes;   // must equal rows * bytes per row
+    const void* data;  // row-major rows in the storage type's own layout (GGUF blocks, little endian)
+    uint64_t n_bytes;  // must equal rows * bytes per row
     lw_type type;
-    uint32_t rows;      // outputs
-    uint32_t cols;      // inputs
+    uint32_t rows;        // outputs
+    uint32_t cols;        // inputs
     uint32_t rope_heads;  // > 0: rows of each of this many heads are in interleaved RoPE order (GGUF "llama" Q, K
                           // and their biases as cols) and are put into half-split order while packing
 } lw_tensor;
@@ -110,11 +103,11 @@ typedef struct lw_model_info {
 } lw_model_info;
 
 typedef struct lw_session_config {
-    uint32_t n_threads;       // threads that compute, the calling one included; 1 to 256
-    uint32_t n_blocks;        // KV blocks of LW_BLOCK_TOKENS tokens, all layers
+    uint32_t n_threads;         // threads that compute, the calling one included; 1 to 256
+    uint32_t n_blocks;          // KV blocks of LW_BLOCK_TOKENS tokens, all layers
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
-    lw_type kv_type;          // LW_F16 or LW_F32
+    lw_type kv_type;            // LW_F16 or LW_F32
 } lw_session_config;
 
 // One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
@@ -122,12 +115,12 @@ typedef struct lw_session_config {
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
-    uint32_t block_table_stride;      // entries in one row of block_tables
-    const uint32_t* token_ids;        // [query_start[n_seqs]]
-    const uint32_t* query_start;      // [n_seqs + 1], ascending, first 0
-    const uint32_t* context_lens;     // [n_seqs]
-    const uint32_t* block_tables;     // [n_seqs][block_table_stride]
-    const uint32_t* logit_rows;       // [n_logits] indices into token_ids, ascending
+    uint32_t block_table_stride;   // entries in one row of block_tables
+    const uint32_t* token_ids;     // [query_start[n_seqs]]
+    const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
+    const uint32_t* context_lens;  // [n_seqs]
+    const uint32_t* block_tables;  // [n_seqs][block_table_stride]
+    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending
 } lw_batch;
 
 // How to draw one token from one row of logits. Order: bias, penalties, mask; log-probabilities are those of the raw
@@ -149,10 +142,10 @@ typedef struct lw_sampling {
     const uint32_t* mask;      // bit t of word t / 32 set: token t is allowed; NULL = all
     uint64_t seed;             // the draw is a function of (seed, choice, position) alone
     uint32_t choice;
-    uint32_t position;         // index of the token drawn, the prompt counted
-    int64_t forced_token;      // >= 0: return this token and its log-probability; -1 = draw
-    uint32_t n_top_logprobs;   // 0 to LW_MAX_TOP_LOGPROBS
-    uint32_t want_logprob;     // 1: fill logprob (and top_*) of lw_sampled
+    uint32_t position;        // index of the token drawn, the prompt counted
+    int64_t forced_token;     // >= 0: return this token and its log-probability; -1 = draw
+    uint32_t n_top_logprobs;  // 0 to LW_MAX_TOP_LOGPROBS
+    uint32_t want_logprob;    // 1: fill logprob (and top_*) of lw_sampled
 } lw_sampling;
 
 typedef struct lw_sampled {
@@ -181,8 +174,8 @@ typedef struct lw_kernel_info {
 } lw_kernel_info;
 
 typedef struct lw_limits {
-    double read_gb_s;     // sequential reads of memory far larger than the caches, 1e9 bytes per second
-    double int8_gmac_s;   // int8 multiply-accumulates with the fastest instruction of the level, 1e9 per second
+    double read_gb_s;    // sequential reads of memory far larger than the caches, 1e9 bytes per second
+    double int8_gmac_s;  // int8 multiply-accumulates with the fastest instruction of the level, 1e9 per second
 } lw_limits;
 
 uint32_t lw_abi_version(void);

@@ -16,7 +16,14 @@ typedef enum lw_level {
     LW_LEVEL_COUNT
 } lw_level;
 
-enum { LW_BIT_SCALAR = 1, LW_BIT_AVX2 = 2, LW_BIT_AVX512VNNI = 4, LW_BIT_NEON = 8, LW_BIT_DOTPROD = 16, LW_BIT_I8MM = 32 };
+enum {
+    LW_BIT_SCALAR = 1,
+    LW_BIT_AVX2 = 2,
+    LW_BIT_AVX512VNNI = 4,
+    LW_BIT_NEON = 8,
+    LW_BIT_DOTPROD = 16,
+    LW_BIT_I8MM = 32
+};
 
 extern const char* const lw_level_names[LW_LEVEL_COUNT];
 

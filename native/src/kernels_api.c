@@ -6,12 +6,18 @@
 
 static const char* weights_name(lw_type type) {
     switch (type) {
-        case LW_F32: return "f32";
-        case LW_F16: return "f16";
-        case LW_BF16: return "bf16";
-        case LW_Q4_0: return "q4_0";
-        case LW_Q8_0: return "q8_0";
-        case LW_Q6_K: return "q6_k";
+        case LW_F32:
+            return "f32";
+        case LW_F16:
+            return "f16";
+        case LW_BF16:
+            return "bf16";
+        case LW_Q4_0:
+            return "q4_0";
+        case LW_Q8_0:
+            return "q8_0";
+        case LW_Q6_K:
+            return "q6_k";
     }
     return "unknown";
 }

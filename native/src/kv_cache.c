@@ -19,7 +19,9 @@ void lw_kv_describe(const lw_model_config* config, lw_type type, uint32_t n_bloc
                          .layer_bytes = head_bytes * config->n_kv_heads * n_blocks};
 }
 
-bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers) { return lw_block_map(cache->layer_bytes * n_layers, &cache->block); }
+bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers) {
+    return lw_block_map(cache->layer_bytes * n_layers, &cache->block);
+}
 
 void lw_kv_close(lw_kv_cache* cache) { lw_block_unmap(&cache->block); }
 
@@ -33,7 +35,8 @@ lw_kv_view lw_kv_layer(const lw_kv_cache* cache, uint32_t layer) {
                         .is_f16 = cache->type == LW_F16};
 }
 
-static void write_f16(uint16_t* keys, uint16_t* values, size_t offset, const float* key, const float* value, size_t dim) {
+static void write_f16(uint16_t* keys, uint16_t* values, size_t offset, const float* key, const float* value,
+                      size_t dim) {
     for (size_t d = 0; d < dim; ++d) {
         keys[d * LW_BLOCK_TOKENS + offset] = lw_float_to_half(key[d]);
         values[d] = lw_float_to_half(value[d]);
@@ -51,7 +54,8 @@ void lw_kv_write(const lw_kv_cache* cache, uint32_t layer, uint32_t block, uint3
     uint8_t* base = (uint8_t*)cache->block.data + layer * cache->layer_bytes + block * cache->block_bytes;
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, base += cache->head_bytes, key += dim, value += dim) {
         if (cache->type == LW_F16)
-            write_f16((uint16_t*)base, (uint16_t*)base + keys_size + offset * cache->value_dim, offset, key, value, dim);
+            write_f16((uint16_t*)base, (uint16_t*)base + keys_size + offset * cache->value_dim, offset, key, value,
+                      dim);
         else
             write_f32((float*)base, (float*)base + keys_size + offset * cache->value_dim, offset, key, value, dim);
     }

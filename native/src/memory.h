@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 typedef struct lw_block {
-    void* data;    // aligned to 64 bytes at least, to 2 MiB when the block is that large
-    void* mapping; // what to unmap
+    void* data;     // aligned to 64 bytes at least, to 2 MiB when the block is that large
+    void* mapping;  // what to unmap
     size_t mapped;
 } lw_block;
 

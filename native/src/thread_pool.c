@@ -49,14 +49,14 @@ static void wait_while_equal(signal_word* word, unsigned seen) {
         pause_briefly();
     }
     atomic_fetch_add(&word->sleepers, 1);
-    while (atomic_load(&word->value) == seen)
-        syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    while (atomic_load(&word->value) == seen) syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     atomic_fetch_sub(&word->sleepers, 1);
 }
 
 static void raise_signal(signal_word* word) {
     atomic_fetch_add(&word->value, 1);
-    if (atomic_load(&word->sleepers) != 0) syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    if (atomic_load(&word->sleepers) != 0)
+        syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 void lw_pool_barrier(lw_pool* pool) {

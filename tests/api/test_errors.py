@@ -79,6 +79,8 @@ def test_bad_field_is_named(client, change, param):
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"continue_final_message": True}, "continue_final_message"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
+        ({"n": 17}, "n"),
     ],
 )
 def test_bad_field_of_a_chat_is_named(client, change, param):

@@ -71,8 +71,8 @@ static void fill(uint8_t* data, lw_type type, uint64_t weights, float size, uint
     for (uint64_t b = 0; b < weights / block; ++b, data += bytes) {
         for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)mix(key + b * 256 + i);
         uint16_t scale = half_of(key + b);
-        if (type == LW_Q8_0) scale = (uint16_t)(scale - 0x1000);   // codes are 16 times larger
-        if (type == LW_Q6_K) scale = (uint16_t)(scale - 0x2000);   // and scales multiply codes of 32
+        if (type == LW_Q8_0) scale = (uint16_t)(scale - 0x1000);  // codes are 16 times larger
+        if (type == LW_Q6_K) scale = (uint16_t)(scale - 0x2000);  // and scales multiply codes of 32
         memcpy(data + (type == LW_Q6_K ? 208 : 0), &scale, 2);
     }
 }
@@ -92,10 +92,20 @@ static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, ui
 static lw_model* open_model(const variant* v, const char* isa) {
     float factors[128];
     for (uint32_t i = 0; i < 128; ++i) factors[i] = i < 8 ? 1.0f : 1.0f + (float)i / 16;
-    const lw_model_config config = {.n_layers = 2, .hidden_size = v->hidden, .ffn_size = v->ffn, .n_heads = v->heads,
-                                    .n_kv_heads = v->kv_heads, .head_dim = v->head_dim, .vocab_size = VOCAB,
-                                    .context_length = 512, .sliding_window = v->window, .tied_embeddings = v->tied,
-                                    .qkv_bias = v->bias, .qk_norm = v->norm, .rms_norm_eps = 1e-5f, .rope_theta = 10000,
+    const lw_model_config config = {.n_layers = 2,
+                                    .hidden_size = v->hidden,
+                                    .ffn_size = v->ffn,
+                                    .n_heads = v->heads,
+                                    .n_kv_heads = v->kv_heads,
+                                    .head_dim = v->head_dim,
+                                    .vocab_size = VOCAB,
+                                    .context_length = 512,
+                                    .sliding_window = v->window,
+                                    .tied_embeddings = v->tied,
+                                    .qkv_bias = v->bias,
+                                    .qk_norm = v->norm,
+                                    .rms_norm_eps = 1e-5f,
+                                    .rope_theta = 10000,
                                     .rope_factors = v->factors ? factors : NULL};
     lw_model* model;
     check(lw_model_create(&config, isa, 2, &model));
@@ -143,7 +153,8 @@ static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1
 // Runs `n_seqs` prompts together, `chunk` tokens of each at a time; out[seq][position][VOCAB].
 static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t first, uint32_t n_seqs, uint32_t chunk,
                 float* out) {
-    const lw_session_config config = {threads, N_SEQS * BLOCKS_PER_SEQ, N_SEQS * MAX_TOKENS, N_SEQS * MAX_TOKENS, v->kv};
+    const lw_session_config config = {threads, N_SEQS * BLOCKS_PER_SEQ, N_SEQS * MAX_TOKENS, N_SEQS * MAX_TOKENS,
+                                      v->kv};
     lw_session* session;
     check(lw_session_open(model, &config, &session));
     float* logits = malloc(sizeof(float) * N_SEQS * MAX_TOKENS * VOCAB);
@@ -182,7 +193,8 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
     lw_session_close(session);
 }
 
-static uint64_t hash_all(const variant* v, lw_model* model, uint32_t threads, uint32_t batch, uint32_t chunk, float* out) {
+static uint64_t hash_all(const variant* v, lw_model* model, uint32_t threads, uint32_t batch, uint32_t chunk,
+                         float* out) {
     for (uint32_t first = 0; first < N_SEQS; first += batch)
         run(v, model, threads, first, batch < N_SEQS - first ? batch : N_SEQS - first, chunk, out);
     uint64_t hash = 0xCBF29CE484222325u;
@@ -195,8 +207,9 @@ typedef struct way {
     uint32_t threads, batch, chunk;
 } way;
 
-static const way ways[] = {{1, 1, MAX_TOKENS}, {2, 9, 7}, {2, 4, 32}, {1, 9, 1}, {3, 2, MAX_TOKENS}, {2, 3, 1},
-                           {1, 5, 7}, {2, 6, 32}, {1, 7, 32}, {2, 8, 7}, {2, 1, 1}, {1, 9, MAX_TOKENS}};
+static const way ways[] = {{1, 1, MAX_TOKENS}, {2, 9, 7}, {2, 4, 32}, {1, 9, 1},
+                           {3, 2, MAX_TOKENS}, {2, 3, 1}, {1, 5, 7},  {2, 6, 32},
+                           {1, 7, 32},         {2, 8, 7}, {2, 1, 1},  {1, 9, MAX_TOKENS}};
 
 static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"};
 

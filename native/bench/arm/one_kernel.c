@@ -15,7 +15,9 @@ static uint32_t draw(void) {
 }
 
 static void fill(const lw_matrix* w, uint8_t* data) {
-    const size_t halves = w->type == LW_Q4_0 ? LW_Q4_GROUP_BYTES : w->type == LW_Q8_0 ? LW_Q8_GROUP_BYTES : LW_Q6_SUPER_BYTES;
+    const size_t halves = w->type == LW_Q4_0   ? LW_Q4_GROUP_BYTES
+                          : w->type == LW_Q8_0 ? LW_Q8_GROUP_BYTES
+                                               : LW_Q6_SUPER_BYTES;
     for (size_t i = 0; i < w->panel_bytes; ++i) data[i] = (uint8_t)draw();
     if (w->type == LW_F32)
         for (size_t i = 0; i < w->panel_bytes; i += 4) data[i + 3] = (data[i + 3] & 0x80) | 0x3C;
@@ -65,11 +67,13 @@ int main(int argc, char** argv) {
     float *got = calloc(rows, LW_PANEL * 4), *want = calloc(rows, LW_PANEL * 4);
     void* scratch = aligned_alloc(64, (lw_matmul_scratch_bytes(rows) + 63) / 64 * 64);
     kernel->run(&w, &x, 0, (lw_output){.data = got, .stride = LW_PANEL}, scratch);
-    lw_kernel_find(w.type, LW_LEVEL_SCALAR, rows)->run(&w, &x, 0, (lw_output){.data = want, .stride = LW_PANEL}, scratch);
+    lw_kernel_find(w.type, LW_LEVEL_SCALAR, rows)
+        ->run(&w, &x, 0, (lw_output){.data = want, .stride = LW_PANEL}, scratch);
     printf("%zu\n", rows * cols * LW_PANEL);
     for (size_t i = 0; i < rows * LW_PANEL; ++i)
         if (memcmp(got + i, want + i, 4) != 0)
-            return fprintf(stderr, "%s: row %zu, output %zu: %a, scalar gives %a\n", argv[1], i / LW_PANEL, i % LW_PANEL,
-                           got[i], want[i]), 1;
+            return fprintf(stderr, "%s: row %zu, output %zu: %a, scalar gives %a\n", argv[1], i / LW_PANEL,
+                           i % LW_PANEL, got[i], want[i]),
+                   1;
     return 0;
 }

@@ -36,15 +36,18 @@ static void draw_worker(void* context, unsigned thread) {
 static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, uint32_t n, uint32_t vocab) {
     for (uint32_t i = 0; i < n; ++i)
         if (ids[i] >= vocab)
-            return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: %s token %u, the vocabulary has %u", row, what, ids[i], vocab);
+            return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: %s token %u, the vocabulary has %u", row, what, ids[i],
+                           vocab);
     return LW_OK;
 }
 
 static lw_status check_params(uint32_t row, const lw_sampling* p, uint32_t vocab) {
     if (!(p->temperature >= 0 && p->temperature <= 1e6f))
-        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: temperature %g, must be 0 to 1e6", row, (double)p->temperature);
+        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: temperature %g, must be 0 to 1e6", row,
+                       (double)p->temperature);
     if (!(p->top_p > 0 && p->top_p <= 1))
-        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: top_p %g, must be above 0 and at most 1", row, (double)p->top_p);
+        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: top_p %g, must be above 0 and at most 1", row,
+                       (double)p->top_p);
     if (!(p->min_p >= 0 && p->min_p <= 1))
         return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: min_p %g, must be 0 to 1", row, (double)p->min_p);
     if (!(p->repetition_penalty > 0 && isfinite(p->repetition_penalty)))
@@ -53,10 +56,11 @@ static lw_status check_params(uint32_t row, const lw_sampling* p, uint32_t vocab
     if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
         return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: penalties must be finite", row);
     if (p->n_top_logprobs > LW_MAX_TOP_LOGPROBS)
-        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: n_top_logprobs %u, must be at most %d", row, p->n_top_logprobs,
-                       LW_MAX_TOP_LOGPROBS);
+        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: n_top_logprobs %u, must be at most %d", row,
+                       p->n_top_logprobs, LW_MAX_TOP_LOGPROBS);
     if (p->n_prompt > p->n_history)
-        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: n_prompt %u exceeds n_history %u", row, p->n_prompt, p->n_history);
+        return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: n_prompt %u exceeds n_history %u", row, p->n_prompt,
+                       p->n_history);
     if (p->forced_token >= (int64_t)vocab)
         return lw_fail(LW_ERR_ARGUMENT, "sampling row %u: forced_token %lld, the vocabulary has %u", row,
                        (long long)p->forced_token, vocab);

@@ -12,7 +12,7 @@ typedef struct step {
     lw_session* session;
     const lw_batch* batch;
     float* logits;
-    size_t n_rows;    // tokens of the batch
+    size_t n_rows;  // tokens of the batch
     size_t n_tiles;
     atomic_bool non_finite;
 } step;
@@ -155,18 +155,19 @@ static void attend(worker* w, uint32_t index) {
         const lw_tile* tile = &w->b->tiles[w->step->n_tiles - 1 - item / c->n_kv_heads];
         const size_t head = item % c->n_kv_heads;
         const size_t offset = tile->first_row * q_size + head * group * c->head_dim;
-        const lw_attention_job job = {.kv = lw_kv_layer(&w->s->kv, index),
-                                      .blocks = batch->block_tables + (size_t)tile->sequence * batch->block_table_stride,
-                                      .kv_head = head,
-                                      .n_tokens = tile->n_tokens,
-                                      .first_position = w->b->position[tile->first_row],
-                                      .window = c->sliding_window,
-                                      .group = group,
-                                      .q = w->b->q + offset,
-                                      .q_stride = q_size,
-                                      .out = w->b->attn + offset,
-                                      .out_stride = q_size,
-                                      .scratch = w->scratch};
+        const lw_attention_job job = {
+            .kv = lw_kv_layer(&w->s->kv, index),
+            .blocks = batch->block_tables + (size_t)tile->sequence * batch->block_table_stride,
+            .kv_head = head,
+            .n_tokens = tile->n_tokens,
+            .first_position = w->b->position[tile->first_row],
+            .window = c->sliding_window,
+            .group = group,
+            .q = w->b->q + offset,
+            .q_stride = q_size,
+            .out = w->b->attn + offset,
+            .out_stride = q_size,
+            .scratch = w->scratch};
         w->ops->attention(&job);
     }
     end_phase(w);
@@ -286,7 +287,8 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_o
                   .logits = logits_out,
                   .n_rows = batch->query_start[batch->n_seqs],
                   .n_tiles = lay_out(session, batch)};
-    for (size_t i = 0; i < session->n_phases; ++i) atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
+    for (size_t i = 0; i < session->n_phases; ++i)
+        atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);
     ++session->counters.steps;
     session->counters.tokens += state.n_rows;

@@ -14,10 +14,10 @@ static size_t widest_input(const lw_model_config* c) {
 // Carves the buffers out of one block; with base NULL it only adds up their size.
 static size_t place(lw_buffers* b, uint8_t* base, const lw_model_config* c, size_t rows) {
     size_t used = 0;
-#define TAKE(field, count)                                                        \
-    do {                                                                          \
-        b->field = (void*)(base ? base + used : NULL);                            \
-        used = lw_round_up(used + (size_t)(count) * sizeof *b->field, 64);        \
+#define TAKE(field, count)                                                 \
+    do {                                                                   \
+        b->field = (void*)(base ? base + used : NULL);                     \
+        used = lw_round_up(used + (size_t)(count) * sizeof *b->field, 64); \
     } while (0)
     const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
     const size_t widest = widest_input(c);
@@ -124,8 +124,8 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     const uint64_t tokens = b->context_lens[sequence] + (end - begin);
     const uint64_t blocks = (tokens + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS;
     if (blocks > b->block_table_stride)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer", sequence,
-                       (unsigned long long)tokens, b->block_table_stride);
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
+                       sequence, (unsigned long long)tokens, b->block_table_stride);
     const uint32_t* table = b->block_tables + (size_t)sequence * b->block_table_stride;
     for (uint64_t i = 0; i < blocks; ++i)
         if (table[i] >= s->config.n_blocks)

@@ -7,23 +7,23 @@
 
 typedef struct lw_tile {  // query tokens of one sequence that attention handles together
     uint32_t sequence;
-    uint32_t first_row;   // row of the batch
+    uint32_t first_row;  // row of the batch
     uint32_t n_tokens;
 } lw_tile;
 
-typedef struct lw_buffers {   // rows = tokens of the batch
-    float* x;                 // [rows][hidden_size] residual stream
-    float* norm;              // [rows][hidden_size] normalized, the input of float matrices
-    float *q, *k, *v;         // [rows][heads * head_dim]
-    float* attn;              // [rows][n_heads * head_dim]
-    float *gate, *up;         // [rows][ffn_size]
-    float *cosine, *sine;     // [rows][head_dim / 2]
-    uint32_t* sequence;       // [rows] sequence of each row
-    uint32_t* position;       // [rows]
-    lw_tile* tiles;           // [rows]
-    int8_t* codes;            // [rows + 1][widest input, in whole segments]
-    float* scales;            // [rows][segments]
-    int32_t* prefix;          // [rows][stride / 16]
+typedef struct lw_buffers {  // rows = tokens of the batch
+    float* x;                // [rows][hidden_size] residual stream
+    float* norm;             // [rows][hidden_size] normalized, the input of float matrices
+    float *q, *k, *v;        // [rows][heads * head_dim]
+    float* attn;             // [rows][n_heads * head_dim]
+    float *gate, *up;        // [rows][ffn_size]
+    float *cosine, *sine;    // [rows][head_dim / 2]
+    uint32_t* sequence;      // [rows] sequence of each row
+    uint32_t* position;      // [rows]
+    lw_tile* tiles;          // [rows]
+    int8_t* codes;           // [rows + 1][widest input, in whole segments]
+    float* scales;           // [rows][segments]
+    int32_t* prefix;         // [rows][stride / 16]
 } lw_buffers;
 
 struct lw_session {
@@ -31,13 +31,13 @@ struct lw_session {
     lw_session_config config;
     lw_pool* pool;
     lw_kv_cache kv;
-    lw_block memory;          // of the buffers
+    lw_block memory;  // of the buffers
     lw_buffers b;
-    uint8_t* scratch;         // [threads][scratch_bytes]
+    uint8_t* scratch;  // [threads][scratch_bytes]
     size_t scratch_bytes;
-    uint8_t* draw_scratch;    // [threads][draw_scratch_bytes], for lw_sample
+    uint8_t* draw_scratch;  // [threads][draw_scratch_bytes], for lw_sample
     size_t draw_scratch_bytes;
-    lw_work* phases;          // one counter per phase of a step
+    lw_work* phases;  // one counter per phase of a step
     size_t n_phases;
     lw_counters counters;
 };

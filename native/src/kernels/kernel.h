@@ -33,10 +33,10 @@ typedef struct lw_layout {
 typedef struct lw_matrix {
     lw_type type;
     lw_layout layout;
-    uint32_t rows;     // outputs
-    uint32_t cols;     // inputs
-    uint32_t panels;   // ceil(rows / LW_PANEL); missing outputs are zero
-    uint32_t groups;   // ceil(cols / LW_GROUP)
+    uint32_t rows;    // outputs
+    uint32_t cols;    // inputs
+    uint32_t panels;  // ceil(rows / LW_PANEL); missing outputs are zero
+    uint32_t groups;  // ceil(cols / LW_GROUP)
     size_t panel_bytes;
     const uint8_t* data;  // [panels][panel_bytes], 64-byte aligned
 } lw_matrix;
@@ -61,9 +61,9 @@ static inline size_t lw_q_offset(const lw_activations* x, size_t row, size_t k) 
 }
 
 typedef struct lw_output {
-    float* data;    // row r, output n of the matrix at data[r * stride + n]
+    float* data;  // row r, output n of the matrix at data[r * stride + n]
     size_t stride;
-    bool add;       // add to what is there (one rounding) instead of overwriting it
+    bool add;  // add to what is there (one rounding) instead of overwriting it
 } lw_output;
 
 // Computes outputs [32 * panel, 32 * panel + 32) of all rows. `scratch` is private to the calling thread, 64-byte
@@ -97,7 +97,7 @@ static inline void lw_store_panel(const lw_matrix* w, size_t panel, size_t rows,
 
 typedef struct lw_kernel {
     const char* symbol;
-    lw_matmul_fn run;   // NULL when built for another CPU family
+    lw_matmul_fn run;  // NULL when built for another CPU family
     lw_type weights;
     uint32_t levels;    // bits of the levels that use it
     uint32_t min_rows;  // smallest batch it is used for

@@ -15,13 +15,13 @@ enum { LW_LANES = 16 };
 
 // Where the keys and values of one KV head of one block lie: keys [head_dim][32 tokens], values [32 tokens][value_dim].
 typedef struct lw_kv_view {
-    const uint8_t* base;   // of the layer
-    size_t block_bytes;    // from one block of the layer to the next
-    size_t head_bytes;     // from one head of a block to the next
-    size_t value_offset;   // from the keys of a head to its values
+    const uint8_t* base;  // of the layer
+    size_t block_bytes;   // from one block of the layer to the next
+    size_t head_bytes;    // from one head of a block to the next
+    size_t value_offset;  // from the keys of a head to its values
     size_t head_dim;
-    size_t value_dim;      // head_dim rounded up to LW_LANES; the rest is zero
-    bool is_f16;           // else f32
+    size_t value_dim;  // head_dim rounded up to LW_LANES; the rest is zero
+    bool is_f16;       // else f32
 } lw_kv_view;
 
 // The queries of one sequence that share one KV head.
@@ -29,15 +29,15 @@ typedef struct lw_attention_job {
     lw_kv_view kv;
     const uint32_t* blocks;  // block table of the sequence
     size_t kv_head;
-    size_t n_tokens;         // query tokens, at positions first_position, first_position + 1, ...
+    size_t n_tokens;  // query tokens, at positions first_position, first_position + 1, ...
     size_t first_position;
-    size_t window;           // tokens each query sees, its own included; 0 = all
-    size_t group;            // query heads per KV head
-    const float* q;          // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
+    size_t window;   // tokens each query sees, its own included; 0 = all
+    size_t group;    // query heads per KV head
+    const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
-    float* out;              // the same for the result
+    float* out;  // the same for the result
     size_t out_stride;
-    float* scratch;          // lw_attention_scratch_floats(...)
+    float* scratch;  // lw_attention_scratch_floats(...)
 } lw_attention_job;
 
 enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at multiples of this; numeric contract

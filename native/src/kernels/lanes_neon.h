@@ -8,8 +8,8 @@ typedef struct vi {
     int32x4_t v[4];
 } vi;
 
-#define LW_EACH(type, expression)                  \
-    type r;                                        \
+#define LW_EACH(type, expression)                    \
+    type r;                                          \
     for (int i = 0; i < 4; ++i) r.v[i] = expression; \
     return r
 
@@ -25,9 +25,7 @@ LW_INLINE vf vf_div(vf x, vf y) { LW_EACH(vf, vdivq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_min(vf x, vf y) { LW_EACH(vf, vminq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_max(vf x, vf y) { LW_EACH(vf, vmaxq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_fma(vf x, vf y, vf z) { LW_EACH(vf, vfmaq_f32(z.v[i], x.v[i], y.v[i])); }
-LW_INLINE vf vf_load_half(const uint16_t* p) {
-    LW_EACH(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
-}
+LW_INLINE vf vf_load_half(const uint16_t* p) { LW_EACH(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i)))); }
 LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) {
     const float32x4_t l = vdupq_n_f32(limit);
     LW_EACH(vf, vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(y.v[i]), vcgeq_f32(x.v[i], l))));
@@ -43,9 +41,7 @@ LW_INLINE vi vi_max(vi x, vi y) { LW_EACH(vi, vmaxq_s32(x.v[i], y.v[i])); }
 LW_INLINE int32_t vi_largest(vi x) {
     return vmaxvq_s32(vmaxq_s32(vmaxq_s32(x.v[0], x.v[1]), vmaxq_s32(x.v[2], x.v[3])));
 }
-LW_INLINE int32_t vi_sum(vi x) {
-    return vaddvq_s32(vaddq_s32(vaddq_s32(x.v[0], x.v[1]), vaddq_s32(x.v[2], x.v[3])));
-}
+LW_INLINE int32_t vi_sum(vi x) { return vaddvq_s32(vaddq_s32(vaddq_s32(x.v[0], x.v[1]), vaddq_s32(x.v[2], x.v[3]))); }
 LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     const int16x8_t low = vcombine_s16(vmovn_s32(x.v[0]), vmovn_s32(x.v[1]));
     const int16x8_t high = vcombine_s16(vmovn_s32(x.v[2]), vmovn_s32(x.v[3]));

@@ -27,12 +27,17 @@ static inline size_t lw_packed_part(lw_layout layout, size_t k, size_t parts) {
 static inline size_t lw_panel_bytes(lw_type type, size_t cols) {
     const size_t groups = (cols + LW_GROUP - 1) / LW_GROUP;
     switch (type) {
-        case LW_Q4_0: return groups * LW_Q4_GROUP_BYTES;
-        case LW_Q8_0: return groups * LW_Q8_GROUP_BYTES;
-        case LW_Q6_K: return cols / LW_SEGMENT * LW_Q6_SUPER_BYTES;
-        case LW_F32: return cols * LW_PANEL * 4;
+        case LW_Q4_0:
+            return groups * LW_Q4_GROUP_BYTES;
+        case LW_Q8_0:
+            return groups * LW_Q8_GROUP_BYTES;
+        case LW_Q6_K:
+            return cols / LW_SEGMENT * LW_Q6_SUPER_BYTES;
+        case LW_F32:
+            return cols * LW_PANEL * 4;
         case LW_F16:
-        case LW_BF16: return cols * LW_PANEL * 2;  // [k][output]
+        case LW_BF16:
+            return cols * LW_PANEL * 2;  // [k][output]
     }
     return 0;
 }

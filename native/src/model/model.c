@@ -54,7 +54,8 @@ static bool make_frequencies(lw_model* model, const float* factors) {
 }
 
 lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out) {
-    if (config == NULL || out == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
+    if (config == NULL || out == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
     LW_RETURN_IF_FAILED(check_config(config));
     if (n_threads < 1 || n_threads > 256)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to 256", n_threads);
@@ -97,8 +98,8 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     describe_slot(name, sizeof name, &slot, role, layer);
     if (!slot.wanted) return lw_fail(LW_ERR_FORMAT, "%s: the model's config says it has none", name);
     if (tensor->rows != slot.rows || tensor->cols != slot.cols)
-        return lw_fail(LW_ERR_FORMAT, "%s: shape (%u, %u), must be (%u, %u)", name, tensor->rows, tensor->cols, slot.rows,
-                       slot.cols);
+        return lw_fail(LW_ERR_FORMAT, "%s: shape (%u, %u), must be (%u, %u)", name, tensor->rows, tensor->cols,
+                       slot.rows, slot.cols);
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
     return lw_pack_matrix(model, name, tensor, target, slot.matrix);
 }
@@ -136,7 +137,8 @@ static void count_matrix(const lw_packed* packed, lw_model_info* out, bool in_la
 }
 
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
-    if (model == NULL || out == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_describe: model and out must not be NULL");
+    if (model == NULL || out == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_describe: model and out must not be NULL");
     *out = (lw_model_info){.numerics = LW_NUMERICS};
     snprintf(out->isa, sizeof out->isa, "%s", lw_level_names[model->level]);
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {

@@ -14,16 +14,16 @@ typedef struct lw_packed {  // a matrix that owns its bytes; rows == 0 when it w
 
 typedef struct lw_layer {
     lw_packed q, k, v, attn_output, gate, up, down;
-    float *attn_norm, *ffn_norm;            // [hidden_size]
-    float *q_bias, *k_bias, *v_bias;        // [outputs], NULL without bias
-    float *q_norm, *k_norm;                 // [head_dim], NULL without QK norm
+    float *attn_norm, *ffn_norm;      // [hidden_size]
+    float *q_bias, *k_bias, *v_bias;  // [outputs], NULL without bias
+    float *q_norm, *k_norm;           // [head_dim], NULL without QK norm
 } lw_layer;
 
 struct lw_model {
     lw_model_config config;  // rope_factors is not kept; rope_frequencies holds their effect
     lw_level level;
     const lw_lane_ops* ops;
-    lw_pool* pool;           // packs the weights; closed by lw_model_finish
+    lw_pool* pool;  // packs the weights; closed by lw_model_finish
     lw_layer* layers;
     lw_packed embedding, output;
     float* output_norm;

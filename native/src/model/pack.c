@@ -11,12 +11,18 @@
 
 static const char* type_name(lw_type type) {
     switch (type) {
-        case LW_F32: return "F32";
-        case LW_F16: return "F16";
-        case LW_BF16: return "BF16";
-        case LW_Q4_0: return "Q4_0";
-        case LW_Q8_0: return "Q8_0";
-        case LW_Q6_K: return "Q6_K";
+        case LW_F32:
+            return "F32";
+        case LW_F16:
+            return "F16";
+        case LW_BF16:
+            return "BF16";
+        case LW_Q4_0:
+            return "Q4_0";
+        case LW_Q8_0:
+            return "Q8_0";
+        case LW_Q6_K:
+            return "Q6_K";
     }
     return "unknown";
 }
@@ -25,12 +31,17 @@ static bool is_float(lw_type type) { return type == LW_F32 || type == LW_F16 || 
 
 uint64_t lw_row_bytes(lw_type type, uint32_t cols) {
     switch (type) {
-        case LW_F32: return (uint64_t)cols * 4;
+        case LW_F32:
+            return (uint64_t)cols * 4;
         case LW_F16:
-        case LW_BF16: return (uint64_t)cols * 2;
-        case LW_Q4_0: return cols % LW_GROUP ? 0 : (uint64_t)cols / LW_GROUP * LW_Q4_BLOCK_BYTES;
-        case LW_Q8_0: return cols % LW_GROUP ? 0 : (uint64_t)cols / LW_GROUP * LW_Q8_BLOCK_BYTES;
-        case LW_Q6_K: return cols % LW_Q6_BLOCK ? 0 : (uint64_t)cols / LW_Q6_BLOCK * LW_Q6_BLOCK_BYTES;
+        case LW_BF16:
+            return (uint64_t)cols * 2;
+        case LW_Q4_0:
+            return cols % LW_GROUP ? 0 : (uint64_t)cols / LW_GROUP * LW_Q4_BLOCK_BYTES;
+        case LW_Q8_0:
+            return cols % LW_GROUP ? 0 : (uint64_t)cols / LW_GROUP * LW_Q8_BLOCK_BYTES;
+        case LW_Q6_K:
+            return cols % LW_Q6_BLOCK ? 0 : (uint64_t)cols / LW_Q6_BLOCK * LW_Q6_BLOCK_BYTES;
     }
     return 0;
 }
@@ -42,6 +53,7 @@ static void put_q4(const lw_matrix* w, uint8_t* panel, size_t output, const uint
         uint8_t* base = panel + g * LW_Q4_GROUP_BYTES;
         // A file byte holds inputs k and k + 16, and so does a packed byte: the chunks of either half lie together.
         for (size_t k = 0; k < LW_GROUP / 2; ++k)
+            // NOLINTNEXTLINE(clang-analyzer-core.*): it cannot see that w->groups is cols / LW_GROUP
             base[(k / chunk * LW_PANEL + output) * chunk + k % chunk] = row[2 + k] ^ toggle;
         memcpy(base + LW_PANEL * LW_GROUP / 2 + 2 * output, row, 2);
     }
@@ -53,6 +65,7 @@ static void put_q8(const lw_matrix* w, uint8_t* panel, size_t output, const uint
     for (size_t g = 0; g < w->groups; ++g, row += LW_Q8_BLOCK_BYTES) {
         uint8_t* base = panel + g * LW_Q8_GROUP_BYTES;
         for (size_t k = 0; k < LW_GROUP; ++k)
+            // NOLINTNEXTLINE(clang-analyzer-core.*): it cannot see that w->groups is cols / LW_GROUP
             base[(k / chunk * LW_PANEL + output) * chunk + k % chunk] = row[2 + k] ^ bias;
         memcpy(base + LW_PANEL * LW_GROUP + 2 * output, row, 2);
     }
@@ -163,10 +176,18 @@ static void put_row(pack_job* job, uint8_t* panel, size_t output, uint32_t index
         return;
     }
     switch (w->type) {
-        case LW_Q4_0: put_q4(w, panel, output, row); break;
-        case LW_Q8_0: put_q8(w, panel, output, row); break;
-        case LW_Q6_K: put_q6(w, panel, output, row); break;
-        default: put_float(w, panel, output, row); break;
+        case LW_Q4_0:
+            put_q4(w, panel, output, row);
+            break;
+        case LW_Q8_0:
+            put_q8(w, panel, output, row);
+            break;
+        case LW_Q6_K:
+            put_q6(w, panel, output, row);
+            break;
+        default:
+            put_float(w, panel, output, row);
+            break;
     }
 }
 
@@ -203,7 +224,8 @@ static void pack_worker(void* context, unsigned thread) {
 static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type target) {
     const uint64_t row_bytes = lw_row_bytes(t->type, t->cols);
     if (row_bytes == 0)
-        return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s", name, t->cols, type_name(t->type));
+        return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s", name, t->cols,
+                       type_name(t->type));
     if (t->n_bytes != row_bytes * t->rows)
         return lw_fail(LW_ERR_FORMAT, "%s: %llu bytes for shape (%u, %u) of %s, must be %llu", name,
                        (unsigned long long)t->n_bytes, t->rows, t->cols, type_name(t->type),
@@ -212,8 +234,8 @@ static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type targ
         return lw_fail(LW_ERR_ARGUMENT, "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0", name,
                        type_name(t->type), type_name(target));
     if (lw_row_bytes(target, t->cols) == 0)
-        return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s, which needs a multiple of %d", name,
-                       t->cols, type_name(target), LW_GROUP);
+        return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s, which needs a multiple of %d",
+                       name, t->cols, type_name(target), LW_GROUP);
     return LW_OK;
 }
 

@@ -48,9 +48,17 @@ void lw_sincos(double x, double* sine, double* cosine) {
     }
     s *= r;
     switch ((int64_t)n & 3) {
-        case 0: *sine = s, *cosine = c; break;
-        case 1: *sine = c, *cosine = -s; break;
-        case 2: *sine = -s, *cosine = -c; break;
-        default: *sine = -c, *cosine = s; break;
+        case 0:
+            *sine = s, *cosine = c;
+            break;
+        case 1:
+            *sine = c, *cosine = -s;
+            break;
+        case 2:
+            *sine = -s, *cosine = -c;
+            break;
+        default:
+            *sine = -c, *cosine = s;
+            break;
     }
 }

@@ -3,8 +3,8 @@
 #define LW_OPS_MATH_H
 
 // Relative error below 1e-15 over the ranges the library uses them in.
-double lw_log(double x);                                  // x > 0, normal
-double lw_exp(double x);                                  // |x| < 700
-void lw_sincos(double x, double* sine, double* cosine);   // |x| < 2^31
+double lw_log(double x);                                 // x > 0, normal
+double lw_exp(double x);                                 // |x| < 700
+void lw_sincos(double x, double* sine, double* cosine);  // |x| < 2^31
 
 #endif

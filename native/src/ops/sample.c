@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/math.h"
 #include "memory.h"
+#include "ops/math.h"
 
 size_t lw_sample_scratch_bytes(size_t vocab_size) {
     return lw_round_up(vocab_size, 64) * (3 * sizeof(float) + sizeof(lw_candidate));
@@ -53,7 +53,8 @@ static uint32_t first_equal(const float* x, size_t n, float value) {
 }
 
 // Log-probabilities of the raw logits: of the chosen token and of the largest few.
-static void fill_logprobs(const lw_lane_ops* ops, const float* logits, size_t n, const lw_sampling* p, lw_sampled* out) {
+static void fill_logprobs(const lw_lane_ops* ops, const float* logits, size_t n, const lw_sampling* p,
+                          lw_sampled* out) {
     const float largest = ops->max(logits, n);
     const double log_sum = lw_log((double)ops->sum_exp(logits, n, largest, 1.0f));
     const uint32_t wanted = p->n_top_logprobs < n ? p->n_top_logprobs : (uint32_t)n;
@@ -80,7 +81,8 @@ static bool has_penalties(const lw_sampling* p) {
 static void penalize(float* logits, const lw_sampling* p, uint32_t* counts) {
     for (uint32_t i = 0; i < p->n_history; ++i) {  // repetition: once for every token seen
         const uint32_t t = p->history[i];
-        if (counts[t]++ == 0) logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
+        if (counts[t]++ == 0)
+            logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
     }
     for (uint32_t i = 0; i < p->n_history; ++i) counts[p->history[i]] = 0;
     for (uint32_t i = p->n_prompt; i < p->n_history; ++i) ++counts[p->history[i]];
@@ -169,7 +171,8 @@ static size_t survivors(const float* logits, const lw_sample_scratch* s, size_t 
     return kept < held ? kept : held;
 }
 
-static uint32_t draw_filtered(const float* logits, size_t n, const lw_sampling* p, const lw_sample_scratch* s, double u) {
+static uint32_t draw_filtered(const float* logits, size_t n, const lw_sampling* p, const lw_sample_scratch* s,
+                              double u) {
     const lw_candidate* c = s->candidates;
     size_t kept = survivors(logits, s, n, p);
     while (kept > 1 && c[kept - 1].weight < p->min_p) --kept;  // the largest weight is 1

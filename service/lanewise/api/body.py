@@ -33,8 +33,8 @@ async def read_request(request: Request, state: ServerState, schema: type[M]) ->
 
 async def _read_bytes(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
-        raise _too_large(int(announced), limit)
+    if announced.isascii() and announced.isdigit() and int(announced[:20]) > limit:
+        raise _too_large(int(announced[:20]), limit)
     chunks: list[bytes] = []
     size = 0
     try:

@@ -11,6 +11,7 @@ from lanewise.api.errors import BadRequestError
 from lanewise.api.generation import (
     Answer,
     Piece,
+    check_count,
     check_length,
     check_size,
     make_requests,
@@ -22,6 +23,9 @@ from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+
+# What a template gets from elsewhere, or what Python would mistake for it.
+RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self"}
 
 
 async def create_chat_completion(request: Request, state: ServerState) -> Response:
@@ -43,7 +47,8 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
     params = sampling_params(
         body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
     )
-    requests = make_requests([prompt], params, body.n, state.engine, "n")
+    check_count(1, body.n, state.engine, "n")
+    requests = make_requests([prompt], params, body.n)
     return await respond(request, state, requests, ChatReply(body, prompt, state))
 
 
@@ -64,10 +69,10 @@ async def encode_chat(
     if continue_final_message:
         template = ContinuedTemplate(template)
     conversation = [message.for_template() for message in messages]
-    reserved = {"messages", "tools", "add_generation_prompt", "chat_template"} & variables.keys()
+    reserved = RESERVED & variables.keys()
     if reserved:
         raise BadRequestError(
-            f"chat_template_kwargs: {min(reserved)} has a field of its own",
+            f"chat_template_kwargs: {min(reserved)} cannot be set here",
             param="chat_template_kwargs",
         )
     size = sum(len(message["content"]) for message in conversation)

@@ -12,6 +12,7 @@ from lanewise.api.errors import BadRequestError
 from lanewise.api.generation import (
     Answer,
     Piece,
+    check_count,
     check_ids,
     check_length,
     check_size,
@@ -46,7 +47,7 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     prompt_logprobs = body.logprobs if body.echo else None
     params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
-    requests = make_requests(ids, params, body.n, state.engine, "prompt")
+    requests = make_requests(ids, params, body.n)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 
@@ -59,23 +60,21 @@ async def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prom
         raise BadRequestError("prompt: the list is empty", param="prompt")
     elif isinstance(given[0], int):
         given = [given]  # a list of token ids is one prompt
-    prompts: list[Prompt] = []
+    check_count(len(given), body.n, state.engine, "prompt")
     for item in given:
         if isinstance(item, str):
-            prompts.append(await _encode(item, body, state))
+            check_size(len(item), state.max_model_len, "prompt")
         elif isinstance(item, list):
             check_ids(item, state.tokenizer.vocab_size, "prompt")
-            prompts.append(Prompt(item))
-    return prompts
 
+    def read(item: Any) -> Prompt:
+        if not isinstance(item, str):
+            return Prompt(item)
+        ids = state.tokenizer.encode(item, add_bos=body.add_special_tokens, parse_special=True)
+        return Prompt(ids, item)
 
-async def _encode(text: str, body: CompletionRequest, state: ServerState) -> Prompt:
-    check_size(len(text), state.max_model_len, "prompt")
-    ids = await state.off_loop(
-        len(text),
-        lambda: state.tokenizer.encode(text, add_bos=body.add_special_tokens, parse_special=True),
-    )
-    return Prompt(ids, text)
+    size = sum(len(item) for item in given if isinstance(item, str))
+    return await state.off_loop(size, lambda: [read(item) for item in given])
 
 
 class CompletionReply(Reply[LegacyLogprobs]):

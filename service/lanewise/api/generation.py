@@ -98,20 +98,24 @@ def check_size(n_characters: int, limit: int, param: str) -> None:
         )
 
 
+def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
+    """Raise if the request has more sequences than could ever be accepted."""
+    if n_prompts * n > engine.largest_request:
+        raise BadRequestError(
+            f"{param}: {n_prompts} prompts with n = {n} are {n_prompts * n} sequences; "
+            f"accepted: at most {engine.largest_request} in one request",
+            param=param,
+        )
+
+
 def make_requests(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, n: int, engine: Engine, param: str
+    prompts: Sequence[Sequence[int]], params: SamplingParams, n: int
 ) -> list[GenerationRequest]:
     """``n`` sequences for each prompt, in the order of the answer's choices.
 
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it.
     """
-    if len(prompts) * n > engine.largest_request:
-        raise BadRequestError(
-            f"{param}: {len(prompts)} prompts with n = {n} are {len(prompts) * n} sequences; "
-            f"accepted: at most {engine.largest_request} in one request",
-            param=param,
-        )
     return [GenerationRequest(p, params, choice) for p in prompts for choice in range(n)]
 
 

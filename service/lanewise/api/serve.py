@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
 PROGRESS_LINE_S = 5.0
+LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm"))
+ACTIVITY_TICKS = 100  # of a tenth of a second
+MANY_ROWS = 1 << 20
+KEEP_ALIVE_S = 75  # longer than load balancers keep a connection they may still use
 LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 
@@ -201,13 +206,23 @@ def _make_engine(
         isa=model.info.isa,
         threads=threads,
         weights=model.weights,
-        kernels=",".join(row.symbol for row in kernels() if row.isa == model.info.isa),
+        kernels=",".join(_kernels_in_use(model.info.isa, model.weights)),
         version=_version(),
         kv_type=kv_type,
         n_blocks=config.n_blocks,
         max_model_len=max_model_len,
     )
     return Engine(session, config, Metrics(facts))
+
+
+def _kernels_in_use(isa: str, weights: str) -> list[str]:
+    """The kernels that multiply most matrices with one row and with many."""
+    family = next(levels for levels in LEVELS if isa in levels)
+    usable = family[: family.index(isa) + 1]
+    rows = [row for row in kernels() if row.weights == weights and row.isa in usable]
+    # The table's order is that of preference: the first row that fits is used.
+    chosen = [next(r.symbol for r in rows if r.min_rows <= n) for n in (1, MANY_ROWS) if rows]
+    return list(dict.fromkeys(chosen))
 
 
 def _version() -> str:
@@ -231,6 +246,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,
     )
     address = listener.getsockname()
@@ -259,11 +275,15 @@ class DrainingServer(uvicorn.Server):
         self._state = state
         self._drain_timeout_s = drain_timeout_s
         self._deadline: float | None = None
+        self._last_load_at = time.monotonic()
+        self._last_load = state.engine.metrics.load()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Unlike the base class, do not raise the signal again at the end: the exit is orderly."""
-        handled = (signal.SIGTERM, signal.SIGINT)
+        # Python lets only the main thread handle signals; elsewhere somebody else must.
+        is_main = threading.current_thread() is threading.main_thread()
+        handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
         try:
             yield
@@ -288,4 +308,22 @@ class DrainingServer(uvicorn.Server):
                 logger.warning("%d sequences have not ended in time", engine.unfinished)
                 await asyncio.to_thread(engine.stop)  # their clients are told why
             self.should_exit = not engine.unfinished
+        if counter % ACTIVITY_TICKS == 0:
+            self._log_activity()
         return await super().on_tick(counter)
+
+    def _log_activity(self) -> None:
+        """A line of load now and then, while there is any."""
+        metrics = self._state.engine.metrics
+        now, load = time.monotonic(), metrics.load()
+        seconds, before = now - self._last_load_at, self._last_load
+        self._last_load_at, self._last_load = now, load
+        if load.running or load.waiting or load.generation_tokens > before.generation_tokens:
+            logger.info(
+                "prompt %.0f and generation %.0f tokens/s, %d running, %d waiting, KV %.0f %%",
+                (load.prompt_tokens - before.prompt_tokens) / seconds,
+                (load.generation_tokens - before.generation_tokens) / seconds,
+                load.running,
+                load.waiting,
+                100 * load.kv_usage,
+            )

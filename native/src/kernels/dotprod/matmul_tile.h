@@ -45,9 +45,10 @@ INLINE int32x4_t dot16(int32x4_t acc, const int8x16_t w[4], int8x16_t x) {
     return vdotq_laneq_s32(acc, w[3], x, 3);
 }
 
-// `rows` rows by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL].
+// `rows` rows by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL]. `bias` is for FROM_Q6:
+// what to take off the sum of each row and group of 16 inputs, LW_MAGIC included.
 INLINE void tile(const source from, const int rows, const int quads, const segment* s, const lw_activations* x,
-                 size_t row, size_t quad, float* results) {
+                 const float32x4_t bias[8][16], size_t row, size_t quad, float* results) {
     const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
     int32x4_t acc[8][8];
@@ -55,12 +56,11 @@ INLINE void tile(const source from, const int rows, const int quads, const segme
     const int8_t* q = x->q + row * x->stride + s->k;
     const size_t stride = x->stride;
     UNROLL
-    for (int r = 0; r < rows; ++r)
-        UNROLL
-        for (int j = 0; j < quads; ++j) {
-            acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
-            seg[r][j] = vdupq_n_f32(0);
-        }
+    for (int r = 0; r < rows; ++r) UNROLL
+    for (int j = 0; j < quads; ++j) {
+        acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
+        seg[r][j] = vdupq_n_f32(0);
+    }
     UNROLL
     for (int j = 0; j < quads; ++j) {
         if (from == FROM_Q6) scale[j] = load_half4(s->super + 8 * (quad + j));
@@ -92,49 +92,66 @@ INLINE void tile(const source from, const int rows, const int quads, const segme
             UNROLL
             for (int r = 0; r < rows; ++r) {
                 const int8_t* inputs = q + r * stride + g * LW_GROUP;
-                float32x4_t bias[2] = {magic, magic};
-                if (from == FROM_Q6) {  // the codes are 32 too large: take 32 * (sum of the inputs) off again
-                    const int32_t* prefix = x->prefix + (row + r) * (stride / 16) + s->k / 16 + 2 * g;
-                    UNROLL
-                    for (int h = 0; h < 2; ++h)
-                        bias[h] = vreinterpretq_f32_s32(vdupq_n_s32(LW_MAGIC_BITS + 32 * prefix[h]));
-                }
                 acc[r][j] = dot16(acc[r][j], w, vld1q_s8(inputs));
-                if (halves) seg[r][j] = vfmaq_f32(seg[r][j], prefix_float(acc[r][j], bias[0]), ds[0]);
+                if (halves)
+                    seg[r][j] =
+                        vfmaq_f32(seg[r][j], prefix_float(acc[r][j], from == FROM_Q6 ? bias[r][2 * g] : magic), ds[0]);
                 acc[r][j] = dot16(acc[r][j], w + 4, vld1q_s8(inputs + 16));
-                seg[r][j] = vfmaq_f32(seg[r][j], prefix_float(acc[r][j], bias[1]), ds[halves]);
+                seg[r][j] = vfmaq_f32(seg[r][j], prefix_float(acc[r][j], from == FROM_Q6 ? bias[r][2 * g + 1] : magic),
+                                      ds[halves]);
             }
         }
     }
     UNROLL
-    for (int r = 0; r < rows; ++r)
-        UNROLL
-        for (int j = 0; j < quads; ++j) {
-            float* to = results + (row + r) * LW_PANEL + 4 * (quad + j);
-            const float scale_of_x = x->scale[(row + r) * x->segments + s->index];
-            const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
-            vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, scale_of_x));
-        }
+    for (int r = 0; r < rows; ++r) UNROLL
+    for (int j = 0; j < quads; ++j) {
+        float* to = results + (row + r) * LW_PANEL + 4 * (quad + j);
+        const float scale_of_x = x->scale[(row + r) * x->segments + s->index];
+        const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
+        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, scale_of_x));
+    }
 }
 
 // All outputs of a panel for 1 to 8 rows; fewer rows take more outputs at once, so that enough sums are in flight.
 INLINE void rows_by_panel(const source from, const int rows, const segment* s, const lw_activations* x, size_t row,
                           float* results) {
+    float32x4_t bias[8][16];
+    for (int r = 0; r < rows && from == FROM_Q6; ++r) {
+        const int32_t* prefix = x->prefix + (row + r) * (x->stride / 16) + s->k / 16;
+        UNROLL
+        for (int i = 0; i < 16; ++i) bias[r][i] = biased_magic(32 * prefix[i]);
+    }
     const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : rows <= 3 ? 2 : 1;
-    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, rows, quads, s, x, row, quad, results);
+    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, rows, quads, s, x, bias, row, quad, results);
 }
 
 INLINE void up_to_8_rows(const source from, size_t rows, const segment* s, const lw_activations* x, size_t row,
                          float* results) {
     switch (rows) {
-        case 1: rows_by_panel(from, 1, s, x, row, results); break;
-        case 2: rows_by_panel(from, 2, s, x, row, results); break;
-        case 3: rows_by_panel(from, 3, s, x, row, results); break;
-        case 4: rows_by_panel(from, 4, s, x, row, results); break;
-        case 5: rows_by_panel(from, 5, s, x, row, results); break;
-        case 6: rows_by_panel(from, 6, s, x, row, results); break;
-        case 7: rows_by_panel(from, 7, s, x, row, results); break;
-        default: rows_by_panel(from, 8, s, x, row, results); break;
+        case 1:
+            rows_by_panel(from, 1, s, x, row, results);
+            break;
+        case 2:
+            rows_by_panel(from, 2, s, x, row, results);
+            break;
+        case 3:
+            rows_by_panel(from, 3, s, x, row, results);
+            break;
+        case 4:
+            rows_by_panel(from, 4, s, x, row, results);
+            break;
+        case 5:
+            rows_by_panel(from, 5, s, x, row, results);
+            break;
+        case 6:
+            rows_by_panel(from, 6, s, x, row, results);
+            break;
+        case 7:
+            rows_by_panel(from, 7, s, x, row, results);
+            break;
+        default:
+            rows_by_panel(from, 8, s, x, row, results);
+            break;
     }
 }
 
@@ -164,8 +181,7 @@ INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_ac
 INLINE void decode(const source from, const segment* s, const workspace* work) {
     const size_t per_group = from == FROM_Q6 ? 2 : 1;
     for (size_t quad = 0; quad < QUADS; ++quad) {
-        float32x4_t scale =
-            load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
+        float32x4_t scale = load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
         for (size_t g = 0; g < s->groups; ++g) {
             int8x16_t w[8];
             load_group(from, s, g, quad, w);

@@ -78,8 +78,10 @@ INLINE float32x4_t pair_scale(const lw_activations* x, size_t row, size_t index)
 }
 
 // `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
+// `bias` is for FROM_Q6: what to take off the sums of each pair and group of 16 inputs, LW_MAGIC included.
 INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
-                 const float32x4_t scale_of_x[6], size_t row, size_t quad, float* results) {
+                 const float32x4_t scale_of_x[6], const float32x4_t bias[6][16], size_t row, size_t quad,
+                 float* results) {
     const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
     const bool decoded = from >= FROM_DECODED32;
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
@@ -88,12 +90,11 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
     const size_t stride = 2 * x->stride;
     const int8_t* q = x->q + row / 2 * stride + 2 * s->k;
     UNROLL
-    for (int r = 0; r < pairs; ++r)
-        UNROLL
-        for (int j = 0; j < 2 * quads; ++j) {
-            acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
-            seg[r][j] = vdupq_n_f32(0);
-        }
+    for (int r = 0; r < pairs; ++r) UNROLL
+    for (int j = 0; j < 2 * quads; ++j) {
+        acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
+        seg[r][j] = vdupq_n_f32(0);
+    }
     UNROLL
     for (int j = 0; j < quads; ++j)
         if (!decoded) scale[j] = first_scale(from, s, quad + j);
@@ -119,24 +120,21 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
                 int8x16_t w[4];
                 load_step(from, s, g, quad + j, step, w);
                 UNROLL
-                for (int i = 0; i < 4; ++i)
-                    if (from == FROM_Q6) w[i] = vsubq_s8(w[i], vdupq_n_s8(32));
-                UNROLL
-                for (int i = 0; i < 2; ++i)
+                for (int i = 0; i < 2; ++i) UNROLL
+                for (int r = 0; r < pairs; ++r) {
+                    const int8x16_t inputs = vld1q_s8(q + r * stride + g * 64 + chunk_of(from, step, i) * 16);
                     UNROLL
-                    for (int r = 0; r < pairs; ++r) {
-                        const int8x16_t inputs = vld1q_s8(q + r * stride + g * 64 + chunk_of(from, step, i) * 16);
-                        UNROLL
-                        for (int p = 0; p < 2; ++p)
-                            acc[r][2 * j + p] = vmmlaq_s32(acc[r][2 * j + p], inputs, w[2 * i + p]);
-                    }
+                    for (int p = 0; p < 2; ++p) acc[r][2 * j + p] = vmmlaq_s32(acc[r][2 * j + p], inputs, w[2 * i + p]);
+                }
                 if (step == 0 && !halves) continue;
                 UNROLL
-                for (int r = 0; r < pairs; ++r)
+                for (int r = 0; r < pairs; ++r) {
+                    const float32x4_t offset = from == FROM_Q6 ? bias[r][2 * g + step] : magic;
                     UNROLL
                     for (int p = 0; p < 2; ++p)
-                        seg[r][2 * j + p] = vfmaq_f32(seg[r][2 * j + p], prefix_float(acc[r][2 * j + p], magic),
+                        seg[r][2 * j + p] = vfmaq_f32(seg[r][2 * j + p], prefix_float(acc[r][2 * j + p], offset),
                                                       ds[step && halves][p]);
+                }
             }
         }
     }
@@ -178,7 +176,7 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
         if (from == FROM_Q6) {  // the codes are 32 too large: take 32 * (sum of the inputs) off again
             const int32_t* prefix = x->prefix + row * (x->stride / 16) + s->k / 16 + 2 * g;
             UNROLL
-            for (int h = 0; h < 2; ++h) bias[h] = vreinterpretq_f32_s32(vdupq_n_s32(LW_MAGIC_BITS + 32 * prefix[h]));
+            for (int h = 0; h < 2; ++h) bias[h] = biased_magic(32 * prefix[h]);
         }
         UNROLL
         for (int j = 0; j < quads; ++j) {
@@ -189,10 +187,9 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
                 int8x16_t w[4];
                 load_step(from, s, g, quad + j, step, w);
                 UNROLL
-                for (int i = 0; i < 2; ++i)
-                    UNROLL
-                    for (int p = 0; p < 2; ++p)
-                        acc[j][p] = vdotq_s32(acc[j][p], w[2 * i + p], inputs[chunk_of(from, step, i)]);
+                for (int i = 0; i < 2; ++i) UNROLL
+                for (int p = 0; p < 2; ++p)
+                    acc[j][p] = vdotq_s32(acc[j][p], w[2 * i + p], inputs[chunk_of(from, step, i)]);
                 if (step == 0 && !halves) continue;
                 const int32x4_t sum = vpaddq_s32(acc[j][0], acc[j][1]);
                 seg[j] = vfmaq_f32(seg[j], prefix_float(sum, bias[step]), ds[step && halves]);
@@ -212,20 +209,42 @@ INLINE void pairs_by_panel(const source from, const int pairs, const segment* s,
                            float* results) {
     const int quads = pairs == 1 ? 2 : 1;
     float32x4_t scale_of_x[6];
+    float32x4_t bias[6][16];
     UNROLL
     for (int r = 0; r < pairs; ++r) scale_of_x[r] = pair_scale(x, row + 2 * r, s->index);
-    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, scale_of_x, row, quad, results);
+    for (int r = 0; r < pairs && from == FROM_Q6; ++r) {
+        const size_t step = row + 2 * r + 1 < x->rows ? x->stride / 16 : 0;  // a row past the last one has none
+        const int32_t* prefix = x->prefix + (row + 2 * r) * (x->stride / 16) + s->k / 16;
+        UNROLL
+        for (int i = 0; i < 16; ++i)
+            bias[r][i] = vcombine_f32(vget_low_f32(biased_magic(32 * prefix[i])),
+                                      vget_low_f32(biased_magic(32 * prefix[i + step])));
+    }
+    for (size_t quad = 0; quad < QUADS; quad += quads)
+        tile(from, pairs, quads, s, x, scale_of_x, bias, row, quad, results);
 }
 
 INLINE void up_to_6_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, size_t row,
                           float* results) {
     switch (pairs) {
-        case 1: pairs_by_panel(from, 1, s, x, row, results); break;
-        case 2: pairs_by_panel(from, 2, s, x, row, results); break;
-        case 3: pairs_by_panel(from, 3, s, x, row, results); break;
-        case 4: pairs_by_panel(from, 4, s, x, row, results); break;
-        case 5: pairs_by_panel(from, 5, s, x, row, results); break;
-        default: pairs_by_panel(from, 6, s, x, row, results); break;
+        case 1:
+            pairs_by_panel(from, 1, s, x, row, results);
+            break;
+        case 2:
+            pairs_by_panel(from, 2, s, x, row, results);
+            break;
+        case 3:
+            pairs_by_panel(from, 3, s, x, row, results);
+            break;
+        case 4:
+            pairs_by_panel(from, 4, s, x, row, results);
+            break;
+        case 5:
+            pairs_by_panel(from, 5, s, x, row, results);
+            break;
+        default:
+            pairs_by_panel(from, 6, s, x, row, results);
+            break;
     }
 }
 

@@ -15,12 +15,9 @@
 // Loops over the vectors of a tile: unrolled, or their arrays would live in memory instead of registers.
 #define UNROLL _Pragma("GCC unroll 16")
 
-// Keeps a pointer in a register of its own: one addition per row costs less than the many offsets GCC would derive.
-#define KEEP(pointer) __asm__("" : "+r"(pointer))
-
 // Where a tile takes its weights from. Decoded weights are int8 in scratch, with their scale differences in float.
 typedef enum source {
-    FROM_Q4,         // codes come out 16 times too large: the segment's sum is divided by 16, which is exact
+    FROM_Q4,  // codes come out 16 times too large: the segment's sum is divided by 16, which is exact
     FROM_Q8,
     FROM_Q6,
     FROM_DECODED32,  // groups of 32 inputs (Q4_0, Q8_0)
@@ -67,9 +64,7 @@ INLINE size_t scale_offset(const source from) {
                              : LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES;
 }
 
-INLINE float32x4_t load_half4(const uint8_t* p) {
-    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
-}
+INLINE float32x4_t load_half4(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 
 // d * (scale - next) of four outputs: d, scale and next are exact, and so is everything here.
 INLINE float32x4_t q6_difference(float32x4_t d, const int8_t* scale, const int8_t* next) {
@@ -98,5 +93,9 @@ INLINE workspace workspace_of(void* scratch, size_t rows) {
 INLINE float32x4_t prefix_float(int32x4_t acc, float32x4_t magic) {
     return vsubq_f32(vreinterpretq_f32_s32(acc), magic);
 }
+
+// Codes that are larger than the weight by a constant make a prefix sum too large by that times the sum of the
+// inputs, `excess`: subtracted with the magic number, it costs nothing and is as exact.
+INLINE float32x4_t biased_magic(int32_t excess) { return vreinterpretq_f32_s32(vdupq_n_s32(LW_MAGIC_BITS + excess)); }
 
 #endif

@@ -19,29 +19,28 @@ INLINE void tile(const storage type, const int rows, const int quads, const uint
     float32x4_t acc[6][8];
     const float* inputs = x->f32 + row * x->cols;
     UNROLL
-    for (int r = 0; r < rows; ++r)
-        UNROLL
-        for (int j = 0; j < quads; ++j) acc[r][j] = vld1q_f32(results + (row + r) * LW_PANEL + 4 * (quad + j));
+    for (int r = 0; r < rows; ++r) UNROLL
+    for (int j = 0; j < quads; ++j) acc[r][j] = vld1q_f32(results + (row + r) * LW_PANEL + 4 * (quad + j));
     for (size_t k = first; k < last; ++k) {
         float32x4_t w[8];
         UNROLL
         for (int j = 0; j < quads; ++j) w[j] = load_weights(type, panel, k - first, quad + j);
         UNROLL
-        for (int r = 0; r < rows; ++r)
-            UNROLL
-            for (int j = 0; j < quads; ++j) acc[r][j] = vfmaq_n_f32(acc[r][j], w[j], inputs[r * x->cols + k]);
+        for (int r = 0; r < rows; ++r) UNROLL
+        for (int j = 0; j < quads; ++j) acc[r][j] = vfmaq_n_f32(acc[r][j], w[j], inputs[r * x->cols + k]);
     }
     UNROLL
-    for (int r = 0; r < rows; ++r)
-        UNROLL
-        for (int j = 0; j < quads; ++j) vst1q_f32(results + (row + r) * LW_PANEL + 4 * (quad + j), acc[r][j]);
+    for (int r = 0; r < rows; ++r) UNROLL
+    for (int j = 0; j < quads; ++j) vst1q_f32(results + (row + r) * LW_PANEL + 4 * (quad + j), acc[r][j]);
 }
 
 // All outputs for one to four rows.
 INLINE void rows_by_panel(const storage type, const uint8_t* panel, const lw_activations* x, size_t row, size_t rows,
                           size_t first, size_t last, float* results) {
     switch (rows) {
-        case 1: tile(type, 1, 8, panel, x, row, 0, first, last, results); break;
+        case 1:
+            tile(type, 1, 8, panel, x, row, 0, first, last, results);
+            break;
         case 2:
             for (size_t quad = 0; quad < QUADS; quad += 4) tile(type, 2, 4, panel, x, row, quad, first, last, results);
             break;
@@ -64,10 +63,9 @@ INLINE void product(const storage type, const lw_matrix* w, const lw_activations
         const size_t last = first + block < x->cols ? first + block : x->cols;
         const uint8_t* weights = data + first * LW_PANEL * bytes;
         const bool decode = type != F32 && x->rows > 4;
-        for (size_t k = 0; decode && k < last - first; ++k)
-            UNROLL
-            for (size_t quad = 0; quad < QUADS; ++quad)
-                vst1q_f32(decoded + k * LW_PANEL + 4 * quad, load_weights(type, weights, k, quad));
+        for (size_t k = 0; decode && k < last - first; ++k) UNROLL
+        for (size_t quad = 0; quad < QUADS; ++quad)
+            vst1q_f32(decoded + k * LW_PANEL + 4 * quad, load_weights(type, weights, k, quad));
         for (size_t row = 0; row < x->rows; row += 4) {
             const size_t rows = x->rows - row < 4 ? x->rows - row : 4;
             if (decode)
@@ -79,14 +77,17 @@ INLINE void product(const storage type, const lw_matrix* w, const lw_activations
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
-void matmul_f32_f32_4x16__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_f32_f32_4x16__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                               void* scratch) {
     product(F32, w, x, panel, out, scratch);
 }
 
-void matmul_f16_f32_4x16__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_f16_f32_4x16__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                               void* scratch) {
     product(F16, w, x, panel, out, scratch);
 }
 
-void matmul_bf16_f32_4x16__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_bf16_f32_4x16__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                void* scratch) {
     product(BF16, w, x, panel, out, scratch);
 }

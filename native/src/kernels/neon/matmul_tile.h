@@ -25,9 +25,7 @@ INLINE int8x16_t load_chunk(const source from, const segment* s, size_t group, s
 }
 
 // What a packed code is larger by than the weight.
-INLINE int32_t code_bias(const source from) {
-    return from == FROM_Q4 ? 8 : from == FROM_Q6 ? 32 : 0;
-}
+INLINE int32_t code_bias(const source from) { return from == FROM_Q4 ? 8 : from == FROM_Q6 ? 32 : 0; }
 
 // The scale differences of a segment as [group][LW_PANEL].
 INLINE void store_differences(const source from, const segment* s, float* ds) {
@@ -38,8 +36,7 @@ INLINE void store_differences(const source from, const segment* s, float* ds) {
             const uint8_t* next = g + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
             if (from == FROM_Q6) {
                 const int8_t* codes = (const int8_t*)here + 4 * quad;
-                const float32x4_t second =
-                    q6_difference(scale, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
+                const float32x4_t second = q6_difference(scale, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
                 vst1q_f32(ds + 2 * g * LW_PANEL + 4 * quad, q6_difference(scale, codes, codes + LW_PANEL));
                 vst1q_f32(ds + (2 * g + 1) * LW_PANEL + 4 * quad, second);
             } else {
@@ -64,40 +61,38 @@ INLINE void tile(const source from, const size_t terms, const segment* s, const 
         acc[i] = vdupq_n_s32(LW_MAGIC_BITS);
         seg[i] = vdupq_n_f32(0);
     }
-    for (size_t g = 0; g < s->groups; ++g)
+    for (size_t g = 0; g < s->groups; ++g) UNROLL
+    for (size_t h = 0; h < halves; ++h) {
         UNROLL
-        for (size_t h = 0; h < halves; ++h) {
+        for (size_t first = h * chunks; first < (h + 1) * chunks; first += terms) {
+            int16x8_t sum[QUADS];
             UNROLL
-            for (size_t first = h * chunks; first < (h + 1) * chunks; first += terms) {
-                int16x8_t sum[QUADS];
+            for (size_t chunk = first; chunk < first + terms; ++chunk) {
+                int16_t pair;
+                memcpy(&pair, q + g * LW_GROUP + 2 * chunk, sizeof pair);
+                const int8x16_t inputs = vreinterpretq_s8_s16(vdupq_n_s16(pair));
                 UNROLL
-                for (size_t chunk = first; chunk < first + terms; ++chunk) {
-                    int16_t pair;
-                    memcpy(&pair, q + g * LW_GROUP + 2 * chunk, sizeof pair);
-                    const int8x16_t inputs = vreinterpretq_s8_s16(vdupq_n_s16(pair));
-                    UNROLL
-                    for (size_t o = 0; o < OCTETS; ++o) {
-                        const int8x16_t w = load_chunk(from, s, g, chunk, o);
-                        if (chunk == first) {
-                            sum[2 * o] = vmull_s8(vget_low_s8(w), vget_low_s8(inputs));
-                            sum[2 * o + 1] = vmull_high_s8(w, inputs);
-                        } else {
-                            sum[2 * o] = vmlal_s8(sum[2 * o], vget_low_s8(w), vget_low_s8(inputs));
-                            sum[2 * o + 1] = vmlal_high_s8(sum[2 * o + 1], w, inputs);
-                        }
+                for (size_t o = 0; o < OCTETS; ++o) {
+                    const int8x16_t w = load_chunk(from, s, g, chunk, o);
+                    if (chunk == first) {
+                        sum[2 * o] = vmull_s8(vget_low_s8(w), vget_low_s8(inputs));
+                        sum[2 * o + 1] = vmull_high_s8(w, inputs);
+                    } else {
+                        sum[2 * o] = vmlal_s8(sum[2 * o], vget_low_s8(w), vget_low_s8(inputs));
+                        sum[2 * o + 1] = vmlal_high_s8(sum[2 * o + 1], w, inputs);
                     }
                 }
-                UNROLL
-                for (size_t i = 0; i < QUADS; ++i) acc[i] = vpadalq_s16(acc[i], sum[i]);
             }
-            // Codes that are too large by a constant: take that times the sum of the inputs off again, exactly.
-            const int32_t bias = code_bias(from) ? code_bias(from) * prefix[halves == 2 ? 2 * g + h : 2 * g + 1] : 0;
-            const float32x4_t magic = vreinterpretq_f32_s32(vdupq_n_s32(LW_MAGIC_BITS + bias));
             UNROLL
-            for (size_t i = 0; i < QUADS; ++i)
-                seg[i] = vfmaq_f32(seg[i], prefix_float(acc[i], magic),
-                                   vld1q_f32(s->ds + (g * halves + h) * LW_PANEL + 4 * i));
+            for (size_t i = 0; i < QUADS; ++i) acc[i] = vpadalq_s16(acc[i], sum[i]);
         }
+        const float32x4_t magic =
+            biased_magic(code_bias(from) ? code_bias(from) * prefix[halves == 2 ? 2 * g + h : 2 * g + 1] : 0);
+        UNROLL
+        for (size_t i = 0; i < QUADS; ++i)
+            seg[i] =
+                vfmaq_f32(seg[i], prefix_float(acc[i], magic), vld1q_f32(s->ds + (g * halves + h) * LW_PANEL + 4 * i));
+    }
     UNROLL
     for (size_t i = 0; i < QUADS; ++i) {
         float* to = results + row * LW_PANEL + 4 * i;
@@ -107,13 +102,11 @@ INLINE void tile(const source from, const size_t terms, const segment* s, const 
 
 // Writes one segment of a panel to scratch as [group][chunk][octet] vectors of weights.
 INLINE void decode(const source from, const segment* s, int8_t* codes) {
-    for (size_t g = 0; g < s->groups; ++g)
-        UNROLL
-        for (size_t chunk = 0; chunk < CHUNKS; ++chunk)
-            UNROLL
-            for (size_t o = 0; o < OCTETS; ++o)
-                vst1q_s8(codes + ((g * CHUNKS + chunk) * OCTETS + o) * 16,
-                         vsubq_s8(load_chunk(from, s, g, chunk, o), vdupq_n_s8((int8_t)code_bias(from))));
+    for (size_t g = 0; g < s->groups; ++g) UNROLL
+    for (size_t chunk = 0; chunk < CHUNKS; ++chunk) UNROLL
+    for (size_t o = 0; o < OCTETS; ++o)
+        vst1q_s8(codes + ((g * CHUNKS + chunk) * OCTETS + o) * 16,
+                 vsubq_s8(load_chunk(from, s, g, chunk, o), vdupq_n_s8((int8_t)code_bias(from))));
 }
 
 INLINE void gemv(const source from, const size_t terms, const lw_matrix* w, const lw_activations* x, size_t panel,

@@ -1,0 +1,114 @@
+"""The parts of `lanewise serve` that need no model."""
+
+import json
+import logging
+import socket
+import threading
+
+import pytest
+import uvicorn
+
+from lanewise.api import serve
+from lanewise.api.app import create_app
+from lanewise.api.logs import JsonFormatter
+from lanewise.api.state import Phase, ServerState
+from lanewise.runtime.cpu import KernelInfo
+from lanewise.settings import Settings, SettingsError
+from toy_server import make_engine
+from toy_tokenizer import toy_tokenizer
+
+
+@pytest.fixture
+def state():
+    engine, _ = make_engine()
+    tokenizer = toy_tokenizer()
+    yield ServerState(
+        engine=engine,
+        tokenizer=tokenizer,
+        model_name="toy",
+        version="0",
+        fingerprint="toy-0",
+        chat_template=tokenizer.chat_template,
+    )
+    engine.stop()
+
+
+def test_more_sequences_than_tokens_of_a_step_are_refused():
+    with pytest.raises(SettingsError, match="max_seqs is 64; accepted: at most max_step_tokens"):
+        serve.run(Settings(max_step_tokens=32))
+
+
+def test_bound_port_is_taken_but_not_yet_listening():
+    with serve._bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+            client.connect(("127.0.0.1", port))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+
+
+def test_kernels_in_use_are_the_first_rows_that_fit(monkeypatch):
+    rows = [
+        KernelInfo("gemm_a__avx512vnni", "avx512vnni", "q4_0", 2, True),
+        KernelInfo("gemm_a__avx2", "avx2", "q4_0", 2, True),
+        KernelInfo("gemv_a__avx2", "avx2", "q4_0", 1, True),
+        KernelInfo("matmul_a__scalar", "scalar", "q4_0", 1, True),
+        KernelInfo("matmul_b__scalar", "scalar", "f32", 1, True),
+    ]
+    monkeypatch.setattr(serve, "kernels", lambda: rows)
+    assert serve._kernels_in_use("avx512vnni", "q4_0") == ["gemv_a__avx2", "gemm_a__avx512vnni"]
+    assert serve._kernels_in_use("avx2", "q4_0") == ["gemv_a__avx2", "gemm_a__avx2"]
+    assert serve._kernels_in_use("scalar", "q4_0") == ["matmul_a__scalar"]
+    assert serve._kernels_in_use("avx2", "f32") == ["matmul_b__scalar"]
+
+
+def test_chat_template_comes_from_a_file(tmp_path):
+    tokenizer = toy_tokenizer()
+    path = tmp_path / "template.jinja"
+    path.write_text("{{ bos_token }}{{ messages[0].content }}")
+    template = serve._chat_template(str(path), tokenizer)
+    assert template.render([{"role": "user", "content": "hi"}]) == "<s>hi"
+    path.write_text("{% for %}")
+    with pytest.raises(SettingsError, match=r"template\.jinja"):
+        serve._chat_template(str(path), tokenizer)
+    assert serve._chat_template(None, tokenizer) is tokenizer.chat_template
+
+
+def test_loading_is_told_in_lines_without_a_terminal(caplog):
+    with caplog.at_level(logging.INFO, "lanewise"):
+        show = serve._progress_lines("model")
+        for done in range(0, 101, 10):
+            show(done << 20, 100 << 20)
+    assert caplog.messages == ["loading model: 100 % of 100.00 MiB"]
+
+
+def test_server_drains_in_a_thread(state, caplog):
+    """Signals aside: not ready at once, gone when nothing runs, a line about the load before."""
+    server = serve.DrainingServer(uvicorn.Config(create_app(state), log_config=None), state, 5)
+    state.engine.start()
+
+    def run() -> None:
+        with serve._bind("127.0.0.1", 0) as listener:
+            server.run(sockets=[listener])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for _ in range(1000):
+        if state.phase is Phase.READY:
+            break
+        threading.Event().wait(0.01)
+    with caplog.at_level(logging.INFO, "lanewise"):
+        server._log_activity()
+    assert "tokens/s, 0 running, 0 waiting, KV 0 %" in caplog.text
+    server.handle_exit(15, None)
+    assert state.phase is Phase.DRAINING
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_json_lines_have_the_request_id():
+    record = logging.LogRecord("lanewise.access", logging.INFO, "", 0, "a %s", ("b",), None)
+    record.request_id = "id-1"
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["message"], line["level"], line["request_id"]) == ("a b", "info", "id-1")
+    assert line["time"].endswith("Z")

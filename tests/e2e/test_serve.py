@@ -1,0 +1,146 @@
+"""The process: it starts or says why not, survives bad input, and leaves in order."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from lanewise.loading.hub import resolve_model
+from serving import free_port, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.native]
+
+OK = {"prompt": "The sea", "max_tokens": 2}
+
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lanewise", "serve", "--threads", "1", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], *says: str, status: int = 1) -> None:
+    assert result.returncode == status, result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("lanewise: ")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    for text in says:
+        assert text in lines[0]
+
+
+def test_port_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert_one_line(serve("--port", str(port)), f"port {port} on 127.0.0.1", "in use")
+
+
+def test_unknown_host():
+    assert_one_line(serve("--host", "nowhere.invalid"), "nowhere.invalid")
+
+
+def test_broken_models(tmp_path):
+    whole = resolve_model(None).read_bytes()
+    truncated = tmp_path / "truncated.gguf"
+    truncated.write_bytes(whole[: len(whole) // 2])
+    assert_one_line(serve("--port", "0", str(truncated)), str(truncated))
+    nonsense = tmp_path / "nonsense.gguf"
+    nonsense.write_bytes(b"nonsense" * 100)
+    assert_one_line(serve("--port", "0", str(nonsense)), str(nonsense))
+    assert_one_line(serve("--port", "0", str(tmp_path / "absent.gguf")), "absent.gguf")
+    (tmp_path / "empty").mkdir()
+    assert_one_line(serve("--port", "0", str(tmp_path / "empty")), "empty")
+
+
+def test_settings_that_cannot_be_met(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for %}")
+    assert_one_line(serve("--port", "0", "--chat-template", str(template)), "template", status=2)
+    too_long = serve("--port", "0", "--max-model-len", "1000000")
+    assert_one_line(too_long, "max_model_len is 1000000", status=2)
+    assert_one_line(serve("--port", "0", "--max-seqs", "600"), "max_step_tokens = 512", status=2)
+    small = serve("--port", "0", "--kv-memory", "1MiB", "--max-model-len", "512")
+    assert_one_line(small, "max_model_len is 512; the KV cache of")
+
+
+def test_bad_requests_are_survived(url):
+    with httpx.Client(base_url=url, timeout=60) as client:
+        asked = [
+            ({"content": b'{"prompt": "\xff"}'}, 400, None),
+            ({"content": b"{"}, 400, None),
+            ({"json": {**OK, "prompt": "x" * 10_000_000}}, 413, "request_too_large"),
+            ({"json": {**OK, "prompt": "sea " * 1_500_000}}, 400, "context_length_exceeded"),
+            ({"json": {**OK, "max_tokens": 100_000}}, 400, "context_length_exceeded"),
+            ({"json": {**OK, "model": "another"}}, 404, "model_not_found"),
+            ({"json": {**OK, "prompt": [10**9]}}, 400, None),
+        ]
+        for body, status, code in asked:
+            response = client.post("/v1/completions", **body)
+            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+        assert client.post("/v1/completions", json=OK).status_code == 200
+
+
+def metric(client: httpx.Client, start: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+
+def test_disconnected_client_frees_its_blocks(url):
+    with httpx.Client(base_url=url, timeout=60) as client:
+        body = {"prompt": "The sea", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()  # closes the connection when it is collected
+            next(lines)
+            with httpx.Client(base_url=url) as other:
+                assert metric(other, "lanewise_kv_blocks_used") >= 1
+        deadline = time.monotonic() + 20
+        while metric(client, "lanewise_kv_blocks_used"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert metric(client, 'lanewise_requests_cancelled_total{engine="0",model_name="') == 1
+        assert metric(client, "vllm:generation_tokens_total") < 390
+        assert metric(client, "lanewise_gemv_calls_total") > 0
+
+
+def test_sigterm_lets_answers_end_then_exits_with_zero():
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "lanewise", "serve", "--threads", "1", "--port", str(port)]
+    with running(command, f"{url}/health/ready") as process, httpx.Client(timeout=60) as client:
+        body = {"prompt": "The sea", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + 5
+            while httpx.get(f"{url}/health/ready").status_code == 200:
+                assert time.monotonic() < deadline
+            refused = httpx.post(f"{url}/v1/completions", json=OK)
+            assert refused.status_code == 503
+            events = [line for line in lines if line]
+        assert len(events) == 500  # 499 tokens and [DONE]
+        assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
+        assert process.wait(20) == 0
+
+
+def test_answers_that_do_not_end_in_time_are_told():
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "lanewise", "serve", "--port", str(port)]
+    command += ["--threads", "1", "--drain-timeout-s", "0.2"]
+    with running(command, f"{url}/health/ready") as process, httpx.Client(timeout=60) as client:
+        body = {"prompt": "The sea", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            threading.Timer(0.1, lambda: process.send_signal(signal.SIGTERM)).start()
+            events = [line[6:] for line in lines if line]
+        assert json.loads(events[-2])["error"]["message"] == "the server is shutting down"
+        assert events[-1] == "[DONE]"
+        assert process.wait(20) == 0
