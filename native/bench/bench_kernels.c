@@ -77,7 +77,7 @@ static lw_matrix make_weights(lw_type type, lw_layout layout, size_t outputs, si
 
 static void bench_shape(const options* o, const lw_limits* limits, size_t shape, lw_type type, bool* first) {
     const size_t outputs = o->outputs[shape], inputs = o->inputs[shape];
-    if (type == LW_Q6_K && inputs % LW_SEGMENT) return;
+    if (type == LW_Q6_K && inputs % 256) return;
     lw_block memory;
     const lw_layout layout = lw_level_layouts[o->level];
     const lw_matrix w = make_weights(type, layout, outputs, inputs, &memory);

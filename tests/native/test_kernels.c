@@ -41,7 +41,7 @@ static float quantized_product(const plain_matrix* m, const plain_activations* x
         const size_t first = segment * per_segment;
         const size_t n = groups - first < per_segment ? groups - first : per_segment;
         for (size_t g = 0; g < n; ++g)
-            scale[g] = m->type == LW_Q6_K ? lw_half_to_float(m->scales[output * (m->cols / 256) + segment]) *
+            scale[g] = m->type == LW_Q6_K ? lw_half_to_float(m->scales[output * (m->cols / 256) + segment * LW_SEGMENT / 256]) *
                                                 (float)m->sub_scales[output * groups + first + g]
                                           : lw_half_to_float(m->scales[output * groups + first + g]);
         int32_t sum = 0;
@@ -182,7 +182,7 @@ static void test_products(bool quick, tally* tallies) {
     const size_t n = quick ? sizeof quick_cols / sizeof *cols : sizeof all_cols / sizeof *cols;
     for (size_t t = 0; t < sizeof types / sizeof *types; ++t)
         for (size_t c = 0; c < n; ++c) {
-            if (types[t] == LW_Q6_K && cols[c] % LW_SEGMENT) continue;
+            if (types[t] == LW_Q6_K && cols[c] % 256) continue;
             const size_t max_rows = quick ? 13 : cols[c] > 300 ? 33 : MAX_ROWS;
             const uint32_t outputs = quick ? 37 : c % 2 ? 71 : 64;
             for (data_kind kind = EDGE_CASES; kind <= (is_float_type(types[t]) ? EDGE_CASES : LARGEST_SUMS);

@@ -82,13 +82,15 @@ static void read_q6_codes(const uint8_t* block, uint8_t* codes) {
     }
 }
 
+// The two segments of a file block each get its f16 scale.
 static void put_q6(const lw_matrix* w, uint8_t* panel, size_t output, const uint8_t* row) {
-    for (size_t s = 0; s < w->cols / LW_Q6_BLOCK; ++s, row += LW_Q6_BLOCK_BYTES) {
-        uint8_t* super = panel + s * LW_Q6_SUPER_BYTES;
+    for (size_t b = 0; b < w->cols / LW_Q6_BLOCK; ++b, row += LW_Q6_BLOCK_BYTES) {
         uint8_t codes[LW_Q6_BLOCK];
         read_q6_codes(row, codes);
-        for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
-            uint8_t* low = super + g * LW_Q6_GROUP_BYTES;
+        for (size_t g = 0; g < LW_Q6_BLOCK / LW_GROUP; ++g) {
+            const size_t segment = (b * LW_Q6_BLOCK + g * LW_GROUP) / LW_SEGMENT;
+            uint8_t* super = panel + segment * LW_Q6_SUPER_BYTES;
+            uint8_t* low = super + g % LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES;
             uint8_t* high = low + LW_Q6_LOW_BYTES;
             for (size_t k = 0; k < LW_GROUP; ++k) {
                 const uint8_t code = codes[g * LW_GROUP + k];
@@ -99,8 +101,8 @@ static void put_q6(const lw_matrix* w, uint8_t* panel, size_t output, const uint
             }
             high[LW_Q6_HIGH_BYTES + output] = row[192 + 2 * g];
             high[LW_Q6_HIGH_BYTES + LW_PANEL + output] = row[193 + 2 * g];
+            memcpy(super + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, row + 208, 2);
         }
-        memcpy(super + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, row + 208, 2);
     }
 }
 
