@@ -43,15 +43,18 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
     lw_store_panel(w, panel, x->rows, results, out);
 }
 
-void matmul_q4g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_q4g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                 void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q4, LW_GROUP);
 }
 
-void matmul_q8g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_q8g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                 void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q8, LW_GROUP);
 }
 
-void matmul_q6k_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_q6k_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                               void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q6, 16);
 }
 
