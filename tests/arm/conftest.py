@@ -1,5 +1,6 @@
 """Cross-compiled programs for the tests that run under emulation."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def cross_build(cross_compiler: str) -> Callable[[str], Path]:
     check(cmake, "-S", ROOT / "native", "-B", folder, toolchain, *generator, *options)
 
     def build(target: str) -> Path:
-        check(cmake, "--build", folder, "--parallel", "--target", target)
+        check(cmake, "--build", folder, "--parallel", str(os.cpu_count()), "--target", target)
         return folder / target
 
     return build

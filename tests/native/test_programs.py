@@ -1,5 +1,6 @@
 """The C library's own test programs, built as the library is and run on this CPU."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def programs() -> Path:
         pytest.skip("no cmake or gcc to build the native test programs with")
     folder = ROOT / "build" / "native"
     check(cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON")
-    check(cmake, "--build", folder, "--parallel")
+    check(cmake, "--build", folder, "--parallel", str(os.cpu_count()))
     return folder
 
 
