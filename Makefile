@@ -12,6 +12,7 @@ REFERENCE := $(VENV)/reference
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
+NATIVE_TESTS := $(wildcard tests/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
@@ -72,9 +73,15 @@ clean:
 $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
 
-build/native/.built build/sanitize/.built: build/%/.built: $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch]) | $(VENV)/.tools
-	$(BIN)/cmake -S native -B build/$* -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=$(if $(filter sanitize,$*),ON,OFF)
-	$(BIN)/cmake --build build/$* --parallel
+build/native/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
+	$(BIN)/cmake -S native -B build/native -DLANEWISE_TESTS=ON
+	$(BIN)/cmake --build build/native --parallel $(shell nproc)
+	touch $@
+
+build/sanitize/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
+	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON \
+		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
+	$(BIN)/cmake --build build/sanitize --parallel $(shell nproc)
 	touch $@
 
 # Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.

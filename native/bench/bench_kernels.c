@@ -86,7 +86,7 @@ static size_t n_results;
 
 static void bench_shape(const options* o, size_t shape, lw_type type) {
     const size_t outputs = o->outputs[shape], inputs = o->inputs[shape];
-    if (type == LW_Q6_K && inputs % LW_SEGMENT) return;
+    if (type == LW_Q6_K && inputs % 256) return;
     lw_block memory;
     const lw_layout layout = lw_level_layouts[o->level];
     const lw_matrix w = make_weights(type, layout, outputs, inputs, &memory);

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-SEGMENT = 256
+SEGMENT = 128
 SMALLEST_PEAK = np.float32(1e-30)
 
 FloatArray = npt.NDArray[np.float32]
@@ -26,7 +26,7 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
 
 
 def quantize_activations(x: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Codes [n] and scales [ceil(n / 256)] of one row of activations."""
+    """Codes [n] and scales [ceil(n / 128)] of one row of activations."""
     codes = np.zeros(len(x), np.int32)
     scales = np.zeros(-(-len(x) // SEGMENT), np.float32)
     for i in range(len(scales)):

@@ -59,9 +59,7 @@ typedef struct plain_matrix {
     uint32_t* values;    // float types: [rows][cols] bits
 } plain_matrix;
 
-static inline size_t scales_per_row(const plain_matrix* m) {
-    return m->type == LW_Q6_K ? m->cols / LW_SEGMENT : m->groups;
-}
+static inline size_t scales_per_row(const plain_matrix* m) { return m->type == LW_Q6_K ? m->cols / 256 : m->groups; }
 
 static inline int is_float_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_BF16; }
 
@@ -125,7 +123,8 @@ static inline void pack_group(const plain_matrix* m, lw_layout layout, size_t ro
                               uint8_t* panel) {
     const int8_t* codes = m->codes + (row * m->groups + group) * LW_GROUP;
     uint8_t* base = panel;
-    if (m->type == LW_Q6_K) base += group / 8 * LW_Q6_SUPER_BYTES + group % 8 * LW_Q6_GROUP_BYTES;
+    if (m->type == LW_Q6_K)
+        base += group / LW_SEGMENT_GROUPS * LW_Q6_SUPER_BYTES + group % LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES;
     if (m->type == LW_Q4_0) base += group * LW_Q4_GROUP_BYTES;
     if (m->type == LW_Q8_0) base += group * LW_Q8_GROUP_BYTES;
     for (size_t k = 0; k < LW_GROUP; ++k) {
@@ -149,7 +148,7 @@ static inline void pack_group(const plain_matrix* m, lw_layout layout, size_t ro
     for (size_t half = 0; half < 2; ++half)
         base[LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + half * LW_PANEL + output] =
             (uint8_t)m->sub_scales[row * (m->cols / 16) + group * 2 + half];
-    if (group % 8 == 0)
+    if (group % LW_SEGMENT_GROUPS == 0)
         put16(base + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, m->scales[row * (m->cols / 256) + group / 8]);
 }
 

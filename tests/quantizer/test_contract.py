@@ -20,7 +20,7 @@ def exact_product(weights, scales, codes, activation_scales, minimums=None):
         weight = Fraction(float(scales[k // group])) * int(weights[k])
         if minimums is not None:
             weight -= Fraction(float(minimums[k // group]))
-        term = weight * int(codes[k]) * Fraction(float(activation_scales[k // 256]))
+        term = weight * int(codes[k]) * Fraction(float(activation_scales[k // 128]))
         total += term
         size += abs(term)
     return total, size
@@ -77,7 +77,7 @@ def test_rule_equals_the_real_product(make):
 
 def test_prefix_sums_stay_below_the_magic_bias_limit():
     for low, high in [(-8 * 16, 7 * 16), (-128, 127), (-32, 31), (0, 15), (-127, 127)]:
-        assert 256 * max(-low, high) * 127 < 2**22
+        assert 128 * max(-low, high) * 127 < 2**22
 
 
 floats = st.floats(
@@ -99,13 +99,13 @@ def test_fma_rounds_once(a, b, c):
 
 def test_activation_codes():
     x = np.zeros(300, np.float32)
-    x[3], x[10], x[256] = 2.0, -4.0, 1e-31
+    x[3], x[10], x[128] = 2.0, -4.0, 1e-31
     codes, scales = quantize_activations(x)
     assert scales[0] == np.float32(4) / np.float32(127)
     assert codes[10] == -127
     assert codes[3] == 64  # 63.5 rounds to even
     assert scales[1] == 0
-    assert not codes[256:].any()
+    assert not codes[128:].any()
     x[5] = np.nan
     with pytest.raises(ValueError, match="segment 0"):
         quantize_activations(x)

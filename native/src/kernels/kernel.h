@@ -14,7 +14,7 @@
 enum {
     LW_PANEL = 32,     // outputs in a panel
     LW_GROUP = 32,     // inputs that share a scale in Q4_0 and Q8_0, and the unit of packing
-    LW_SEGMENT = 256,  // inputs that share an activation scale; numeric contract
+    LW_SEGMENT = 128,  // inputs that share an activation scale; numeric contract
     LW_SEGMENT_GROUPS = LW_SEGMENT / LW_GROUP,
 };
 

@@ -11,7 +11,7 @@ enum {
     LW_Q6_LOW_BYTES = LW_PANEL * LW_GROUP / 2,
     LW_Q6_HIGH_BYTES = LW_PANEL * LW_GROUP / 4,
     LW_Q6_GROUP_BYTES = LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + LW_PANEL * 2,
-    LW_Q6_SUPER_BYTES = LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + LW_PANEL * 2,  // 8 groups, then 32 f16 scales
+    LW_Q6_SUPER_BYTES = LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + LW_PANEL * 2,  // a segment: 4 groups, 32 f16 scales
 };
 
 // Byte of (output, k) within `parts` equal parts of a group's chunks that share bytes; part 0 has the low bits.

@@ -37,8 +37,8 @@ static inline void lw_unpack_q8(const lw_matrix* w, const uint8_t* panel, size_t
 
 // `group` counts groups of 16 inputs here.
 static inline void lw_unpack_q6(const lw_matrix* w, const uint8_t* panel, size_t output, size_t group, lw_group* out) {
-    const uint8_t* super = panel + group / 16 * LW_Q6_SUPER_BYTES;
-    const uint8_t* base = super + group % 16 / 2 * LW_Q6_GROUP_BYTES;
+    const uint8_t* super = panel + group / (LW_SEGMENT / 16) * LW_Q6_SUPER_BYTES;
+    const uint8_t* base = super + group % (LW_SEGMENT / 16) / 2 * LW_Q6_GROUP_BYTES;
     const uint8_t* high = base + LW_Q6_LOW_BYTES;
     for (size_t i = 0; i < 16; ++i) {
         const size_t k = group % 2 * 16 + i;

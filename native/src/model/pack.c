@@ -46,67 +46,90 @@ uint64_t lw_row_bytes(lw_type type, uint32_t cols) {
     return 0;
 }
 
-static void put_q4(const lw_matrix* w, uint8_t* panel, size_t output, const uint8_t* row) {
-    const size_t chunk = w->layout.chunk;
-    const uint8_t toggle = w->layout.q4_toggled ? 0x88 : 0;
-    for (size_t g = 0; g < w->groups; ++g, row += LW_Q4_BLOCK_BYTES) {
-        uint8_t* base = panel + g * LW_Q4_GROUP_BYTES;
-        // A file byte holds inputs k and k + 16, and so does a packed byte: the chunks of either half lie together.
-        for (size_t k = 0; k < LW_GROUP / 2; ++k)
-            // NOLINTNEXTLINE(clang-analyzer-core.*): it cannot see that w->groups is cols / LW_GROUP
-            base[(k / chunk * LW_PANEL + output) * chunk + k % chunk] = row[2 + k] ^ toggle;
-        memcpy(base + LW_PANEL * LW_GROUP / 2 + 2 * output, row, 2);
-    }
+// The functions below put one file block of one output into its packed group; `chunk` is a constant where they are
+// inlined.
+
+// A byte of the low nibbles holds inputs k and k + 16 of a group, in a file as in a panel.
+static inline __attribute__((always_inline)) void put_bytes(uint8_t* base, size_t output, const uint8_t* from, size_t n,
+                                                            uint8_t flip, const size_t chunk) {
+    for (size_t k = 0; k < n; k += chunk)
+        for (size_t j = 0; j < chunk; ++j) base[(k / chunk * LW_PANEL + output) * chunk + j] = from[k + j] ^ flip;
 }
 
-static void put_q8(const lw_matrix* w, uint8_t* panel, size_t output, const uint8_t* row) {
-    const size_t chunk = w->layout.chunk;
-    const uint8_t bias = w->layout.q8_biased ? 0x80 : 0;
-    for (size_t g = 0; g < w->groups; ++g, row += LW_Q8_BLOCK_BYTES) {
-        uint8_t* base = panel + g * LW_Q8_GROUP_BYTES;
-        for (size_t k = 0; k < LW_GROUP; ++k)
-            // NOLINTNEXTLINE(clang-analyzer-core.*): it cannot see that w->groups is cols / LW_GROUP
-            base[(k / chunk * LW_PANEL + output) * chunk + k % chunk] = row[2 + k] ^ bias;
-        memcpy(base + LW_PANEL * LW_GROUP + 2 * output, row, 2);
-    }
+static void scatter(uint8_t* base, size_t output, const uint8_t* from, size_t n, uint8_t flip, size_t chunk) {
+    if (chunk == 2) put_bytes(base, output, from, n, flip, 2);
+    if (chunk == 4) put_bytes(base, output, from, n, flip, 4);
+    if (chunk == 8) put_bytes(base, output, from, n, flip, 8);
+}
+
+static void put_q4(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block) {
+    scatter(base, output, block + 2, LW_GROUP / 2, layout.q4_toggled ? 0x88 : 0, layout.chunk);
+    memcpy(base + LW_PANEL * LW_GROUP / 2 + 2 * output, block, 2);
+}
+
+static void put_q8(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block) {
+    scatter(base, output, block + 2, LW_GROUP, layout.q8_biased ? 0x80 : 0, layout.chunk);
+    memcpy(base + LW_PANEL * LW_GROUP + 2 * output, block, 2);
 }
 
 // A file block is 128 low bytes, 64 bytes of upper bit pairs, 16 int8 scales, f16 scale. In each half of 128 inputs,
 // byte l of the low part holds inputs l and l + 64, and byte l % 32 of the upper part inputs l % 32 + {0, 32, 64, 96}.
-static void read_q6_codes(const uint8_t* block, uint8_t* codes) {
-    for (size_t k = 0; k < LW_Q6_BLOCK; ++k) {
-        const size_t half = k / 128, i = k % 128;
-        const int low = block[half * 64 + i % 64] >> (i / 64 * 4) & 15;
-        const int high = block[128 + half * 32 + i % 32] >> (i / 32 * 2) & 3;
-        codes[k] = (uint8_t)(low | high << 4);
+static void put_q6_group(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block, size_t group) {
+    const size_t half = group / 4, quarter = group % 4;
+    const uint8_t* ql = block + half * 64 + quarter % 2 * 32;
+    const uint8_t* qh = block + 128 + half * 32;
+    uint8_t code[LW_GROUP], low[LW_GROUP / 2], high[LW_GROUP / 4];
+    for (size_t i = 0; i < LW_GROUP; ++i)
+        code[i] = (uint8_t)((ql[i] >> (quarter / 2 * 4) & 15) | (qh[i] >> (quarter * 2) & 3) << 4);
+    for (size_t i = 0; i < LW_GROUP / 2; ++i) low[i] = (uint8_t)((code[i] & 15) | (code[i + 16] & 15) << 4);
+    for (size_t i = 0; i < LW_GROUP / 4; ++i)
+        high[i] = (uint8_t)(code[i] >> 4 | code[i + 8] >> 4 << 2 | code[i + 16] >> 4 << 4 | code[i + 24] >> 4 << 6);
+    scatter(base, output, low, sizeof low, 0, layout.chunk);
+    scatter(base + LW_Q6_LOW_BYTES, output, high, sizeof high, 0, layout.chunk);
+    uint8_t* scales = base + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES;
+    scales[output] = block[192 + 2 * group];
+    scales[LW_PANEL + output] = block[193 + 2 * group];
+}
+
+// The two segments of a file block each get its f16 scale.
+static void put_q6(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block) {
+    for (size_t g = 0; g < LW_Q6_BLOCK / LW_GROUP; ++g) {
+        uint8_t* segment = base + g / LW_SEGMENT_GROUPS * LW_Q6_SUPER_BYTES;
+        put_q6_group(layout, segment + g % LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES, output, block, g);
+        memcpy(segment + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, block + 208, 2);
     }
 }
 
-static void put_q6(const lw_matrix* w, uint8_t* panel, size_t output, const uint8_t* row) {
-    for (size_t s = 0; s < w->cols / LW_Q6_BLOCK; ++s, row += LW_Q6_BLOCK_BYTES) {
-        uint8_t* super = panel + s * LW_Q6_SUPER_BYTES;
-        uint8_t codes[LW_Q6_BLOCK];
-        read_q6_codes(row, codes);
-        for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
-            uint8_t* low = super + g * LW_Q6_GROUP_BYTES;
-            uint8_t* high = low + LW_Q6_LOW_BYTES;
-            for (size_t k = 0; k < LW_GROUP; ++k) {
-                const uint8_t code = codes[g * LW_GROUP + k];
-                low[lw_packed_byte(w->layout, output, k, 2)] |=
-                    (uint8_t)((code & 15) << (4 * lw_packed_part(w->layout, k, 2)));
-                high[lw_packed_byte(w->layout, output, k, 4)] |=
-                    (uint8_t)(code >> 4 << (2 * lw_packed_part(w->layout, k, 4)));
-            }
-            high[LW_Q6_HIGH_BYTES + output] = row[192 + 2 * g];
-            high[LW_Q6_HIGH_BYTES + LW_PANEL + output] = row[193 + 2 * g];
-        }
-        memcpy(super + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, row + 208, 2);
+// How a type's file blocks become packed bytes of a panel.
+typedef struct block_rule {
+    size_t inputs, file_bytes, panel_bytes;
+    void (*put)(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block);
+} block_rule;
+
+static block_rule rule_of(lw_type type) {
+    switch (type) {
+        case LW_Q4_0:
+            return (block_rule){LW_GROUP, LW_Q4_BLOCK_BYTES, LW_Q4_GROUP_BYTES, put_q4};
+        case LW_Q8_0:
+            return (block_rule){LW_GROUP, LW_Q8_BLOCK_BYTES, LW_Q8_GROUP_BYTES, put_q8};
+        default:
+            return (block_rule){LW_Q6_BLOCK, LW_Q6_BLOCK_BYTES, LW_Q6_BLOCK / LW_SEGMENT * LW_Q6_SUPER_BYTES, put_q6};
     }
 }
 
-static void put_float(const lw_matrix* w, uint8_t* panel, size_t output, const uint8_t* row) {
+// Block after block for all outputs, so that the packed group stays in the cache while it is written.
+static void put_blocks(const lw_matrix* w, uint8_t* panel, const uint8_t* const rows[LW_PANEL]) {
+    const block_rule rule = rule_of(w->type);
+    for (size_t b = 0; b < w->cols / rule.inputs; ++b)
+        for (size_t output = 0; output < LW_PANEL; ++output)
+            rule.put(w->layout, panel + b * rule.panel_bytes, output, rows[output] + b * rule.file_bytes);
+}
+
+static void put_floats(const lw_matrix* w, uint8_t* panel, const uint8_t* const rows[LW_PANEL]) {
     const size_t bytes = w->type == LW_F32 ? 4 : 2;
-    for (size_t k = 0; k < w->cols; ++k) memcpy(panel + (k * LW_PANEL + output) * bytes, row + k * bytes, bytes);
+    for (size_t k = 0; k < w->cols; ++k)
+        for (size_t output = 0; output < LW_PANEL; ++output)
+            memcpy(panel + (k * LW_PANEL + output) * bytes, rows[output] + k * bytes, bytes);
 }
 
 static float load_float(lw_type type, const uint8_t* row, size_t i) {
@@ -159,63 +182,57 @@ static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {
     return true;
 }
 
-static void put_row(pack_job* job, uint8_t* panel, size_t output, uint32_t index, uint8_t* blocks) {
+// The row of the source that becomes output `index`, in the target's type: the source's own bytes, or `blocks`.
+static const uint8_t* prepare_row(pack_job* job, uint32_t index, uint8_t* blocks) {
     const lw_tensor* t = job->tensor;
-    const lw_matrix* w = job->out;
     const uint32_t source = lw_rope_source_row(index, t->rows, t->rope_heads);
     const uint8_t* row = (const uint8_t*)t->data + source * lw_row_bytes(t->type, t->cols);
     bool ok = row_is_finite(t, row);
-    if (ok && w->type != t->type) {
-        ok = quantize_row(t, w->type, row, blocks);
+    if (ok && job->out->type != t->type) {
+        ok = quantize_row(t, job->out->type, row, blocks);
         row = blocks;
     }
-    if (!ok) {
-        atomic_store(&job->bad_row, source + 1);
-        return;
-    }
-    switch (w->type) {
-        case LW_Q4_0:
-            put_q4(w, panel, output, row);
-            break;
-        case LW_Q8_0:
-            put_q8(w, panel, output, row);
-            break;
-        case LW_Q6_K:
-            put_q6(w, panel, output, row);
-            break;
-        default:
-            put_float(w, panel, output, row);
-            break;
-    }
+    if (!ok) atomic_store(&job->bad_row, source + 1);
+    return ok ? row : NULL;
 }
 
-// Outputs past the last row: Q4_0 codes of zero weight are 8, the rest is zero bytes.
-static void put_padding(const lw_matrix* w, uint8_t* panel, size_t output, uint8_t* blocks) {
+// An output past the last row: zero, which for Q4_0 is code 8 with scale 0.
+static void fill_zero_row(const lw_matrix* w, uint8_t* blocks) {
     memset(blocks, w->type == LW_Q4_0 ? 0x88 : 0, lw_row_bytes(w->type, w->cols));
-    if (w->type == LW_Q4_0)
-        for (size_t g = 0; g < w->groups; ++g) memset(blocks + g * LW_Q4_BLOCK_BYTES, 0, 2);
-    if (w->type == LW_Q4_0) put_q4(w, panel, output, blocks);
-    if (w->type == LW_Q8_0) put_q8(w, panel, output, blocks);
+    for (size_t g = 0; w->type == LW_Q4_0 && g < w->groups; ++g) memset(blocks + g * LW_Q4_BLOCK_BYTES, 0, 2);
+}
+
+static bool pack_panel(pack_job* job, size_t panel, uint8_t* blocks) {
+    const lw_matrix* w = job->out;
+    const uint64_t row_bytes = lw_row_bytes(w->type, w->cols);
+    const uint8_t* rows[LW_PANEL];
+    for (size_t i = 0; i < LW_PANEL; ++i, blocks += row_bytes) {
+        const size_t row = panel * LW_PANEL + i;
+        rows[i] = blocks;
+        if (row >= w->rows)
+            fill_zero_row(w, blocks);
+        else if ((rows[i] = prepare_row(job, (uint32_t)row, blocks)) == NULL)
+            return false;
+    }
+    uint8_t* to = job->data + panel * w->panel_bytes;
+    if (is_float(w->type))
+        put_floats(w, to, rows);
+    else
+        put_blocks(w, to, rows);
+    return true;
 }
 
 static void pack_worker(void* context, unsigned thread) {
     (void)thread;
     pack_job* job = context;
-    const lw_matrix* w = job->out;
-    uint8_t* blocks = malloc(lw_row_bytes(w->type, w->cols) + 1);
-    size_t begin, end;
-    while (lw_work_take(&job->panels, w->panels, 1, &begin, &end)) {
-        uint8_t* panel = job->data + begin * w->panel_bytes;
-        for (size_t i = 0; i < LW_PANEL; ++i) {
-            const size_t row = begin * LW_PANEL + i;
-            if (blocks == NULL)
-                atomic_store(&job->bad_row, UINT32_MAX);
-            else if (row < w->rows)
-                put_row(job, panel, i, (uint32_t)row, blocks);
-            else
-                put_padding(w, panel, i, blocks);
-        }
+    uint8_t* blocks = malloc(LW_PANEL * lw_row_bytes(job->out->type, job->out->cols));
+    if (blocks == NULL) {
+        atomic_store(&job->bad_row, UINT32_MAX);
+        return;
     }
+    size_t begin, end;
+    while (lw_work_take(&job->panels, job->out->panels, 1, &begin, &end))
+        if (!pack_panel(job, begin, blocks)) break;
     free(blocks);
 }
 

@@ -19,12 +19,12 @@ static const weight_type Q4 = {.chunks = 8,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q4g32_q8s256_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemm_q4g32_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
     product(Q4, false, w, x, panel, out, scratch);
 }
 
-void gemv_q4g32_q8s256_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemv_q4g32_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
     product(Q4, true, w, x, panel, out, scratch);
 }

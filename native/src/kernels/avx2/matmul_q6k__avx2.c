@@ -27,12 +27,12 @@ static const weight_type Q6 = {.chunks = 4,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q6k_q8s256_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemm_q6k_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                 void* scratch) {
     product(Q6, false, w, x, panel, out, scratch);
 }
 
-void gemv_q6k_q8s256_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemv_q6k_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                 void* scratch) {
     product(Q6, true, w, x, panel, out, scratch);
 }

@@ -16,12 +16,12 @@ static const weight_type Q8 = {.chunks = 8,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q8g32_q8s256_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemm_q8g32_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
     product(Q8, false, w, x, panel, out, scratch);
 }
 
-void gemv_q8g32_q8s256_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemv_q8g32_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
     product(Q8, true, w, x, panel, out, scratch);
 }

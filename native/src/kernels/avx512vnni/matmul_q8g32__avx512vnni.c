@@ -11,19 +11,18 @@ LW_INLINE __m512 scale(const uint8_t* segment, size_t g, int vector) {
 
 static const weight_type Q8 = {.chunks = 8,
                                .shift = 7,
-                               .wide = true,
                                .plain = true,
                                .group_bytes = LW_Q8_GROUP_BYTES,
                                .segment_bytes = LW_SEGMENT_GROUPS * LW_Q8_GROUP_BYTES,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q8g32_q8s256_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemm_q8g32_q8s128_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
     gemm(Q8, w, x, panel, out, scratch);
 }
 
-void gemv_q8g32_q8s256_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemv_q8g32_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
     (void)scratch;
     gemv(Q8, w, x, panel, out);

@@ -5,7 +5,7 @@
 // the sum of the activations so far, is taken off exactly when a group ends. Integer sums start at LW_MAGIC_BITS and
 // run through the segment, so one subtraction converts them too:
 //     (float)P = as_float(LW_MAGIC_BITS + P + offset * A) - as_float(LW_MAGIC_BITS + offset * A)
-// as long as both stay below 2^22. Q8_0 (offset 128) may not, and converts first: (float)(P + 128 * A), below 2^24.
+// since both stay below 2^22: at worst 128 * 255 * 127 = 4,145,280, of Q8_0 (offset 128).
 #ifndef LW_KERNELS_AVX512VNNI_MATMUL_TILE_H
 #define LW_KERNELS_AVX512VNNI_MATMUL_TILE_H
 
@@ -29,7 +29,6 @@ enum {
 typedef struct weight_type {
     int chunks;          // of 4 inputs that share a scale
     int shift;           // log2 of the offset of the unsigned codes
-    bool wide;           // sums exceed 2^22
     bool plain;          // codes lie in memory as the tile needs them
     size_t group_bytes;  // 32 inputs
     size_t segment_bytes;
@@ -77,18 +76,15 @@ LW_INLINE void dot4(__m512i* sum, __m512i weights, __m512i activations) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(activations));
 }
 
-LW_INLINE __m512i first_sum(const weight_type type) { return _mm512_set1_epi32(type.wide ? 0 : LW_MAGIC_BITS); }
-
 // What the offset of the codes adds to the sums by the end of each 16 inputs, as the float to subtract.
 LW_INLINE void offset_sums(const weight_type type, const int32_t* prefix, float* to) {
-    const __m512i sums = _mm512_slli_epi32(_mm512_loadu_si512(prefix), (unsigned)type.shift);
-    _mm512_store_ps(
-        to, type.wide ? _mm512_cvtepi32_ps(sums) : _mm512_castsi512_ps(_mm512_add_epi32(sums, first_sum(type))));
+    _Static_assert(PREFIXES == 8, "one vector of 256 bits holds the sums of a segment");
+    const __m256i sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)prefix), type.shift);
+    _mm256_store_ps(to, _mm256_castsi256_ps(_mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS))));
 }
 
-LW_INLINE __m512 exact_float(const weight_type type, __m512i sum, float offset_sum) {
-    const __m512 biased = type.wide ? _mm512_cvtepi32_ps(sum) : _mm512_castsi512_ps(sum);
-    return _mm512_sub_ps(biased, _mm512_set1_ps(offset_sum));
+LW_INLINE __m512 exact_float(__m512i sum, float offset_sum) {
+    return _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_set1_ps(offset_sum));
 }
 
 LW_INLINE __m512 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales, int v) {
@@ -114,13 +110,13 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         offset_sums(type, x->prefix + (size_t)r * (stride / 16), offsets[r]);
-        sum[r][0] = sum[r][1] = first_sum(type);
+        sum[r][0] = sum[r][1] = _mm512_set1_epi32(LW_MAGIC_BITS);
         seg[r][0] = seg[r][1] = _mm512_setzero_ps();
     }
     const int8_t* q = x->q;
     const uint8_t* group = packed ? w->data : w->codes;
     for (size_t i = 0; i < w->groups; ++i, q += LW_GROUP, group += packed ? type.group_bytes : w->group_bytes) {
-        // Of the rows to come, every second one, and one of its 4 cache lines, in turn.
+        // Of the rows to come, every second one, and one of its 2 cache lines, in turn.
 #pragma GCC unroll 4
         for (int r = 0; r < fetched; r += 2)
             _mm_prefetch(x->next + ((size_t)r + i % 2) * stride + i / 2 * 64, _MM_HINT_T0);
@@ -145,8 +141,8 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
             const __m512 d1 = packed ? scale_difference(type, w->data, g, scales, 1) : _mm512_load_ps(d + 16);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                seg[r][0] = _mm512_fmadd_ps(exact_float(type, sum[r][0], offset[r * PREFIXES]), d0, seg[r][0]);
-                seg[r][1] = _mm512_fmadd_ps(exact_float(type, sum[r][1], offset[r * PREFIXES]), d1, seg[r][1]);
+                seg[r][0] = _mm512_fmadd_ps(exact_float(sum[r][0], offset[r * PREFIXES]), d0, seg[r][0]);
+                seg[r][1] = _mm512_fmadd_ps(exact_float(sum[r][1], offset[r * PREFIXES]), d1, seg[r][1]);
             }
         }
     }

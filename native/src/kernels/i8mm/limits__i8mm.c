@@ -1,4 +1,4 @@
-#define MULTIPLY(acc, a, b) __asm__ volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(a), "w"(b))
+#define MULTIPLY(n) "smmla %" #n ".4s, %12.16b, %13.16b\n\t"
 #include "kernels/limits_arm.inc"
 
-const lw_limit_ops limit_ops__i8mm = {read_way, multiply, 16 * 32};
+const lw_limit_ops limit_ops__i8mm = {read_way, multiply, 12 * 32};

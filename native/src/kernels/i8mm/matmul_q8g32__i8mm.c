@@ -1,11 +1,11 @@
 #include "kernels/i8mm/matmul_tile.h"
 
-void gemv_q8g32_q8s256_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemv_q8g32_q8s128_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
     gemv(FROM_Q8, w, x, panel, out, scratch);
 }
 
-void gemm_q8g32_q8s256_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemm_q8g32_q8s128_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
     gemm(FROM_Q8, w, x, panel, out, scratch);
 }

@@ -1,7 +1,7 @@
 // The definition of every quantized and float matrix product: what all other kernels must equal to the bit.
 //
 // Quantized weights, one output, one row:            (P is exact; each fmaf and subtraction rounds once)
-//     for each segment of 256 inputs:
+//     for each segment of 128 inputs:
 //         P = 0, seg = 0
 //         for each weight group g of the segment, ascending:
 //             P += sum over the group of weight code * activation code
@@ -43,15 +43,18 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
     lw_store_panel(w, panel, x->rows, results, out);
 }
 
-void matmul_q4g32_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_q4g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                 void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q4, LW_GROUP);
 }
 
-void matmul_q8g32_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_q8g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                 void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q8, LW_GROUP);
 }
 
-void matmul_q6k_q8s256__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+void matmul_q6k_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                               void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q6, 16);
 }
 
