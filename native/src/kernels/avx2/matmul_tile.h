@@ -41,6 +41,7 @@ typedef struct weight_segment {
     const uint8_t* codes;      // [chunk][vector][32], or words [chunk][vector][even, odd][32]
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
     size_t scales;
+    const uint8_t* fetch;  // the segment to come, or NULL when it is on its way already
 } weight_segment;
 
 // The same segment of some activation rows.
@@ -183,6 +184,12 @@ LW_INLINE void add_words(const weight_type type, const int rows, const bool pack
     }
 }
 
+// Left to the hardware, memory would wait for arithmetic.
+LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
+#pragma GCC unroll 20
+    for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
+}
+
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
     tile_rows prepared;
@@ -201,10 +208,12 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     const float* offset = &prepared.offsets[0][type.chunks / 4 - 1];
     const size_t decoded_bytes = (type.run == WORDS ? 2 : 1) * 8 * CHUNK_BYTES;
     const size_t groups = w->scales * (size_t)type.chunks / 8;
+    const int parts = 8 / type.chunks;
     for (size_t i = 0; i < groups; ++i, q += LW_GROUP, words += LW_GROUP) {
         const uint8_t* group = packed ? w->data + i * type.group_bytes : w->codes + i * decoded_bytes;
+        if (w->fetch != NULL) fetch_group(type, w->fetch + i * type.group_bytes);
 #pragma GCC unroll 2
-        for (int part = 0; part < 8 / type.chunks; ++part, offset += type.chunks / 4) {
+        for (int part = 0; part < parts; ++part, offset += type.chunks / 4) {
             const int first = part * type.chunks;
 #pragma GCC unroll 8
             for (int c = first; c < first + type.chunks; c += type.run > 0 ? type.run : 1) {
@@ -267,9 +276,13 @@ LW_INLINE void product(const weight_type type, const bool one_row, const lw_matr
         const size_t left = w->groups - segment * LW_SEGMENT_GROUPS;
         const size_t groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS;
         const size_t scales = groups * (8 / (size_t)type.chunks);
-        const weight_segment ws = {.data = data, .codes = s->codes, .differences = s->differences, .scales = scales};
+        weight_segment ws = {.data = data,
+                             .codes = s->codes,
+                             .differences = s->differences,
+                             .scales = scales,
+                             .fetch = data + type.segment_bytes};
         if (!one_row) decode(type, data, groups, scales, s);
-        for (size_t row = 0; row < x->rows; row += TILE_ROWS) {
+        for (size_t row = 0; row < x->rows; row += TILE_ROWS, ws.fetch = NULL) {
             const size_t k = row * x->stride + segment * LW_SEGMENT;
             const row_segment rows = {.q = x->q + k,
                                       .prefix = x->prefix + k / 16,
