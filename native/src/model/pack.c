@@ -225,7 +225,8 @@ static bool pack_panel(pack_job* job, size_t panel, uint8_t* blocks) {
 static void pack_worker(void* context, unsigned thread) {
     (void)thread;
     pack_job* job = context;
-    uint8_t* blocks = malloc(LW_PANEL * lw_row_bytes(job->out->type, job->out->cols));
+    const uint64_t row_bytes = lw_row_bytes(job->out->type, job->out->cols);  // not 0: check_tensor saw to that
+    uint8_t* blocks = row_bytes > 0 ? malloc(LW_PANEL * row_bytes) : NULL;
     if (blocks == NULL) {
         atomic_store(&job->bad_row, UINT32_MAX);
         return;
