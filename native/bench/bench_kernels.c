@@ -93,7 +93,7 @@ static void bench_shape(const options* o, size_t shape, lw_type type) {
     for (size_t r = 0; r < o->n_rows; ++r) {
         uint64_t rng = 2;
         plain_activations plain = plain_activations_make(o->rows[r], inputs, ORDINARY, &rng);
-        const lw_activations x = pack_activations(&plain, o->rows[r], o->rows[r] > 1 ? layout.row_block : 1);
+        const lw_activations x = pack_activations(&plain, o->rows[r], layout);
         for (uint32_t i = 0; i < lw_n_kernels; ++i) {
             const lw_kernel* k = &lw_kernels[i];
             if (k->weights != type || k->run == NULL || !(k->levels >> o->level & 1) || o->rows[r] < k->min_rows)

@@ -226,26 +226,30 @@ static inline void plain_activations_free(plain_activations* x) {
     free(x->f32);
 }
 
-// The first `rows` rows as a kernel sees them.
-static inline lw_activations pack_activations(const plain_activations* p, size_t rows, size_t row_block) {
-    const size_t padded = (rows + row_block - 1) / row_block * row_block, prefixes = p->stride / 16;
-    lw_activations x = {
-        .rows = rows, .cols = p->cols, .stride = p->stride, .segments = p->segments, .row_block = row_block};
-    int8_t* q = guarded_alloc(padded * p->stride);
-    float* scale = guarded_alloc(padded * p->segments * sizeof *scale);
-    int32_t* prefix = guarded_alloc(padded * prefixes * sizeof *prefix);
+static inline size_t q_bytes(const lw_activations* x) {
+    const size_t padded = (x->rows + x->row_block - 1) / x->row_block * x->row_block;
+    return padded * (x->segment_major ? x->segments * LW_SEGMENT : x->stride);
+}
+
+// The first `rows` rows as a kernel of a level sees them.
+static inline lw_activations pack_activations(const plain_activations* p, size_t rows, lw_layout level) {
+    lw_activations x = {.rows = rows, .cols = p->cols};
+    lw_lay_out_activations(&x, level);
+    int8_t* q = guarded_alloc(q_bytes(&x));
+    float* scale = guarded_alloc(rows * x.segments * sizeof *scale);
+    int32_t* prefix = guarded_alloc(q_bytes(&x) / 16 * sizeof *prefix);
     float* f32 = guarded_alloc(rows * p->cols * sizeof *f32);
     for (size_t row = 0; row < rows; ++row) {
         int32_t sum = 0;
-        for (size_t k = 0; k < p->stride; ++k) {
-            const bool unused = k >= p->segments * LW_SEGMENT;  // may hold anything
-            const int8_t code = unused ? 77 : p->q[row * p->stride + k];
+        for (size_t k = 0; k < x.segments * LW_SEGMENT; ++k) {
+            const int8_t code = p->q[row * p->stride + k];
             q[lw_q_offset(&x, row, k)] = code;
             sum = k % LW_SEGMENT ? sum + code : code;
-            prefix[row * prefixes + k / 16] = sum;
+            prefix[lw_prefix_offset(&x, row, k)] = sum;
         }
+        for (size_t segment = 0; segment < x.segments; ++segment)
+            scale[lw_scale_offset(&x, row, segment)] = p->scale[row * p->segments + segment];
     }
-    memcpy(scale, p->scale, rows * p->segments * sizeof *scale);
     memcpy(f32, p->f32, rows * p->cols * sizeof *f32);
     x.q = q;
     x.scale = scale;
@@ -255,10 +259,9 @@ static inline lw_activations pack_activations(const plain_activations* p, size_t
 }
 
 static inline void activations_free(const lw_activations* x) {
-    const size_t padded = (x->rows + x->row_block - 1) / x->row_block * x->row_block;
-    guarded_free(x->q, padded * x->stride);
-    guarded_free(x->scale, padded * x->segments * sizeof *x->scale);
-    guarded_free(x->prefix, padded * (x->stride / 16) * sizeof *x->prefix);
+    guarded_free(x->q, q_bytes(x));
+    guarded_free(x->scale, x->rows * x->segments * sizeof *x->scale);
+    guarded_free(x->prefix, q_bytes(x) / 16 * sizeof *x->prefix);
     guarded_free(x->f32, x->rows * x->cols * sizeof *x->f32);
 }
 

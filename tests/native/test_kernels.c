@@ -90,8 +90,7 @@ static void problem_free(problem* p) {
 // Runs every panel and compares the whole output buffer, gaps between rows included. Prints the first difference.
 static bool run_case(const lw_kernel* kernel, lw_level level, const problem* p, const lw_matrix* w, size_t rows,
                      bool add, bool quiet) {
-    const size_t block = rows > 1 ? lw_level_layouts[level].row_block : 1;
-    const lw_activations x = pack_activations(&p->x, rows, block);
+    const lw_activations x = pack_activations(&p->x, rows, lw_level_layouts[level]);
     const size_t stride = w->rows + 5, n = (rows - 1) * stride + w->rows;
     float *got = guarded_alloc(n * sizeof *got), *want = malloc(n * sizeof *want);
     for (size_t i = 0; i < n; ++i) {

@@ -45,9 +45,8 @@ int main(int argc, char** argv) {
     fill(&w, data);
     w.data = data;
 
-    lw_activations x = {.rows = rows, .cols = cols, .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT};
-    x.stride = x.segments * LW_SEGMENT;
-    x.row_block = rows > 1 ? w.layout.row_block : 1;
+    lw_activations x = {.rows = rows, .cols = cols};
+    lw_lay_out_activations(&x, w.layout);
     const size_t padded = (rows + 1) / 2 * 2;
     int8_t* q = calloc(padded, x.stride);
     float *scale = calloc(padded * x.segments, 4), *f32 = calloc(padded * cols, 4);
@@ -60,9 +59,9 @@ int main(int argc, char** argv) {
             q[lw_q_offset(&x, r, k)] = code;
             f32[r * cols + k] = (float)code;
             sum = (k % LW_SEGMENT ? sum : 0) + code;
-            prefix[r * (x.stride / 16) + k / 16] = sum;
+            prefix[lw_prefix_offset(&x, r, k)] = sum;
         }
-        for (size_t i = 0; i < x.segments; ++i) scale[r * x.segments + i] = 0.001f * (float)(1 + draw() % 1000);
+        for (size_t i = 0; i < x.segments; ++i) scale[lw_scale_offset(&x, r, i)] = 0.001f * (float)(1 + draw() % 1000);
     }
     float *got = calloc(rows, LW_PANEL * 4), *want = calloc(rows, LW_PANEL * 4);
     void* scratch = aligned_alloc(64, (lw_matmul_scratch_bytes(rows) + 63) / 64 * 64);

@@ -38,21 +38,17 @@ static void end_phase(worker* w) {
 }
 
 static lw_activations activations(const worker* w, size_t cols, const float* values) {
-    return (lw_activations){.rows = w->rows,
-                            .cols = cols,
-                            .stride = lw_activation_stride(cols),
-                            .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT,
-                            .row_block = w->rows > 1 ? lw_level_layouts[w->model->level].row_block : 1,
-                            .q = w->b->codes,
-                            .scale = w->b->scales,
-                            .prefix = w->b->prefix,
-                            .f32 = values};
+    lw_activations x = {
+        .rows = w->rows, .cols = cols, .q = w->b->codes, .scale = w->b->scales, .prefix = w->b->prefix, .f32 = values};
+    lw_lay_out_activations(&x, lw_level_layouts[w->model->level]);
+    return x;
 }
 
 static void quantize_row(worker* w, const lw_activations* x, size_t row, const float* values) {
     if (!w->ops->quantize(x, row, values)) atomic_store(&w->step->non_finite, true);
     if (row + 1 == x->rows && x->rows % x->row_block != 0)  // the unused partner of the last row
-        for (size_t k = 0; k < x->stride; k += 8) memset((int8_t*)x->q + lw_q_offset(x, x->rows, k), 0, 8);
+        for (size_t k = 0; k < x->segments * LW_SEGMENT; k += 8)
+            memset((int8_t*)x->q + lw_q_offset(x, x->rows, k), 0, 8);
 }
 
 static bool any_quantized(const lw_packed* const* matrices, size_t n) {

@@ -24,10 +24,11 @@ enum {
 
 // How a level packs quantized weights (quantizer/FORMAT.md, "Packed layouts").
 typedef struct lw_layout {
-    uint8_t chunk;      // consecutive inputs of one output that lie together: 2, 4 or 8
-    bool q4_toggled;    // Q4_0 nibbles hold q ^ 8 (two's complement of q - 8) instead of q
-    bool q8_biased;     // Q8_0 bytes hold q + 128 (unsigned) instead of q
-    uint8_t row_block;  // activation rows interleaved by 8 inputs in products with more than one row: 1 or 2
+    uint8_t chunk;       // consecutive inputs of one output that lie together: 2, 4 or 8
+    bool q4_toggled;     // Q4_0 nibbles hold q ^ 8 (two's complement of q - 8) instead of q
+    bool q8_biased;      // Q8_0 bytes hold q + 128 (unsigned) instead of q
+    uint8_t row_block;   // activation rows interleaved by 8 inputs in products with more than one row: 1 or 2
+    bool segment_major;  // activations lie [segment][row] instead of [row][segment]
 } lw_layout;
 
 typedef struct lw_matrix {
@@ -45,12 +46,14 @@ typedef struct lw_matrix {
 typedef struct lw_activations {
     size_t rows;
     size_t cols;
-    size_t stride;  // int8 per row in q, lw_activation_stride(cols); inputs past cols are zero up to the segment's end
-    size_t segments;   // ceil(cols / LW_SEGMENT)
+    size_t segments;   // ceil(cols / LW_SEGMENT); inputs past cols are zero up to the segment's end
     size_t row_block;  // see lw_q_offset; rows up to the next multiple of it exist and are zero
+    bool segment_major;
+    size_t stride;          // int8 from a row of q to the next
+    size_t segment_stride;  // int8 from a segment of q to the next of the same rows
     const int8_t* q;
-    const float* scale;     // [rows][segments]
-    const int32_t* prefix;  // [rows][stride / 16]: sum of q from the start of the segment to the end of each 16 inputs
+    const float* scale;     // lw_scale_offset
+    const int32_t* prefix;  // lw_prefix_offset: sum of q from the start of the segment to the end of each 16 inputs
     const float* f32;       // [rows][cols]
 } lw_activations;
 
@@ -59,10 +62,28 @@ static inline size_t lw_activation_stride(size_t cols) {
     return ((cols + LW_SEGMENT - 1) / LW_SEGMENT | 1) * LW_SEGMENT;
 }
 
+// Sets the fields that follow from x->rows, x->cols and the level. One row has one layout.
+static inline void lw_lay_out_activations(lw_activations* x, lw_layout level) {
+    x->segments = (x->cols + LW_SEGMENT - 1) / LW_SEGMENT;
+    x->row_block = x->rows > 1 ? level.row_block : 1;
+    x->segment_major = level.segment_major;
+    x->stride = level.segment_major ? LW_SEGMENT : lw_activation_stride(x->cols);
+    x->segment_stride = (level.segment_major ? x->rows : x->row_block) * LW_SEGMENT;
+}
+
 // Where input k of a row lies in q. With row_block 1 rows are plain; with 2, two rows alternate every 8 inputs.
 static inline size_t lw_q_offset(const lw_activations* x, size_t row, size_t k) {
-    const size_t block = x->row_block;
-    return row / block * block * x->stride + k / 8 * 8 * block + row % block * 8 + k % 8;
+    const size_t block = x->row_block, segment = k / LW_SEGMENT;
+    k %= LW_SEGMENT;
+    return segment * x->segment_stride + row / block * block * x->stride + k / 8 * 8 * block + row % block * 8 + k % 8;
+}
+
+static inline size_t lw_prefix_offset(const lw_activations* x, size_t row, size_t k) {
+    return (k / LW_SEGMENT * (x->segment_stride / x->row_block) + row * x->stride + k % LW_SEGMENT) / 16;
+}
+
+static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t segment) {
+    return x->segment_major ? segment * x->rows + row : row * x->segments + segment;
 }
 
 typedef struct lw_output {

@@ -46,7 +46,7 @@ const uint32_t lw_n_kernels = sizeof lw_kernels / sizeof lw_kernels[0];
 const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
     [LW_LEVEL_SCALAR] = {.chunk = 4, .row_block = 1},
     [LW_LEVEL_AVX2] = {.chunk = 4, .row_block = 1},
-    [LW_LEVEL_AVX512VNNI] = {.chunk = 4, .q8_biased = true, .row_block = 1},
+    [LW_LEVEL_AVX512VNNI] = {.chunk = 4, .q8_biased = true, .row_block = 1, .segment_major = true},
     [LW_LEVEL_NEON] = {.chunk = 2, .row_block = 1},
     [LW_LEVEL_DOTPROD] = {.chunk = 4, .q4_toggled = true, .row_block = 1},
     [LW_LEVEL_I8MM] = {.chunk = 8, .q4_toggled = true, .row_block = 2},

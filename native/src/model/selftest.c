@@ -46,16 +46,9 @@ static void run_all(const lw_kernel* kernel, const lw_matrix* w, const lw_activa
 
 static lw_status compare(const lw_model* model, const lw_kernel* kernel, const lw_kernel* scalar, const lw_matrix* w,
                          const buffers* b, size_t rows) {
-    lw_activations x = {.rows = rows,
-                        .cols = COLS,
-                        .stride = COLS,
-                        .segments = COLS / LW_SEGMENT,
-                        .row_block = rows > 1 ? w->layout.row_block : 1,
-                        .q = b->q,
-                        .scale = b->scale,
-                        .prefix = b->prefix,
-                        .f32 = b->x};
-    memset(b->q, 0, (ROWS + 1) * COLS);
+    lw_activations x = {.rows = rows, .cols = COLS, .q = b->q, .scale = b->scale, .prefix = b->prefix, .f32 = b->x};
+    lw_lay_out_activations(&x, w->layout);
+    memset(b->q, 0, (ROWS + 1) * lw_activation_stride(COLS));
     for (size_t r = 0; r < rows; ++r) model->ops->quantize(&x, r, b->x + r * COLS);
     run_all(scalar, w, &x, b->expected, b->scratch);
     run_all(kernel, w, &x, b->actual, b->scratch);
@@ -94,12 +87,12 @@ static lw_status test_all(const lw_model* model, const buffers* b) {
 
 lw_status lw_model_selftest(const lw_model* model) {
     buffers b = {.source = malloc(OUTPUTS * COLS * 4),
-                 .q = malloc((ROWS + 1) * COLS),
+                 .q = malloc((ROWS + 1) * lw_activation_stride(COLS)),
                  .x = malloc(ROWS * COLS * sizeof(float)),
                  .scale = malloc(ROWS * (COLS / LW_SEGMENT) * sizeof(float)),
                  .expected = malloc(ROWS * OUTPUTS * sizeof(float)),
                  .actual = malloc(ROWS * OUTPUTS * sizeof(float)),
-                 .prefix = malloc(ROWS * (COLS / 16) * sizeof(int32_t)),
+                 .prefix = malloc(ROWS * (lw_activation_stride(COLS) / 16) * sizeof(int32_t)),
                  .scratch = aligned_alloc(64, lw_round_up(lw_matmul_scratch_bytes(ROWS), 64))};
     const bool ok = b.source && b.q && b.x && b.scale && b.expected && b.actual && b.prefix && b.scratch;
     const lw_status status = ok ? test_all(model, &b) : lw_fail(LW_ERR_MEMORY, "no memory for the self-test");

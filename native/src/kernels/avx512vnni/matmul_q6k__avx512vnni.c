@@ -26,13 +26,12 @@ static const weight_type Q6 = {.chunks = 4,
                                .codes = codes,
                                .scale = scale};
 
-void gemm_q6k_q8s128_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+void gemm_q6k_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                       void* scratch) {
-    gemm(Q6, w, x, panel, out, scratch);
+    gemm(Q6, FEW_ROWS, w, x, panel, out, scratch);
 }
 
 void gemv_q6k_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                       void* scratch) {
-    (void)scratch;
-    gemv(Q6, w, x, panel, out);
+    gemv(Q6, w, x, panel, out, scratch);
 }

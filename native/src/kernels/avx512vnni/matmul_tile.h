@@ -17,9 +17,10 @@
 #define LW_INLINE static inline __attribute__((always_inline))
 
 enum {
-    FEW_ROWS = 16,               // up to here tiles decode the weights themselves
-    TILE_ROWS = 8,               // most rows of a tile
-    BEST_ROWS = 6,               // 12 chains of vpdpbusd (latency 5, two a cycle); more rows spill float sums
+    FEW_ROWS = 16,      // up to here tiles decode the weights themselves
+    FEW_TILE_ROWS = 8,  // most rows of such a tile: decoding half as often is worth float sums in memory
+    TILE_ROWS = 7,      // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
+    MOST_ROWS = FEW_TILE_ROWS,
     PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
     VECTORS = LW_PANEL / 16,     // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
@@ -49,12 +50,10 @@ typedef struct weight_segment {
 
 // The same segment of some activation rows.
 typedef struct row_segment {
-    const int8_t* q;
-    const int32_t* prefix;
-    const float* scale;
-    size_t stride, segments;
-    float* results;      // [row][32]
-    const int8_t* next;  // q of the rows after these
+    const int8_t* q;        // [row][LW_SEGMENT]
+    const int32_t* prefix;  // [row][PREFIXES]
+    const float* scale;     // [row]
+    float* results;         // [row][32]
 } row_segment;
 
 typedef struct tile_scratch {
@@ -63,17 +62,21 @@ typedef struct tile_scratch {
     float results[];  // [rows][32]
 } tile_scratch;
 
-LW_INLINE __m512i broadcast4(const int8_t* q) {
-    int32_t four;
-    memcpy(&four, q, sizeof four);
-    return _mm512_set1_epi32(four);
-}
-
 LW_INLINE __m512 load_halves(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 
-// sum += weights * activations. As assembly, because the compiler otherwise copies and spills the sums.
-LW_INLINE void dot4(__m512i* sum, __m512i weights, __m512i activations) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(activations));
+typedef int32_t __attribute__((may_alias)) four_codes;
+
+// sum[v] += weights * 4 activations. As assembly, because the compiler otherwise copies and spills the sums. The
+// broadcast is one load for both vectors, or two that cost no instruction: half and half suits load ports and decoders.
+LW_INLINE void dot4_row(__m512i sum[VECTORS], __m512i w0, __m512i w1, const int8_t* q, const bool embedded) {
+    if (embedded) {
+        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[0]) : "v"(w0), "m"(*(const four_codes*)q));
+        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[1]) : "v"(w1), "m"(*(const four_codes*)q));
+    } else {
+        const __m512i four = _mm512_set1_epi32(*(const four_codes*)q);
+        __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[0]) : "v"(w0), "v"(four));
+        __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[1]) : "v"(w1), "v"(four));
+    }
 }
 
 // What the offset of the codes adds to the sums by the end of each 16 inputs, as the float to subtract.
@@ -83,8 +86,11 @@ LW_INLINE void offset_sums(const weight_type type, const int32_t* prefix, float*
     _mm256_store_ps(to, _mm256_castsi256_ps(_mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS))));
 }
 
-LW_INLINE __m512 exact_float(__m512i sum, float offset_sum) {
-    return _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_set1_ps(offset_sum));
+// As assembly, so that the broadcast costs no instruction.
+LW_INLINE __m512 exact_float(__m512i sum, const float* offset_sum) {
+    __m512 result;
+    __asm__("vsubps %2%{1to16%}, %1, %0" : "=v"(result) : "v"(sum), "m"(*offset_sum));
+    return result;
 }
 
 LW_INLINE __m512 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales, int v) {
@@ -99,123 +105,106 @@ LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
     for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
 }
 
-// With `packed`, weights are decoded in registers on the way.
+// The inputs of scale g. With `packed`, weights are decoded in registers on the way.
+LW_INLINE void tile_group(const weight_type type, const int rows, const bool packed, const weight_segment* w,
+                          const row_segment* x, __m512i sum[][VECTORS], __m512 seg[][VECTORS],
+                          const float offsets[][PREFIXES], const int g) {
+    const int parts = 8 / type.chunks, scales = LW_SEGMENT_GROUPS * parts;
+    const int i = g / parts, first = g % parts * type.chunks, end = (g + 1) * (PREFIXES / scales) - 1;
+    const uint8_t* group = packed ? w->data + (size_t)i * type.group_bytes : w->codes + (size_t)i * w->group_bytes;
+    if (w->fetch != NULL && g % parts == 0) fetch_group(type, w->fetch + (size_t)i * type.group_bytes);
+#pragma GCC unroll 8
+    for (int chunk = 0; chunk < type.chunks; ++chunk) {
+        const int c = first + chunk;
+        const uint8_t* at = group + c * CHUNK_BYTES;
+        const __m512i w0 = packed ? type.codes(group, c, 0) : _mm512_load_si512(at);
+        const __m512i w1 = packed ? type.codes(group, c, 1) : _mm512_load_si512(at + 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) dot4_row(sum[r], w0, w1, x->q + r * LW_SEGMENT + i * LW_GROUP + c * 4, r % 2);
+    }
+    const float* d = w->differences + g * LW_PANEL;
+    const __m512 d0 = packed ? scale_difference(type, w->data, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
+    const __m512 d1 = packed ? scale_difference(type, w->data, (size_t)g, (size_t)scales, 1) : _mm512_load_ps(d + 16);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+        const __m512 p0 = exact_float(sum[r][0], &offsets[r][end]), p1 = exact_float(sum[r][1], &offsets[r][end]);
+        // The first product is fma(p, d, 0) but for the sign of a zero, which the sum of segments loses.
+        seg[r][0] = g == 0 ? _mm512_mul_ps(p0, d0) : _mm512_fmadd_ps(p0, d0, seg[r][0]);
+        seg[r][1] = g == 0 ? _mm512_mul_ps(p1, d1) : _mm512_fmadd_ps(p1, d1, seg[r][1]);
+    }
+}
+
+// One whole segment. Everything is unrolled, every second row broadcasts its activations within vpdpbusd, and what a
+// group needs of offsets lies in memory: instructions are what a core short of decoding slots (a busy hyperthread
+// beside it) has too few of.
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
-    _Alignas(64) float offsets[TILE_ROWS][PREFIXES];
-    __m512i sum[TILE_ROWS][VECTORS];
-    __m512 seg[TILE_ROWS][VECTORS];
-    const size_t stride = x->stride, parts = 8 / (size_t)type.chunks, scales = w->groups * parts;
-    const int fetched = packed ? 0 : rows;
+    _Alignas(64) float offsets[MOST_ROWS][PREFIXES];
+    __m512i sum[MOST_ROWS][VECTORS];
+    __m512 seg[MOST_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        offset_sums(type, x->prefix + (size_t)r * (stride / 16), offsets[r]);
+        offset_sums(type, x->prefix + r * PREFIXES, offsets[r]);
         sum[r][0] = sum[r][1] = _mm512_set1_epi32(LW_MAGIC_BITS);
-        seg[r][0] = seg[r][1] = _mm512_setzero_ps();
     }
-    const int8_t* q = x->q;
-    const uint8_t* group = packed ? w->data : w->codes;
-    for (size_t i = 0; i < w->groups; ++i, q += LW_GROUP, group += packed ? type.group_bytes : w->group_bytes) {
-        // Of the rows to come, every second one, and one of its 2 cache lines, in turn.
-#pragma GCC unroll 4
-        for (int r = 0; r < fetched; r += 2)
-            _mm_prefetch(x->next + ((size_t)r + i % 2) * stride + i / 2 * 64, _MM_HINT_T0);
-        if (w->fetch != NULL) fetch_group(type, w->fetch + i * type.group_bytes);
-#pragma GCC unroll 2
-        for (size_t part = 0; part < parts; ++part) {
+    __asm__("" : "+m"(offsets));  // else they stay in registers, and each use shuffles
+    const int scales = LW_SEGMENT_GROUPS * 8 / type.chunks;
+    if (rows == 1) {  // memory's pace
+        tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
+#pragma GCC unroll 1
+        for (int g = 1; g < scales; ++g) tile_group(type, 1, packed, w, x, sum, seg, offsets, g);
+    } else {
 #pragma GCC unroll 8
-            for (int c = (int)part * type.chunks; c < (int)(part + 1) * type.chunks; ++c) {
-                const uint8_t* at = group + c * CHUNK_BYTES;
-                const __m512i w0 = packed ? type.codes(group, c, 0) : _mm512_load_si512(at);
-                const __m512i w1 = packed ? type.codes(group, c, 1) : _mm512_load_si512(at + 64);
-#pragma GCC unroll 8
-                for (int r = 0; r < rows; ++r) {
-                    const __m512i a = broadcast4(q + (size_t)r * stride + c * 4);
-                    dot4(&sum[r][0], w0, a);
-                    dot4(&sum[r][1], w1, a);
-                }
-            }
-            const size_t g = i * parts + part;
-            const float *offset = &offsets[0][2 * i + (part + 1) * 2 / parts - 1], *d = w->differences + g * LW_PANEL;
-            const __m512 d0 = packed ? scale_difference(type, w->data, g, scales, 0) : _mm512_load_ps(d);
-            const __m512 d1 = packed ? scale_difference(type, w->data, g, scales, 1) : _mm512_load_ps(d + 16);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; ++r) {
-                seg[r][0] = _mm512_fmadd_ps(exact_float(sum[r][0], offset[r * PREFIXES]), d0, seg[r][0]);
-                seg[r][1] = _mm512_fmadd_ps(exact_float(sum[r][1], offset[r * PREFIXES]), d1, seg[r][1]);
-            }
-        }
+        for (int g = 0; g < scales; ++g) tile_group(type, rows, packed, w, x, sum, seg, offsets, g);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        const __m512 scale = _mm512_set1_ps(x->scale[(size_t)r * x->segments]);
+        const __m512 scale = _mm512_set1_ps(x->scale[r]);
         float* to = x->results + r * LW_PANEL;
         _mm512_store_ps(to, _mm512_fmadd_ps(seg[r][0], scale, _mm512_load_ps(to)));
         _mm512_store_ps(to + 16, _mm512_fmadd_ps(seg[r][1], scale, _mm512_load_ps(to + 16)));
     }
 }
 
-LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t next, float* results) {
-    const size_t k = row * x->stride + segment * LW_SEGMENT;
-    return (row_segment){
-        .q = x->q + k,
-        .prefix = x->prefix + k / 16,
-        .scale = x->scale + row * x->segments + segment,
-        .stride = x->stride,
-        .segments = x->segments,
-        .results = results + row * LW_PANEL,
-        .next = next < x->rows ? x->q + k + (next - row) * x->stride : x->q + (segment + 1) * LW_SEGMENT};
+LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, float* results) {
+    const size_t at = segment * x->rows + row;
+    return (row_segment){.q = x->q + at * LW_SEGMENT,
+                         .prefix = x->prefix + at * PREFIXES,
+                         .scale = x->scale + at,
+                         .results = results + row * LW_PANEL};
 }
 
-// One tile or two hold all rows; both decode.
-LW_INLINE void few_rows(const weight_type type, weight_segment* w, const lw_activations* x, size_t segment,
-                        float* results) {
-    const size_t tiles = (x->rows + TILE_ROWS - 1) / TILE_ROWS;
+// All rows, in tiles whose sizes differ by at most one.
+LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t most, weight_segment* w,
+                        const lw_activations* x, size_t segment, float* results) {
+    const size_t tiles = (x->rows + most - 1) / most;
     for (size_t t = 0, row = 0, end; t < tiles; ++t, row = end, w->fetch = NULL) {
         end = x->rows * (t + 1) / tiles;
-        const row_segment rows = some_rows(x, segment, row, end, results);
+        const row_segment rows = some_rows(x, segment, row, results);
         switch (end - row) {
+            case 1:
+                tile(type, 1, packed, w, &rows);
+                break;
             case 2:
-                tile(type, 2, true, w, &rows);
+                tile(type, 2, packed, w, &rows);
                 break;
             case 3:
-                tile(type, 3, true, w, &rows);
+                tile(type, 3, packed, w, &rows);
                 break;
             case 4:
-                tile(type, 4, true, w, &rows);
+                tile(type, 4, packed, w, &rows);
                 break;
             case 5:
-                tile(type, 5, true, w, &rows);
+                tile(type, 5, packed, w, &rows);
                 break;
             case 6:
-                tile(type, 6, true, w, &rows);
+                tile(type, 6, packed, w, &rows);
                 break;
             case 7:
-                tile(type, 7, true, w, &rows);
+                tile(type, 7, packed, w, &rows);
                 break;
             default:
-                tile(type, 8, true, w, &rows);
-                break;
-        }
-    }
-}
-
-// More rows than that, in tiles whose sizes differ by at most one.
-LW_INLINE void many_rows(const weight_type type, weight_segment* w, const lw_activations* x, size_t segment,
-                         float* results) {
-    const size_t tiles = (x->rows + BEST_ROWS - 1) / BEST_ROWS;
-    for (size_t t = 0, row = 0, end; t < tiles; ++t, row = end, w->fetch = NULL) {
-        end = x->rows * (t + 1) / tiles;
-        const row_segment rows = some_rows(x, segment, row, end, results);
-        switch (end - row) {  // 13 rows and more leave no tile under 4
-            case 4:
-                tile(type, 4, false, w, &rows);
-                break;
-            case 5:
-                tile(type, 5, false, w, &rows);
-                break;
-            default:
-                tile(type, 6, false, w, &rows);
+                if (packed) tile(type, 8, packed, w, &rows);
                 break;
         }
     }
@@ -229,13 +218,15 @@ LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w
                             .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
 }
 
-// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it. Groups that a
+// last, shorter segment lacks have scale 0 and leave sums as they are; their codes meet activations that are 0.
 LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
     const size_t scales = w->groups * (8 / (size_t)type.chunks);
-    w->codes = type.plain ? w->data : s->codes;
-    w->group_bytes = type.plain ? type.group_bytes : 8 * CHUNK_BYTES;
+    const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
+    w->codes = in_place ? w->data : s->codes;
+    w->group_bytes = in_place ? type.group_bytes : 8 * CHUNK_BYTES;
     w->differences = s->differences;
-    for (size_t g = 0; g < (type.plain ? 0 : w->groups); ++g)
+    for (size_t g = 0; g < (in_place ? 0 : w->groups); ++g)
 #pragma GCC unroll 8
         for (int c = 0; c < 8; ++c)
 #pragma GCC unroll 2
@@ -246,32 +237,39 @@ LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v)
             _mm512_store_ps(s->differences + g * LW_PANEL + v * 16, scale_difference(type, w->data, g, scales, v));
+    memset(s->differences + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
 }
 
-LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                    tile_scratch* s) {
+LW_INLINE void gemm(const weight_type type, const size_t few_rows, const lw_matrix* w, const lw_activations* x,
+                    size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     for (size_t segment = 0; segment < x->segments; ++segment) {
         weight_segment ws = open_segment(type, w, panel, segment);
-        if (x->rows <= FEW_ROWS) {
-            few_rows(type, &ws, x, segment, s->results);
+        if (x->rows <= few_rows && ws.groups == LW_SEGMENT_GROUPS) {
+            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
         } else {
             decode(type, &ws, s);
-            many_rows(type, &ws, x, segment, s->results);
+            all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
         }
     }
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 
 // One row. Memory is the limit.
-LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out) {
-    _Alignas(64) float results[LW_PANEL] = {0};
+LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        const weight_segment ws = open_segment(type, w, panel, segment);
-        const row_segment row = some_rows(x, segment, 0, 1, results);
-        tile(type, 1, true, &ws, &row);
+        weight_segment ws = open_segment(type, w, panel, segment);
+        const row_segment row = some_rows(x, segment, 0, s->results);
+        if (ws.groups == LW_SEGMENT_GROUPS) {
+            tile(type, 1, true, &ws, &row);
+        } else {
+            decode(type, &ws, s);
+            tile(type, 1, false, &ws, &row);
+        }
     }
-    lw_store_panel(w, panel, 1, results, out);
+    lw_store_panel(w, panel, 1, s->results, out);
 }
 
 #endif

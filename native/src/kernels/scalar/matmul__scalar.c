@@ -36,7 +36,7 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
                     seg = fmaf((float)sum, views[g].scale - next, seg);
                 }
                 float* acc = results + row * LW_PANEL + output;
-                *acc = fmaf(seg, x->scale[row * x->segments + first / per_segment], *acc);
+                *acc = fmaf(seg, x->scale[lw_scale_offset(x, row, first / per_segment)], *acc);
             }
         }
     }
