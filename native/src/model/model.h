@@ -7,9 +7,9 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-typedef struct lw_packed {  // a matrix that owns its bytes; rows == 0 when it was not loaded
+typedef struct lw_packed {  // a matrix and the memory it owns; rows == 0 when it was not loaded
     lw_matrix matrix;
-    lw_block block;
+    lw_block block;  // empty when the bytes lie in a file that the caller keeps mapped
 } lw_packed;
 
 typedef struct lw_layer {
@@ -52,6 +52,15 @@ lw_status lw_pack_matrix(lw_model* model, const char* name, const lw_tensor* ten
 // A float vector as f32, rows of RoPE heads put in half-split order.
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
 void lw_packed_free(lw_packed* packed);
+
+// A matrix without data, its panels in `layout`.
+lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t cols);
+
+// Tensors of packed files (packed.c), of the shape that their slot wants.
+lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
+                                lw_packed* out);
+lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out);
+void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out);
 
 // One row of the embedding as floats, out[cols].
 void lw_unpack_row(const lw_matrix* w, size_t row, float* out);
