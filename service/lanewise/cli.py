@@ -12,6 +12,7 @@ from lanewise.host import HostError
 from lanewise.settings import (
     BenchSettings,
     DoctorSettings,
+    PackSettings,
     PerplexitySettings,
     PullSettings,
     Settings,
@@ -52,6 +53,9 @@ COMMANDS = {
     ),
     "doctor": Command(
         DoctorSettings, "lanewise.commands.doctor", "say what this machine can do, test its kernels"
+    ),
+    "pack": Command(
+        PackSettings, "lanewise.commands.pack", "write a model that loads without being packed"
     ),
     "pull": Command(
         PullSettings, "lanewise.commands.pull", "download a model and print where it lies"

@@ -110,9 +110,9 @@ SIZE = Kind(
 SWITCH = Kind(_parse_switch, "true | false", "", is_switch=True)
 
 
-def knob(kind: Kind, text: str) -> dict[str, object]:
+def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
     """The metadata that makes a dataclass field a setting; ``text`` is its line in ``--help``."""
-    return {"kind": kind, "help": text}
+    return {"kind": kind, "help": text, "short": short}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +128,8 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings(SourceSettings):
-    """What every command that loads a model understands."""
+class WeightSettings(SourceSettings):
+    """What every command that packs weights understands."""
 
     weights: str | None = field(
         default=None,
@@ -150,6 +150,19 @@ class ModelSettings(SourceSettings):
         metadata=knob(
             integer(1, 256),
             "threads that compute; from CPU quota, affinity and cores when not given",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(WeightSettings):
+    """What every command that runs a model understands."""
+
+    load: str = field(
+        default="auto",
+        metadata=knob(
+            choice("auto", "map", "copy"),
+            "packed weights: use the file's pages, or copy them to huge pages; auto = LOAD_AUTO",
         ),
     )
     kv_type: str = field(
@@ -279,6 +292,15 @@ class DoctorSettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackSettings(WeightSettings):
+    """What ``lanewise pack`` can be told."""
+
+    output: str | None = field(
+        default=None, metadata=knob(TEXT, "directory to write, which must be new or empty", "-o")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PullSettings(SourceSettings):
     """What ``lanewise pull`` can be told."""
 
@@ -288,6 +310,7 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     BenchSettings,
     PerplexitySettings,
     DoctorSettings,
+    PackSettings,
     PullSettings,
 )
 
@@ -316,7 +339,7 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings
                 kind.accepts.replace(" ", "") if "|" in kind.accepts else kind.metavar
             )
             options["action"] = "append" if kind.is_list else "store"
-        parser.add_argument(flag_of(item.name), dest=item.name, **options)
+        parser.add_argument(*item.metadata["short"], flag_of(item.name), dest=item.name, **options)
 
 
 def _default_text(item: dataclasses.Field[Any]) -> str:

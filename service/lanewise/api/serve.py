@@ -61,6 +61,7 @@ def run(settings: Settings) -> int:
                     weights=settings.weights,
                     isa=settings.isa,
                     threads=threads,
+                    load=settings.load,
                     progress=progress,
                 )
             with model:

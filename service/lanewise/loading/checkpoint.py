@@ -127,8 +127,20 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How the bytes of a packed file's tensor lie: quantizer/FORMAT.md, "Packed files"."""
+
+    layout: str  # of a matrix
+    checksum: int
+    numerics: int  # version of the numeric contract it was packed for
+
+
+@dataclass(frozen=True)
 class Tensor:
-    """One tensor of a mapped file: ``rows`` outputs of ``cols`` inputs, or one row for a vector."""
+    """One tensor of a mapped file: ``rows`` outputs of ``cols`` inputs, or one row for a vector.
+
+    ``data`` holds the rows in the storage type's own bytes, or panels if ``packing`` is given.
+    """
 
     name: str
     role: Role
@@ -139,6 +151,7 @@ class Tensor:
     data: memoryview
     rope_heads: int
     _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    packing: Packing | None = None
 
     def release(self) -> None:
         """Give the file's pages back to the system; reading the data again maps them anew."""

@@ -1,14 +1,17 @@
 """Packed weights: loads every tensor of a checkpoint into the native library."""
 
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from lanewise.loading.architectures import HF, TENSOR_NAMES
 from lanewise.loading.checkpoint import (
     Checkpoint,
     ModelConfig,
     ModelFileError,
+    Packing,
     Role,
     Tensor,
     TensorType,
@@ -17,6 +20,8 @@ from lanewise.runtime.library import Native, NativeError, native
 
 if TYPE_CHECKING:
     from lanewise.runtime.session import Session
+
+logger = logging.getLogger(__name__)
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
@@ -34,6 +39,8 @@ MATRICES = frozenset(
         Role.FFN_DOWN,
     }
 )
+# How packed weights come into memory, and what ``auto`` means (service/lanewise/DECISIONS.md).
+LOAD_WAYS = {"auto": "LW_LOAD_MAP", "map": "LW_LOAD_MAP", "copy": "LW_LOAD_COPY"}
 KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
 
 
@@ -59,6 +66,7 @@ class Model:
 
     def __init__(self, checkpoint: Checkpoint, *, isa: str | None, threads: int) -> None:
         self._native = native()
+        self._mapped: list[Any] = []  # views of the file that the native model reads
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.config = checkpoint.config
         self.name = checkpoint.name
@@ -73,22 +81,29 @@ class Model:
         weights: str | None = None,
         isa: str | None = None,
         threads: int = 1,
+        load: str = "auto",
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Pack all tensors of ``checkpoint``, giving the pages of each back as soon as it is done.
+        """Load all tensors of ``checkpoint``: packed ones by the way ``load``, others by packing.
 
-        ``weights`` names the type to hold matrices in (see :func:`target_types`), ``isa`` the level
-        to use instead of the best one; ``progress`` is told (bytes done, bytes in all).
+        The pages of a tensor are given back as soon as they are not needed. ``weights`` names the
+        type to hold matrices in (see :func:`target_types`), ``isa`` the level to use instead of the
+        best one, ``load`` is auto, map or copy; ``progress`` is told (bytes done, bytes in all).
         """
         targets = target_types(checkpoint, weights)
+        _check_packing(checkpoint, load)
         model = cls(checkpoint, isa=isa, threads=threads)
         try:
+            model._say_what_is_repacked(checkpoint)
             total = sum(tensor.data.nbytes for tensor in checkpoint.tensors)
             done = 0
             for tensor, target in zip(checkpoint.tensors, targets, strict=True):
-                model._load_tensor(checkpoint, tensor, target)
+                if tensor.packing is None:
+                    model._load_tensor(checkpoint, tensor, target)
+                    tensor.release()
+                elif not model._load_packed(checkpoint, tensor, tensor.packing, load):
+                    tensor.release()
                 done += tensor.data.nbytes
-                tensor.release()
                 if progress:
                     progress(done, total)
             model._native.check(model._native.lib.lw_model_finish(model._handle))
@@ -125,6 +140,77 @@ class Model:
                 message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
                 raise NativeError(message, error.status) from None
 
+    def _load_packed(
+        self, checkpoint: Checkpoint, tensor: Tensor, packing: Packing, load: str
+    ) -> bool:
+        """Load a packed tensor; the result is whether the model reads it where it lies."""
+        ffi, lib = self._native.ffi, self._native.lib
+        data = ffi.from_buffer("char[]", tensor.data)
+        struct = ffi.new(
+            "lw_packed_tensor*",
+            {
+                "data": data,
+                "n_bytes": tensor.data.nbytes,
+                "checksum": packing.checksum,
+                "type": int(tensor.type),
+                "rows": tensor.rows,
+                "cols": tensor.cols,
+                "layout": packing.layout.encode()[:15],
+            },
+        )
+        way = getattr(lib, LOAD_WAYS[load])
+        try:
+            self._native.check(
+                lib.lw_model_load_packed(self._handle, int(tensor.role), tensor.layer, struct, way)
+            )
+        except NativeError as error:
+            ffi.release(data)
+            message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
+            if error.status == lib.LW_ERR_FORMAT:
+                raise ModelFileError(message) from None
+            raise NativeError(message, error.status) from None
+        if way == lib.LW_LOAD_MAP and tensor.role in MATRICES and self._reads(tensor, packing):
+            self._mapped.append(data)
+            return True
+        ffi.release(data)
+        return False
+
+    def _reads(self, tensor: Tensor, packing: Packing) -> bool:
+        """Whether a packed matrix lies as this model's level reads it."""
+        layout = packing.layout.encode()
+        lib = self._native.lib
+        return bool(lib.lw_model_reads_layout(self._handle, int(tensor.type), layout))
+
+    def _say_what_is_repacked(self, checkpoint: Checkpoint) -> None:
+        packed = [(t, t.packing) for t in checkpoint.tensors if t.role in MATRICES and t.packing]
+        others = [packing for tensor, packing in packed if not self._reads(tensor, packing)]
+        if others:
+            logger.warning(
+                "%s: %d of %d matrices have layout %s and are repacked for %s; lanewise pack on"
+                " this machine makes a file that needs no repacking",
+                *(checkpoint.path, len(others), len(packed), others[0].layout),
+                self._describe().isa,
+            )
+
+    def packed(self, tensor: Tensor) -> Tensor:
+        """The packed form of one tensor, with its name in packed files; valid until close."""
+        ffi, lib = self._native.ffi, self._native.lib
+        out = ffi.new("lw_packed_tensor*")
+        self._native.check(lib.lw_model_packed(self.handle, int(tensor.role), tensor.layer, out))
+        return Tensor(
+            name=TENSOR_NAMES[tensor.role][HF].format(tensor.layer),
+            role=tensor.role,
+            layer=tensor.layer,
+            type=TensorType(out.type),
+            rows=out.rows,
+            cols=out.cols,
+            data=memoryview(ffi.buffer(out.data, out.n_bytes)),
+            rope_heads=0,
+            packing=Packing(
+                self._native.text(out.layout), out.checksum, int(self._native.lib.LW_NUMERICS)
+            ),
+        )
+
     def _describe(self) -> ModelInfo:
         info = self._native.ffi.new("lw_model_info*")
         self._native.check(self._native.lib.lw_model_describe(self._handle, info))
@@ -158,6 +244,8 @@ class Model:
             session.close()
         handle, self._handle = self._handle, self._native.ffi.NULL
         self._native.lib.lw_model_close(handle)
+        while self._mapped:
+            self._native.ffi.release(self._mapped.pop())
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +266,23 @@ def resolve_kv_type(kv_type: str, weights: str) -> str:
     if kv_type != "auto":
         return kv_type
     return "f32" if weights == "f32" else "f16"
+
+
+def _check_packing(checkpoint: Checkpoint, load: str) -> None:
+    if load not in LOAD_WAYS:
+        raise ValueError(f"load {load!r} is unknown; accepted: {', '.join(LOAD_WAYS)}")
+    packings = [tensor.packing for tensor in checkpoint.tensors if tensor.packing is not None]
+    if load == "map" and not packings:
+        raise ModelFileError(
+            f"{checkpoint.path}: load 'map' needs packed weights, which `lanewise pack` writes;"
+            " accepted here: auto or copy"
+        )
+    numerics = int(native().lib.LW_NUMERICS)
+    if any(packing.numerics != numerics for packing in packings):
+        raise ModelFileError(
+            f"{checkpoint.path}: packed for version {packings[0].numerics} of the numeric contract;"
+            f" this version computes by {numerics}: pack the model again"
+        )
 
 
 def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
@@ -202,6 +307,11 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
                 f"{checkpoint.path}: tensor {tensor.name} is {tensor.type.name.lower()} already "
                 f"and cannot become {weights!r}; accepted: weights {own_name!r}, or a file with "
                 "f32, f16 or bf16 matrices"
+            )
+        if tensor.packing is not None:
+            raise ModelFileError(
+                f"{checkpoint.path}: packed weights stay {own_name}; to hold them as {weights!r},"
+                f" pack the original model with --weights {weights}"
             )
         if tensor.role in MATRICES and tensor.cols % QUANTIZED_GROUP == 0:
             target = QUANTIZED_ON_LOAD[weights]
