@@ -92,6 +92,9 @@ typedef struct lw_tensor {
 
 // A tensor of a packed file (quantizer/FORMAT.md, "Packed files"): a matrix as panels, a vector as F32.
 typedef struct lw_packed_tensor {
+    lw_role role;
+    uint32_t layer;
+    const char* name;   // for messages; NULL = what the role is called
     const void* data;   // 64-byte aligned for matrices
     uint64_t n_bytes;   // must be what type, rows and cols give
     uint64_t checksum;  // sum over the 64-bit words w[i] of w[i] * (2 i + 1), modulo 2^64
@@ -210,11 +213,10 @@ uint64_t lw_row_bytes(lw_type type, uint32_t cols);
 lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out);
 // Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source.
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
-// Takes one packed tensor and checks its checksum. A layout that this level does not read is repacked into memory of the
-// model's own, whatever `how` says.
-lw_status lw_model_load_packed(lw_model* model, lw_role role, uint32_t layer, const lw_packed_tensor* tensor,
-                               lw_load how);
-// The packed form of one loaded tensor; `out->data` belongs to the model. LW_ERR_ARGUMENT when it is not loaded.
+// Takes packed tensors and checks their checksums. Those in a layout that this level does not read are repacked into
+// memory of the model's own, whatever `how` says.
+lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how);
+// The packed form of one loaded tensor; its data belongs to the model. LW_ERR_ARGUMENT when it is not loaded.
 lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, lw_packed_tensor* out);
 // Whether matrices of `type` in `layout` are what `model` reads, without being repacked: 1 or 0.
 uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* layout);

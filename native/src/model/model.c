@@ -117,17 +117,23 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     return lw_pack_matrix(model, name, tensor, target, slot.matrix);
 }
 
-lw_status lw_model_load_packed(lw_model* model, lw_role role, uint32_t layer, const lw_packed_tensor* tensor,
-                               lw_load how) {
-    if (model == NULL || tensor == NULL || tensor->data == NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load_packed: model and tensor must not be NULL");
-    if (how != LW_LOAD_MAP && how != LW_LOAD_COPY)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load_packed: no way of loading has the number %d", (int)how);
+static lw_status load_packed(lw_model* model, const lw_packed_tensor* tensor, lw_load how) {
     lw_slot slot = {0};
     char name[64];
-    LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
-    if (slot.vector != NULL) return lw_take_packed_vector(name, tensor, slot.vector);
-    return lw_take_packed_matrix(model, name, tensor, how, slot.matrix);
+    LW_RETURN_IF_FAILED(open_slot(model, tensor->role, tensor->layer, tensor->rows, tensor->cols, &slot, name));
+    const char* shown = tensor->name != NULL ? tensor->name : name;
+    if (tensor->data == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: its data must not be NULL", shown);
+    if (slot.vector != NULL) return lw_take_packed_vector(shown, tensor, slot.vector);
+    return lw_take_packed_matrix(model, shown, tensor, how, slot.matrix);
+}
+
+lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how) {
+    if (model == NULL || (tensors == NULL && n_tensors > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load_packed: model and tensors must not be NULL");
+    if (how != LW_LOAD_MAP && how != LW_LOAD_COPY)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load_packed: no way of loading has the number %d", (int)how);
+    for (uint32_t i = 0; i < n_tensors; ++i) LW_RETURN_IF_FAILED(load_packed(model, &tensors[i], how));
+    return LW_OK;
 }
 
 static bool is_loaded(const lw_slot* slot) {
@@ -142,6 +148,8 @@ lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, l
     LW_RETURN_IF_FAILED(find_slot((lw_model*)model, role, layer, &slot, name));
     if (!slot.wanted || !is_loaded(&slot)) return lw_fail(LW_ERR_ARGUMENT, "%s: not loaded", name);
     lw_describe_packed(&slot, out);
+    out->role = role;
+    out->layer = layer;
     return LW_OK;
 }
 

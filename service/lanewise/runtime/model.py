@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +41,7 @@ MATRICES = frozenset(
 )
 # How packed weights come into memory, and what ``auto`` means (service/lanewise/DECISIONS.md).
 LOAD_WAYS = {"auto": "LW_LOAD_MAP", "map": "LW_LOAD_MAP", "copy": "LW_LOAD_COPY"}
+PART_BYTES = 256 << 20
 KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
 
 
@@ -97,13 +98,13 @@ class Model:
             model._say_what_is_repacked(checkpoint)
             total = sum(tensor.data.nbytes for tensor in checkpoint.tensors)
             done = 0
-            for tensor, target in zip(checkpoint.tensors, targets, strict=True):
-                if tensor.packing is None:
-                    model._load_tensor(checkpoint, tensor, target)
-                    tensor.release()
-                elif not model._load_packed(checkpoint, tensor, tensor.packing, load):
-                    tensor.release()
-                done += tensor.data.nbytes
+            for part, part_targets in _parts(checkpoint.tensors, targets):
+                if part[0].packing is not None:
+                    model._load_packed(checkpoint, part, load)
+                else:
+                    model._load_tensor(checkpoint, part[0], part_targets[0])
+                    part[0].release()
+                done += sum(tensor.data.nbytes for tensor in part)
                 if progress:
                     progress(done, total)
             model._native.check(model._native.lib.lw_model_finish(model._handle))
@@ -140,51 +141,48 @@ class Model:
                 message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
                 raise NativeError(message, error.status) from None
 
-    def _load_packed(
-        self, checkpoint: Checkpoint, tensor: Tensor, packing: Packing, load: str
-    ) -> bool:
-        """Load a packed tensor; the result is whether the model reads it where it lies."""
+    def _load_packed(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], load: str) -> None:
+        """Load packed tensors; views of those that the model reads where they lie are kept."""
         ffi, lib = self._native.ffi, self._native.lib
-        data = ffi.from_buffer("char[]", tensor.data)
-        struct = ffi.new(
-            "lw_packed_tensor*",
-            {
-                "data": data,
-                "n_bytes": tensor.data.nbytes,
-                "checksum": packing.checksum,
-                "type": int(tensor.type),
-                "rows": tensor.rows,
-                "cols": tensor.cols,
-                "layout": packing.layout.encode()[:15],
-            },
-        )
+        structs = ffi.new("lw_packed_tensor[]", len(tensors))
+        views, names = [], []
+        for struct, tensor in zip(structs, tensors, strict=True):
+            assert tensor.packing is not None
+            views.append(ffi.from_buffer("char[]", tensor.data))
+            names.append(ffi.new("char[]", tensor.name.encode()))
+            struct.role, struct.layer, struct.type = tensor.role, tensor.layer, tensor.type
+            struct.rows, struct.cols = tensor.rows, tensor.cols
+            struct.data, struct.n_bytes, struct.name = views[-1], tensor.data.nbytes, names[-1]
+            struct.checksum = tensor.packing.checksum
+            struct.layout = tensor.packing.layout.encode()[:15]
         way = getattr(lib, LOAD_WAYS[load])
         try:
-            self._native.check(
-                lib.lw_model_load_packed(self._handle, int(tensor.role), tensor.layer, struct, way)
-            )
+            self._native.check(lib.lw_model_load_packed(self._handle, structs, len(tensors), way))
         except NativeError as error:
-            ffi.release(data)
-            message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
+            for view in views:
+                ffi.release(view)
+            message = f"{checkpoint.path}: tensor {error}"
             if error.status == lib.LW_ERR_FORMAT:
                 raise ModelFileError(message) from None
             raise NativeError(message, error.status) from None
-        if way == lib.LW_LOAD_MAP and tensor.role in MATRICES and self._reads(tensor, packing):
-            self._mapped.append(data)
-            return True
-        ffi.release(data)
-        return False
+        for tensor, view in zip(tensors, views, strict=True):
+            if way == lib.LW_LOAD_MAP and tensor.role in MATRICES and self._reads(tensor):
+                self._mapped.append(view)
+            else:
+                ffi.release(view)
+                tensor.release()
 
-    def _reads(self, tensor: Tensor, packing: Packing) -> bool:
+    def _reads(self, tensor: Tensor) -> bool:
         """Whether a packed matrix lies as this model's level reads it."""
-        layout = packing.layout.encode()
+        assert tensor.packing is not None
+        layout = tensor.packing.layout.encode()
         lib = self._native.lib
         return bool(lib.lw_model_reads_layout(self._handle, int(tensor.type), layout))
 
     def _say_what_is_repacked(self, checkpoint: Checkpoint) -> None:
-        packed = [(t, t.packing) for t in checkpoint.tensors if t.role in MATRICES and t.packing]
-        others = [packing for tensor, packing in packed if not self._reads(tensor, packing)]
-        if others:
+        packed = [t for t in checkpoint.tensors if t.role in MATRICES and t.packing is not None]
+        others = [tensor.packing for tensor in packed if not self._reads(tensor)]
+        if others and others[0] is not None:
             logger.warning(
                 "%s: %d of %d matrices have layout %s and are repacked for %s; lanewise pack on"
                 " this machine makes a file that needs no repacking",
@@ -266,6 +264,28 @@ def resolve_kv_type(kv_type: str, weights: str) -> str:
     if kv_type != "auto":
         return kv_type
     return "f32" if weights == "f32" else "f16"
+
+
+def _parts(
+    tensors: Sequence[Tensor], targets: Sequence[TensorType]
+) -> Iterator[tuple[Sequence[Tensor], Sequence[TensorType]]]:
+    """What is loaded by one native call: one tensor, or packed ones up to PART_BYTES.
+
+    While the call runs, other threads have the interpreter; between calls they compete for it.
+    """
+    start = 0
+    while start < len(tensors):
+        end, size = start + 1, tensors[start].data.nbytes
+        while (
+            end < len(tensors)
+            and tensors[start].packing is not None
+            and tensors[end].packing is not None
+            and size + tensors[end].data.nbytes <= PART_BYTES
+        ):
+            size += tensors[end].data.nbytes
+            end += 1
+        yield tensors[start:end], targets[start:end]
+        start = end
 
 
 def _check_packing(checkpoint: Checkpoint, load: str) -> None:
