@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -11,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -19,12 +21,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from lanewise import host
-from lanewise.api.app import create_app
 from lanewise.api.logs import set_up_logging
 from lanewise.api.state import Phase, ServerState
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.checkpoint import TokenizerFiles, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels
 from lanewise.runtime.model import resolve_kv_type
@@ -46,37 +47,51 @@ LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the result is the exit status."""
+    gc.disable()  # what is made from here on stays; _serve switches it on again
     set_up_logging(settings.log_level, settings.log_format)
     _check(settings)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
     with _bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
-        with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-            tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
-            template = _chat_template(settings.chat_template, tokenizer)
-            with _progress(checkpoint.name) as progress:
-                model = Model.load(
-                    checkpoint,
-                    weights=settings.weights,
-                    isa=settings.isa,
-                    threads=threads,
-                    load=settings.load,
-                    progress=progress,
-                )
-            with model:
-                engine = _make_engine(settings, model, tokenizer, threads, limit)
-                state = ServerState(
-                    engine=engine,
-                    tokenizer=tokenizer,
-                    model_name=engine.metrics.facts.model_name,
-                    version=_version(),
-                    fingerprint=_fingerprint(model),
-                    chat_template=template,
-                    max_body_bytes=settings.max_body_bytes,
-                    api_keys=settings.api_key,
-                )
-                return _serve(settings, state, listener)
+        model, tokenizer, template = _open(settings, threads)
+        with model:
+            engine = _make_engine(settings, model, tokenizer, threads, limit)
+            state = ServerState(
+                engine=engine,
+                tokenizer=tokenizer,
+                model_name=engine.metrics.facts.model_name,
+                version=_version(),
+                fingerprint=_fingerprint(model),
+                chat_template=template,
+                max_body_bytes=settings.max_body_bytes,
+                api_keys=settings.api_key,
+            )
+            return _serve(settings, state, listener)
+
+
+def _open(settings: Settings, threads: int) -> tuple[Model, Tokenizer, ChatTemplate | None]:
+    """The model and its tokenizer; of the file only mapped weights stay in memory."""
+    with (
+        open_checkpoint(resolve_model(settings.model)) as checkpoint,
+        ThreadPoolExecutor(1) as pool,
+        _progress(checkpoint.name) as progress,
+    ):
+        # Loading is native code, which leaves the interpreter to what is slow in Python.
+        front = pool.submit(_front, settings, checkpoint.tokenizer)
+        model = Model.load(
+            checkpoint,
+            weights=settings.weights,
+            isa=settings.isa,
+            threads=threads,
+            load=settings.load,
+            progress=_stop_early(progress, front),
+        )
+        try:
+            return model, *front.result()
+        except BaseException:
+            model.close()
+            raise
 
 
 def _check(settings: Settings) -> None:
@@ -103,6 +118,27 @@ def _bind(name: str, port: int) -> socket.socket:
         message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
         raise OSError(error.errno, message) from None
     return listener
+
+
+def _front(settings: Settings, files: TokenizerFiles) -> tuple[Tokenizer, ChatTemplate | None]:
+    """What is made beside the model: the tokenizer, and the modules that speak HTTP."""
+    tokenizer = Tokenizer.from_files(files)
+    template = _chat_template(settings.chat_template, tokenizer)
+    importlib.import_module("lanewise.api.app")
+    return tokenizer, template
+
+
+def _stop_early(
+    progress: Callable[[int, int], None], front: Future[tuple[Tokenizer, ChatTemplate | None]]
+) -> Callable[[int, int], None]:
+    """Progress that raises the error of ``front``: nobody waits for a model without tokenizer."""
+
+    def show(done: int, total: int) -> None:
+        if front.done():
+            front.result()
+        progress(done, total)
+
+    return show
 
 
 def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -239,6 +275,9 @@ def _fingerprint(model: Model) -> str:
 
 
 def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:
+    # Half of a small model's start-up; imported beside the loading of the model.
+    from lanewise.api.app import create_app
+
     config = uvicorn.Config(
         create_app(state, cors_origins=settings.cors_origins),
         loop="uvloop",
@@ -257,8 +296,8 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
         *(state.engine.metrics.facts.threads, settings.host, address[1]),
     )
     # What was made so far lives until the end; the collector need not look at it again.
-    gc.collect()
     gc.freeze()
+    gc.enable()
     state.engine.start()
     try:
         DrainingServer(config, state, settings.drain_timeout_s).run(sockets=[listener])

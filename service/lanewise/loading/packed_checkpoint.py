@@ -58,6 +58,11 @@ def open_packed(path: Path, config: Fields) -> Checkpoint:
     tokenizer = read_tokenizer_files(path, model_config.vocab_size)
     file = SafetensorsFile(path / WEIGHTS)
     try:
+        if model_config.n_layers > len(file.tensors):
+            raise ModelFileError(
+                f"{packed.source}: n_layers is {model_config.n_layers}; at most the number of"
+                f" tensors, {len(file.tensors)}, is needed"
+            )
         numerics = read_numerics(file)
         sources = {
             name: source_tensor(file, tensor, numerics) for name, tensor in file.tensors.items()

@@ -40,7 +40,7 @@ class Tokenizer:
         self._plain = _plain_copy(self._tokenizer)
         self._continuing = _continuing_copy(self._plain)
 
-        ids = set(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        ids = backend.ids
         self.vocab_size = max(ids, default=-1) + 1
         if not 0 < self.vocab_size <= model_vocab_size:
             raise ModelFileError(
