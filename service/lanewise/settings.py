@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 ENV_PREFIX = "LANEWISE_"
 MIB = 1 << 20
 
@@ -399,6 +397,8 @@ def _parse(kind: Kind, source: str, raw: _Raw) -> object:
 
 def _read_config(path: Path) -> dict[str, _Raw]:
     """The keys of a YAML file as text; a key with no value counts as not set."""
+    import yaml  # takes a while, and most commands read no file
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -5,11 +5,12 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.checkpoint import Role, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.library import LibraryMissingError, native
@@ -155,6 +156,32 @@ def test_packed_floats_are_not_quantized_again(capsys, tmp_path, text):
     assert cli.main(["pack", str(source), "-o", str(folder)]) == 0
     arguments = ("perplexity", str(folder), "--file", str(text), "--weights", "q8_0")
     assert "pack the original model with --weights q8_0" in error_of(capsys, *arguments)
+
+
+def test_packed_bytes_are_what_the_format_says(packed):
+    """quantizer/FORMAT.md, sections 3 and 4, read with numpy."""
+    data = (packed / "model.safetensors").read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    metadata = header.pop("__metadata__")
+    chunk, biased = int(metadata["layout"][1]), metadata["layout"].endswith("b")
+    for name, entry in header.items():
+        begin, end = (start + offset for offset in entry["data_offsets"])
+        words = np.frombuffer(data[begin:end].ljust(-(-(end - begin) // 8) * 8, b"\0"), "<u8")
+        weights = 2 * np.arange(len(words), dtype=np.uint64) + np.uint64(1)
+        checksum = int((words * weights).sum(dtype=np.uint64))
+        assert metadata[name].split(" ")[3] == f"{checksum:016x}"
+
+    with open_checkpoint(resolve_model(None)) as source:
+        embedding = next(t for t in source.tensors if t.role == Role.TOKEN_EMBEDDING)
+        rows = np.frombuffer(embedding.data, np.uint8).reshape(embedding.rows, -1, 34).copy()
+    begin, end = (start + o for o in header["model.embed_tokens.weight"]["data_offsets"])
+    groups = np.frombuffer(data[begin:end], np.uint8).reshape(-1, rows.shape[1], 1088)
+    codes = groups[..., :1024].reshape(*groups.shape[:2], 32 // chunk, 32, chunk)
+    codes = codes.transpose(0, 3, 1, 2, 4).reshape(-1, rows.shape[1], 32)
+    scales = groups[..., 1024:].reshape(*groups.shape[:2], 32, 2).transpose(0, 2, 1, 3)
+    found = np.concatenate([scales.reshape(-1, rows.shape[1], 2), codes ^ (128 * biased)], axis=-1)
+    assert np.array_equal(found[: len(rows)], rows)
 
 
 def test_packed_model_can_be_packed_for_another_level(capsys, tmp_path, text, packed):

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,6 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from lanewise import host
 from lanewise.api.logs import set_up_logging
@@ -47,7 +46,6 @@ LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the result is the exit status."""
-    gc.disable()  # what is made from here on stays; _serve switches it on again
     set_up_logging(settings.log_level, settings.log_format)
     _check(settings)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
@@ -72,26 +70,31 @@ def run(settings: Settings) -> int:
 
 def _open(settings: Settings, threads: int) -> tuple[Model, Tokenizer, ChatTemplate | None]:
     """The model and its tokenizer; of the file only mapped weights stay in memory."""
-    with (
-        open_checkpoint(resolve_model(settings.model)) as checkpoint,
-        ThreadPoolExecutor(1) as pool,
-        _progress(checkpoint.name) as progress,
-    ):
-        # Loading is native code, which leaves the interpreter to what is slow in Python.
-        front = pool.submit(_front, settings, checkpoint.tokenizer)
-        model = Model.load(
-            checkpoint,
-            weights=settings.weights,
-            isa=settings.isa,
-            threads=threads,
-            load=settings.load,
-            progress=_stop_early(progress, front),
-        )
-        try:
-            return model, *front.result()
-        except BaseException:
-            model.close()
-            raise
+    gc.disable()  # what is made here stays: looking for garbage among it takes a tenth of the time
+    try:
+        with (
+            open_checkpoint(resolve_model(settings.model)) as checkpoint,
+            ThreadPoolExecutor(1) as pool,
+            _progress(checkpoint.name) as progress,
+        ):
+            # Loading is native code, which leaves the interpreter to what is slow in Python.
+            front = pool.submit(_front, settings, checkpoint.tokenizer)
+            model = Model.load(
+                checkpoint,
+                weights=settings.weights,
+                isa=settings.isa,
+                threads=threads,
+                load=settings.load,
+                progress=_stop_early(progress, front),
+            )
+            try:
+                return model, *front.result()
+            except BaseException:
+                model.close()
+                raise
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _check(settings: Settings) -> None:
@@ -154,10 +157,14 @@ def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | Non
 @contextlib.contextmanager
 def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
     """Says how far loading is: a bar on a terminal, a line now and then elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield _progress_lines(name)
         return
+    # Imported here because it takes longer than the rest of what a service does before loading.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
     columns = (
         TextColumn("loading {task.description}"),
         BarColumn(),
@@ -297,7 +304,6 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
     )
     # What was made so far lives until the end; the collector need not look at it again.
     gc.freeze()
-    gc.enable()
     state.engine.start()
     try:
         DrainingServer(config, state, settings.drain_timeout_s).run(sockets=[listener])
