@@ -160,7 +160,7 @@ class ModelSettings(WeightSettings):
         default="auto",
         metadata=knob(
             choice("auto", "map", "copy"),
-            "packed weights: use the file's pages, or copy them to huge pages; auto = LOAD_AUTO",
+            "packed weights: map the file or copy it; auto = copy what would be on small pages",
         ),
     )
     kv_type: str = field(

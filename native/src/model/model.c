@@ -114,7 +114,7 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     char name[64];
     LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
-    return lw_pack_matrix(model, name, tensor, target, slot.matrix);
+    return lw_pack_matrix(model, &model->arena, name, tensor, target, slot.matrix);
 }
 
 static lw_status load_packed(lw_model* model, const lw_packed_tensor* tensor, lw_load how) {
@@ -214,13 +214,11 @@ void lw_model_close(lw_model* model) {
         const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
-            if (slot.matrix != NULL)
-                lw_packed_free(slot.matrix);
-            else
-                free(*slot.vector);
+            if (slot.vector != NULL) free(*slot.vector);
         }
     }
     lw_pool_close(model->pool);
+    lw_arena_free(&model->arena);
     free(model->layers);
     free(model->rope_frequencies);
     free(model);

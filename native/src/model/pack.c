@@ -187,26 +187,25 @@ lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t c
                        .panel_bytes = lw_panel_bytes(type, cols)};
 }
 
-lw_status lw_pack_matrix(lw_model* model, const char* name, const lw_tensor* tensor, lw_type target, lw_packed* out) {
+lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
+                         lw_type target, lw_packed* out) {
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, target));
     if (tensor->rope_heads != 0 && tensor->rows % (2 * tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u rows do not make %u heads of even size", name, tensor->rows,
                        tensor->rope_heads);
     lw_packed packed = {.matrix = lw_matrix_of(target, lw_level_layouts[model->level], tensor->rows, tensor->cols)};
     const size_t bytes = packed.matrix.panels * packed.matrix.panel_bytes;
-    if (!lw_block_map(bytes, &packed.block))
-        return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
-    packed.matrix.data = packed.block.data;
-    pack_job job = {.tensor = tensor, .out = &packed.matrix, .data = packed.block.data, .pool = model->pool};
+    uint8_t* data = lw_arena_take(arena, bytes);
+    if (data == NULL) return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
+    packed.matrix.data = data;
+    pack_job job = {.tensor = tensor, .out = &packed.matrix, .data = data, .pool = model->pool};
     lw_pool_run(model->pool, pack_worker, &job);
     const unsigned bad = atomic_load(&job.bad_row);
     if (bad != 0) {
-        lw_packed_free(&packed);
         if (bad == UINT32_MAX) return lw_fail(LW_ERR_MEMORY, "%s: no memory to pack a row", name);
         return lw_fail(LW_ERR_NONFINITE, "%s: row %u holds NaN, infinity or values too large for %s", name, bad - 1,
                        type_name(target));
     }
-    lw_packed_free(out);
     *out = packed;
     return LW_OK;
 }
@@ -231,11 +230,6 @@ lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out)
     free(*out);
     *out = values;
     return LW_OK;
-}
-
-void lw_packed_free(lw_packed* packed) {
-    lw_block_unmap(&packed->block);
-    *packed = (lw_packed){0};
 }
 
 void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {

@@ -100,21 +100,17 @@ lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_pack
     job.repack = !lw_layouts_agree(tensor->type, layout, packed.matrix.layout);
     packed.matrix.data = tensor->data;
     if (job.repack || how == LW_LOAD_COPY) {
-        if (!lw_block_map(tensor->n_bytes, &packed.block))
+        job.data = lw_arena_take(&model->arena, tensor->n_bytes);
+        if (job.data == NULL)
             return lw_fail(LW_ERR_MEMORY, "%s: no memory for %llu bytes of packed weights", name,
                            (unsigned long long)tensor->n_bytes);
-        packed.matrix.data = job.data = packed.block.data;
+        packed.matrix.data = job.data;
     }
     lw_pool_run(model->pool, take_worker, &job);
     lw_status status = check_sum(name, atomic_load(&job.sum), tensor->checksum);
     if (atomic_load(&job.no_memory)) status = lw_fail(LW_ERR_MEMORY, "%s: no memory to repack a panel", name);
-    if (status != LW_OK) {
-        lw_packed_free(&packed);
-        return status;
-    }
-    lw_packed_free(out);
-    *out = packed;
-    return LW_OK;
+    if (status == LW_OK) *out = packed;
+    return status;
 }
 
 lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out) {

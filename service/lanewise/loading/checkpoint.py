@@ -181,6 +181,7 @@ class Checkpoint:
         tensors: list[Tensor],
         tokenizer: TokenizerFiles,
         close: Callable[[], None],
+        is_on_huge_pages: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path = path
         self.name = name
@@ -188,6 +189,7 @@ class Checkpoint:
         self.tensors = tensors
         self.tokenizer = tokenizer
         self.weights_name = most_common_type(tensors)
+        self.is_on_huge_pages = is_on_huge_pages  # of packed weights: how well they are mapped
         self._close = close
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from lanewise.loading.checkpoint import (
     TensorType,
 )
 from lanewise.loading.json_files import Fields
+from lanewise.loading.mapped_file import HUGE_PAGE
 from lanewise.loading.rope import checked_factors
 from lanewise.loading.safetensors import SafetensorsFile, SafetensorsTensor
 from lanewise.loading.tokenizer_files import (
@@ -71,7 +72,8 @@ def open_packed(path: Path, config: Fields) -> Checkpoint:
     except BaseException:
         file.close()
         raise
-    return Checkpoint(path, model_name(path), model_config, tensors, tokenizer, file.close)
+    name, is_on_huge_pages = model_name(path), file.file.is_on_huge_pages
+    return Checkpoint(path, name, model_config, tensors, tokenizer, file.close, is_on_huge_pages)
 
 
 def read_numerics(file: SafetensorsFile) -> int:
@@ -238,8 +240,18 @@ def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in ordered:
-            file.write(tensor.data)
-    return 8 + len(text) + offset
+    start = memoryview(len(text).to_bytes(8, "little") + text)
+    write_blocks(path, [start, *(tensor.data for tensor in ordered)])
+    return len(start) + offset
+
+
+def write_blocks(path: Path, parts: Iterable[memoryview]) -> None:
+    """Write a file in whole blocks of 2 MiB, which the page cache can then keep in huge pages."""
+    at = 0
+    with path.open("wb", buffering=HUGE_PAGE) as file:
+        for part in parts:
+            while part.nbytes:
+                piece = part[: HUGE_PAGE - at % HUGE_PAGE]
+                file.write(piece)
+                at += piece.nbytes
+                part = part[piece.nbytes :]

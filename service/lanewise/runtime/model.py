@@ -39,8 +39,7 @@ MATRICES = frozenset(
         Role.FFN_DOWN,
     }
 )
-# How packed weights come into memory, and what ``auto`` means (service/lanewise/DECISIONS.md).
-LOAD_WAYS = {"auto": "LW_LOAD_MAP", "map": "LW_LOAD_MAP", "copy": "LW_LOAD_COPY"}
+LOAD_WAYS = ("auto", "map", "copy")  # how packed weights come into memory
 PART_BYTES = 256 << 20
 KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
 
@@ -92,7 +91,7 @@ class Model:
         best one, ``load`` is auto, map or copy; ``progress`` is told (bytes done, bytes in all).
         """
         targets = target_types(checkpoint, weights)
-        _check_packing(checkpoint, load)
+        way = _load_way(checkpoint, load)
         model = cls(checkpoint, isa=isa, threads=threads)
         try:
             model._say_what_is_repacked(checkpoint)
@@ -100,7 +99,7 @@ class Model:
             done = 0
             for part, part_targets in _parts(checkpoint.tensors, targets):
                 if part[0].packing is not None:
-                    model._load_packed(checkpoint, part, load)
+                    model._load_packed(checkpoint, part, way)
                 else:
                     model._load_tensor(checkpoint, part[0], part_targets[0])
                     part[0].release()
@@ -141,7 +140,7 @@ class Model:
                 message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
                 raise NativeError(message, error.status) from None
 
-    def _load_packed(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], load: str) -> None:
+    def _load_packed(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], way: int) -> None:
         """Load packed tensors; views of those that the model reads where they lie are kept."""
         ffi, lib = self._native.ffi, self._native.lib
         structs = ffi.new("lw_packed_tensor[]", len(tensors))
@@ -155,7 +154,6 @@ class Model:
             struct.data, struct.n_bytes, struct.name = views[-1], tensor.data.nbytes, names[-1]
             struct.checksum = tensor.packing.checksum
             struct.layout = tensor.packing.layout.encode()[:15]
-        way = getattr(lib, LOAD_WAYS[load])
         try:
             self._native.check(lib.lw_model_load_packed(self._handle, structs, len(tensors), way))
         except NativeError as error:
@@ -288,7 +286,8 @@ def _parts(
         start = end
 
 
-def _check_packing(checkpoint: Checkpoint, load: str) -> None:
+def _load_way(checkpoint: Checkpoint, load: str) -> int:
+    """The ``lw_load`` of packed weights; ``auto`` copies what would be read on small pages."""
     if load not in LOAD_WAYS:
         raise ValueError(f"load {load!r} is unknown; accepted: {', '.join(LOAD_WAYS)}")
     packings = [tensor.packing for tensor in checkpoint.tensors if tensor.packing is not None]
@@ -297,12 +296,16 @@ def _check_packing(checkpoint: Checkpoint, load: str) -> None:
             f"{checkpoint.path}: load 'map' needs packed weights, which `lanewise pack` writes;"
             " accepted here: auto or copy"
         )
-    numerics = int(native().lib.LW_NUMERICS)
+    lib = native().lib
+    numerics = int(lib.LW_NUMERICS)
     if any(packing.numerics != numerics for packing in packings):
         raise ModelFileError(
             f"{checkpoint.path}: packed for version {packings[0].numerics} of the numeric contract;"
             f" this version computes by {numerics}: pack the model again"
         )
+    if load == "map" or (load == "auto" and packings and checkpoint.is_on_huge_pages()):
+        return int(lib.LW_LOAD_MAP)
+    return int(lib.LW_LOAD_COPY)
 
 
 def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
