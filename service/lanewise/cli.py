@@ -45,7 +45,7 @@ class Command:
 
 
 COMMANDS = {
-    "serve": Command(Settings, "lanewise.api.serve", "serve a model over the OpenAI API"),
+    "serve": Command(Settings, "lanewise.api.start", "serve a model over the OpenAI API"),
     "bench": Command(
         BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
     ),

@@ -137,16 +137,17 @@ class _Vocabulary:
             raise ModelFileError(
                 f"{self.path}: {PREFIX}model is missing: the file holds no tokenizer"
             )
-        self.tokens = [
-            text or f"[EMPTY_{index}]" for index, text in enumerate(self.array("tokens", str))
-        ]
+        self.tokens = self.array("tokens", str)
+        if "" in self.tokens:
+            self.tokens = [text or f"[EMPTY_{index}]" for index, text in enumerate(self.tokens)]
         self.types: Sequence[int] = self.array("token_type", int, required=False)
         if not self.types:
             self.types = [TokenType.NORMAL] * len(self.tokens)
         if len(self.types) != len(self.tokens):
             raise self.error("token_type", f"{len(self.types)} entries, {len(self.tokens)} tokens")
         # Most tokens are normal: those that are not, as (id, kind).
-        self.unusual = [(i, kind) for i, kind in enumerate(self.types) if kind != TokenType.NORMAL]
+        normal = TokenType.NORMAL.value
+        self.unusual = [(i, kind) for i, kind in enumerate(self.types) if kind != normal]
         self.ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(self.ids) != len(self.tokens):
             twice = next(text for index, text in enumerate(self.tokens) if self.ids[text] != index)
@@ -190,12 +191,13 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         )
     pre = PRE_TOKENIZERS[name]
     texts = vocabulary.array("merges", str)
-    merges = [tuple(text.split(" ")) for text in texts]
-    if set(map(len, merges)) - {2}:
-        index = next(index for index, merge in enumerate(merges) if len(merge) != 2)
+    if {text.count(" ") for text in texts} - {1}:
+        index = next(index for index, text in enumerate(texts) if text.count(" ") != 1)
         raise vocabulary.error(
             f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
         )
+    words = " ".join(texts).split(" ") if texts else []
+    merges = list(zip(words[::2], words[1::2], strict=True))
     tokenizer = build(
         f"{vocabulary.path}: {PREFIX}merges",
         lambda: Tokenizer(BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges)),

@@ -47,7 +47,8 @@ class Tokenizer:
                 f"{source}: the tokenizer has ids up to {self.vocab_size - 1}, the model only"
                 f" {model_vocab_size} rows for them: they do not belong together"
             )
-        self.unused_ids = tuple(i for i in range(model_vocab_size) if i not in ids)
+        is_full = len(ids) == model_vocab_size
+        self.unused_ids = () if is_full else tuple(sorted(set(range(model_vocab_size)) - set(ids)))
         self.bos_id = backend.bos_id
         self.eos_ids = backend.eos_ids
         self.adds_bos = backend.add_bos and backend.bos_id is not None
