@@ -12,6 +12,7 @@ import tiny_models
 from lanewise import cli
 from lanewise.loading.checkpoint import Role, open_checkpoint
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.mapped_file import MappedFile
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.library import LibraryMissingError, native
 from lanewise.text.tokenizer import Tokenizer
@@ -76,6 +77,37 @@ def test_packed_model_gives_the_same_logits(capsys, caplog, text, packed, load):
     assert not caplog.records
 
 
+def mapped_bytes(path: Path) -> int:
+    """Resident bytes of a file in this process."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    found, is_ours = 0, False
+    for line in lines:
+        if not line.split()[0].endswith(":"):
+            is_ours = line.endswith(str(path))
+        elif is_ours and line.startswith("Rss:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def load_and_close(path: Path, load: str) -> Model:
+    with open_checkpoint(path) as checkpoint:
+        return Model.load(checkpoint, load=load)
+
+
+@pytest.mark.parametrize(
+    ("load", "huge", "is_mapped"),
+    [("auto", True, True), ("auto", False, False), ("map", False, True), ("copy", True, False)],
+)
+def test_weights_are_in_memory_once(monkeypatch, packed, load, huge, is_mapped):
+    monkeypatch.setattr(MappedFile, "is_on_huge_pages", lambda self: huge)
+    path = packed / "model.safetensors"
+    with load_and_close(packed, load) as model:  # mapped weights stay, others do not
+        assert logits_of(model)
+        assert (mapped_bytes(path) > 0.9 * path.stat().st_size) == is_mapped
+        assert is_mapped or mapped_bytes(path) == 0
+    assert mapped_bytes(path) == 0
+
+
 @pytest.mark.parametrize("load", ["map", "copy"])
 def test_packed_for_another_level_is_repacked_with_one_log_line(capsys, caplog, text, packed, load):
     before = perplexity(capsys, text, resolve_model(None))
@@ -88,12 +120,14 @@ def test_packed_for_another_level_is_repacked_with_one_log_line(capsys, caplog, 
 
 
 def logits(checkpoint) -> bytes:
+    with Model.load(checkpoint, threads=2) as model:
+        return logits_of(model)
+
+
+def logits_of(model: Model) -> bytes:
     prompt = tiny_models.prompt(40)
     batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], list(range(len(prompt))))
-    with (
-        Model.load(checkpoint, threads=2) as model,
-        Session(model, threads=1, blocks=2, max_batch_tokens=40, max_batch_logits=40) as session,
-    ):
+    with Session(model, threads=1, blocks=2, max_batch_tokens=40, max_batch_logits=40) as session:
         return session.step(batch).tobytes()
 
 
