@@ -91,8 +91,8 @@ static lw_status check_packed(const char* name, const lw_packed_tensor* t, lw_la
 
 lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
                                 lw_packed* out) {
-    lw_layout layout;
-    lw_matrix from;
+    lw_layout layout = {0};
+    lw_matrix from = {0};
     LW_RETURN_IF_FAILED(check_packed(name, tensor, &layout, &from));
     lw_packed packed = {.matrix =
                             lw_matrix_of(tensor->type, lw_level_layouts[model->level], tensor->rows, tensor->cols)};
