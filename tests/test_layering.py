@@ -25,8 +25,11 @@ PYTHON = {
     "__main__": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
 }
-# The one module that puts the parts of the server together.
-PYTHON_EXTRA = {"api/serve.py": {"loading", "runtime", "host"}}
+# The two modules that put the parts of the server together.
+PYTHON_EXTRA = {
+    "api/start.py": {"loading", "runtime", "host"},
+    "api/serve.py": {"loading", "runtime", "host"},
+}
 # Libraries that only some parts may import; demo/training makes the bundled model and stands alone.
 OUTSIDE = {
     "cffi": {"runtime"},

@@ -90,6 +90,25 @@ typedef struct lw_tensor {
                           // and their biases as cols) and are put into half-split order while packing
 } lw_tensor;
 
+// A tensor of a packed file (quantizer/FORMAT.md, "Packed files"): a matrix as panels, a vector as F32.
+typedef struct lw_packed_tensor {
+    lw_role role;
+    uint32_t layer;
+    const char* name;   // for messages; NULL = what the role is called
+    const void* data;   // 64-byte aligned for matrices
+    uint64_t n_bytes;   // must be what type, rows and cols give
+    uint64_t checksum;  // sum over the 64-bit words w[i] of w[i] * (2 i + 1), modulo 2^64
+    lw_type type;
+    uint32_t rows;    // outputs
+    uint32_t cols;    // inputs
+    char layout[16];  // of a matrix, such as "c4b"
+} lw_packed_tensor;
+
+typedef enum lw_load {
+    LW_LOAD_MAP = 0,  // use the bytes where they are: they must stay there until lw_model_close
+    LW_LOAD_COPY = 1  // copy them to memory of the model's own, on huge pages where the system grants them
+} lw_load;
+
 typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish
 typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
 
@@ -194,6 +213,13 @@ uint64_t lw_row_bytes(lw_type type, uint32_t cols);
 lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out);
 // Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source.
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
+// Takes packed tensors and checks their checksums. Those in a layout that this level does not read are repacked into
+// memory of the model's own, whatever `how` says.
+lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how);
+// The packed form of one loaded tensor; its data belongs to the model. LW_ERR_ARGUMENT when it is not loaded.
+lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, lw_packed_tensor* out);
+// Whether matrices of `type` in `layout` are what `model` reads, without being repacked: 1 or 0.
+uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* layout);
 // Checks that nothing is missing and that every kernel in use agrees with scalar.
 lw_status lw_model_finish(lw_model* model);
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out);

@@ -1,9 +1,10 @@
 #include "memory.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { HUGE_PAGE = 2 << 20, ARENA_BLOCK = 64 << 20 };
 
 _Bool lw_block_map(size_t bytes, lw_block* out) {
     *out = (lw_block){0};
@@ -22,4 +23,30 @@ _Bool lw_block_map(size_t bytes, lw_block* out) {
 void lw_block_unmap(lw_block* block) {
     if (block->mapping) munmap(block->mapping, block->mapped);
     *block = (lw_block){0};
+}
+
+void* lw_arena_take(lw_arena* arena, size_t bytes) {
+    if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
+    bytes = lw_round_up(bytes, 64);
+    if (bytes > arena->left) {
+        lw_block* blocks = realloc(arena->blocks, (arena->n_blocks + 1) * sizeof *blocks);
+        if (blocks == NULL) return NULL;
+        arena->blocks = blocks;
+        lw_block* block = &blocks[arena->n_blocks];
+        const size_t size = bytes > ARENA_BLOCK ? lw_round_up(bytes, HUGE_PAGE) : ARENA_BLOCK;
+        if (!lw_block_map(size, block)) return NULL;
+        ++arena->n_blocks;
+        arena->next = block->data;
+        arena->left = size;
+    }
+    void* taken = arena->next;
+    arena->next += bytes;
+    arena->left -= bytes;
+    return taken;
+}
+
+void lw_arena_free(lw_arena* arena) {
+    for (size_t i = 0; i < arena->n_blocks; ++i) lw_block_unmap(&arena->blocks[i]);
+    free(arena->blocks);
+    *arena = (lw_arena){0};
 }

@@ -14,6 +14,19 @@ typedef struct lw_block {
 _Bool lw_block_map(size_t bytes, lw_block* out);
 void lw_block_unmap(lw_block* block);
 
+// Blocks that many tensors are cut from, so that small ones and the ends of large ones lie on huge pages too. Begins as
+// zeros; nothing is given back before lw_arena_free.
+typedef struct lw_arena {
+    lw_block* blocks;
+    size_t n_blocks;
+    char* next;
+    size_t left;  // bytes from `next`
+} lw_arena;
+
+// `bytes` zeros, aligned to 64 bytes, or NULL when the system refuses.
+void* lw_arena_take(lw_arena* arena, size_t bytes);
+void lw_arena_free(lw_arena* arena);
+
 static inline size_t lw_round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 #endif

@@ -1,6 +1,7 @@
 """The ``lanewise`` command: parses arguments, runs one command, turns errors into one line."""
 
 import argparse
+import gc
 import importlib
 import importlib.metadata
 import os
@@ -12,6 +13,7 @@ from lanewise.host import HostError
 from lanewise.settings import (
     BenchSettings,
     DoctorSettings,
+    PackSettings,
     PerplexitySettings,
     PullSettings,
     Settings,
@@ -43,7 +45,7 @@ class Command:
 
 
 COMMANDS = {
-    "serve": Command(Settings, "lanewise.api.serve", "serve a model over the OpenAI API"),
+    "serve": Command(Settings, "lanewise.api.start", "serve a model over the OpenAI API"),
     "bench": Command(
         BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
     ),
@@ -52,6 +54,9 @@ COMMANDS = {
     ),
     "doctor": Command(
         DoctorSettings, "lanewise.commands.doctor", "say what this machine can do, test its kernels"
+    ),
+    "pack": Command(
+        PackSettings, "lanewise.commands.pack", "write a model that loads without being packed"
     ),
     "pull": Command(
         PullSettings, "lanewise.commands.pull", "download a model and print where it lies"
@@ -80,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status of the process."""
     flags = vars(build_parser().parse_args(arguments))
     command = COMMANDS[flags.pop("command")]
+    # numpy's BLAS, which nothing here calls, would start a thread per core, each spinning at first.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config = flags.pop("config")
     positional = flags.pop("positional_model")
     try:
@@ -89,7 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise SettingsError(f"--model: {both}; accepted: one of them")
             flags["model"] = positional
         settings = resolve(command.settings, flags, os.environ, config)
-        return importlib.import_module(command.module).run(settings) or 0
+        gc.disable()  # modules are not garbage; looking for it takes a tenth of importing them
+        module = importlib.import_module(command.module)
+        gc.enable()
+        return module.run(settings) or 0
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     except KeyboardInterrupt:

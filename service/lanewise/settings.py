@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 ENV_PREFIX = "LANEWISE_"
 MIB = 1 << 20
 
@@ -110,9 +108,9 @@ SIZE = Kind(
 SWITCH = Kind(_parse_switch, "true | false", "", is_switch=True)
 
 
-def knob(kind: Kind, text: str) -> dict[str, object]:
+def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
     """The metadata that makes a dataclass field a setting; ``text`` is its line in ``--help``."""
-    return {"kind": kind, "help": text}
+    return {"kind": kind, "help": text, "short": short}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +126,8 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings(SourceSettings):
-    """What every command that loads a model understands."""
+class WeightSettings(SourceSettings):
+    """What every command that packs weights understands."""
 
     weights: str | None = field(
         default=None,
@@ -150,6 +148,19 @@ class ModelSettings(SourceSettings):
         metadata=knob(
             integer(1, 256),
             "threads that compute; from CPU quota, affinity and cores when not given",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(WeightSettings):
+    """What every command that runs a model understands."""
+
+    load: str = field(
+        default="auto",
+        metadata=knob(
+            choice("auto", "map", "copy"),
+            "packed weights: map the file or copy it; auto = copy what would be on small pages",
         ),
     )
     kv_type: str = field(
@@ -279,6 +290,15 @@ class DoctorSettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackSettings(WeightSettings):
+    """What ``lanewise pack`` can be told."""
+
+    output: str | None = field(
+        default=None, metadata=knob(TEXT, "directory to write, which must be new or empty", "-o")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PullSettings(SourceSettings):
     """What ``lanewise pull`` can be told."""
 
@@ -288,6 +308,7 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     BenchSettings,
     PerplexitySettings,
     DoctorSettings,
+    PackSettings,
     PullSettings,
 )
 
@@ -316,7 +337,7 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings
                 kind.accepts.replace(" ", "") if "|" in kind.accepts else kind.metavar
             )
             options["action"] = "append" if kind.is_list else "store"
-        parser.add_argument(flag_of(item.name), dest=item.name, **options)
+        parser.add_argument(*item.metadata["short"], flag_of(item.name), dest=item.name, **options)
 
 
 def _default_text(item: dataclasses.Field[Any]) -> str:
@@ -376,6 +397,8 @@ def _parse(kind: Kind, source: str, raw: _Raw) -> object:
 
 def _read_config(path: Path) -> dict[str, _Raw]:
     """The keys of a YAML file as text; a key with no value counts as not set."""
+    import yaml  # takes a while, and most commands read no file
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -8,7 +8,7 @@ import threading
 import pytest
 import uvicorn
 
-from lanewise.api import serve
+from lanewise.api import serve, start
 from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
 from lanewise.api.state import Phase, ServerState
@@ -35,11 +35,11 @@ def state():
 
 def test_more_sequences_than_tokens_of_a_step_are_refused():
     with pytest.raises(SettingsError, match="max_seqs is 64; accepted: at most max_step_tokens"):
-        serve.run(Settings(max_step_tokens=32))
+        start.run(Settings(max_step_tokens=32))
 
 
 def test_bound_port_is_taken_but_not_yet_listening():
-    with serve._bind("127.0.0.1", 0) as listener:
+    with start._bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with socket.socket() as client, pytest.raises(ConnectionRefusedError):
             client.connect(("127.0.0.1", port))
@@ -66,17 +66,17 @@ def test_chat_template_comes_from_a_file(tmp_path):
     tokenizer = toy_tokenizer()
     path = tmp_path / "template.jinja"
     path.write_text("{{ bos_token }}{{ messages[0].content }}")
-    template = serve._chat_template(str(path), tokenizer)
+    template = start._chat_template(str(path), tokenizer)
     assert template.render([{"role": "user", "content": "hi"}]) == "<s>hi"
     path.write_text("{% for %}")
     with pytest.raises(SettingsError, match=r"template\.jinja"):
-        serve._chat_template(str(path), tokenizer)
-    assert serve._chat_template(None, tokenizer) is tokenizer.chat_template
+        start._chat_template(str(path), tokenizer)
+    assert start._chat_template(None, tokenizer) is tokenizer.chat_template
 
 
 def test_loading_is_told_in_lines_without_a_terminal(caplog):
     with caplog.at_level(logging.INFO, "lanewise"):
-        show = serve._progress_lines("model")
+        show = start._progress_lines("model")
         for done in range(0, 101, 10):
             show(done << 20, 100 << 20)
     assert caplog.messages == ["loading model: 100 % of 100.00 MiB"]
@@ -88,7 +88,7 @@ def test_server_drains_in_a_thread(state, caplog):
     state.engine.start()
 
     def run() -> None:
-        with serve._bind("127.0.0.1", 0) as listener:
+        with start._bind("127.0.0.1", 0) as listener:
             server.run(sockets=[listener])
 
     thread = threading.Thread(target=run)

@@ -52,3 +52,8 @@ def test_one_changed_weight_changes_every_hash(programs: Path) -> None:
     for changed, line in zip(output.splitlines()[:-1], golden, strict=True):
         assert changed.rsplit(" ", 1)[0] == line.rsplit(" ", 1)[0]
         assert changed != line
+
+
+def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
+    output = check(programs / "test_packed")
+    assert output.splitlines()[-1].endswith(" 0 failed")

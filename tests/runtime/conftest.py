@@ -66,6 +66,9 @@ class FakeLibrary:
     LW_NUMERICS = 1
     LW_F16 = 1
     LW_F32 = 0
+    LW_LOAD_MAP = 0
+    LW_LOAD_COPY = 1
+    LW_ERR_FORMAT = 3
 
     def __init__(self, ffi):
         self.ffi = ffi

@@ -27,6 +27,7 @@ def toy_tokenizer() -> LanewiseTokenizer:
     bos, eos = bpe.token_to_id("<s>"), bpe.token_to_id("</s>")
     backend = Backend(
         tokenizer=bpe,
+        ids=frozenset(bpe.get_vocab().values()),
         bos_id=bos,
         eos_ids=frozenset([eos]),
         add_bos=True,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/panels.h"
 #include "ops/math.h"
 #include "status.h"
 
@@ -87,21 +88,75 @@ static void describe_slot(char* text, size_t size, const lw_slot* slot, lw_role 
         snprintf(text, size, "%s", slot->name);
 }
 
+static lw_status find_slot(lw_model* model, lw_role role, uint32_t layer, lw_slot* slot, char name[64]) {
+    if ((unsigned)role >= LW_ROLE_COUNT || layer >= model->config.n_layers || (!per_layer(role) && layer != 0))
+        return lw_fail(LW_ERR_ARGUMENT, "no tensor of role %d in layer %u", (int)role, layer);
+    *slot = lw_model_slot(model, role, layer);
+    describe_slot(name, 64, slot, role, layer);
+    return LW_OK;
+}
+
+// The slot of a tensor that is about to be loaded, and its name for messages.
+static lw_status open_slot(lw_model* model, lw_role role, uint32_t layer, uint32_t rows, uint32_t cols, lw_slot* slot,
+                           char name[64]) {
+    if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "the model is finished already: no tensor can be loaded");
+    LW_RETURN_IF_FAILED(find_slot(model, role, layer, slot, name));
+    if (!slot->wanted) return lw_fail(LW_ERR_FORMAT, "%s: the model's config says it has none", name);
+    if (rows != slot->rows || cols != slot->cols)
+        return lw_fail(LW_ERR_FORMAT, "%s: shape (%u, %u), must be (%u, %u)", name, rows, cols, slot->rows, slot->cols);
+    return LW_OK;
+}
+
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target) {
     if (model == NULL || tensor == NULL || tensor->data == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: model and tensor must not be NULL");
-    if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: the model is finished already");
-    if ((unsigned)role >= LW_ROLE_COUNT || layer >= model->config.n_layers || (!per_layer(role) && layer != 0))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: no tensor of role %d in layer %u", (int)role, layer);
-    const lw_slot slot = lw_model_slot(model, role, layer);
+    lw_slot slot = {0};
     char name[64];
-    describe_slot(name, sizeof name, &slot, role, layer);
-    if (!slot.wanted) return lw_fail(LW_ERR_FORMAT, "%s: the model's config says it has none", name);
-    if (tensor->rows != slot.rows || tensor->cols != slot.cols)
-        return lw_fail(LW_ERR_FORMAT, "%s: shape (%u, %u), must be (%u, %u)", name, tensor->rows, tensor->cols,
-                       slot.rows, slot.cols);
+    LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
-    return lw_pack_matrix(model, name, tensor, target, slot.matrix);
+    return lw_pack_matrix(model, &model->arena, name, tensor, target, slot.matrix);
+}
+
+static lw_status load_packed(lw_model* model, const lw_packed_tensor* tensor, lw_load how) {
+    lw_slot slot = {0};
+    char name[64];
+    LW_RETURN_IF_FAILED(open_slot(model, tensor->role, tensor->layer, tensor->rows, tensor->cols, &slot, name));
+    const char* shown = tensor->name != NULL ? tensor->name : name;
+    if (tensor->data == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: its data must not be NULL", shown);
+    if (slot.vector != NULL) return lw_take_packed_vector(shown, tensor, slot.vector);
+    return lw_take_packed_matrix(model, shown, tensor, how, slot.matrix);
+}
+
+lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how) {
+    if (model == NULL || (tensors == NULL && n_tensors > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load_packed: model and tensors must not be NULL");
+    if (how != LW_LOAD_MAP && how != LW_LOAD_COPY)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_load_packed: no way of loading has the number %d", (int)how);
+    for (uint32_t i = 0; i < n_tensors; ++i) LW_RETURN_IF_FAILED(load_packed(model, &tensors[i], how));
+    return LW_OK;
+}
+
+static bool is_loaded(const lw_slot* slot) {
+    return slot->matrix != NULL ? slot->matrix->matrix.rows != 0 : *slot->vector != NULL;
+}
+
+lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, lw_packed_tensor* out) {
+    if (model == NULL || out == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_packed: model and out must not be NULL");
+    lw_slot slot = {0};
+    char name[64];
+    LW_RETURN_IF_FAILED(find_slot((lw_model*)model, role, layer, &slot, name));
+    if (!slot.wanted || !is_loaded(&slot)) return lw_fail(LW_ERR_ARGUMENT, "%s: not loaded", name);
+    lw_describe_packed(&slot, out);
+    out->role = role;
+    out->layer = layer;
+    return LW_OK;
+}
+
+uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* layout) {
+    lw_layout found;
+    return model != NULL && layout != NULL && lw_layout_by_name(layout, &found) &&
+           lw_layouts_agree(type, found, lw_level_layouts[model->level]);
 }
 
 static lw_status check_complete(lw_model* model) {
@@ -109,7 +164,7 @@ static lw_status check_complete(lw_model* model) {
         const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
-            if (!slot.wanted || (slot.matrix != NULL ? slot.matrix->matrix.rows != 0 : *slot.vector != NULL)) continue;
+            if (!slot.wanted || is_loaded(&slot)) continue;
             char name[64];
             describe_slot(name, sizeof name, &slot, (lw_role)role, layer);
             return lw_fail(LW_ERR_FORMAT, "%s: missing", name);
@@ -159,13 +214,11 @@ void lw_model_close(lw_model* model) {
         const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
-            if (slot.matrix != NULL)
-                lw_packed_free(slot.matrix);
-            else
-                free(*slot.vector);
+            if (slot.vector != NULL) free(*slot.vector);
         }
     }
     lw_pool_close(model->pool);
+    lw_arena_free(&model->arena);
     free(model->layers);
     free(model->rope_frequencies);
     free(model);

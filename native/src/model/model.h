@@ -7,9 +7,8 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-typedef struct lw_packed {  // a matrix that owns its bytes; rows == 0 when it was not loaded
-    lw_matrix matrix;
-    lw_block block;
+typedef struct lw_packed {  // rows == 0 when it was not loaded
+    lw_matrix matrix;       // its bytes lie in the model's arena, or in a file that the caller keeps mapped
 } lw_packed;
 
 typedef struct lw_layer {
@@ -23,7 +22,8 @@ struct lw_model {
     lw_model_config config;  // rope_factors is not kept; rope_frequencies holds their effect
     lw_level level;
     const lw_lane_ops* ops;
-    lw_pool* pool;  // packs the weights; closed by lw_model_finish
+    lw_arena arena;  // of packed weights
+    lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
     lw_packed embedding, output;
     float* output_norm;
@@ -47,11 +47,20 @@ typedef struct lw_slot {
 
 lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t layer);
 
-// Packs `tensor` into `out` as `target`, with the model's threads. Errors name `name`.
-lw_status lw_pack_matrix(lw_model* model, const char* name, const lw_tensor* tensor, lw_type target, lw_packed* out);
+// Packs `tensor` into `out` as `target`, with the model's threads and memory of `arena`. Errors name `name`.
+lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
+                         lw_type target, lw_packed* out);
 // A float vector as f32, rows of RoPE heads put in half-split order.
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
-void lw_packed_free(lw_packed* packed);
+
+// A matrix without data, its panels in `layout`.
+lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t cols);
+
+// Tensors of packed files (packed.c), of the shape that their slot wants.
+lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
+                                lw_packed* out);
+lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out);
+void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out);
 
 // One row of the embedding as floats, out[cols].
 void lw_unpack_row(const lw_matrix* w, size_t row, float* out);

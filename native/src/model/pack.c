@@ -6,6 +6,7 @@
 
 #include "kernels/unpack.h"
 #include "model/model.h"
+#include "model/panels.h"
 #include "model/quantize.h"
 #include "status.h"
 
@@ -46,92 +47,6 @@ uint64_t lw_row_bytes(lw_type type, uint32_t cols) {
     return 0;
 }
 
-// The functions below put one file block of one output into its packed group; `chunk` is a constant where they are
-// inlined.
-
-// A byte of the low nibbles holds inputs k and k + 16 of a group, in a file as in a panel.
-static inline __attribute__((always_inline)) void put_bytes(uint8_t* base, size_t output, const uint8_t* from, size_t n,
-                                                            uint8_t flip, const size_t chunk) {
-    for (size_t k = 0; k < n; k += chunk)
-        for (size_t j = 0; j < chunk; ++j) base[(k / chunk * LW_PANEL + output) * chunk + j] = from[k + j] ^ flip;
-}
-
-static void scatter(uint8_t* base, size_t output, const uint8_t* from, size_t n, uint8_t flip, size_t chunk) {
-    if (chunk == 2) put_bytes(base, output, from, n, flip, 2);
-    if (chunk == 4) put_bytes(base, output, from, n, flip, 4);
-    if (chunk == 8) put_bytes(base, output, from, n, flip, 8);
-}
-
-static void put_q4(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block) {
-    scatter(base, output, block + 2, LW_GROUP / 2, layout.q4_toggled ? 0x88 : 0, layout.chunk);
-    memcpy(base + LW_PANEL * LW_GROUP / 2 + 2 * output, block, 2);
-}
-
-static void put_q8(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block) {
-    scatter(base, output, block + 2, LW_GROUP, layout.q8_biased ? 0x80 : 0, layout.chunk);
-    memcpy(base + LW_PANEL * LW_GROUP + 2 * output, block, 2);
-}
-
-// A file block is 128 low bytes, 64 bytes of upper bit pairs, 16 int8 scales, f16 scale. In each half of 128 inputs,
-// byte l of the low part holds inputs l and l + 64, and byte l % 32 of the upper part inputs l % 32 + {0, 32, 64, 96}.
-static void put_q6_group(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block, size_t group) {
-    const size_t half = group / 4, quarter = group % 4;
-    const uint8_t* ql = block + half * 64 + quarter % 2 * 32;
-    const uint8_t* qh = block + 128 + half * 32;
-    uint8_t code[LW_GROUP], low[LW_GROUP / 2], high[LW_GROUP / 4];
-    for (size_t i = 0; i < LW_GROUP; ++i)
-        code[i] = (uint8_t)((ql[i] >> (quarter / 2 * 4) & 15) | (qh[i] >> (quarter * 2) & 3) << 4);
-    for (size_t i = 0; i < LW_GROUP / 2; ++i) low[i] = (uint8_t)((code[i] & 15) | (code[i + 16] & 15) << 4);
-    for (size_t i = 0; i < LW_GROUP / 4; ++i)
-        high[i] = (uint8_t)(code[i] >> 4 | code[i + 8] >> 4 << 2 | code[i + 16] >> 4 << 4 | code[i + 24] >> 4 << 6);
-    scatter(base, output, low, sizeof low, 0, layout.chunk);
-    scatter(base + LW_Q6_LOW_BYTES, output, high, sizeof high, 0, layout.chunk);
-    uint8_t* scales = base + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES;
-    scales[output] = block[192 + 2 * group];
-    scales[LW_PANEL + output] = block[193 + 2 * group];
-}
-
-// The two segments of a file block each get its f16 scale.
-static void put_q6(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block) {
-    for (size_t g = 0; g < LW_Q6_BLOCK / LW_GROUP; ++g) {
-        uint8_t* segment = base + g / LW_SEGMENT_GROUPS * LW_Q6_SUPER_BYTES;
-        put_q6_group(layout, segment + g % LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES, output, block, g);
-        memcpy(segment + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, block + 208, 2);
-    }
-}
-
-// How a type's file blocks become packed bytes of a panel.
-typedef struct block_rule {
-    size_t inputs, file_bytes, panel_bytes;
-    void (*put)(lw_layout layout, uint8_t* base, size_t output, const uint8_t* block);
-} block_rule;
-
-static block_rule rule_of(lw_type type) {
-    switch (type) {
-        case LW_Q4_0:
-            return (block_rule){LW_GROUP, LW_Q4_BLOCK_BYTES, LW_Q4_GROUP_BYTES, put_q4};
-        case LW_Q8_0:
-            return (block_rule){LW_GROUP, LW_Q8_BLOCK_BYTES, LW_Q8_GROUP_BYTES, put_q8};
-        default:
-            return (block_rule){LW_Q6_BLOCK, LW_Q6_BLOCK_BYTES, LW_Q6_BLOCK / LW_SEGMENT * LW_Q6_SUPER_BYTES, put_q6};
-    }
-}
-
-// Block after block for all outputs, so that the packed group stays in the cache while it is written.
-static void put_blocks(const lw_matrix* w, uint8_t* panel, const uint8_t* const rows[LW_PANEL]) {
-    const block_rule rule = rule_of(w->type);
-    for (size_t b = 0; b < w->cols / rule.inputs; ++b)
-        for (size_t output = 0; output < LW_PANEL; ++output)
-            rule.put(w->layout, panel + b * rule.panel_bytes, output, rows[output] + b * rule.file_bytes);
-}
-
-static void put_floats(const lw_matrix* w, uint8_t* panel, const uint8_t* const rows[LW_PANEL]) {
-    const size_t bytes = w->type == LW_F32 ? 4 : 2;
-    for (size_t k = 0; k < w->cols; ++k)
-        for (size_t output = 0; output < LW_PANEL; ++output)
-            memcpy(panel + (k * LW_PANEL + output) * bytes, rows[output] + k * bytes, bytes);
-}
-
 static float load_float(lw_type type, const uint8_t* row, size_t i) {
     if (type == LW_F32) {
         float value;
@@ -147,7 +62,8 @@ typedef struct pack_job {
     const lw_tensor* tensor;
     lw_matrix* out;
     uint8_t* data;
-    lw_work panels;
+    const lw_pool* pool;
+    lw_panel_work work;
     atomic_uint bad_row;  // 1 + a row with a value that cannot be held, 0 = none
 } pack_job;
 
@@ -163,23 +79,34 @@ static bool quantize_row(const lw_tensor* t, lw_type target, const uint8_t* row,
     return true;
 }
 
-static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {
-    const size_t step = t->type == LW_Q4_0   ? LW_Q4_BLOCK_BYTES
-                        : t->type == LW_Q8_0 ? LW_Q8_BLOCK_BYTES
-                        : t->type == LW_Q6_K ? LW_Q6_BLOCK_BYTES
-                                             : 0;
-    if (step == 0) {
-        bool finite = true;
-        for (size_t i = 0; i < t->cols; ++i) finite &= (bool)isfinite(load_float(t->type, row, i));
-        return finite;
-    }
-    const uint64_t bytes = lw_row_bytes(t->type, t->cols);
-    for (size_t at = t->type == LW_Q6_K ? 208 : 0; at < bytes; at += step) {
+// Whether no f16 (or, by their upper halves, bfloat16 and f32) of a row is NaN or infinite.
+static bool halves_are_finite(const uint8_t* row, uint64_t bytes, const size_t step, const uint16_t exponent) {
+    bool finite = true;
+    for (uint64_t at = 0; at + 2 <= bytes; at += step) {
         uint16_t bits;
         memcpy(&bits, row + at, 2);
-        if ((bits & 0x7C00) == 0x7C00) return false;
+        finite &= (bits & exponent) != exponent;
     }
-    return true;
+    return finite;
+}
+
+static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {
+    const uint64_t bytes = lw_row_bytes(t->type, t->cols);
+    switch (t->type) {
+        case LW_F32:
+            return halves_are_finite(row + 2, bytes - 2, 4, 0x7F80);
+        case LW_BF16:
+            return halves_are_finite(row, bytes, 2, 0x7F80);
+        case LW_F16:
+            return halves_are_finite(row, bytes, 2, 0x7C00);
+        case LW_Q4_0:
+            return halves_are_finite(row, bytes, LW_Q4_BLOCK_BYTES, 0x7C00);
+        case LW_Q8_0:
+            return halves_are_finite(row, bytes, LW_Q8_BLOCK_BYTES, 0x7C00);
+        case LW_Q6_K:
+            return halves_are_finite(row + 208, bytes - 208, LW_Q6_BLOCK_BYTES, 0x7C00);
+    }
+    return false;
 }
 
 // The row of the source that becomes output `index`, in the target's type: the source's own bytes, or `blocks`.
@@ -214,16 +141,11 @@ static bool pack_panel(pack_job* job, size_t panel, uint8_t* blocks) {
         else if ((rows[i] = prepare_row(job, (uint32_t)row, blocks)) == NULL)
             return false;
     }
-    uint8_t* to = job->data + panel * w->panel_bytes;
-    if (is_float(w->type))
-        put_floats(w, to, rows);
-    else
-        put_blocks(w, to, rows);
+    lw_panel_pack(w, job->data + panel * w->panel_bytes, rows);
     return true;
 }
 
 static void pack_worker(void* context, unsigned thread) {
-    (void)thread;
     pack_job* job = context;
     const uint64_t row_bytes = lw_row_bytes(job->out->type, job->out->cols);  // not 0: check_tensor saw to that
     uint8_t* blocks = row_bytes > 0 ? malloc(LW_PANEL * row_bytes) : NULL;
@@ -231,9 +153,9 @@ static void pack_worker(void* context, unsigned thread) {
         atomic_store(&job->bad_row, UINT32_MAX);
         return;
     }
-    size_t begin, end;
-    while (lw_work_take(&job->panels, job->out->panels, 1, &begin, &end))
-        if (!pack_panel(job, begin, blocks)) break;
+    size_t panel;
+    while (lw_panel_take(&job->work, job->pool, thread, job->out->panels, &panel))
+        if (!pack_panel(job, panel, blocks)) break;
     free(blocks);
 }
 
@@ -255,32 +177,35 @@ static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type targ
     return LW_OK;
 }
 
-lw_status lw_pack_matrix(lw_model* model, const char* name, const lw_tensor* tensor, lw_type target, lw_packed* out) {
+lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t cols) {
+    return (lw_matrix){.type = type,
+                       .layout = layout,
+                       .rows = rows,
+                       .cols = cols,
+                       .panels = (rows + LW_PANEL - 1) / LW_PANEL,
+                       .groups = (cols + LW_GROUP - 1) / LW_GROUP,
+                       .panel_bytes = lw_panel_bytes(type, cols)};
+}
+
+lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
+                         lw_type target, lw_packed* out) {
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, target));
     if (tensor->rope_heads != 0 && tensor->rows % (2 * tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u rows do not make %u heads of even size", name, tensor->rows,
                        tensor->rope_heads);
-    lw_packed packed = {.matrix = {.type = target,
-                                   .layout = lw_level_layouts[model->level],
-                                   .rows = tensor->rows,
-                                   .cols = tensor->cols,
-                                   .panels = (tensor->rows + LW_PANEL - 1) / LW_PANEL,
-                                   .groups = (tensor->cols + LW_GROUP - 1) / LW_GROUP,
-                                   .panel_bytes = lw_panel_bytes(target, tensor->cols)}};
+    lw_packed packed = {.matrix = lw_matrix_of(target, lw_level_layouts[model->level], tensor->rows, tensor->cols)};
     const size_t bytes = packed.matrix.panels * packed.matrix.panel_bytes;
-    if (!lw_block_map(bytes, &packed.block))
-        return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
-    packed.matrix.data = packed.block.data;
-    pack_job job = {.tensor = tensor, .out = &packed.matrix, .data = packed.block.data};
+    uint8_t* data = lw_arena_take(arena, bytes);
+    if (data == NULL) return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
+    packed.matrix.data = data;
+    pack_job job = {.tensor = tensor, .out = &packed.matrix, .data = data, .pool = model->pool};
     lw_pool_run(model->pool, pack_worker, &job);
     const unsigned bad = atomic_load(&job.bad_row);
     if (bad != 0) {
-        lw_packed_free(&packed);
         if (bad == UINT32_MAX) return lw_fail(LW_ERR_MEMORY, "%s: no memory to pack a row", name);
         return lw_fail(LW_ERR_NONFINITE, "%s: row %u holds NaN, infinity or values too large for %s", name, bad - 1,
                        type_name(target));
     }
-    lw_packed_free(out);
     *out = packed;
     return LW_OK;
 }
@@ -305,11 +230,6 @@ lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out)
     free(*out);
     *out = values;
     return LW_OK;
-}
-
-void lw_packed_free(lw_packed* packed) {
-    lw_block_unmap(&packed->block);
-    *packed = (lw_packed){0};
 }
 
 void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {

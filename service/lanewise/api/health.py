@@ -11,7 +11,7 @@ from lanewise.engine.stream import EngineError
 
 logger = logging.getLogger(__name__)
 
-WARM_UP_TOKENS = 2
+WARM_UP_TOKENS = 1  # each more is one more pass over the weights before the first answer
 
 
 async def warm_up(state: ServerState) -> None:

@@ -1,42 +1,33 @@
-"""``lanewise serve``: puts model, engine and HTTP together, and takes them apart in order."""
+"""Puts model, engine and HTTP together, and takes them apart in order."""
 
 import asyncio
 import contextlib
 import gc
 import importlib.metadata
 import logging
-import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from lanewise import host
-from lanewise.api.app import create_app
-from lanewise.api.logs import set_up_logging
 from lanewise.api.state import Phase, ServerState
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.loading.checkpoint import open_checkpoint
-from lanewise.loading.hub import resolve_model
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import Settings, SettingsError
-from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
-PROGRESS_LINE_S = 5.0
 LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm"))
 ACTIVITY_TICKS = 100  # of a tenth of a second
 MANY_ROWS = 1 << 20
@@ -44,105 +35,29 @@ KEEP_ALIVE_S = 75  # longer than load balancers keep a connection they may still
 LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; the result is the exit status."""
-    set_up_logging(settings.log_level, settings.log_format)
-    _check(settings)
-    # Taken before the model is loaded: who learns after minutes that the port is in use?
-    with _bind(settings.host, settings.port) as listener:
-        threads = settings.threads or host.default_threads().threads
-        limit = host.memory_limit()
-        with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-            tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
-            template = _chat_template(settings.chat_template, tokenizer)
-            with _progress(checkpoint.name) as progress:
-                model = Model.load(
-                    checkpoint,
-                    weights=settings.weights,
-                    isa=settings.isa,
-                    threads=threads,
-                    progress=progress,
-                )
-            with model:
-                engine = _make_engine(settings, model, tokenizer, threads, limit)
-                state = ServerState(
-                    engine=engine,
-                    tokenizer=tokenizer,
-                    model_name=engine.metrics.facts.model_name,
-                    version=_version(),
-                    fingerprint=_fingerprint(model),
-                    chat_template=template,
-                    max_body_bytes=settings.max_body_bytes,
-                    api_keys=settings.api_key,
-                )
-                return _serve(settings, state, listener)
-
-
-def _check(settings: Settings) -> None:
-    if settings.max_seqs > settings.max_step_tokens:
-        raise SettingsError(
-            f"max_seqs is {settings.max_seqs}; "
-            f"accepted: at most max_step_tokens = {settings.max_step_tokens}"
+def serve(
+    settings: Settings,
+    model: Model,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    threads: int,
+    limit: host.MemoryLimit,
+    listener: socket.socket,
+) -> int:
+    """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status."""
+    with model:
+        engine = _make_engine(settings, model, tokenizer, threads, limit)
+        state = ServerState(
+            engine=engine,
+            tokenizer=tokenizer,
+            model_name=engine.metrics.facts.model_name,
+            version=_version(),
+            fingerprint=_fingerprint(model),
+            chat_template=template,
+            max_body_bytes=settings.max_body_bytes,
+            api_keys=settings.api_key,
         )
-
-
-def _bind(name: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise OSError(error.errno, f"host {name!r}: {error.strerror}") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
-        raise OSError(error.errno, message) from None
-    return listener
-
-
-def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
-    if path is None:
-        return tokenizer.chat_template
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        return ChatTemplate({"default": text}, tokenizer.special_tokens)
-    except (ChatTemplateError, UnicodeDecodeError) as error:
-        raise SettingsError(f"chat_template: {path}: {error}") from None
-
-
-@contextlib.contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Says how far loading is: a bar on a terminal, a line now and then elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _progress_lines(name)
-        return
-    columns = (
-        TextColumn("loading {task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _progress_lines(name: str) -> Callable[[int, int], None]:
-    last = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= PROGRESS_LINE_S or done == total:
-            last = now
-            logger.info("loading %s: %.0f %% of %s", name, 100 * done / total, _size(total))
-
-    return show
+        return _serve(settings, state, listener)
 
 
 def _size(n_bytes: int) -> str:
@@ -238,6 +153,9 @@ def _fingerprint(model: Model) -> str:
 
 
 def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:
+    # Half of a small model's start-up; imported beside the loading of the model.
+    from lanewise.api.app import create_app
+
     config = uvicorn.Config(
         create_app(state, cors_origins=settings.cors_origins),
         loop="uvloop",
@@ -256,7 +174,6 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
         *(state.engine.metrics.facts.threads, settings.host, address[1]),
     )
     # What was made so far lives until the end; the collector need not look at it again.
-    gc.collect()
     gc.freeze()
     state.engine.start()
     try:

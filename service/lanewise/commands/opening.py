@@ -12,7 +12,7 @@ from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.runtime import Model
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.settings import ModelSettings
+from lanewise.settings import ModelSettings, WeightSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Opened:
     kv_type: str
 
 
-def threads_of(settings: ModelSettings) -> int:
+def threads_of(settings: WeightSettings) -> int:
     """The threads asked for, or those this host suggests."""
     return settings.threads or default_threads().threads
 
@@ -42,6 +42,7 @@ def open_model(settings: ModelSettings) -> Iterator[Opened]:
                 weights=settings.weights,
                 isa=settings.isa,
                 threads=threads,
+                load=settings.load,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
         with model:

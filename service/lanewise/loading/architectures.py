@@ -10,6 +10,7 @@ from lanewise.loading.checkpoint import (
     VECTOR_TYPES,
     ModelConfig,
     ModelFileError,
+    Packing,
     Role,
     Tensor,
     TensorType,
@@ -140,6 +141,7 @@ class SourceTensor:
     type: TensorType | str  # a string when the file's dtype has no number here
     data: memoryview
     release: Callable[[], None]
+    packing: Packing | None = None
 
 
 def bind_tensors(
@@ -178,9 +180,8 @@ def bind_tensors(
                 f" (outputs first); the config needs {needed}"
             )
         rope_heads = heads.get(role, 0) if interleaved_rope else 0
-        tensors.append(
-            Tensor(name, role, layer, kind, rows, cols, item.data, rope_heads, item.release)
-        )
+        place = (item.data, rope_heads, item.release, item.packing)
+        tensors.append(Tensor(name, role, layer, kind, rows, cols, *place))
     return tensors
 
 

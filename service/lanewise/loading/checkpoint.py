@@ -127,8 +127,20 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How the bytes of a packed file's tensor lie: quantizer/FORMAT.md, "Packed files"."""
+
+    layout: str  # of a matrix
+    checksum: int
+    numerics: int  # version of the numeric contract it was packed for
+
+
+@dataclass(frozen=True)
 class Tensor:
-    """One tensor of a mapped file: ``rows`` outputs of ``cols`` inputs, or one row for a vector."""
+    """One tensor of a mapped file: ``rows`` outputs of ``cols`` inputs, or one row for a vector.
+
+    ``data`` holds the rows in the storage type's own bytes, or panels if ``packing`` is given.
+    """
 
     name: str
     role: Role
@@ -139,6 +151,7 @@ class Tensor:
     data: memoryview
     rope_heads: int
     _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    packing: Packing | None = None
 
     def release(self) -> None:
         """Give the file's pages back to the system; reading the data again maps them anew."""
@@ -168,6 +181,7 @@ class Checkpoint:
         tensors: list[Tensor],
         tokenizer: TokenizerFiles,
         close: Callable[[], None],
+        is_on_huge_pages: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path = path
         self.name = name
@@ -175,6 +189,7 @@ class Checkpoint:
         self.tensors = tensors
         self.tokenizer = tokenizer
         self.weights_name = most_common_type(tensors)
+        self.is_on_huge_pages = is_on_huge_pages  # of packed weights: how well they are mapped
         self._close = close
 
     def close(self) -> None:

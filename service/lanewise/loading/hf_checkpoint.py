@@ -20,21 +20,15 @@ from lanewise.loading.checkpoint import (
     ModelConfig,
     ModelFileError,
     Role,
-    TokenizerFiles,
     round_to_f32,
 )
-from lanewise.loading.json_files import Fields, read_object, read_text
+from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.packed_checkpoint import is_packed, open_packed
 from lanewise.loading.rope import rope_factors, rope_settings
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
+from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_JSON_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.json",
-)
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"  # a constant that old checkpoints stored
 
 
@@ -46,6 +40,8 @@ def open_directory(path: Path) -> Checkpoint:
             f" tokenizer.json and {WEIGHTS}{_hint(path)}"
         )
     fields = Fields(read_object(path / "config.json"), str(path / "config.json"))
+    if is_packed(fields):
+        return open_packed(path, fields)
     family = hf_family(fields.text("model_type"), fields.source)
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
     files = open_weights(path)
@@ -165,26 +161,6 @@ def open_shards(path: Path) -> list[SafetensorsFile]:
         close_all(files.values())
         raise
     return list(files.values())
-
-
-def read_tokenizer_files(path: Path, vocab_size: int) -> TokenizerFiles:
-    """Read the small files that tokenizer and chat template are made from."""
-    json_files = {
-        name: read_object(path / name) for name in TOKENIZER_JSON_FILES if (path / name).is_file()
-    }
-    text_names = ["tokenizer.json", "chat_template.jinja"]
-    folder = "additional_chat_templates"
-    text_names += [f"{folder}/{file.name}" for file in sorted((path / folder).glob("*.jinja"))]
-    text_files = {name: read_text(path / name) for name in text_names if (path / name).is_file()}
-    return TokenizerFiles(path, vocab_size, json_files=json_files, text_files=text_files)
-
-
-def model_name(path: Path) -> str:
-    """Return the directory's name, or org/name for a snapshot in the hub's cache."""
-    path = path.resolve()
-    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
-        return path.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
-    return path.name
 
 
 def close_all(files: Any) -> None:

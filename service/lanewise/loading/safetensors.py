@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,6 +14,7 @@ from lanewise.loading.mapped_file import MappedFile
 
 MAX_HEADER_BYTES = 100 << 20
 DTYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
+SIZES = {"U8": 1} | {dtype: BLOCKS[kind].n_bytes for dtype, kind in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class SafetensorsFile:
             bytes(self.file.view[8 : 8 + header_bytes]), f"{self.path}: header at byte 8"
         )
         data_start = 8 + header_bytes
+        self.metadata: Mapping[str, Any] = header.get("__metadata__") or {}
+        if not isinstance(self.metadata, dict):
+            raise ModelFileError(f"{self.path}: __metadata__ is {self.metadata!r}, not an object")
         tensors = {
             name: self._tensor(name, entry, data_start)
             for name, entry in header.items()
@@ -83,8 +88,8 @@ class SafetensorsFile:
                 f"{where}: its data, bytes {start} to {end}, end beyond the file's"
                 f" {self.file.size} bytes: the file is truncated or the entry corrupt"
             )
-        if dtype in DTYPES:  # others are refused by name later, if the model needs the tensor
-            expected = prod(shape) * BLOCKS[DTYPES[dtype]].n_bytes
+        if dtype in SIZES:  # others are refused by name later, if the model needs the tensor
+            expected = prod(shape) * SIZES[dtype]
             if end - start != expected:
                 raise ModelFileError(
                     f"{where}: shape {shape} of {dtype} takes {expected} bytes,"

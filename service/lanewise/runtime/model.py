@@ -1,14 +1,17 @@
 """Packed weights: loads every tensor of a checkpoint into the native library."""
 
+import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from lanewise.loading.architectures import HF, TENSOR_NAMES
 from lanewise.loading.checkpoint import (
     Checkpoint,
     ModelConfig,
     ModelFileError,
+    Packing,
     Role,
     Tensor,
     TensorType,
@@ -17,6 +20,8 @@ from lanewise.runtime.library import Native, NativeError, native
 
 if TYPE_CHECKING:
     from lanewise.runtime.session import Session
+
+logger = logging.getLogger(__name__)
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
@@ -34,6 +39,8 @@ MATRICES = frozenset(
         Role.FFN_DOWN,
     }
 )
+LOAD_WAYS = ("auto", "map", "copy")  # how packed weights come into memory
+PART_BYTES = 256 << 20
 KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
 
 
@@ -59,6 +66,7 @@ class Model:
 
     def __init__(self, checkpoint: Checkpoint, *, isa: str | None, threads: int) -> None:
         self._native = native()
+        self._mapped: list[Any] = []  # views of the file that the native model reads
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.config = checkpoint.config
         self.name = checkpoint.name
@@ -73,22 +81,29 @@ class Model:
         weights: str | None = None,
         isa: str | None = None,
         threads: int = 1,
+        load: str = "auto",
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Pack all tensors of ``checkpoint``, giving the pages of each back as soon as it is done.
+        """Load all tensors of ``checkpoint``: packed ones by the way ``load``, others by packing.
 
-        ``weights`` names the type to hold matrices in (see :func:`target_types`), ``isa`` the level
-        to use instead of the best one; ``progress`` is told (bytes done, bytes in all).
+        The pages of a tensor are given back as soon as they are not needed. ``weights`` names the
+        type to hold matrices in (see :func:`target_types`), ``isa`` the level to use instead of the
+        best one, ``load`` is auto, map or copy; ``progress`` is told (bytes done, bytes in all).
         """
         targets = target_types(checkpoint, weights)
+        way = _load_way(checkpoint, load)
         model = cls(checkpoint, isa=isa, threads=threads)
         try:
+            model._say_what_is_repacked(checkpoint)
             total = sum(tensor.data.nbytes for tensor in checkpoint.tensors)
             done = 0
-            for tensor, target in zip(checkpoint.tensors, targets, strict=True):
-                model._load_tensor(checkpoint, tensor, target)
-                done += tensor.data.nbytes
-                tensor.release()
+            for part, part_targets in _parts(checkpoint.tensors, targets):
+                if part[0].packing is not None:
+                    model._load_packed(checkpoint, part, way)
+                else:
+                    model._load_tensor(checkpoint, part[0], part_targets[0])
+                    part[0].release()
+                done += sum(tensor.data.nbytes for tensor in part)
                 if progress:
                     progress(done, total)
             model._native.check(model._native.lib.lw_model_finish(model._handle))
@@ -125,6 +140,73 @@ class Model:
                 message = f"{checkpoint.path}: tensor {tensor.name}: {error}"
                 raise NativeError(message, error.status) from None
 
+    def _load_packed(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], way: int) -> None:
+        """Load packed tensors; views of those that the model reads where they lie are kept."""
+        ffi, lib = self._native.ffi, self._native.lib
+        structs = ffi.new("lw_packed_tensor[]", len(tensors))
+        views, names = [], []
+        for struct, tensor in zip(structs, tensors, strict=True):
+            assert tensor.packing is not None
+            views.append(ffi.from_buffer("char[]", tensor.data))
+            names.append(ffi.new("char[]", tensor.name.encode()))
+            struct.role, struct.layer, struct.type = tensor.role, tensor.layer, tensor.type
+            struct.rows, struct.cols = tensor.rows, tensor.cols
+            struct.data, struct.n_bytes, struct.name = views[-1], tensor.data.nbytes, names[-1]
+            struct.checksum = tensor.packing.checksum
+            struct.layout = tensor.packing.layout.encode()[:15]
+        try:
+            self._native.check(lib.lw_model_load_packed(self._handle, structs, len(tensors), way))
+        except NativeError as error:
+            for view in views:
+                ffi.release(view)
+            message = f"{checkpoint.path}: tensor {error}"
+            if error.status == lib.LW_ERR_FORMAT:
+                raise ModelFileError(message) from None
+            raise NativeError(message, error.status) from None
+        for tensor, view in zip(tensors, views, strict=True):
+            if way == lib.LW_LOAD_MAP and tensor.role in MATRICES and self._reads(tensor):
+                self._mapped.append(view)
+            else:
+                ffi.release(view)
+                tensor.release()
+
+    def _reads(self, tensor: Tensor) -> bool:
+        """Whether a packed matrix lies as this model's level reads it."""
+        assert tensor.packing is not None
+        layout = tensor.packing.layout.encode()
+        lib = self._native.lib
+        return bool(lib.lw_model_reads_layout(self._handle, int(tensor.type), layout))
+
+    def _say_what_is_repacked(self, checkpoint: Checkpoint) -> None:
+        packed = [t for t in checkpoint.tensors if t.role in MATRICES and t.packing is not None]
+        others = [tensor.packing for tensor in packed if not self._reads(tensor)]
+        if others and others[0] is not None:
+            logger.warning(
+                "%s: %d of %d matrices have layout %s and are repacked for %s; lanewise pack on"
+                " this machine makes a file that needs no repacking",
+                *(checkpoint.path, len(others), len(packed), others[0].layout),
+                self._describe().isa,
+            )
+
+    def packed(self, tensor: Tensor) -> Tensor:
+        """The packed form of one tensor, with its name in packed files; valid until close."""
+        ffi, lib = self._native.ffi, self._native.lib
+        out = ffi.new("lw_packed_tensor*")
+        self._native.check(lib.lw_model_packed(self.handle, int(tensor.role), tensor.layer, out))
+        return Tensor(
+            name=TENSOR_NAMES[tensor.role][HF].format(tensor.layer),
+            role=tensor.role,
+            layer=tensor.layer,
+            type=TensorType(out.type),
+            rows=out.rows,
+            cols=out.cols,
+            data=memoryview(ffi.buffer(out.data, out.n_bytes)),
+            rope_heads=0,
+            packing=Packing(
+                self._native.text(out.layout), out.checksum, int(self._native.lib.LW_NUMERICS)
+            ),
+        )
+
     def _describe(self) -> ModelInfo:
         info = self._native.ffi.new("lw_model_info*")
         self._native.check(self._native.lib.lw_model_describe(self._handle, info))
@@ -158,6 +240,8 @@ class Model:
             session.close()
         handle, self._handle = self._handle, self._native.ffi.NULL
         self._native.lib.lw_model_close(handle)
+        while self._mapped:
+            self._native.ffi.release(self._mapped.pop())
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +262,50 @@ def resolve_kv_type(kv_type: str, weights: str) -> str:
     if kv_type != "auto":
         return kv_type
     return "f32" if weights == "f32" else "f16"
+
+
+def _parts(
+    tensors: Sequence[Tensor], targets: Sequence[TensorType]
+) -> Iterator[tuple[Sequence[Tensor], Sequence[TensorType]]]:
+    """What is loaded by one native call: one tensor, or packed ones up to PART_BYTES.
+
+    While the call runs, other threads have the interpreter; between calls they compete for it.
+    """
+    start = 0
+    while start < len(tensors):
+        end, size = start + 1, tensors[start].data.nbytes
+        while (
+            end < len(tensors)
+            and tensors[start].packing is not None
+            and tensors[end].packing is not None
+            and size + tensors[end].data.nbytes <= PART_BYTES
+        ):
+            size += tensors[end].data.nbytes
+            end += 1
+        yield tensors[start:end], targets[start:end]
+        start = end
+
+
+def _load_way(checkpoint: Checkpoint, load: str) -> int:
+    """The ``lw_load`` of packed weights; ``auto`` copies what would be read on small pages."""
+    if load not in LOAD_WAYS:
+        raise ValueError(f"load {load!r} is unknown; accepted: {', '.join(LOAD_WAYS)}")
+    packings = [tensor.packing for tensor in checkpoint.tensors if tensor.packing is not None]
+    if load == "map" and not packings:
+        raise ModelFileError(
+            f"{checkpoint.path}: load 'map' needs packed weights, which `lanewise pack` writes;"
+            " accepted here: auto or copy"
+        )
+    lib = native().lib
+    numerics = int(lib.LW_NUMERICS)
+    if any(packing.numerics != numerics for packing in packings):
+        raise ModelFileError(
+            f"{checkpoint.path}: packed for version {packings[0].numerics} of the numeric contract;"
+            f" this version computes by {numerics}: pack the model again"
+        )
+    if load == "map" or (load == "auto" and packings and checkpoint.is_on_huge_pages()):
+        return int(lib.LW_LOAD_MAP)
+    return int(lib.LW_LOAD_COPY)
 
 
 def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
@@ -202,6 +330,11 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
                 f"{checkpoint.path}: tensor {tensor.name} is {tensor.type.name.lower()} already "
                 f"and cannot become {weights!r}; accepted: weights {own_name!r}, or a file with "
                 "f32, f16 or bf16 matrices"
+            )
+        if tensor.packing is not None:
+            raise ModelFileError(
+                f"{checkpoint.path}: packed weights stay {own_name}; to hold them as {weights!r},"
+                f" pack the original model with --weights {weights}"
             )
         if tensor.role in MATRICES and tensor.cols % QUANTIZED_GROUP == 0:
             target = QUANTIZED_ON_LOAD[weights]

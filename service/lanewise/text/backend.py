@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,6 +33,7 @@ class Backend:
     """A tokenizer of either origin."""
 
     tokenizer: Tokenizer
+    ids: Collection[int]  # every id that stands for a token
     bos_id: int | None
     eos_ids: frozenset[int]
     add_bos: bool  # completions start with BOS

@@ -113,13 +113,14 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
     }
     return Backend(
         tokenizer=tokenizer,
+        ids=range(len(tokens)),  # added tokens are among them
         bos_id=vocabulary.token_id("bos_token_id"),
         eos_ids=frozenset(eos | end_of_turn_ids(tokenizer)),
         add_bos=vocabulary.get("add_bos_token", bool, default=add_bos),
         byte_level=model == "gpt2",
         strips_leading_space=model == "llama" and vocabulary.adds_space_prefix,
         raw_ids=frozenset(
-            token_id for token_id, kind in enumerate(vocabulary.types) if kind in LITERAL_TYPES
+            token_id for token_id, kind in vocabulary.unusual if kind in LITERAL_TYPES
         ),
         special_tokens=special,
         templates=_templates(vocabulary),
@@ -136,15 +137,18 @@ class _Vocabulary:
             raise ModelFileError(
                 f"{self.path}: {PREFIX}model is missing: the file holds no tokenizer"
             )
-        self.tokens = [
-            text or f"[EMPTY_{index}]" for index, text in enumerate(self.array("tokens", str))
-        ]
+        self.tokens = self.array("tokens", str)
+        if "" in self.tokens:
+            self.tokens = [text or f"[EMPTY_{index}]" for index, text in enumerate(self.tokens)]
         self.types: Sequence[int] = self.array("token_type", int, required=False)
         if not self.types:
             self.types = [TokenType.NORMAL] * len(self.tokens)
         if len(self.types) != len(self.tokens):
             raise self.error("token_type", f"{len(self.types)} entries, {len(self.tokens)} tokens")
-        self.ids = {text: index for index, text in enumerate(self.tokens)}
+        # Most tokens are normal: those that are not, as (id, kind).
+        normal = TokenType.NORMAL.value
+        self.unusual = [(i, kind) for i, kind in enumerate(self.types) if kind != normal]
+        self.ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(self.ids) != len(self.tokens):
             twice = next(text for index, text in enumerate(self.tokens) if self.ids[text] != index)
             raise self.error("tokens", f"{twice!r} occurs twice")
@@ -187,12 +191,13 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         )
     pre = PRE_TOKENIZERS[name]
     texts = vocabulary.array("merges", str)
-    merges = [tuple(text.split(" ")) for text in texts]
-    for index, merge in enumerate(merges):
-        if len(merge) != 2:
-            raise vocabulary.error(
-                f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
-            )
+    if {text.count(" ") for text in texts} - {1}:
+        index = next(index for index, text in enumerate(texts) if text.count(" ") != 1)
+        raise vocabulary.error(
+            f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
+        )
+    words = " ".join(texts).split(" ") if texts else []
+    merges = list(zip(words[::2], words[1::2], strict=True))
     tokenizer = build(
         f"{vocabulary.path}: {PREFIX}merges",
         lambda: Tokenizer(BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges)),
@@ -264,7 +269,8 @@ def merges_from_scores(
 def _add_tokens(tokenizer: Tokenizer, vocabulary: _Vocabulary) -> None:
     # Order matters only for new tokens, and all of these are in the vocabulary.
     special, plain = [], []
-    for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True):
+    for token_id, kind in vocabulary.unusual:
+        text = vocabulary.tokens[token_id]
         if kind in CONTROL_TYPES:
             special.append(AddedToken(text, special=True, normalized=False))
         elif kind == TokenType.USER_DEFINED:

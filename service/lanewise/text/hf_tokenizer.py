@@ -44,6 +44,7 @@ def hf_backend(files: TokenizerFiles) -> Backend:
         )
     return Backend(
         tokenizer=tokenizer,
+        ids=frozenset(tokenizer.get_vocab(with_added_tokens=True).values()),
         bos_id=bos_id,
         eos_ids=frozenset(_eos_ids(files, tokenizer, special)),
         add_bos=_adds_bos(config, tokenizer, bos_id, where),

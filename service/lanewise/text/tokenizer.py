@@ -40,14 +40,15 @@ class Tokenizer:
         self._plain = _plain_copy(self._tokenizer)
         self._continuing = _continuing_copy(self._plain)
 
-        ids = set(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        ids = backend.ids
         self.vocab_size = max(ids, default=-1) + 1
         if not 0 < self.vocab_size <= model_vocab_size:
             raise ModelFileError(
                 f"{source}: the tokenizer has ids up to {self.vocab_size - 1}, the model only"
                 f" {model_vocab_size} rows for them: they do not belong together"
             )
-        self.unused_ids = tuple(i for i in range(model_vocab_size) if i not in ids)
+        is_full = len(ids) == model_vocab_size
+        self.unused_ids = () if is_full else tuple(sorted(set(range(model_vocab_size)) - set(ids)))
         self.bos_id = backend.bos_id
         self.eos_ids = backend.eos_ids
         self.adds_bos = backend.add_bos and backend.bos_id is not None

@@ -1,0 +1,145 @@
+// Tensors that are packed already: taken as they lie, copied, or repacked for another layout (quantizer/FORMAT.md §4).
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/layout.h"
+#include "model/model.h"
+#include "model/panels.h"
+#include "status.h"
+
+// Sum over the words of a tensor of word * (2 * index + 1), the last word padded with zeros.
+static uint64_t sum_words(const uint8_t* data, uint64_t n_bytes, uint64_t first_word) {
+    uint64_t sum = 0, index = first_word, at = 0;
+    for (; at + 8 <= n_bytes; at += 8, ++index) {
+        uint64_t word;
+        memcpy(&word, data + at, 8);
+        sum += word * (2 * index + 1);
+    }
+    if (at < n_bytes) {
+        uint64_t word = 0;
+        memcpy(&word, data + at, n_bytes - at);
+        sum += word * (2 * index + 1);
+    }
+    return sum;
+}
+
+typedef struct packed_job {
+    const lw_matrix* from;  // as in the file
+    lw_matrix* to;
+    uint8_t* data;  // of `to`; NULL when the file's bytes are used where they are
+    const lw_pool* pool;
+    lw_panel_work work;
+    bool repack;
+    atomic_ullong sum;
+    atomic_bool no_memory;
+} packed_job;
+
+static void take_panel(packed_job* job, size_t panel, uint8_t* const rows[LW_PANEL]) {
+    const size_t bytes = job->from->panel_bytes;
+    const uint8_t* from = job->from->data + panel * bytes;
+    if (job->repack) {
+        lw_panel_unpack(job->from, from, rows);
+        lw_panel_pack(job->to, job->data + panel * bytes, (const uint8_t* const*)rows);
+    } else if (job->data != NULL) {
+        memcpy(job->data + panel * bytes, from, bytes);
+    }
+}
+
+static void take_worker(void* context, unsigned thread) {
+    packed_job* job = context;
+    const size_t row_bytes = lw_row_bytes(job->from->type, job->from->cols), bytes = job->from->panel_bytes;
+    uint8_t* rows[LW_PANEL] = {malloc(job->repack ? LW_PANEL * row_bytes : 1)};
+    if (rows[0] == NULL) {
+        atomic_store(&job->no_memory, true);
+        return;
+    }
+    for (size_t i = 1; job->repack && i < LW_PANEL; ++i) rows[i] = rows[0] + i * row_bytes;
+    uint64_t sum = 0;
+    size_t panel;
+    while (lw_panel_take(&job->work, job->pool, thread, job->from->panels, &panel)) {
+        sum += sum_words(job->from->data + panel * bytes, bytes, panel * bytes / 8);
+        take_panel(job, panel, rows);
+    }
+    atomic_fetch_add(&job->sum, sum);
+    free(rows[0]);
+}
+
+static lw_status check_sum(const char* name, uint64_t found, uint64_t wanted) {
+    if (found == wanted) return LW_OK;
+    return lw_fail(LW_ERR_FORMAT, "%s: checksum %016llx, must be %016llx: the file is damaged", name,
+                   (unsigned long long)found, (unsigned long long)wanted);
+}
+
+static lw_status check_packed(const char* name, const lw_packed_tensor* t, lw_layout* layout, lw_matrix* out) {
+    if (lw_row_bytes(t->type, t->cols) == 0)
+        return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as type %d", name, t->cols,
+                       (int)t->type);
+    if (memchr(t->layout, 0, sizeof t->layout) == NULL || !lw_layout_by_name(t->layout, layout))
+        return lw_fail(LW_ERR_FORMAT, "%s: layout '%.*s' is none that this version knows; pack the model again", name,
+                       (int)sizeof t->layout, t->layout);
+    *out = lw_matrix_of(t->type, *layout, t->rows, t->cols);
+    const uint64_t bytes = out->panels * (uint64_t)out->panel_bytes;
+    if (t->n_bytes != bytes)
+        return lw_fail(LW_ERR_FORMAT, "%s: %llu packed bytes for shape (%u, %u), must be %llu", name,
+                       (unsigned long long)t->n_bytes, t->rows, t->cols, (unsigned long long)bytes);
+    if ((uintptr_t)t->data % 64 != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "%s: packed data must be aligned to 64 bytes", name);
+    out->data = t->data;
+    return LW_OK;
+}
+
+lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
+                                lw_packed* out) {
+    lw_layout layout = {0};
+    lw_matrix from = {0};
+    LW_RETURN_IF_FAILED(check_packed(name, tensor, &layout, &from));
+    lw_packed packed = {.matrix =
+                            lw_matrix_of(tensor->type, lw_level_layouts[model->level], tensor->rows, tensor->cols)};
+    packed_job job = {.from = &from, .to = &packed.matrix, .pool = model->pool};
+    job.repack = !lw_layouts_agree(tensor->type, layout, packed.matrix.layout);
+    packed.matrix.data = tensor->data;
+    if (job.repack || how == LW_LOAD_COPY) {
+        job.data = lw_arena_take(&model->arena, tensor->n_bytes);
+        if (job.data == NULL)
+            return lw_fail(LW_ERR_MEMORY, "%s: no memory for %llu bytes of packed weights", name,
+                           (unsigned long long)tensor->n_bytes);
+        packed.matrix.data = job.data;
+    }
+    lw_pool_run(model->pool, take_worker, &job);
+    lw_status status = check_sum(name, atomic_load(&job.sum), tensor->checksum);
+    if (atomic_load(&job.no_memory)) status = lw_fail(LW_ERR_MEMORY, "%s: no memory to repack a panel", name);
+    if (status == LW_OK) *out = packed;
+    return status;
+}
+
+lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out) {
+    if (tensor->type != LW_F32)
+        return lw_fail(LW_ERR_FORMAT, "%s: type %d, a packed vector must be F32", name, (int)tensor->type);
+    const lw_tensor plain = {tensor->data, tensor->n_bytes, LW_F32, tensor->rows, tensor->cols, 0};
+    float* values = NULL;
+    LW_RETURN_IF_FAILED(lw_copy_vector(name, &plain, &values));
+    const lw_status status = check_sum(name, sum_words(tensor->data, tensor->n_bytes, 0), tensor->checksum);
+    if (status != LW_OK) {
+        free(values);
+        return status;
+    }
+    free(*out);
+    *out = values;
+    return LW_OK;
+}
+
+void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out) {
+    *out = (lw_packed_tensor){.type = LW_F32, .rows = slot->rows, .cols = slot->cols};
+    if (slot->vector != NULL) {
+        out->data = *slot->vector;
+        out->n_bytes = slot->cols * sizeof(float);
+    } else {
+        const lw_matrix* w = &slot->matrix->matrix;
+        out->type = w->type;
+        out->data = w->data;
+        out->n_bytes = w->panels * (uint64_t)w->panel_bytes;
+        lw_layout_name(w->layout, out->layout);
+    }
+    out->checksum = sum_words(out->data, out->n_bytes, 0);
+}

@@ -1,0 +1,176 @@
+"""``lanewise serve``: reads the model's files, and gets everything else ready meanwhile.
+
+Building a tokenizer of 100,000 tokens, importing the modules that speak HTTP and loading weights
+each take a large part of a second; the first and the last leave the interpreter to the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lanewise import host
+from lanewise.api.logs import set_up_logging
+from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
+from lanewise.loading.hub import resolve_model
+from lanewise.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from lanewise.runtime import Model
+    from lanewise.text.chat_template import ChatTemplate
+    from lanewise.text.tokenizer import Tokenizer
+
+    Text = tuple[Tokenizer, ChatTemplate | None]
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_LINE_S = 5.0
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; the result is the exit status."""
+    set_up_logging(settings.log_level, settings.log_format)
+    _check(settings)
+    # Taken before the model is loaded: who learns after minutes that the port is in use?
+    with _bind(settings.host, settings.port) as listener:
+        threads = settings.threads or host.default_threads().threads
+        limit = host.memory_limit()
+        model, (tokenizer, template) = _open(settings, threads)
+        from lanewise.api import serve
+
+        return serve.serve(settings, model, tokenizer, template, threads, limit, listener)
+
+
+def _open(settings: Settings, threads: int) -> tuple[Model, Text]:
+    """The model and what belongs to its text; of the file only mapped weights stay in memory."""
+    gc.disable()  # what is made here stays: looking for garbage among it takes a tenth of the time
+    try:
+        with (
+            open_checkpoint(resolve_model(settings.model)) as checkpoint,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            text = pool.submit(_make_text, settings.chat_template, checkpoint.tokenizer)
+            importlib.import_module("lanewise.api.serve")
+            web = pool.submit(importlib.import_module, "lanewise.api.app")
+            model = _load(settings, checkpoint, threads, text)
+            try:
+                web.result()
+                return model, text.result()
+            except BaseException:
+                model.close()
+                raise
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _make_text(chat_template: str | None, files: TokenizerFiles) -> Text:
+    from lanewise.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_files(files)
+    return tokenizer, _chat_template(chat_template, tokenizer)
+
+
+def _load(settings: Settings, checkpoint: Checkpoint, threads: int, text: Future[Text]) -> Model:
+    from lanewise.runtime import Model
+
+    with _progress(checkpoint.name) as progress:
+
+        def show(done: int, total: int) -> None:
+            if text.done():
+                text.result()  # raises: nobody waits for a model whose tokenizer cannot be used
+            progress(done, total)
+
+        return Model.load(
+            checkpoint,
+            weights=settings.weights,
+            isa=settings.isa,
+            threads=threads,
+            load=settings.load,
+            progress=show,
+        )
+
+
+def _check(settings: Settings) -> None:
+    if settings.max_seqs > settings.max_step_tokens:
+        raise SettingsError(
+            f"max_seqs is {settings.max_seqs}; "
+            f"accepted: at most max_step_tokens = {settings.max_step_tokens}"
+        )
+
+
+def _bind(name: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(error.errno, f"host {name!r}: {error.strerror}") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
+        raise OSError(error.errno, message) from None
+    return listener
+
+
+def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+
+    if path is None:
+        return tokenizer.chat_template
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return ChatTemplate({"default": text}, tokenizer.special_tokens)
+    except (ChatTemplateError, UnicodeDecodeError) as error:
+        raise SettingsError(f"chat_template: {path}: {error}") from None
+
+
+@contextlib.contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Says how far loading is: a bar on a terminal, a line now and then elsewhere."""
+    if not sys.stderr.isatty():
+        yield _progress_lines(name)
+        return
+    # Imported here because it takes longer than the rest of what a service does before loading.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("loading {task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _progress_lines(name: str) -> Callable[[int, int], None]:
+    last = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_LINE_S or done == total:
+            last = now
+            logger.info(
+                "loading %s: %.0f %% of %s", name, 100 * done / total, host.format_size(total)
+            )
+
+    return show

@@ -1,0 +1,200 @@
+// Packed panels: packing loses nothing in any layout, and packed tensors that are damaged are refused.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/unpack.h"
+#include "model/model.h"
+#include "model/panels.h"
+
+enum { COLS = 512, ROWS = 37, MAX_ROW = COLS * 4 };
+
+static int failed, passed;
+
+static void expect(bool ok, const char* what, const char* detail) {
+    ++*(ok ? &passed : &failed);
+    if (!ok) printf("%s: %s (last error: %s)\n", what, detail, lw_last_error());
+}
+
+static uint64_t mix(uint64_t x) {  // splitmix64
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static void fill(uint8_t* data, size_t n, uint64_t seed) {
+    for (size_t i = 0; i < n; ++i) data[i] = (uint8_t)mix(seed * 1000003 + i);
+}
+
+static const lw_type types[] = {LW_F32, LW_F16, LW_BF16, LW_Q4_0, LW_Q8_0, LW_Q6_K};
+
+// One weight by the definition in unpack.h, as an integer code; float types give their bits.
+static int64_t code_at(const lw_matrix* w, const uint8_t* panel, size_t output, size_t k) {
+    lw_group group;
+    if (w->type == LW_Q4_0) return lw_unpack_q4(w, panel, output, k / 32, &group), group.codes[k % 32];
+    if (w->type == LW_Q8_0) return lw_unpack_q8(w, panel, output, k / 32, &group), group.codes[k % 32];
+    if (w->type == LW_Q6_K) return lw_unpack_q6(w, panel, output, k / 16, &group), group.codes[k % 16];
+    uint32_t bits = 0;
+    const size_t bytes = w->type == LW_F32 ? 4 : 2;
+    memcpy(&bits, panel + (k * LW_PANEL + output) * bytes, bytes);
+    return bits;
+}
+
+static void test_every_layout_holds_the_same_rows(lw_type type) {
+    static uint8_t source[LW_PANEL][MAX_ROW], back[LW_PANEL][MAX_ROW];
+    const size_t row_bytes = lw_row_bytes(type, COLS);
+    const uint8_t* rows[LW_PANEL];
+    uint8_t* out[LW_PANEL];
+    for (size_t i = 0; i < LW_PANEL; ++i) {
+        fill(source[i], row_bytes, (uint64_t)type * 100 + i);
+        rows[i] = source[i];
+        out[i] = back[i];
+    }
+    const size_t bytes = lw_panel_bytes(type, COLS);
+    uint8_t *panel = malloc(bytes), *first = malloc(bytes);
+    if (panel == NULL || first == NULL) exit(2);
+    const lw_matrix reference = lw_matrix_of(type, lw_level_layouts[0], LW_PANEL, COLS);
+    lw_panel_pack(&reference, first, rows);
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
+        const lw_matrix w = lw_matrix_of(type, lw_level_layouts[level], LW_PANEL, COLS);
+        memset(panel, 0xA5, bytes);
+        memset(back, 0x5A, sizeof back);
+        lw_panel_pack(&w, panel, rows);
+        bool same = true;
+        for (size_t i = 0; i < LW_PANEL; ++i)
+            for (size_t k = 0; k < COLS; ++k) same &= code_at(&w, panel, i, k) == code_at(&reference, first, i, k);
+        expect(same, lw_level_names[level], "a weight differs from scalar's layout");
+        lw_panel_unpack(&w, panel, out);
+        for (size_t i = 0; i < LW_PANEL; ++i) same &= memcmp(source[i], back[i], row_bytes) == 0;
+        expect(same, lw_level_names[level], "unpacked rows differ from the source");
+        const bool agree = lw_layouts_agree(type, w.layout, reference.layout);
+        expect(agree == (memcmp(panel, first, bytes) == 0), lw_level_names[level], "lw_layouts_agree is wrong");
+        char name[LW_LAYOUT_NAME_BYTES];
+        lw_layout found;
+        lw_layout_name(w.layout, name);
+        expect(lw_layout_by_name(name, &found) && lw_layouts_agree(type, found, w.layout), name, "name not found");
+    }
+    free(panel);
+    free(first);
+}
+
+static lw_model* make_model(const char* isa, uint32_t threads) {
+    const lw_model_config config = {.n_layers = 1,
+                                    .hidden_size = COLS,
+                                    .ffn_size = ROWS,
+                                    .n_heads = 2,
+                                    .n_kv_heads = 1,
+                                    .head_dim = 16,
+                                    .vocab_size = ROWS,
+                                    .context_length = 64,
+                                    .tied_embeddings = 1,
+                                    .rms_norm_eps = 1e-5f,
+                                    .rope_theta = 10000};
+    lw_model* model = NULL;
+    if (lw_model_create(&config, isa, threads, &model) != LW_OK) exit(2);
+    return model;
+}
+
+// A tensor of ROWS rows, packed by a model; `data` of the result lies in aligned memory of the caller's.
+static lw_packed_tensor pack_one(lw_type type, const char* isa, void** copy) {
+    const uint64_t n_bytes = ROWS * lw_row_bytes(type, COLS);
+    uint8_t* data = calloc(1, n_bytes);  // zeros are finite in every type
+    if (data == NULL) exit(2);
+    for (uint64_t i = 0; i < n_bytes; ++i)
+        if (type == LW_F32 || type == LW_F16 || type == LW_BF16 ? i % 2 == 0 : i % 210 < 2) data[i] = (uint8_t)mix(i);
+    lw_model* model = make_model(isa, 2);
+    const lw_tensor tensor = {data, n_bytes, type, ROWS, COLS, 0};
+    lw_packed_tensor packed = {0};
+    expect(lw_model_packed(model, LW_TOKEN_EMBEDDING, 0, &packed) == LW_ERR_ARGUMENT, "packed", "nothing is loaded");
+    if (lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &tensor, type) != LW_OK) exit(2);
+    if (lw_model_packed(model, LW_TOKEN_EMBEDDING, 0, &packed) != LW_OK) exit(2);
+    *copy = aligned_alloc(64, packed.n_bytes + 64);
+    if (*copy == NULL) exit(2);
+    memcpy(*copy, packed.data, packed.n_bytes);
+    packed.data = *copy;
+    lw_model_close(model);
+    free(data);
+    return packed;
+}
+
+static void test_load(lw_type type, const char* from, const char* to) {
+    void *copy, *wanted;
+    const lw_packed_tensor packed = pack_one(type, from, &copy), direct = pack_one(type, to, &wanted);
+    lw_model* model = make_model(to, 3);
+    for (int how = LW_LOAD_MAP; how <= LW_LOAD_COPY; ++how) {
+        lw_packed_tensor found = {0};
+        expect(lw_model_load_packed(model, &packed, 1, (lw_load)how) == LW_OK, to, "a packed tensor does not load");
+        expect(lw_model_packed(model, LW_TOKEN_EMBEDDING, 0, &found) == LW_OK, to, "nothing was loaded");
+        expect(found.checksum == direct.checksum && found.n_bytes == direct.n_bytes &&
+                   memcmp(found.data, direct.data, found.n_bytes) == 0,
+               to, "packed bytes differ from those packed directly");
+        const bool fits = lw_model_reads_layout(model, type, packed.layout);
+        expect((found.data == packed.data) == (fits && how == LW_LOAD_MAP), to, "mapped where it must not, or not");
+    }
+    lw_model_close(model);
+    free(copy);
+    free(wanted);
+}
+
+static void refuse(lw_packed_tensor damaged, const char* says) {
+    for (int how = LW_LOAD_MAP; how <= LW_LOAD_COPY; ++how) {
+        lw_model* model = make_model("scalar", 2);
+        const lw_status status = lw_model_load_packed(model, &damaged, 1, (lw_load)how);
+        expect(status != LW_OK && strstr(lw_last_error(), says) != NULL, "a damaged tensor is not refused for", says);
+        lw_model_close(model);
+    }
+}
+
+static void test_damage(void) {
+    void* copy;
+    const lw_packed_tensor good = pack_one(LW_Q4_0, "scalar", &copy);
+    lw_packed_tensor bad = good;
+    bad.n_bytes -= 64;
+    refuse(bad, "packed bytes for shape (37, 512)");
+    bad = good;
+    bad.rows = ROWS + 1;
+    refuse(bad, "must be (37, 512)");
+    bad = good;
+    bad.type = LW_Q8_0;
+    refuse(bad, "packed bytes for shape");
+    bad.type = (lw_type)77;
+    refuse(bad, "type 77");
+    bad = good;
+    memcpy(bad.layout, "c5", 3);
+    refuse(bad, "layout 'c5'");
+    memset(bad.layout, 'c', sizeof bad.layout);
+    refuse(bad, "layout 'cccccccccccccccc'");
+    bad = good;
+    bad.checksum ^= 1;
+    refuse(bad, "checksum");
+    bad = good;
+    bad.data = (const uint8_t*)good.data + 4;
+    refuse(bad, "aligned to 64");
+    bad.data = NULL;
+    refuse(bad, "must not be NULL");
+    bad = good;
+    bad.role = LW_ROLE_COUNT;
+    refuse(bad, "no tensor of role");
+    bad = good;
+    bad.name = "model.some.weight";
+    for (uint64_t at = 0; at < good.n_bytes; at += 97) {  // every changed byte is noticed
+        ((uint8_t*)copy)[at] ^= (uint8_t)(1 << at % 8);
+        refuse(bad, "model.some.weight: checksum");
+        ((uint8_t*)copy)[at] ^= (uint8_t)(1 << at % 8);
+    }
+    free(copy);
+}
+
+int main(void) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
+        test_every_layout_holds_the_same_rows(types[i]);
+        for (int from = 0; from < LW_LEVEL_COUNT; ++from)
+            for (int to = 0; to < LW_LEVEL_COUNT; ++to)
+                if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1)
+                    test_load(types[i], lw_level_names[from], lw_level_names[to]);
+    }
+    test_damage();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
