@@ -133,7 +133,7 @@ void lw_panel_unpack(const lw_matrix* w, const uint8_t* panel, uint8_t* const ro
 }
 
 // A field that changes where weights lie needs a letter in the name, or files of two layouts would look alike.
-_Static_assert(sizeof(lw_layout) == 4, "lw_layout_name and lw_layouts_agree must know every field of lw_layout");
+_Static_assert(sizeof(lw_layout) == 5, "lw_layout_name and lw_layouts_agree must know every field that packing obeys");
 
 void lw_layout_name(lw_layout layout, char name[LW_LAYOUT_NAME_BYTES]) {
     snprintf(name, LW_LAYOUT_NAME_BYTES, "c%u%s%s", layout.chunk, layout.q4_toggled ? "t" : "",
