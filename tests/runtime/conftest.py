@@ -157,6 +157,21 @@ class FakeLibrary:
         out.gemm_rows = 9
         return self._answer("counters")
 
+    def lw_session_profile(self, handle, on):
+        self.profiled = 2 if on else 0
+        return self._answer("profile", on)
+
+    def lw_session_profile_rows(self, handle, out, capacity, count):
+        for i in range(min(capacity, self.profiled)):
+            out[i].operation = f"op{i}".encode()
+            out[i].kernel = f"gemv_{i}".encode() if i else b""
+            out[i].work_seconds = 1.5 + i
+            out[i].wait_seconds = 0.25
+            out[i].bytes = 100 + i
+            out[i].macs = 2**40
+        count[0] = self.profiled
+        return self._answer("profile_rows", capacity)
+
     def lw_cpu_isa(self):
         return self.symbol
 

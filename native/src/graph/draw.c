@@ -22,6 +22,8 @@ static void draw_worker(void* context, unsigned thread) {
     const lw_session* s = job->session;
     const size_t vocab = s->model->config.vocab_size;
     const lw_sample_scratch scratch = lw_sample_scratch_at(s->draw_scratch + thread * s->draw_scratch_bytes, vocab);
+    lw_profile_thread* profile = lw_session_profile_thread(s, thread);
+    lw_profile_begin(profile);
     size_t row, end;
     while (lw_work_take(&job->rows, job->n_rows, 1, &row, &end)) {
         const lw_draw result =
@@ -30,7 +32,10 @@ static void draw_worker(void* context, unsigned thread) {
             atomic_store(&job->failure, (int)result);
             atomic_store(&job->failed_row, (unsigned)row + 1);
         }
+        lw_profile_work(profile, LW_OP_SAMPLE, 0, vocab * sizeof(float), 0);
     }
+    lw_pool_barrier(s->pool);
+    lw_profile_wait(profile, LW_OP_SAMPLE);
 }
 
 static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, uint32_t n, uint32_t vocab) {

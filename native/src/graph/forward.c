@@ -28,13 +28,20 @@ typedef struct worker {  // one thread's view of the step
     size_t phase;
     size_t rows;  // rows being worked on: all tokens, or those with logits after the last attention
     void* scratch;
+    lw_profile_thread* profile;  // or NULL
 } worker;
 
 static lw_work* this_phase(worker* w) { return &w->s->phases[w->phase]; }
 
-static void end_phase(worker* w) {
+static void end_phase(worker* w, lw_operation operation) {
     ++w->phase;
     lw_pool_barrier(w->s->pool);
+    lw_profile_wait(w->profile, operation);
+}
+
+// Charges one row's work: so many floats read or written, and so many codes.
+static void charge_row(worker* w, lw_operation operation, size_t floats, size_t codes) {
+    lw_profile_work(w->profile, operation, 0, floats * sizeof(float) + codes, 0);
 }
 
 static lw_activations activations(const worker* w, size_t cols, const float* values) {
@@ -77,31 +84,34 @@ static void embed(worker* w) {
     while (lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
         lw_unpack_row(&w->model->embedding.matrix, batch->token_ids[row], w->b->x + row * w->c->hidden_size);
         fill_angles(w, row, w->b->position[row]);
+        charge_row(w, LW_OP_EMBED, w->c->hidden_size + w->c->head_dim, 0);
     }
-    end_phase(w);
+    end_phase(w, LW_OP_EMBED);
 }
 
 // norm = rmsnorm(x) and, for quantized matrices, its codes.
-static lw_activations normalize(worker* w, const float* weight, bool quantized) {
+static lw_activations normalize(worker* w, lw_operation operation, const float* weight, bool quantized) {
     const size_t n = w->c->hidden_size;
     const lw_activations out = activations(w, n, w->b->norm);
     size_t row, end;
     while (lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
         w->ops->rmsnorm(w->b->norm + row * n, w->b->x + row * n, weight, n, w->c->rms_norm_eps);
         if (quantized) quantize_row(w, &out, row, w->b->norm + row * n);
+        charge_row(w, operation, 2 * n, quantized ? n : 0);
     }
-    end_phase(w);
+    end_phase(w, operation);
     return out;
 }
 
-static void multiply(worker* w, const lw_product* products, size_t n, const lw_activations* x) {
-    lw_matmul(this_phase(w), products, n, x, w->s->config.n_threads, w->scratch);
+static void multiply(worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x) {
+    const lw_matmul_worker self = {w->scratch, w->profile, operation};
+    lw_matmul(this_phase(w), products, n, x, w->s->config.n_threads, &self);
     if (w->thread == 0) {
         lw_counters* counters = &w->s->counters;
         *(x->rows == 1 ? &counters->gemv_calls : &counters->gemm_calls) += n;
         *(x->rows == 1 ? &counters->gemv_rows : &counters->gemm_rows) += n * x->rows;
     }
-    end_phase(w);
+    end_phase(w, operation);
 }
 
 static lw_product product(const worker* w, const lw_packed* matrix, float* out, bool add) {
@@ -139,8 +149,24 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
         const uint32_t position = w->b->position[row];
         const uint32_t* table = batch->block_tables + (size_t)w->b->sequence[row] * batch->block_table_stride;
         lw_kv_write(&w->s->kv, index, table[position / LW_BLOCK_TOKENS], position % LW_BLOCK_TOKENS, k, v);
+        charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
     }
-    end_phase(w);
+    end_phase(w, LW_OP_ROTATE);
+}
+
+// Charges one job of attention: the keys and values it reads, queries and results, two products for each token seen.
+static void charge_attention(worker* w, const lw_attention_job* job) {
+    if (w->profile == NULL) return;
+    const uint64_t last = job->first_position + job->n_tokens, dims = job->kv.head_dim + job->kv.value_dim;
+    uint64_t seen = 0, first = last;  // tokens seen by all queries; the first one that any of them sees
+    for (uint64_t position = job->first_position; position < last; ++position) {
+        const uint64_t n = job->window != 0 && position + 1 > job->window ? job->window : position + 1;
+        seen += n;
+        if (position + 1 - n < first) first = position + 1 - n;
+    }
+    const uint64_t cache_bytes = (last - first) * dims * (job->kv.is_f16 ? 2 : 4);
+    const uint64_t row_bytes = 2 * job->n_tokens * job->group * job->kv.head_dim * sizeof(float);
+    lw_profile_work(w->profile, LW_OP_ATTENTION, 0, cache_bytes + row_bytes, seen * job->group * dims);
 }
 
 static void attend(worker* w, uint32_t index) {
@@ -168,16 +194,19 @@ static void attend(worker* w, uint32_t index) {
             .out_stride = q_size,
             .scratch = w->scratch};
         w->ops->attention(&job);
+        charge_attention(w, &job);
     }
-    end_phase(w);
+    end_phase(w, LW_OP_ATTENTION);
 }
 
 static lw_activations quantize_rows(worker* w, size_t cols, const float* values, bool quantized) {
     const lw_activations out = activations(w, cols, values);
     size_t row, end;
-    while (quantized && lw_work_take(this_phase(w), w->rows, 1, &row, &end))
+    while (quantized && lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
         quantize_row(w, &out, row, values + row * cols);
-    end_phase(w);
+        charge_row(w, LW_OP_ATTN_CODES, cols, cols);
+    }
+    end_phase(w, LW_OP_ATTN_CODES);
     return out;
 }
 
@@ -189,8 +218,9 @@ static lw_activations activate(worker* w, bool quantized) {
         float* gate = w->b->gate + row * n;
         w->ops->silu_mul(gate, gate, w->b->up + row * n, n);
         if (quantized) quantize_row(w, &out, row, gate);
+        charge_row(w, LW_OP_ACTIVATE, 3 * n, quantized ? n : 0);
     }
-    end_phase(w);
+    end_phase(w, LW_OP_ACTIVATE);
     return out;
 }
 
@@ -206,15 +236,15 @@ static void keep_logit_rows(worker* w) {
         }
     }
     w->rows = batch->n_logits;
-    end_phase(w);
+    end_phase(w, LW_OP_ATTN_CODES);
 }
 
 static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_packed* inputs[] = {&layer->q, &layer->k, &layer->v};
-    const lw_activations x = normalize(w, layer->attn_norm, any_quantized(inputs, 3));
+    const lw_activations x = normalize(w, LW_OP_ATTN_NORM, layer->attn_norm, any_quantized(inputs, 3));
     const lw_product qkv[] = {product(w, &layer->q, w->b->q, false), product(w, &layer->k, w->b->k, false),
                               product(w, &layer->v, w->b->v, false)};
-    multiply(w, qkv, 3, &x);
+    multiply(w, LW_OP_QKV, qkv, 3, &x);
     rotate_and_store(w, layer, index);
     attend(w, index);
     if (index + 1 == w->c->n_layers) keep_logit_rows(w);
@@ -222,25 +252,25 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_packed* output = &layer->attn_output;
     const lw_activations values = quantize_rows(w, output->matrix.cols, w->b->attn, any_quantized(&output, 1));
     const lw_product o = product(w, output, w->b->x, true);
-    multiply(w, &o, 1, &values);
+    multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
 }
 
 static void ffn_half(worker* w, const lw_layer* layer) {
     const lw_packed* inputs[] = {&layer->gate, &layer->up};
-    const lw_activations x = normalize(w, layer->ffn_norm, any_quantized(inputs, 2));
+    const lw_activations x = normalize(w, LW_OP_FFN_NORM, layer->ffn_norm, any_quantized(inputs, 2));
     const lw_product gate_up[] = {product(w, &layer->gate, w->b->gate, false), product(w, &layer->up, w->b->up, false)};
-    multiply(w, gate_up, 2, &x);
+    multiply(w, LW_OP_GATE_UP, gate_up, 2, &x);
     const lw_packed* down = &layer->down;
     const lw_activations values = activate(w, any_quantized(&down, 1));
     const lw_product product_down = product(w, down, w->b->x, true);
-    multiply(w, &product_down, 1, &values);
+    multiply(w, LW_OP_DOWN, &product_down, 1, &values);
 }
 
 static void logits(worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    const lw_activations x = normalize(w, w->model->output_norm, lw_is_quantized(head->type));
+    const lw_activations x = normalize(w, LW_OP_OUTPUT_NORM, w->model->output_norm, lw_is_quantized(head->type));
     const lw_product product = lw_product_of(head, w->model->level, w->rows, w->step->logits, false);
-    multiply(w, &product, 1, &x);
+    multiply(w, LW_OP_HEAD, &product, 1, &x);
 }
 
 static void run_step(void* context, unsigned thread) {
@@ -254,7 +284,9 @@ static void run_step(void* context, unsigned thread) {
                 .b = &s->b,
                 .thread = thread,
                 .rows = state->n_rows,
-                .scratch = s->scratch + thread * s->scratch_bytes};
+                .scratch = s->scratch + thread * s->scratch_bytes,
+                .profile = lw_session_profile_thread(s, thread)};
+    lw_profile_begin(w.profile);
     embed(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         attention_half(&w, &w.model->layers[i], i);

@@ -100,6 +100,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
     lw_pool_close(session->pool);
+    lw_profile_close(session->profile);
     lw_kv_close(&session->kv);
     lw_block_unmap(&session->memory);
     free(session);

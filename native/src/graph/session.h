@@ -4,6 +4,7 @@
 
 #include "kv_cache.h"
 #include "model/model.h"
+#include "profile.h"
 
 typedef struct lw_tile {  // query tokens of one sequence that attention handles together
     uint32_t sequence;
@@ -40,7 +41,13 @@ struct lw_session {
     lw_work* phases;  // one counter per phase of a step
     size_t n_phases;
     lw_counters counters;
+    lw_profile* profile;  // NULL unless asked for
 };
+
+// NULL unless the session is profiled.
+static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, unsigned thread) {
+    return s->profile != NULL ? &s->profile->threads[thread] : NULL;
+}
 
 // The step itself, on checked arguments (forward.c).
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits);
