@@ -63,11 +63,16 @@ extern const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT];
 
 static inline size_t lw_align_floats(size_t n) { return (n + LW_LANES - 1) / LW_LANES * LW_LANES; }
 
-// Floats of scratch that attention needs for one job of at most `tokens` query tokens.
+// Floats of the softmax state of so many query rows: largest score, sums, values.
+static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
+    return lw_align_floats(rows) + rows * (LW_LANES + value_dim);
+}
+
+// Floats of scratch that attention needs for one job of at most `tokens` query tokens: queries, one block of keys and
+// values in f32, two states.
 static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t value_dim) {
-    const size_t rows = tokens * group;
-    return 8 * LW_BLOCK_TOKENS + lw_align_floats(rows * value_dim) +
-           2 * (lw_align_floats(rows) + rows * (LW_LANES + value_dim));
+    const size_t rows = (tokens * group + 7) / 8 * 8;
+    return rows * value_dim + 2 * value_dim * LW_BLOCK_TOKENS + 2 * lw_attention_state_floats(rows, value_dim);
 }
 
 #endif
