@@ -45,8 +45,9 @@ enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at mu
 typedef struct lw_lane_ops {
     // out[i] = (x[i] / rms(x)) * weight[i]; n a multiple of nothing, sums over 16 lanes.
     void (*rmsnorm)(float* out, const float* x, const float* weight, size_t n, float eps);
-    // One row to int8: q (row `row` of x, all of stride), scale[segments], prefix. Returns false when a value is not finite.
-    bool (*quantize)(const lw_activations* x, size_t row, const float* values);
+    // Segments first .. first + n - 1 of one row to int8, from their values: q, padded with zeros to whole segments,
+    // scale and prefix of row `row` of x. Returns false when a value is not finite.
+    bool (*quantize)(const lw_activations* x, size_t row, size_t first, size_t n, const float* values);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
     // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.

@@ -56,7 +56,7 @@ static lw_status compare(const lw_model* model, const lw_kernel* kernel, const l
                         .prefix = b->prefix,
                         .f32 = b->x};
     memset(b->q, 0, (ROWS + 1) * COLS);
-    for (size_t r = 0; r < rows; ++r) model->ops->quantize(&x, r, b->x + r * COLS);
+    for (size_t r = 0; r < rows; ++r) model->ops->quantize(&x, r, 0, x.segments, b->x + r * COLS);
     run_all(scalar, w, &x, b->expected, b->scratch);
     run_all(kernel, w, &x, b->actual, b->scratch);
     if (memcmp(b->expected, b->actual, rows * OUTPUTS * sizeof(float)) == 0) return LW_OK;

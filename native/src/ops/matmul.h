@@ -26,6 +26,10 @@ typedef struct lw_matmul_worker {
     lw_operation operation;      // what to charge
 } lw_matmul_worker;
 
+// Charges panels begin .. end-1 of one product to the thread's profile, if it has one.
+void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const lw_activations* x, size_t begin,
+                      size_t end);
+
 // Every thread of the pool calls this with the same arguments but `self`.
 void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_activations* x, unsigned threads,
                const lw_matmul_worker* self);
