@@ -22,7 +22,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 1 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 2 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -163,6 +163,7 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemm_calls;  // with more
     uint64_t gemv_rows;
     uint64_t gemm_rows;
+    double native_seconds;  // inside lw_step and lw_sample
 } lw_counters;
 
 // The operations of a step, in the order they run.

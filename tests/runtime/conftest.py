@@ -60,7 +60,7 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
-    LW_ABI_VERSION = 1
+    LW_ABI_VERSION = 2
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
     LW_NUMERICS = 1
@@ -155,6 +155,7 @@ class FakeLibrary:
     def lw_session_counters(self, handle, out):
         out.steps = 7
         out.gemm_rows = 9
+        out.native_seconds = 0.5
         return self._answer("counters")
 
     def lw_session_profile(self, handle, on):

@@ -133,7 +133,8 @@ def test_sample_needs_one_row_of_parameters_for_each_row_of_logits(session):
 
 
 def test_counters_are_copied_out(session):
-    assert (session.counters().steps, session.counters().gemm_rows) == (7, 9)
+    counters = session.counters()
+    assert (counters.steps, counters.gemm_rows, counters.native_seconds) == (7, 9, 0.5)
 
 
 def test_profile_is_read_in_full_and_then_stopped(fake, session):

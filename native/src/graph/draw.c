@@ -77,10 +77,12 @@ lw_status lw_sample(lw_session* session, const float* logits, uint32_t n_rows, c
                     lw_sampled* out) {
     if (session == NULL || (n_rows > 0 && (logits == NULL || params == NULL || out == NULL)))
         return lw_fail(LW_ERR_ARGUMENT, "lw_sample: session, logits, params and out must not be NULL");
+    const uint64_t start = lw_profile_now();
     for (uint32_t i = 0; i < n_rows; ++i)
         LW_RETURN_IF_FAILED(check_params(i, &params[i], session->model->config.vocab_size));
     draw_job job = {.session = session, .logits = logits, .n_rows = n_rows, .params = params, .out = out};
     lw_pool_run(session->pool, draw_worker, &job);
+    lw_session_add_time(session, start);
     const unsigned failed = atomic_load(&job.failed_row);
     if (failed == 0) return LW_OK;
     if (atomic_load(&job.failure) == LW_DRAW_NOTHING_ALLOWED)

@@ -179,6 +179,9 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits) {
     if (session == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
         return lw_fail(LW_ERR_ARGUMENT, "lw_step: session, batch and logits must not be NULL");
+    const uint64_t start = lw_profile_now();
     LW_RETURN_IF_FAILED(check_batch(session, batch));
-    return lw_forward(session, batch, logits);
+    const lw_status status = lw_forward(session, batch, logits);
+    lw_session_add_time(session, start);
+    return status;
 }

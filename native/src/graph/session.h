@@ -64,6 +64,11 @@ static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, 
     return s->profile != NULL ? &s->profile->threads[thread] : NULL;
 }
 
+// Adds the time since `start_ns` to the session's native time.
+static inline void lw_session_add_time(lw_session* s, uint64_t start_ns) {
+    s->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start_ns);
+}
+
 // The step itself, on checked arguments (forward.c).
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits);
 

@@ -79,6 +79,7 @@ class Counters:
     gemm_calls: int
     gemv_rows: int
     gemm_rows: int
+    native_seconds: float = 0.0  # inside forward steps and draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,7 @@ class Session:
             gemm_calls=out.gemm_calls,
             gemv_rows=out.gemv_rows,
             gemm_rows=out.gemm_rows,
+            native_seconds=out.native_seconds,
         )
 
     def start_profile(self) -> None:
