@@ -22,7 +22,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 1 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 2 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -182,7 +182,36 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemm_calls;  // with more
     uint64_t gemv_rows;
     uint64_t gemm_rows;
+    double native_seconds;  // inside lw_step and lw_sample
 } lw_counters;
+
+// The operations of a step, in the order they run.
+typedef enum lw_operation {
+    LW_OP_EMBED = 0,       // embedding rows, RoPE angles
+    LW_OP_ATTN_NORM = 1,   // RMSNorm and quantization before attention
+    LW_OP_QKV = 2,         // matrix products
+    LW_OP_ROTATE = 3,      // biases, QK norm, RoPE; keys and values to the cache
+    LW_OP_ATTENTION = 4,   // attention itself
+    LW_OP_ATTN_CODES = 5,  // quantization of its result
+    LW_OP_ATTN_OUTPUT = 6,
+    LW_OP_FFN_NORM = 7,
+    LW_OP_GATE_UP = 8,
+    LW_OP_ACTIVATE = 9,  // SiLU and quantization
+    LW_OP_DOWN = 10,
+    LW_OP_OUTPUT_NORM = 11,
+    LW_OP_HEAD = 12,
+    LW_OP_SAMPLE = 13,  // lw_sample
+    LW_OPERATION_COUNT = 14
+} lw_operation;
+
+typedef struct lw_profile_row {
+    char operation[16];
+    char kernel[64];      // symbol of the kernel table's row; empty for all but matrix products
+    double work_seconds;  // of all threads together
+    double wait_seconds;  // of all threads together, at the barrier after the operation
+    uint64_t bytes;       // operands and results, each counted once per step whichever cache holds it
+    uint64_t macs;
+} lw_profile_row;
 
 typedef struct lw_kernel_info {
     char symbol[64];
@@ -235,6 +264,12 @@ lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits);
 lw_status lw_sample(lw_session* session, const float* logits, uint32_t n_rows, const lw_sampling* params,
                     lw_sampled* out);
 lw_status lw_session_counters(const lw_session* session, lw_counters* out);
+// Starts (on = 1) to measure where the time of steps and draws goes, from zero, or stops (on = 0) and forgets it.
+// Off in a new session. Measuring costs two readings of the clock per thread and operation.
+lw_status lw_session_profile(lw_session* session, uint32_t on);
+// Writes the first `capacity` rows; *n_rows is how many there are, 0 when nothing is measured.
+lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out, uint32_t capacity,
+                                  uint32_t* n_rows);
 
 uint32_t lw_kernel_count(void);
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);

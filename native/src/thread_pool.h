@@ -34,4 +34,19 @@ static inline _Bool lw_work_take(lw_work* work, size_t total, size_t chunk, size
     return 1;
 }
 
+// Takes a share of the items left that shrinks towards the end: long runs of memory at first, and nobody waits long for
+// the last ones. False when none are left.
+static inline _Bool lw_work_take_share(lw_work* work, size_t total, unsigned threads, size_t* begin, size_t* end) {
+    size_t next = atomic_load_explicit(&work->next, memory_order_relaxed), share;
+    do {
+        if (next >= total) return 0;
+        share = (total - next) / (2 * (size_t)threads);
+        if (share == 0) share = 1;
+    } while (!atomic_compare_exchange_weak_explicit(&work->next, &next, next + share, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    *begin = next;
+    *end = next + share;
+    return 1;
+}
+
 #endif

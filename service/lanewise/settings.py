@@ -258,6 +258,10 @@ class BenchSettings(ReportSettings):
     repeat: int = field(
         default=3, metadata=knob(integer(1), "runs of each test; their median is reported")
     )
+    profile: bool = field(
+        default=False,
+        metadata=knob(SWITCH, "run each test once more and show what its time goes to"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

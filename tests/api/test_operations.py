@@ -252,6 +252,7 @@ def test_metrics_are_those_dashboards_read(client, server):
         *("vllm:num_preemptions_total", "vllm:iteration_tokens_total_bucket"),
         *("vllm:request_prompt_tokens_bucket", "vllm:request_params_n_bucket"),
         *("lanewise_gemm_rows_total", "lanewise_gemv_calls_total", "lanewise_info"),
+        *("lanewise_busy_seconds_total", "lanewise_native_seconds_total"),
         *("lanewise_kv_blocks_total", "process_resident_memory_bytes", "http_requests_total"),
     ):
         assert f"\n{name}{{" in text or f"\n{name} " in text, name

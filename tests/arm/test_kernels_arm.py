@@ -38,6 +38,12 @@ def test_kernels_equal_the_definition_for_many_shapes(test_kernels) -> None:
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.parametrize("level", LEVELS[:1], ids=str)  # one set of lanes serves every Arm level
+def test_attention_equals_its_definition(cross_build, level: Level) -> None:
+    done = run_here(cross_build("test_attention"), level, "12")
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+
+
 def test_a_leaked_instruction_is_a_failure(tmp_path, cross_compiler) -> None:
     source, program = tmp_path / "leak.c", tmp_path / "leak"
     source.write_text('int main(void) { __asm__("sdot v0.4s, v1.16b, v2.16b"); }')

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from lanewise.commands import bench
-from lanewise.runtime import Limits, ModelInfo
+from lanewise.commands.bench_profile import Profile, report_rows
+from lanewise.runtime import Limits, ModelInfo, OperationTime
 from lanewise.settings import BenchSettings, SettingsError
 
 LIMITS = Limits(read_gb_s=40.0, int8_gmac_s=500.0)
@@ -64,8 +65,9 @@ def test_json_has_the_promised_shape(run):
     assert (report["isa"], report["threads"]) == ("avx2", 2)
     assert report["limits"] == {"read_gb_s": 3.0, "int8_gmac_s": 5.0}
     assert [set(result) for result in report["results"]] == [
-        {"name", "tokens_per_second", "share_of_limit"}
+        {"name", "tokens_per_second", "share_of_limit", "profile"}
     ] * 3
+    assert [result["profile"] for result in report["results"]] == [None] * 3
     assert [result["name"] for result in report["results"]] == ["pp8", "tg4", "tg4@3"]
     assert all(result["tokens_per_second"] > 0 for result in report["results"])
 
@@ -103,6 +105,34 @@ def test_greedy_tokens_are_fed_back(run, session_class, reference_logits):
     for step in (first, second):
         assert step.token_ids == [int(reference_logits(sequence).argmax())]
         sequence += step.token_ids
+
+
+def test_profile_covers_the_decode_steps_alone(run, session_class):
+    run(prefill=0, decode=3, batch=(2,), context=5, repeat=1, profile=True)
+    (session,) = session_class.opened
+    assert [batch.context_lens for batch in session.profiled] == [[5, 5], [6, 6], [7, 7]]
+
+
+def test_profile_rates_are_of_working_time_and_shares_of_wall_time():
+    profile = Profile(threads=2, seconds=4.0, steps=10)
+    profile.operations = [
+        OperationTime("qkv", "gemv_q4g32_q8s128_1x32__avx2", 4.0, 1.0, 20 * 10**9, 500 * 10**9),
+        OperationTime("head", "gemv_f16_f32_1x32__avx2", 1.0, 0.0, 10**9, 10**9),
+        OperationTime("attention", "", 1.0, 0.0, 10**9, 999 * 10**9),
+    ]
+    qkv, head, attention, outside = report_rows(profile, LIMITS)
+    assert (qkv.ms, qkv.wait_ms, qkv.share) == (200.0, 50.0, 0.625)
+    assert (qkv.gb_s, qkv.gmac_s, qkv.share_of_limit) == (10.0, 250.0, 0.5)
+    # Arithmetic in f32 is no part of the int8 limit.
+    assert head.share_of_limit == attention.share_of_limit == 2.0 / 40
+    assert (outside.operation, outside.ms, outside.share) == ("outside", 50.0, 0.125)
+
+
+def test_profile_table_shows_symbols_of_kernels_in_full(run):
+    text = run(prefill=8, decode=0, profile=True)
+    assert "pp8, profiled" in text
+    assert "gemv_q4g32_q8s128_1x32__avx2" in text
+    assert "outside" in text
 
 
 def test_long_prompts_run_in_steps(monkeypatch, session_class):

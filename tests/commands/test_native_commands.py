@@ -18,6 +18,9 @@ from lanewise.settings import ModelSettings
 
 pytestmark = pytest.mark.native
 
+# Weights of CONFIG's matrices: Q and output, K and V, gate, up and down, head.
+MACS_PER_TOKEN = 2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256 + 512 * 256
+
 
 @pytest.fixture(autouse=True)
 def random_model(monkeypatch):
@@ -40,6 +43,31 @@ def test_bench_reports_every_test_below_its_limit(capsys):
     assert all(result["share_of_limit"] > 0 for result in report["results"])
     assert report["limits"]["read_gb_s"] > 0.1
     assert report["limits"]["int8_gmac_s"] > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bench_profile_accounts_for_the_time_bytes_and_multiplications(capsys, threads):
+    arguments = f"bench --prefill 64 --decode 8 --batch 1,3 --repeat 1 --threads {threads}"
+    assert cli.main([*arguments.split(), "--profile", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    for result, batch in zip(report["results"], (None, 1, 3), strict=True):
+        rows = result["profile"]
+        names = list(dict.fromkeys(row["operation"] for row in rows))
+        assert names[0] == "embed"
+        assert names[-3:] == ["head", "sample", "outside"]
+        assert {"qkv", "attention", "attn_output", "gate_up", "down"} < set(names)
+        assert sum(row["share"] for row in rows) == pytest.approx(1, rel=1e-6)
+        # Only matrix products have a kernel: the one that the number of rows calls for.
+        kernels = {row["operation"]: row["kernel"] for row in rows if row["kernel"]}
+        assert set(kernels) == {"qkv", "attn_output", "gate_up", "down", "head"}
+        if batch:
+            assert all(
+                k.startswith(("gemv", "matmul") if batch == 1 else ("gemm", "matmul"))
+                for k in kernels.values()
+            )
+            step = 1e-3 * sum(row["gmac_s"] * row["ms"] for row in rows if row["kernel"])
+            assert step * 1e9 == pytest.approx(batch * MACS_PER_TOKEN, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -198,6 +199,18 @@ def test_event_loop_is_woken_once_for_all_tokens_of_a_step(start):
 
     asyncio.run(ask())
     assert wakes <= len(runner.batches)
+
+
+def test_busy_time_holds_the_native_time_and_no_idle_time(start):
+    engine, runner = start()
+    begin = time.perf_counter()
+    for _ in range(2):
+        asyncio.run(outputs_of(engine, request(max_tokens=3)))
+        time.sleep(0.2)
+    wall = time.perf_counter() - begin
+    busy, native = (metric(engine, f"lanewise_{kind}_seconds_total") for kind in ("busy", "native"))
+    assert native == pytest.approx(runner.counters().native_seconds)
+    assert 0 < native < busy < wall - 0.2
 
 
 def test_context_larger_than_the_cache_is_refused():

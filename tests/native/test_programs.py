@@ -40,6 +40,13 @@ def test_every_kernel_equals_its_definition(programs: Path) -> None:
     assert output.splitlines()[-1].endswith(" 0 failed")
 
 
+def test_attention_equals_its_definition(programs: Path) -> None:
+    """Contexts over several splits, windows, head sizes and groups, at all levels of this CPU."""
+    output = check(programs / "test_attention")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+    assert int(output.split()[0]) >= 40
+
+
 def test_logits_have_their_golden_hashes(programs: Path) -> None:
     """All levels of this CPU, 1 to 3 threads, batches of 1 to 9, chunks of 1, 7, 32 and whole."""
     output = check(programs / "test_golden")

@@ -60,7 +60,7 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
-    LW_ABI_VERSION = 1
+    LW_ABI_VERSION = 2
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
     LW_NUMERICS = 1
@@ -158,7 +158,23 @@ class FakeLibrary:
     def lw_session_counters(self, handle, out):
         out.steps = 7
         out.gemm_rows = 9
+        out.native_seconds = 0.5
         return self._answer("counters")
+
+    def lw_session_profile(self, handle, on):
+        self.profiled = 2 if on else 0
+        return self._answer("profile", on)
+
+    def lw_session_profile_rows(self, handle, out, capacity, count):
+        for i in range(min(capacity, self.profiled)):
+            out[i].operation = f"op{i}".encode()
+            out[i].kernel = f"gemv_{i}".encode() if i else b""
+            out[i].work_seconds = 1.5 + i
+            out[i].wait_seconds = 0.25
+            out[i].bytes = 100 + i
+            out[i].macs = 2**40
+        count[0] = self.profiled
+        return self._answer("profile_rows", capacity)
 
     def lw_cpu_isa(self):
         return self.symbol

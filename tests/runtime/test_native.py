@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -208,6 +209,15 @@ def test_counters_tell_one_row_from_many(session):
     assert many.gemv_calls == 0
     assert one.gemm_calls == many.gemm_calls
     assert one.gemv_calls == one.gemv_rows > 0
+
+
+def test_native_seconds_are_part_of_the_wall_time_of_steps_and_draws(session):
+    start = time.perf_counter()
+    logits = session.step(prompt([1, 2, 3]))
+    after_step = session.counters().native_seconds
+    session.sample(logits[:1], [Sampling()])
+    after_draw = session.counters().native_seconds
+    assert 0 < after_step < after_draw < time.perf_counter() - start
 
 
 def test_cache_of_f32_takes_twice_the_bytes_of_f16(model):

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from lanewise.runtime import Batch, Model, NativeError, Sampled, Sampling, Session
+from lanewise.runtime import Batch, Model, NativeError, OperationTime, Sampled, Sampling, Session
 
 
 @pytest.fixture
@@ -133,7 +133,24 @@ def test_sample_needs_one_row_of_parameters_for_each_row_of_logits(session):
 
 
 def test_counters_are_copied_out(session):
-    assert (session.counters().steps, session.counters().gemm_rows) == (7, 9)
+    counters = session.counters()
+    assert (counters.steps, counters.gemm_rows, counters.native_seconds) == (7, 9, 0.5)
+
+
+def test_profile_is_read_in_full_and_then_stopped(fake, session):
+    session.start_profile()
+    rows = session.stop_profile()
+    assert rows == [
+        OperationTime("op0", "", 1.5, 0.25, 100, 2**40),
+        OperationTime("op1", "gemv_1", 2.5, 0.25, 101, 2**40),
+    ]
+    assert fake.calls[-4:] == [
+        ("profile", 1),
+        ("profile_rows", 0),
+        ("profile_rows", 2),
+        ("profile", 0),
+    ]
+    assert session.stop_profile() == []
 
 
 def test_closed_session_cannot_step(session):

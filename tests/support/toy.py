@@ -1,6 +1,7 @@
 """A language model in a few lines for tests: deterministic, paged like the real one, no meaning."""
 
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,6 +50,7 @@ class ToyRunner:
         self.closed = False
 
     def step(self, batch: Batch) -> NDArray[np.float32]:
+        began = time.perf_counter()
         self.gate.wait()
         if self.delay_s:
             threading.Event().wait(self.delay_s)
@@ -77,6 +79,7 @@ class ToyRunner:
             gemm_calls=last.gemm_calls + (len(tokens) > 1),
             gemv_rows=last.gemv_rows + (len(tokens) if len(tokens) == 1 else 0),
             gemm_rows=last.gemm_rows + (len(tokens) if len(tokens) > 1 else 0),
+            native_seconds=last.native_seconds + time.perf_counter() - began,
         )
         rows = [np.random.default_rng(hashes[int(row)]) for row in batch.logit_rows]
         logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]

@@ -22,6 +22,8 @@ static void draw_worker(void* context, unsigned thread) {
     const lw_session* s = job->session;
     const size_t vocab = s->model->config.vocab_size;
     const lw_sample_scratch scratch = lw_sample_scratch_at(s->draw_scratch + thread * s->draw_scratch_bytes, vocab);
+    lw_profile_thread* profile = lw_session_profile_thread(s, thread);
+    lw_profile_begin(profile);
     size_t row, end;
     while (lw_work_take(&job->rows, job->n_rows, 1, &row, &end)) {
         const lw_draw result =
@@ -30,7 +32,10 @@ static void draw_worker(void* context, unsigned thread) {
             atomic_store(&job->failure, (int)result);
             atomic_store(&job->failed_row, (unsigned)row + 1);
         }
+        lw_profile_work(profile, LW_OP_SAMPLE, 0, vocab * sizeof(float), 0);
     }
+    lw_pool_barrier(s->pool);
+    lw_profile_wait(profile, LW_OP_SAMPLE);
 }
 
 static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, uint32_t n, uint32_t vocab) {
@@ -72,10 +77,12 @@ lw_status lw_sample(lw_session* session, const float* logits, uint32_t n_rows, c
                     lw_sampled* out) {
     if (session == NULL || (n_rows > 0 && (logits == NULL || params == NULL || out == NULL)))
         return lw_fail(LW_ERR_ARGUMENT, "lw_sample: session, logits, params and out must not be NULL");
+    const uint64_t start = lw_profile_now();
     for (uint32_t i = 0; i < n_rows; ++i)
         LW_RETURN_IF_FAILED(check_params(i, &params[i], session->model->config.vocab_size));
     draw_job job = {.session = session, .logits = logits, .n_rows = n_rows, .params = params, .out = out};
     lw_pool_run(session->pool, draw_worker, &job);
+    lw_session_add_time(session, start);
     const unsigned failed = atomic_load(&job.failed_row);
     if (failed == 0) return LW_OK;
     if (atomic_load(&job.failure) == LW_DRAW_NOTHING_ALLOWED)

@@ -1,54 +1,33 @@
 // The forward step: one parallel region over the whole ragged batch, a barrier between phases.
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
-#include "graph/session.h"
+#include "graph/worker.h"
 #include "ops/math.h"
-#include "ops/matmul.h"
 #include "status.h"
 
-typedef struct step {
-    lw_session* session;
-    const lw_batch* batch;
-    float* logits;
-    size_t n_rows;  // tokens of the batch
-    size_t n_tiles;
-    atomic_bool non_finite;
-} step;
+typedef lw_worker worker;
 
-typedef struct worker {  // one thread's view of the step
-    step* step;
-    lw_session* s;
-    const lw_model* model;
-    const lw_model_config* c;
-    const lw_lane_ops* ops;
-    lw_buffers* b;
-    unsigned thread;
-    size_t phase;
-    size_t rows;  // rows being worked on: all tokens, or those with logits after the last attention
-    void* scratch;
-} worker;
-
-static lw_work* this_phase(worker* w) { return &w->s->phases[w->phase]; }
-
-static void end_phase(worker* w) {
-    ++w->phase;
-    lw_pool_barrier(w->s->pool);
-}
-
-static lw_activations activations(const worker* w, size_t cols, const float* values) {
-    lw_activations x = {
-        .rows = w->rows, .cols = cols, .q = w->b->codes, .scale = w->b->scales, .prefix = w->b->prefix, .f32 = values};
+lw_activations lw_activations_in(const worker* w, size_t cols, const lw_codes* codes, const float* values) {
+    lw_activations x = {.rows = w->rows,
+                        .cols = cols,
+                        .q = codes->q,
+                        .scale = codes->scales,
+                        .prefix = codes->prefix,
+                        .f32 = values};
     lw_lay_out_activations(&x, lw_level_layouts[w->model->level]);
     return x;
 }
 
-static void quantize_row(worker* w, const lw_activations* x, size_t row, const float* values) {
-    if (!w->ops->quantize(x, row, values)) atomic_store(&w->step->non_finite, true);
+void lw_quantize_segments(worker* w, const lw_activations* x, size_t row, size_t first, size_t n, const float* values) {
+    if (!w->ops->quantize(x, row, first, n, values)) atomic_store(&w->step->non_finite, true);
     if (row + 1 == x->rows && x->rows % x->row_block != 0)  // the unused partner of the last row
-        for (size_t k = 0; k < x->segments * LW_SEGMENT; k += 8)
+        for (size_t k = first * LW_SEGMENT; k < (first + n) * LW_SEGMENT; k += 8)
             memset((int8_t*)x->q + lw_q_offset(x, x->rows, k), 0, 8);
+}
+
+static void quantize_row(worker* w, const lw_activations* x, size_t row, const float* values) {
+    lw_quantize_segments(w, x, row, 0, x->segments, values);
 }
 
 static bool any_quantized(const lw_packed* const* matrices, size_t n) {
@@ -70,38 +49,54 @@ static void fill_angles(worker* w, size_t row, uint32_t position) {
 static void embed(worker* w) {
     const lw_batch* batch = w->step->batch;
     size_t row, end;
-    while (lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
+    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
         lw_unpack_row(&w->model->embedding.matrix, batch->token_ids[row], w->b->x + row * w->c->hidden_size);
         fill_angles(w, row, w->b->position[row]);
+        lw_charge_row(w, LW_OP_EMBED, w->c->hidden_size + w->c->head_dim, 0);
     }
-    end_phase(w);
+    lw_end_phase(w, LW_OP_EMBED);
+}
+
+static void normalize_row(worker* w, const lw_activations* out, size_t row, const float* weight, bool quantized) {
+    const size_t n = w->c->hidden_size;
+    float* values = (float*)out->f32 + row * n;
+    w->ops->rmsnorm(values, w->b->x + row * n, weight, n, w->c->rms_norm_eps);
+    if (quantized) quantize_row(w, out, row, values);
 }
 
 // norm = rmsnorm(x) and, for quantized matrices, its codes.
-static lw_activations normalize(worker* w, const float* weight, bool quantized) {
+static lw_activations normalize(worker* w, lw_operation operation, const float* weight, bool quantized) {
     const size_t n = w->c->hidden_size;
-    const lw_activations out = activations(w, n, w->b->norm);
-    size_t row, end;
-    while (lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
-        w->ops->rmsnorm(w->b->norm + row * n, w->b->x + row * n, weight, n, w->c->rms_norm_eps);
-        if (quantized) quantize_row(w, &out, row, w->b->norm + row * n);
+    if (w->rows <= LW_OWN_ROWS) {  // every thread for itself: a row takes less time than waiting for each other
+        const lw_own* own = &w->s->own[w->thread];
+        const lw_activations out = lw_activations_in(w, n, &own->codes, own->norm);
+        for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, weight, quantized);
+        const size_t values = w->thread == 0 ? n * w->rows : 0;  // bytes count once
+        lw_charge_row(w, operation, 2 * values, quantized ? values : 0);
+        return out;
     }
-    end_phase(w);
+    const lw_activations out = lw_activations_in(w, n, &w->b->codes, w->b->norm);
+    size_t row, end;
+    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+        normalize_row(w, &out, row, weight, quantized);
+        lw_charge_row(w, operation, 2 * n, quantized ? n : 0);
+    }
+    lw_end_phase(w, operation);
     return out;
 }
 
-static void multiply(worker* w, const lw_product* products, size_t n, const lw_activations* x) {
-    lw_matmul(this_phase(w), products, n, x, w->s->config.n_threads, w->scratch);
-    if (w->thread == 0) {
-        lw_counters* counters = &w->s->counters;
-        *(x->rows == 1 ? &counters->gemv_calls : &counters->gemm_calls) += n;
-        *(x->rows == 1 ? &counters->gemv_rows : &counters->gemm_rows) += n * x->rows;
-    }
-    end_phase(w);
+void lw_count_products(worker* w, size_t n, size_t rows) {
+    if (w->thread != 0) return;
+    lw_counters* counters = &w->s->counters;
+    *(rows == 1 ? &counters->gemv_calls : &counters->gemm_calls) += n;
+    *(rows == 1 ? &counters->gemv_rows : &counters->gemm_rows) += n * rows;
 }
 
-static lw_product product(const worker* w, const lw_packed* matrix, float* out, bool add) {
-    return lw_product_of(&matrix->matrix, w->model->level, w->rows, out, add);
+static void multiply(worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x) {
+    const lw_matmul_worker self = {w->scratch, w->profile, operation};
+    lw_matmul(lw_this_phase(w), products, n, x, w->s->config.n_threads, &self);
+    lw_count_products(w, n, x->rows);
+    lw_end_phase(w, operation);
 }
 
 static void add_vector(float* out, const float* bias, size_t n) {
@@ -124,7 +119,7 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
     const float scale = 1.0f / sqrtf((float)c->head_dim);
     const lw_batch* batch = w->step->batch;
     size_t row, end;
-    while (lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
+    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
         float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size, *v = w->b->v + row * kv_size;
         add_vector(q, layer->q_bias, q_size);
         add_vector(k, layer->k_bias, kv_size);
@@ -135,58 +130,22 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
         const uint32_t position = w->b->position[row];
         const uint32_t* table = batch->block_tables + (size_t)w->b->sequence[row] * batch->block_table_stride;
         lw_kv_write(&w->s->kv, index, table[position / LW_BLOCK_TOKENS], position % LW_BLOCK_TOKENS, k, v);
+        lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
     }
-    end_phase(w);
+    lw_end_phase(w, LW_OP_ROTATE);
 }
 
-static void attend(worker* w, uint32_t index) {
-    const lw_model_config* c = w->c;
-    const size_t q_size = (size_t)c->n_heads * c->head_dim, group = c->n_heads / c->n_kv_heads;
-    const size_t jobs = w->step->n_tiles * c->n_kv_heads;
-    const lw_batch* batch = w->step->batch;
-    size_t item, end;
-    while (lw_work_take(this_phase(w), jobs, 1, &item, &end)) {
-        // Late tiles see the most keys: they go first, so that none is left over at the end.
-        const lw_tile* tile = &w->b->tiles[w->step->n_tiles - 1 - item / c->n_kv_heads];
-        const size_t head = item % c->n_kv_heads;
-        const size_t offset = tile->first_row * q_size + head * group * c->head_dim;
-        const lw_attention_job job = {
-            .kv = lw_kv_layer(&w->s->kv, index),
-            .blocks = batch->block_tables + (size_t)tile->sequence * batch->block_table_stride,
-            .kv_head = head,
-            .n_tokens = tile->n_tokens,
-            .first_position = w->b->position[tile->first_row],
-            .window = c->sliding_window,
-            .group = group,
-            .q = w->b->q + offset,
-            .q_stride = q_size,
-            .out = w->b->attn + offset,
-            .out_stride = q_size,
-            .scratch = w->scratch};
-        w->ops->attention(&job);
-    }
-    end_phase(w);
-}
-
-static lw_activations quantize_rows(worker* w, size_t cols, const float* values, bool quantized) {
-    const lw_activations out = activations(w, cols, values);
+// The input of the output projection: the result of attention and its codes, unless they are there already.
+static lw_activations attention_values(worker* w, const lw_packed* output, bool have_codes) {
+    const size_t cols = output->matrix.cols;
+    const lw_activations out = lw_activations_in(w, cols, &w->b->codes, w->b->attn);
+    if (have_codes || !lw_is_quantized(output->matrix.type)) return out;
     size_t row, end;
-    while (quantized && lw_work_take(this_phase(w), w->rows, 1, &row, &end))
-        quantize_row(w, &out, row, values + row * cols);
-    end_phase(w);
-    return out;
-}
-
-static lw_activations activate(worker* w, bool quantized) {
-    const size_t n = w->c->ffn_size;
-    const lw_activations out = activations(w, n, w->b->gate);
-    size_t row, end;
-    while (lw_work_take(this_phase(w), w->rows, 1, &row, &end)) {
-        float* gate = w->b->gate + row * n;
-        w->ops->silu_mul(gate, gate, w->b->up + row * n, n);
-        if (quantized) quantize_row(w, &out, row, gate);
+    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+        quantize_row(w, &out, row, w->b->attn + row * cols);
+        lw_charge_row(w, LW_OP_ATTN_CODES, cols, cols);
     }
-    end_phase(w);
+    lw_end_phase(w, LW_OP_ATTN_CODES);
     return out;
 }
 
@@ -202,45 +161,42 @@ static void keep_logit_rows(worker* w) {
         }
     }
     w->rows = batch->n_logits;
-    end_phase(w);
+    lw_end_phase(w, LW_OP_ATTN_CODES);
 }
 
 static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_packed* inputs[] = {&layer->q, &layer->k, &layer->v};
-    const lw_activations x = normalize(w, layer->attn_norm, any_quantized(inputs, 3));
-    const lw_product qkv[] = {product(w, &layer->q, w->b->q, false), product(w, &layer->k, w->b->k, false),
-                              product(w, &layer->v, w->b->v, false)};
-    multiply(w, qkv, 3, &x);
+    const lw_activations x = normalize(w, LW_OP_ATTN_NORM, layer->attn_norm, any_quantized(inputs, 3));
+    const lw_product qkv[] = {lw_product_at(w, &layer->q, w->b->q, false), lw_product_at(w, &layer->k, w->b->k, false),
+                              lw_product_at(w, &layer->v, w->b->v, false)};
+    multiply(w, LW_OP_QKV, qkv, 3, &x);
     rotate_and_store(w, layer, index);
-    attend(w, index);
+    const bool have_codes = lw_attend(w, index);
     if (index + 1 == w->c->n_layers) keep_logit_rows(w);
     if (w->rows == 0) return;
     const lw_packed* output = &layer->attn_output;
-    const lw_activations values = quantize_rows(w, output->matrix.cols, w->b->attn, any_quantized(&output, 1));
-    const lw_product o = product(w, output, w->b->x, true);
-    multiply(w, &o, 1, &values);
+    const lw_activations values = attention_values(w, output, have_codes);
+    const lw_product o = lw_product_at(w, output, w->b->x, true);
+    multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
 }
 
 static void ffn_half(worker* w, const lw_layer* layer) {
     const lw_packed* inputs[] = {&layer->gate, &layer->up};
-    const lw_activations x = normalize(w, layer->ffn_norm, any_quantized(inputs, 2));
-    const lw_product gate_up[] = {product(w, &layer->gate, w->b->gate, false), product(w, &layer->up, w->b->up, false)};
-    multiply(w, gate_up, 2, &x);
-    const lw_packed* down = &layer->down;
-    const lw_activations values = activate(w, any_quantized(&down, 1));
-    const lw_product product_down = product(w, down, w->b->x, true);
-    multiply(w, &product_down, 1, &values);
+    const lw_activations x = normalize(w, LW_OP_FFN_NORM, layer->ffn_norm, any_quantized(inputs, 2));
+    const lw_activations values = lw_gate_up(w, layer, &x);
+    const lw_product down = lw_product_at(w, &layer->down, w->b->x, true);
+    multiply(w, LW_OP_DOWN, &down, 1, &values);
 }
 
 static void logits(worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    const lw_activations x = normalize(w, w->model->output_norm, lw_is_quantized(head->type));
+    const lw_activations x = normalize(w, LW_OP_OUTPUT_NORM, w->model->output_norm, lw_is_quantized(head->type));
     const lw_product product = lw_product_of(head, w->model->level, w->rows, w->step->logits, false);
-    multiply(w, &product, 1, &x);
+    multiply(w, LW_OP_HEAD, &product, 1, &x);
 }
 
 static void run_step(void* context, unsigned thread) {
-    step* state = context;
+    lw_step_state* state = context;
     lw_session* s = state->session;
     worker w = {.step = state,
                 .s = s,
@@ -250,7 +206,9 @@ static void run_step(void* context, unsigned thread) {
                 .b = &s->b,
                 .thread = thread,
                 .rows = state->n_rows,
-                .scratch = s->scratch + thread * s->scratch_bytes};
+                .scratch = s->scratch + thread * s->scratch_bytes,
+                .profile = lw_session_profile_thread(s, thread)};
+    lw_profile_begin(w.profile);
     embed(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         attention_half(&w, &w.model->layers[i], i);
@@ -277,11 +235,11 @@ static size_t lay_out(lw_session* s, const lw_batch* batch) {
 }
 
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out) {
-    step state = {.session = session,
-                  .batch = batch,
-                  .logits = logits_out,
-                  .n_rows = batch->query_start[batch->n_seqs],
-                  .n_tiles = lay_out(session, batch)};
+    lw_step_state state = {.session = session,
+                           .batch = batch,
+                           .logits = logits_out,
+                           .n_rows = batch->query_start[batch->n_seqs],
+                           .n_tiles = lay_out(session, batch)};
     for (size_t i = 0; i < session->n_phases; ++i)
         atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);

@@ -11,55 +11,75 @@ static size_t widest_input(const lw_model_config* c) {
     return lw_round_up(c->ffn_size > widest ? c->ffn_size : widest, LW_SEGMENT);
 }
 
-// Carves the buffers out of one block; with base NULL it only adds up their size.
-static size_t place(lw_buffers* b, uint8_t* base, const lw_model_config* c, size_t rows) {
-    size_t used = 0;
-#define TAKE(field, count)                                                 \
-    do {                                                                   \
-        b->field = (void*)(base ? base + used : NULL);                     \
-        used = lw_round_up(used + (size_t)(count) * sizeof *b->field, 64); \
-    } while (0)
+// Hands out parts of one block; with base NULL it only adds up their sizes.
+typedef struct arena {
+    uint8_t* base;
+    size_t used;
+} arena;
+
+static void* take(arena* a, size_t bytes) {
+    void* part = a->base ? a->base + a->used : NULL;
+    a->used = lw_round_up(a->used + bytes, 64);
+    return part;
+}
+
+static lw_codes take_codes(arena* a, size_t rows, size_t widest) {
+    return (lw_codes){.q = take(a, (rows + 1) * lw_activation_stride(widest)),
+                      .scales = take(a, rows * (widest / LW_SEGMENT) * sizeof(float)),
+                      .prefix = take(a, rows * (lw_activation_stride(widest) / 16) * sizeof(int32_t))};
+}
+
+static void take_buffers(arena* a, lw_buffers* b, const lw_model_config* c, size_t rows) {
     const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
-    const size_t widest = widest_input(c);
-    TAKE(x, rows * c->hidden_size);
-    TAKE(norm, rows * c->hidden_size);
-    TAKE(q, rows * q);
-    TAKE(k, rows * kv);
-    TAKE(v, rows * kv);
-    TAKE(attn, rows * q);
-    TAKE(gate, rows * c->ffn_size);
-    TAKE(up, rows * c->ffn_size);
-    TAKE(cosine, rows * c->head_dim / 2);
-    TAKE(sine, rows * c->head_dim / 2);
-    TAKE(sequence, rows);
-    TAKE(position, rows);
-    TAKE(tiles, rows);
-    TAKE(codes, (rows + 1) * lw_activation_stride(widest));
-    TAKE(scales, rows * (widest / LW_SEGMENT));
-    TAKE(prefix, rows * (lw_activation_stride(widest) / 16));
-#undef TAKE
-    return used;
+    const size_t row = rows * sizeof(float), ffn = lw_round_up(c->ffn_size, LW_SEGMENT);
+    b->x = take(a, row * c->hidden_size);
+    b->norm = take(a, row * c->hidden_size);
+    b->q = take(a, row * q);
+    b->k = take(a, row * kv);
+    b->v = take(a, row * kv);
+    b->attn = take(a, row * q);
+    b->gate = take(a, row * ffn);
+    b->up = take(a, row * ffn);
+    b->cosine = take(a, row * (c->head_dim / 2));
+    b->sine = take(a, row * (c->head_dim / 2));
+    b->sequence = take(a, rows * sizeof *b->sequence);
+    b->position = take(a, rows * sizeof *b->position);
+    b->tiles = take(a, rows * sizeof *b->tiles);
+    b->codes = take_codes(a, rows, widest_input(c));
+    b->ffn_codes = take_codes(a, rows, ffn);
+}
+
+static void take_all(arena* a, lw_session* s) {
+    const lw_model_config* c = &s->model->config;
+    const size_t rows = s->config.max_batch_tokens, threads = s->config.n_threads;
+    const size_t hidden = lw_round_up(c->hidden_size, LW_SEGMENT);
+    take_buffers(a, &s->b, c, rows);
+    s->phases = take(a, s->n_phases * sizeof *s->phases);
+    s->segments_done = take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * sizeof *s->segments_done);
+    s->own = take(a, threads * sizeof *s->own);
+    for (size_t i = 0; i < threads; ++i) {
+        const lw_own own = {.codes = take_codes(a, LW_OWN_ROWS, hidden), .norm = take(a, LW_OWN_ROWS * hidden * 4)};
+        if (a->base) s->own[i] = own;
+    }
+    a->used = lw_round_up(a->used, 4096);
+    s->scratch = take(a, threads * s->scratch_bytes);
+    s->draw_scratch = take(a, threads * s->draw_scratch_bytes);
 }
 
 static bool open_memory(lw_session* s) {
     const lw_model_config* c = &s->model->config;
-    const size_t rows = s->config.max_batch_tokens, threads = s->config.n_threads;
-    size_t scratch = lw_matmul_scratch_bytes(rows);
+    size_t scratch = lw_matmul_scratch_bytes(s->config.max_batch_tokens);
     const size_t group = c->n_heads / c->n_kv_heads;
     const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(c), group, s->kv.value_dim);
     if (attention > scratch) scratch = attention;
     s->scratch_bytes = lw_round_up(scratch, 4096);
-    const size_t buffers = place(&s->b, NULL, c, rows);
-    s->n_phases = (size_t)c->n_layers * 16 + 16;
-    const size_t phases = s->n_phases * sizeof(lw_work);
     s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
-    const size_t per_thread = s->scratch_bytes + s->draw_scratch_bytes;
-    if (!lw_block_map(buffers + phases + threads * per_thread + 4096, &s->memory)) return false;
-    uint8_t* base = s->memory.data;
-    place(&s->b, base, c, rows);
-    s->phases = (lw_work*)(base + buffers);
-    s->scratch = base + lw_round_up(buffers + phases, 4096);
-    s->draw_scratch = s->scratch + threads * s->scratch_bytes;
+    s->n_phases = (size_t)c->n_layers * 16 + 16;
+    arena a = {0};
+    take_all(&a, s);
+    if (!lw_block_map(a.used, &s->memory)) return false;
+    a = (arena){.base = s->memory.data};
+    take_all(&a, s);
     return lw_kv_open(&s->kv, c->n_layers);
 }
 
@@ -100,6 +120,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
     lw_pool_close(session->pool);
+    lw_profile_close(session->profile);
     lw_kv_close(&session->kv);
     lw_block_unmap(&session->memory);
     free(session);
@@ -158,6 +179,9 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits) {
     if (session == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
         return lw_fail(LW_ERR_ARGUMENT, "lw_step: session, batch and logits must not be NULL");
+    const uint64_t start = lw_profile_now();
     LW_RETURN_IF_FAILED(check_batch(session, batch));
-    return lw_forward(session, batch, logits);
+    const lw_status status = lw_forward(session, batch, logits);
+    lw_session_add_time(session, start);
+    return status;
 }

@@ -4,6 +4,8 @@
 
 #include "kv_cache.h"
 #include "model/model.h"
+#include "profile.h"
+#include "thread_pool.h"
 
 typedef struct lw_tile {  // query tokens of one sequence that attention handles together
     uint32_t sequence;
@@ -11,19 +13,31 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     uint32_t n_tokens;
 } lw_tile;
 
+typedef struct lw_codes {  // quantized activations, see lw_activations
+    int8_t* q;             // [rows + 1][widest input, in whole segments]
+    float* scales;         // [rows][segments]
+    int32_t* prefix;       // [rows][stride / 16]
+} lw_codes;
+
+enum { LW_OWN_ROWS = 4 };  // up to this many rows are normalized by every thread for itself
+
+typedef struct lw_own {  // one thread's
+    lw_codes codes;
+    float* norm;  // [LW_OWN_ROWS][hidden_size]
+} lw_own;
+
 typedef struct lw_buffers {  // rows = tokens of the batch
     float* x;                // [rows][hidden_size] residual stream
     float* norm;             // [rows][hidden_size] normalized, the input of float matrices
     float *q, *k, *v;        // [rows][heads * head_dim]
     float* attn;             // [rows][n_heads * head_dim]
-    float *gate, *up;        // [rows][ffn_size]
+    float *gate, *up;        // [segments of ffn_size][rows][LW_SEGMENT], or [rows][ffn_size] if down is float
     float *cosine, *sine;    // [rows][head_dim / 2]
     uint32_t* sequence;      // [rows] sequence of each row
     uint32_t* position;      // [rows]
     lw_tile* tiles;          // [rows]
-    int8_t* codes;           // [rows + 1][widest input, in whole segments]
-    float* scales;           // [rows][segments]
-    int32_t* prefix;         // [rows][stride / 16]
+    lw_codes codes;          // of normalized rows and of attention
+    lw_codes ffn_codes;      // of activated rows
 } lw_buffers;
 
 struct lw_session {
@@ -37,10 +51,23 @@ struct lw_session {
     size_t scratch_bytes;
     uint8_t* draw_scratch;  // [threads][draw_scratch_bytes], for lw_sample
     size_t draw_scratch_bytes;
-    lw_work* phases;  // one counter per phase of a step
+    lw_own* own;                 // [threads]
+    atomic_uint* segments_done;  // [segments of ffn_size] panels done of each, between phases all 0 (ffn.c)
+    lw_work* phases;             // one counter per phase of a step
     size_t n_phases;
     lw_counters counters;
+    lw_profile* profile;  // NULL unless asked for
 };
+
+// NULL unless the session is profiled.
+static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, unsigned thread) {
+    return s->profile != NULL ? &s->profile->threads[thread] : NULL;
+}
+
+// Adds the time since `start_ns` to the session's native time.
+static inline void lw_session_add_time(lw_session* s, uint64_t start_ns) {
+    s->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start_ns);
+}
 
 // The step itself, on checked arguments (forward.c).
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits);

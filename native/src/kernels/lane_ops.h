@@ -45,8 +45,9 @@ enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at mu
 typedef struct lw_lane_ops {
     // out[i] = (x[i] / rms(x)) * weight[i]; n a multiple of nothing, sums over 16 lanes.
     void (*rmsnorm)(float* out, const float* x, const float* weight, size_t n, float eps);
-    // One row to int8: q (row `row` of x, all of stride), scale[segments], prefix. Returns false when a value is not finite.
-    bool (*quantize)(const lw_activations* x, size_t row, const float* values);
+    // Segments first .. first + n - 1 of one row to int8, from their values: q, padded with zeros to whole segments,
+    // scale and prefix of row `row` of x. Returns false when a value is not finite.
+    bool (*quantize)(const lw_activations* x, size_t row, size_t first, size_t n, const float* values);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
     // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.
@@ -63,11 +64,16 @@ extern const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT];
 
 static inline size_t lw_align_floats(size_t n) { return (n + LW_LANES - 1) / LW_LANES * LW_LANES; }
 
-// Floats of scratch that attention needs for one job of at most `tokens` query tokens.
+// Floats of the softmax state of so many query rows: largest score, sums, values.
+static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
+    return lw_align_floats(rows) + rows * (LW_LANES + value_dim);
+}
+
+// Floats of scratch that attention needs for one job of at most `tokens` query tokens: queries, one block of keys and
+// values in f32, two states.
 static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t value_dim) {
-    const size_t rows = tokens * group;
-    return 8 * LW_BLOCK_TOKENS + lw_align_floats(rows * value_dim) +
-           2 * (lw_align_floats(rows) + rows * (LW_LANES + value_dim));
+    const size_t rows = (tokens * group + 7) / 8 * 8;
+    return rows * value_dim + 2 * value_dim * LW_BLOCK_TOKENS + 2 * lw_attention_state_floats(rows, value_dim);
 }
 
 #endif

@@ -34,14 +34,6 @@ LW_INLINE float vf_sum(vf a) {
     return t[0];
 }
 
-LW_INLINE float vf_largest(vf a) {
-    float t[16];
-    vf_store(t, a);
-    float largest = t[0];
-    for (int i = 1; i < 16; ++i) largest = t[i] > largest ? t[i] : largest;
-    return largest;
-}
-
 // exp(x), relative error below 2e-7; 0 for x < -87, x is clamped at 88. Cody-Waite reduction and a Taylor-like polynomial of
 // degree 6 on [-ln2/2, ln2/2], all steps fused or exact.
 LW_INLINE vf vf_exp(vf x) {

@@ -56,3 +56,9 @@ LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
     _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1)));
 }
+LW_INLINE float vf_largest(vf x) {
+    const __m256 m = _mm256_max_ps(x.a, x.b);
+    __m128 n = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+    n = _mm_max_ps(n, _mm_movehl_ps(n, n));
+    return _mm_cvtss_f32(_mm_max_ss(n, _mm_movehdup_ps(n)));
+}

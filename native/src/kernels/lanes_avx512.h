@@ -30,3 +30,4 @@ LW_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 LW_INLINE int32_t vi_largest(vi a) { return _mm512_reduce_max_epi32(a); }
 LW_INLINE int32_t vi_sum(vi a) { return _mm512_reduce_add_epi32(a); }  // exact, so its order does not matter
 LW_INLINE void vi_store_i8(int8_t* p, vi a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }
+LW_INLINE float vf_largest(vf a) { return _mm512_reduce_max_ps(a); }

@@ -47,5 +47,6 @@ LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     const int16x8_t high = vcombine_s16(vmovn_s32(x.v[2]), vmovn_s32(x.v[3]));
     vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
 }
+LW_INLINE float vf_largest(vf x) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.v[0], x.v[1]), vmaxq_f32(x.v[2], x.v[3]))); }
 
 #undef LW_EACH

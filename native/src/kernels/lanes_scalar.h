@@ -57,3 +57,8 @@ LW_INLINE void vi_store_i8(int8_t* p, vi x) {
 }
 
 #undef LW_EACH
+LW_INLINE float vf_largest(vf a) {
+    float largest = a.v[0];
+    for (int i = 1; i < 16; ++i) largest = a.v[i] > largest ? a.v[i] : largest;
+    return largest;
+}

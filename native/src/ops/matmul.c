@@ -1,19 +1,28 @@
 #include "ops/matmul.h"
 
-enum { PIECES_PER_THREAD = 12 };  // small enough to even out, large enough for sequential reads
+void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const lw_activations* x, size_t begin,
+                      size_t end) {
+    if (self->profile == NULL) return;
+    const uint64_t panels = end - begin, outputs = panels * LW_PANEL;
+    const size_t input_bytes =
+        begin > 0 ? 0 : x->rows * x->cols * (lw_is_quantized(p->weights->type) ? 1 : sizeof(float));
+    const uint64_t output_bytes = x->rows * outputs * sizeof(float) * (p->out.add ? 2 : 1);
+    lw_profile_work(self->profile, self->operation, 1 + (size_t)(p->kernel - lw_kernels),
+                    panels * p->weights->panel_bytes + input_bytes + output_bytes, x->rows * outputs * x->cols);
+}
 
 void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_activations* x, unsigned threads,
-               void* scratch) {
+               const lw_matmul_worker* self) {
     size_t total = 0;
     for (size_t i = 0; i < n; ++i) total += products[i].weights->panels;
-    const size_t piece = total / (threads * PIECES_PER_THREAD);
     size_t begin, end;
-    while (lw_work_take(work, total, piece > 0 ? piece : 1, &begin, &end)) {
-        size_t product = 0, first = 0;
-        for (size_t panel = begin; panel < end; ++panel) {
-            while (panel - first >= products[product].weights->panels) first += products[product++].weights->panels;
-            const lw_product* p = &products[product];
-            p->kernel->run(p->weights, x, panel - first, p->out, scratch);
+    while (lw_work_take_share(work, total, threads, &begin, &end)) {
+        size_t first = 0;  // panel of `products` together at which p starts
+        for (const lw_product* p = products; first < end; first += p++->weights->panels) {
+            const size_t panels = p->weights->panels;
+            const size_t from = begin > first ? begin - first : 0, to = end - first < panels ? end - first : panels;
+            for (size_t panel = from; panel < to; ++panel) p->kernel->run(p->weights, x, panel, p->out, self->scratch);
+            if (from < to) lw_matmul_charge(self, p, x, from, to);
         }
     }
 }

@@ -9,11 +9,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.table import Table
 
+from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
 from lanewise.commands.opening import Opened, open_model
 from lanewise.host import cpu_name
 from lanewise.runtime import (
@@ -39,6 +41,17 @@ class Result:
     name: str
     tokens_per_second: float
     share_of_limit: float
+    profile: list[Row] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """What was measured of one test, and the least that one of its tokens costs."""
+
+    name: str
+    tokens_per_second: float
+    work: "Work"
+    profile: Profile | None
 
 
 def run(settings: BenchSettings) -> None:
@@ -46,7 +59,7 @@ def run(settings: BenchSettings) -> None:
     with open_model(settings) as opened:
         _check_lengths(settings, opened)
         before = measure_limits(opened.threads, settings.isa)
-        speeds = _run_tests(settings, opened)
+        tests = _run_tests(settings, opened)
         after = measure_limits(opened.threads, settings.isa)
         # Neighbours on a shared host only ever slow a measurement down, so the better one counts.
         limits = Limits(
@@ -54,7 +67,13 @@ def run(settings: BenchSettings) -> None:
             int8_gmac_s=max(before.int8_gmac_s, after.int8_gmac_s),
         )
         results = [
-            Result(name, speed, share_of_limit(work, speed, limits)) for name, speed, work in speeds
+            Result(
+                name=test.name,
+                tokens_per_second=test.tokens_per_second,
+                share_of_limit=share_of_limit(test.work, test.tokens_per_second, limits),
+                profile=report_rows(test.profile, limits) if test.profile else None,
+            )
+            for test in tests
         ]
         report = {
             "model": opened.checkpoint.name,
@@ -106,25 +125,26 @@ def decode_work(info: ModelInfo, kv_token_bytes: float, context: float, batch: i
     )
 
 
-def _run_tests(settings: BenchSettings, opened: Opened) -> list[tuple[str, float, Work]]:
+def _run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
     info = opened.model.info
     kv_token_bytes = opened.model.kv_block_bytes(opened.kv_type) / BLOCK_TOKENS
     tests = []
     if settings.prefill:
-        seconds = _median_seconds(opened, settings.repeat, 1, settings.prefill, _time_prefill)
-        tests.append((f"pp{settings.prefill}", settings.prefill / seconds, prefill_work(info)))
+        seconds, profile = _measure(opened, settings, 1, settings.prefill, _time_prefill)
+        speed = settings.prefill / seconds
+        tests.append(Test(f"pp{settings.prefill}", speed, prefill_work(info), profile))
     for batch in settings.batch if settings.decode else ():
 
         def decode(bench: "Bench", tokens: int) -> float:
             return _time_decode(bench, context=settings.context, tokens=tokens - settings.context)
 
         length = settings.context + settings.decode
-        seconds = _median_seconds(opened, settings.repeat, batch, length, decode)
+        seconds, profile = _measure(opened, settings, batch, length, decode)
         name = f"tg{settings.decode}" + (f"@{batch}" if batch > 1 else "")
         work = decode_work(
             info, kv_token_bytes, settings.context + (settings.decode + 1) / 2, batch
         )
-        tests.append((name, batch * settings.decode / seconds, work))
+        tests.append(Test(name, batch * settings.decode / seconds, work, profile))
     return tests
 
 
@@ -134,11 +154,16 @@ class Bench:
     def __init__(self, session: Session, batch: int, length: int, vocab_size: int) -> None:
         per_sequence = -(-length // BLOCK_TOKENS)
         self.session = session
+        self.profile: Profile | None = None
         self.batch = batch
         self.vocab_size = vocab_size
         self.block_tables = [
             [s * per_sequence + i for i in range(per_sequence)] for s in range(batch)
         ]
+
+    def measured(self) -> AbstractContextManager[None]:
+        """Around what a test times: profiled when a profile is set."""
+        return self.profile.measure(self.session) if self.profile else nullcontext()
 
     def prefill(self, sequence: int, tokens: int) -> int:
         """Give one sequence a prompt in steps of at most 512 tokens; returns the token after it."""
@@ -175,9 +200,14 @@ class Bench:
 GREEDY = Sampling(temperature=0.0)
 
 
-def _median_seconds(
-    opened: Opened, repeat: int, batch: int, length: int, test: Callable[[Bench, int], float]
-) -> float:
+def _measure(
+    opened: Opened,
+    settings: BenchSettings,
+    batch: int,
+    length: int,
+    test: Callable[[Bench, int], float],
+) -> tuple[float, Profile | None]:
+    """Median seconds of the repeats, and the profile of one more run if that is asked for."""
     blocks = batch * -(-length // BLOCK_TOKENS)
     with Session(
         opened.model,
@@ -189,20 +219,26 @@ def _median_seconds(
     ) as session:
         bench = Bench(session, batch, length, opened.model.config.vocab_size)
         test(bench, length)  # warms caches, pages and the clock of the cores
-        return statistics.median(test(bench, length) for _ in range(repeat))
+        seconds = statistics.median(test(bench, length) for _ in range(settings.repeat))
+        if settings.profile:
+            bench.profile = Profile(opened.threads)
+            test(bench, length)
+        return seconds, bench.profile
 
 
 def _time_prefill(bench: Bench, tokens: int) -> float:
     start = time.perf_counter()
-    bench.prefill(0, tokens)
+    with bench.measured():
+        bench.prefill(0, tokens)
     return time.perf_counter() - start
 
 
 def _time_decode(bench: Bench, *, context: int, tokens: int) -> float:
     current = [bench.prefill(sequence, context) for sequence in range(bench.batch)]
     start = time.perf_counter()
-    for step in range(tokens):
-        current = bench.decode(current, context + step)
+    with bench.measured():
+        for step in range(tokens):
+            current = bench.decode(current, context + step)
     return time.perf_counter() - start
 
 
@@ -234,3 +270,6 @@ def _print_table(report: dict[str, object], results: list[Result]) -> None:
         f"limits: read {limits['read_gb_s']:.1f} GB/s, int8 {limits['int8_gmac_s']:.0f} GMAC/s"
     )
     console.print(table)
+    for result in results:
+        if result.profile:
+            print_rows(result.name, result.profile)

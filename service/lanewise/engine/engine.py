@@ -86,6 +86,7 @@ class Engine:
         self._stopping = False  # the engine's thread only
         self._why_stopped = "the server is shutting down"
         self._mean_request_s = 1.0
+        self._busy_since = 0.0
         self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
 
     # Called from event loops and from whoever starts and stops the engine.
@@ -196,7 +197,9 @@ class Engine:
         self._drain_inbox()
         while not self._jobs and not self._stopping:
             self._flush()
-            self._inbox.get()()
+            handle = self._inbox.get()
+            self._busy_since = time.perf_counter()
+            handle()
             self._drain_inbox()
         return not self._stopping
 
@@ -220,6 +223,9 @@ class Engine:
             self._complete(step, results)
         self.metrics.count_native(self._runner.counters())
         self._flush()
+        now = time.perf_counter()
+        self.metrics.busy_seconds.inc(now - self._busy_since)
+        self._busy_since = now
 
     def _complete(self, step: Step, results: dict[Sequence, SequenceResult]) -> None:
         now = time.monotonic()

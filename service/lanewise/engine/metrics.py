@@ -108,6 +108,7 @@ class Metrics:
         self.gemm_calls.inc(counters.gemm_calls - last.gemm_calls)
         self.gemv_rows.inc(counters.gemv_rows - last.gemv_rows)
         self.gemm_rows.inc(counters.gemm_rows - last.gemm_rows)
+        self.native_seconds.inc(counters.native_seconds - last.native_seconds)
         self._last_counters = counters
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -195,6 +196,12 @@ class Metrics:
         self.gemm_calls = self._counter("lanewise_gemm_calls", "Matrix products with more rows.")
         self.gemv_rows = self._counter("lanewise_gemv_rows", "Rows through GEMV.")
         self.gemm_rows = self._counter("lanewise_gemm_rows", "Rows through GEMM.")
+        self.busy_seconds = self._counter(
+            "lanewise_busy_seconds", "Time with sequences to run, steps and all between them."
+        )
+        self.native_seconds = self._counter(
+            "lanewise_native_seconds", "Time inside the native library; a part of the busy time."
+        )
         self.step_errors = self._counter("lanewise_step_errors", "Steps that failed.")
         self.cancelled = self._counters(
             "lanewise_requests_cancelled", "Sequences whose client left.", "stage", STAGES

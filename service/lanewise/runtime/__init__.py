@@ -14,7 +14,15 @@ from lanewise.runtime.cpu import (
 )
 from lanewise.runtime.library import LibraryMissingError, NativeError
 from lanewise.runtime.model import Model, ModelInfo
-from lanewise.runtime.session import BLOCK_TOKENS, Batch, Counters, Sampled, Sampling, Session
+from lanewise.runtime.session import (
+    BLOCK_TOKENS,
+    Batch,
+    Counters,
+    OperationTime,
+    Sampled,
+    Sampling,
+    Session,
+)
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -27,6 +35,7 @@ __all__ = [
     "Model",
     "ModelInfo",
     "NativeError",
+    "OperationTime",
     "Sampled",
     "Sampling",
     "Session",

@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class NativeError(Exception):

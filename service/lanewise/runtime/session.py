@@ -79,6 +79,23 @@ class Counters:
     gemm_calls: int
     gemv_rows: int
     gemm_rows: int
+    native_seconds: float = 0.0  # inside forward steps and draws
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTime:
+    """Where steps and draws spent their time: one operation on one row of the kernel table.
+
+    Seconds are of all threads together; ``wait_seconds`` passed at the barrier after the operation.
+    ``bytes`` counts operands and results once per step, whichever cache holds them.
+    """
+
+    operation: str
+    kernel: str  # "" for all but matrix products
+    work_seconds: float
+    wait_seconds: float
+    bytes: int
+    macs: int
 
 
 class Session:
@@ -253,7 +270,32 @@ class Session:
             gemm_calls=out.gemm_calls,
             gemv_rows=out.gemv_rows,
             gemm_rows=out.gemm_rows,
+            native_seconds=out.native_seconds,
         )
+
+    def start_profile(self) -> None:
+        """Measure where the time goes from now on, from zero."""
+        self._native.check(self._native.lib.lw_session_profile(self._open_handle(), 1))
+
+    def stop_profile(self) -> list[OperationTime]:
+        """What was measured since ``start_profile``, in the order operations run."""
+        ffi, lib = self._native.ffi, self._native.lib
+        count = ffi.new("uint32_t*")
+        self._native.check(lib.lw_session_profile_rows(self._open_handle(), ffi.NULL, 0, count))
+        rows = ffi.new("lw_profile_row[]", count[0])
+        self._native.check(lib.lw_session_profile_rows(self._handle, rows, count[0], count))
+        self._native.check(lib.lw_session_profile(self._handle, 0))
+        return [
+            OperationTime(
+                operation=self._native.text(row.operation),
+                kernel=self._native.text(row.kernel),
+                work_seconds=row.work_seconds,
+                wait_seconds=row.wait_seconds,
+                bytes=row.bytes,
+                macs=row.macs,
+            )
+            for row in rows
+        ]
 
     def _open_handle(self) -> Any:
         if self._handle == self._native.ffi.NULL:

@@ -1,0 +1,84 @@
+// Gate and up projections, activation and quantization in one phase.
+//
+// Work goes out panel by panel in the order of the segments of the result: four panels of gate, four of up. Whoever
+// finishes the last panel of a segment activates and quantizes it while it is in a cache. Rows of one segment lie
+// together, so a panel's results fall on consecutive lines.
+#include "graph/worker.h"
+
+enum { SEGMENT_PANELS = LW_SEGMENT / LW_PANEL };
+
+typedef struct gate_up {
+    lw_worker* w;
+    lw_product gate, up;
+    lw_activations in, out;
+    size_t segments, panels;  // panels of one of the two matrices
+    bool quantized;           // else the result stays [rows][ffn_size] floats
+} gate_up;
+
+static size_t panels_of(const gate_up* g, size_t segment) {
+    const size_t left = g->panels - segment * SEGMENT_PANELS;
+    return left < SEGMENT_PANELS ? left : SEGMENT_PANELS;
+}
+
+// Where row `row` of a segment is in gate or up.
+static float* segment_row(const gate_up* g, float* buffer, size_t segment, size_t row) {
+    if (g->quantized) return buffer + (segment * g->w->rows + row) * LW_SEGMENT;
+    return buffer + row * g->w->c->ffn_size + segment * LW_SEGMENT;
+}
+
+static void multiply_panel(const gate_up* g, size_t segment, size_t place) {
+    const size_t n = panels_of(g, segment), panel = segment * SEGMENT_PANELS + place % n;
+    const lw_product* p = place < n ? &g->gate : &g->up;
+    lw_output out = p->out;
+    if (g->quantized)  // kernels add panel * 32 to the row's address
+        out = (lw_output){segment_row(g, out.data, segment, 0) - segment * LW_SEGMENT, LW_SEGMENT, false};
+    p->kernel->run(p->weights, &g->in, panel, out, g->w->scratch);
+    const lw_matmul_worker self = {g->w->scratch, g->w->profile, LW_OP_GATE_UP};
+    lw_matmul_charge(&self, p, &g->in, panel, panel + 1);
+}
+
+static void activate_segment(gate_up* g, size_t segment) {
+    lw_worker* w = g->w;
+    const size_t left = w->c->ffn_size - segment * LW_SEGMENT, n = left < LW_SEGMENT ? left : LW_SEGMENT;
+    for (size_t row = 0; row < w->rows; ++row) {
+        float* gate = segment_row(g, w->b->gate, segment, row);
+        w->ops->silu_mul(gate, gate, segment_row(g, w->b->up, segment, row), n);
+        if (g->quantized) lw_quantize_segments(w, &g->out, row, segment, 1, gate);
+    }
+    lw_charge_row(w, LW_OP_ACTIVATE, 3 * n * w->rows, g->quantized ? n * w->rows : 0);
+}
+
+static void take_panels(gate_up* g) {
+    lw_worker* w = g->w;
+    size_t begin, end;
+    while (lw_work_take_share(lw_this_phase(w), 2 * g->panels, w->s->config.n_threads, &begin, &end)) {
+        while (begin < end) {
+            const size_t segment = begin / (2 * SEGMENT_PANELS), first = begin % (2 * SEGMENT_PANELS);
+            const size_t all = 2 * panels_of(g, segment);
+            const size_t last = all - first < end - begin ? all : first + (end - begin);
+            for (size_t place = first; place < last; ++place) multiply_panel(g, segment, place);
+            begin += last - first;
+            atomic_uint* done = &w->s->segments_done[segment];
+            const unsigned n = (unsigned)(last - first);
+            if (atomic_fetch_add_explicit(done, n, memory_order_acq_rel) + n < all) continue;
+            atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
+            activate_segment(g, segment);
+        }
+    }
+}
+
+lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
+    const size_t n = w->c->ffn_size;
+    gate_up g = {.w = w,
+                 .gate = lw_product_at(w, &layer->gate, w->b->gate, false),
+                 .up = lw_product_at(w, &layer->up, w->b->up, false),
+                 .in = *x,
+                 .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
+                 .segments = (n + LW_SEGMENT - 1) / LW_SEGMENT,
+                 .panels = layer->gate.matrix.panels,
+                 .quantized = lw_is_quantized(layer->down.matrix.type)};
+    take_panels(&g);
+    lw_count_products(w, 2, x->rows);
+    lw_end_phase(w, LW_OP_GATE_UP);
+    return g.out;
+}

@@ -1,0 +1,63 @@
+// What the parts of a forward step share: one thread's view of it.
+#ifndef LW_GRAPH_WORKER_H
+#define LW_GRAPH_WORKER_H
+
+#include <stdatomic.h>
+
+#include "graph/session.h"
+#include "ops/matmul.h"
+
+typedef struct lw_step_state {
+    lw_session* session;
+    const lw_batch* batch;
+    float* logits;
+    size_t n_rows;  // tokens of the batch
+    size_t n_tiles;
+    atomic_bool non_finite;
+} lw_step_state;
+
+typedef struct lw_worker {
+    lw_step_state* step;
+    lw_session* s;
+    const lw_model* model;
+    const lw_model_config* c;
+    const lw_lane_ops* ops;
+    lw_buffers* b;
+    unsigned thread;
+    size_t phase;
+    size_t rows;  // rows being worked on: all tokens, or those with logits after the last attention
+    void* scratch;
+    lw_profile_thread* profile;  // or NULL
+} lw_worker;
+
+static inline lw_work* lw_this_phase(lw_worker* w) { return &w->s->phases[w->phase]; }
+
+static inline void lw_end_phase(lw_worker* w, lw_operation operation) {
+    ++w->phase;
+    lw_pool_barrier(w->s->pool);
+    lw_profile_wait(w->profile, operation);
+}
+
+// Charges one row's work: so many floats read or written, and so many codes.
+static inline void lw_charge_row(lw_worker* w, lw_operation operation, size_t floats, size_t codes) {
+    lw_profile_work(w->profile, operation, 0, floats * sizeof(float) + codes, 0);
+}
+
+// The activations of one product: `cols` inputs whose codes are in `codes` and, for float matrices, values in f32.
+lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes* codes, const float* values);
+// Segments first .. first + n - 1 of one row from their values.
+void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
+                          const float* values);
+
+static inline lw_product lw_product_at(const lw_worker* w, const lw_packed* matrix, float* out, bool add) {
+    return lw_product_of(&matrix->matrix, w->model->level, w->rows, out, add);
+}
+
+// A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
+bool lw_attend(lw_worker* w, uint32_t index);
+// Gate, up and their activation in one phase; returns the input of the down projection (ffn.c).
+lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x);
+// Counts products for lw_session_counters.
+void lw_count_products(lw_worker* w, size_t n, size_t rows);
+
+#endif
