@@ -17,6 +17,7 @@
 
 enum {
     TILE_ROWS = 2,
+    CACHED_ROWS = 16,            // whose activations stay in a private cache
     BLOCK_ROWS = 64,             // rows that use a decoded segment before the next one is decoded
     PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
     VECTORS = LW_PANEL / 8,      // of one input chunk, or one scale, of a panel
@@ -52,7 +53,7 @@ typedef struct row_segment {
     const int32_t* prefix;
     const float* scale;
     float* results;      // [row][32]
-    const int8_t* next;  // q of the rows to come
+    const int8_t* next;  // q of the rows to come, or NULL when so few rows stay in the cache anyway
     const int32_t* next_prefix;
     size_t stride, segments;
 } row_segment;
@@ -203,12 +204,22 @@ LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
     for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
 }
 
+// Of the next two rows: the codes, 2 lines each, and the sums, which are waited for first.
+LW_INLINE void fetch_rows(const row_segment* x) {
+    for (size_t r = 0; r < TILE_ROWS; ++r) {
+        _mm_prefetch(x->next_prefix + r * (x->stride / 16), _MM_HINT_T0);
+        _mm_prefetch(x->next + r * x->stride, _MM_HINT_T0);
+        _mm_prefetch(x->next + r * x->stride + 64, _MM_HINT_T0);
+    }
+}
+
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
     tile_rows prepared;
     __m256i sum[TILE_ROWS][VECTORS];
     __m256 seg[TILE_ROWS][VECTORS];
     prepare_rows(type, rows, x, &prepared);
+    if (x->next != NULL) fetch_rows(x);
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
@@ -224,10 +235,6 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     const int parts = 8 / type.chunks;
     for (size_t i = 0; i < groups; ++i, q += LW_GROUP, words += LW_GROUP) {
         const uint8_t* group = packed ? w->data + i * type.group_bytes : w->codes + i * decoded_bytes;
-        // The next two rows: each has 2 lines of codes and one of sums. Many rows of long inputs fit no private cache,
-        // and the sums are waited for (measured, 512 rows of 8192 inputs: 32 % faster, and none of it without them).
-        if (!packed) _mm_prefetch(x->next + i % 2 * x->stride + i / 2 * 64, _MM_HINT_T0);
-        if (!packed && i < 2) _mm_prefetch(x->next_prefix + i * (x->stride / 16), _MM_HINT_T0);
         if (w->fetch != NULL) fetch_group(type, w->fetch + i * type.group_bytes);
 #pragma GCC unroll 2
         for (int part = 0; part < parts; ++part, offset += type.chunks / 4) {
@@ -297,12 +304,13 @@ LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t end, float* results) {
     const size_t k = row * x->stride + segment * LW_SEGMENT;
+    const size_t next = row + TILE_ROWS < end ? k + TILE_ROWS * x->stride : k;
     return (row_segment){.q = x->q + k,
                          .prefix = x->prefix + k / 16,
                          .scale = x->scale + row * x->segments + segment,
                          .results = results + row * LW_PANEL,
-                         .next = row + TILE_ROWS < end ? x->q + k + TILE_ROWS * x->stride : x->q + k,
-                         .next_prefix = x->prefix + (row + TILE_ROWS < end ? k + TILE_ROWS * x->stride : k) / 16,
+                         .next = x->rows > CACHED_ROWS ? x->q + next : NULL,
+                         .next_prefix = x->prefix + next / 16,
                          .stride = x->stride,
                          .segments = x->segments};
 }
