@@ -11,7 +11,8 @@ LW_INLINE __m256 scale(const uint8_t* segment, size_t g, int vector) {
     return load_halves(segment + g * LW_Q4_GROUP_BYTES + LW_PANEL * LW_GROUP / 2 + vector * 16);
 }
 
-static const weight_type Q4 = {.chunks = 8,
+static const weight_type Q4 = {.few_rows = 4,
+                               .chunks = 8,
                                .run = 8,  // 8 * 2 * 15 * 127 < 2^15
                                .shift = 3,
                                .group_bytes = LW_Q4_GROUP_BYTES,
@@ -21,10 +22,11 @@ static const weight_type Q4 = {.chunks = 8,
 
 void gemm_q4g32_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
-    product(Q4, false, w, x, panel, out, scratch);
+    gemm(Q4, w, x, panel, out, scratch);
 }
 
 void gemv_q4g32_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
-    product(Q4, true, w, x, panel, out, scratch);
+    (void)scratch;
+    gemv(Q4, w, x, panel, out);
 }

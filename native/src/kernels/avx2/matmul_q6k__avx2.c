@@ -19,7 +19,8 @@ LW_INLINE __m256 scale(const uint8_t* segment, size_t g, int vector) {
                          _mm256_cvtepi32_ps(small));
 }
 
-static const weight_type Q6 = {.chunks = 4,
+static const weight_type Q6 = {.few_rows = 2,
+                               .chunks = 4,
                                .run = 2,  // 2 * 2 * 63 * 127 < 2^15
                                .shift = 5,
                                .group_bytes = LW_Q6_GROUP_BYTES,
@@ -29,10 +30,11 @@ static const weight_type Q6 = {.chunks = 4,
 
 void gemm_q6k_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                 void* scratch) {
-    product(Q6, false, w, x, panel, out, scratch);
+    gemm(Q6, w, x, panel, out, scratch);
 }
 
 void gemv_q6k_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                 void* scratch) {
-    product(Q6, true, w, x, panel, out, scratch);
+    (void)scratch;
+    gemv(Q6, w, x, panel, out);
 }

@@ -9,7 +9,8 @@ LW_INLINE __m256 scale(const uint8_t* segment, size_t g, int vector) {
     return load_halves(segment + g * LW_Q8_GROUP_BYTES + LW_PANEL * LW_GROUP + vector * 16);
 }
 
-static const weight_type Q8 = {.chunks = 8,
+static const weight_type Q8 = {.few_rows = 4,
+                               .chunks = 8,
                                .run = WORDS,
                                .group_bytes = LW_Q8_GROUP_BYTES,
                                .segment_bytes = LW_SEGMENT_GROUPS * LW_Q8_GROUP_BYTES,
@@ -18,10 +19,11 @@ static const weight_type Q8 = {.chunks = 8,
 
 void gemm_q8g32_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
-    product(Q8, false, w, x, panel, out, scratch);
+    gemm(Q8, w, x, panel, out, scratch);
 }
 
 void gemv_q8g32_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
-    product(Q8, true, w, x, panel, out, scratch);
+    (void)scratch;
+    gemv(Q8, w, x, panel, out);
 }
