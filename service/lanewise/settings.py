@@ -141,7 +141,7 @@ class ModelSettings(SourceSettings):
     isa: str | None = field(
         default=None,
         metadata=knob(
-            choice("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"),
+            choice("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"),
             "instruction set level to use; the best one of this CPU when not given",
         ),
     )

@@ -31,7 +31,7 @@ class Core:
 # Each level on the cores that use it. Dispatch widths are those of macro-operations, from Arm's
 # optimization guides; llvm-mca's own are those of micro-operations. V1 decodes 5 instructions and
 # dispatches 8 macro-operations: with 5 it is not flattered.
-LEVELS = ("neon", "dotprod", "i8mm")
+LEVELS = ("neon", "dotprod", "i8mm", "sve")
 CORES = (
     Core("N1", "neoverse-n1", 4, ("neon", "dotprod")),
     Core("V1/5", "neoverse-v1", 5, ("i8mm", "sve")),

@@ -16,5 +16,6 @@ const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT] = {
     [LW_LEVEL_NEON] = &lane_ops__neon,
     [LW_LEVEL_DOTPROD] = &lane_ops__neon,
     [LW_LEVEL_I8MM] = &lane_ops__neon,
+    [LW_LEVEL_SVE] = &lane_ops__neon,
 #endif
 };
