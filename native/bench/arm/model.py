@@ -114,7 +114,9 @@ class Code:
 
 def cycles(core: Core, instructions: Sequence[str]) -> int:
     """The cycles that llvm-mca gives a core for a sequence of instructions."""
+    # A call is followed, not waited for: its instructions are in the sequence.
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core.cpu}", "-mattr=+all", "-iterations=1"]
+    command += ["-call-latency=1"]
     command += [f"-dispatch={core.dispatch}", "-resource-pressure=0", "-instruction-info=0"]
     text = "\n".join(["target:", *instructions]) + "\n"
     done = subprocess.run(command, input=text, capture_output=True, text=True)

@@ -13,9 +13,7 @@ const lw_limit_ops* const lw_level_limit_ops[LW_LEVEL_COUNT] = {
     [LW_LEVEL_AVX2] = &limit_ops__avx2,
     [LW_LEVEL_AVX512VNNI] = &limit_ops__avx512vnni,
 #else
-    [LW_LEVEL_NEON] = &limit_ops__neon,
-    [LW_LEVEL_DOTPROD] = &limit_ops__dotprod,
-    [LW_LEVEL_I8MM] = &limit_ops__i8mm,
-    [LW_LEVEL_SVE] = &limit_ops__sve,
+    [LW_LEVEL_NEON] = &limit_ops__neon,     [LW_LEVEL_DOTPROD] = &limit_ops__dotprod,
+    [LW_LEVEL_I8MM] = &limit_ops__i8mm,     [LW_LEVEL_SVE] = &limit_ops__sve,
 #endif
 };

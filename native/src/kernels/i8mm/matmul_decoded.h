@@ -53,27 +53,30 @@ INLINE void decode_differences(const source from, const segment* s, float* ds) {
     }
 }
 
-// The activation scales of some pairs of rows for one segment; a row past the last one has scale 0.
+// [a a b b]: the activation scales of the rows of each pair for one segment; a row past the last one has scale 0.
 INLINE void pair_scales(const lw_activations* x, size_t pair, size_t n, size_t segment, float* scale) {
-    for (size_t r = 2 * pair; r < 2 * (pair + n); ++r, scale += 2) {
-        uint32_t bits = 0;  // as integers: no vector pipe has to copy them
-        if (r < x->rows) memcpy(&bits, x->scale + r * x->segments + segment, sizeof bits);
-        memcpy(scale, &bits, sizeof bits);
-        memcpy(scale + 1, &bits, sizeof bits);
+    const float *from = x->scale + 2 * pair * x->segments + segment, *last = x->scale + (x->rows - 1) * x->segments;
+    for (size_t i = 0; i < n; ++i, from += 2 * x->segments) {
+        uint32_t bits[2] = {0};  // doubled as integers: no vector pipe has to do it
+        memcpy(bits, from, 4);
+        if (from < last) memcpy(bits + 1, from + x->segments, 4);
+        const uint64_t twice[2] = {bits[0] | (uint64_t)bits[0] << 32, bits[1] | (uint64_t)bits[1] << 32};
+        memcpy(scale + 4 * i, twice, sizeof twice);
     }
 }
 
 // Pairs of rows in the next tile: 3 to 6, so that no tile is left with too few sums to keep the pipes busy.
 INLINE size_t next_tile(size_t pairs) { return pairs == 6 || pairs > 8 ? 6 : pairs > 6 ? 4 : pairs; }
 
-INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[2][4], const lw_matrix* w,
+INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[3][4], const lw_matrix* w,
                          const lw_activations* x, size_t panel, lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const size_t pairs = (x->rows + 1) / 2;
     for (size_t i = 0; i < x->segments; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
         decode_differences(from, &s, work.ds);
-        for (size_t g = 0; g < s.groups && from != FROM_Q8; ++g)
+        const bool in_tile = from == FROM_Q4 && next_tile(pairs) == 6;
+        for (size_t g = 0; g < s.groups && from != FROM_Q8 && !in_tile; ++g)
             decode_codes(from, s.data + g * packed_group_bytes(from), work.codes + g * 1024);
         float scale[6 * 4];
         lw_mm_tile t = {.q_stride = 2 * x->stride,
@@ -81,13 +84,14 @@ INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[2][4], con
                         .code_stride = from == FROM_Q8 ? LW_Q8_GROUP_BYTES : 1024,
                         .ds = work.ds,
                         .groups = s.groups,
+                        .packed = s.data,
                         .scale = scale};
         for (size_t pair = 0, n; pair < pairs; pair += n) {
             n = next_tile(pairs - pair);
             pair_scales(x, pair, n, i, scale);
             t.q = x->q + pair * t.q_stride + 2 * s.k;
             t.results = work.results + pair * 2 * LW_PANEL;
-            tiles[from == FROM_Q6][n - 3](&t);
+            tiles[in_tile && pair == 0 ? 2 : from == FROM_Q6][n - 3](&t);
         }
     }
     for (size_t pair = 0; pair < pairs; ++pair) separate_rows(work.results + pair * 2 * LW_PANEL);

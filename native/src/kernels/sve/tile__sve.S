@@ -6,7 +6,7 @@
 //   z0-z11   prefix sums P of 6 pairs of rows by 2 vectors, started at the magic number
 //   z12-z23  the segment's sums
 //   z24 z25  weights, z26 inputs, z28 z29 scale differences, z30 the magic number, z27 z31 in passing
-//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel, x11 results
+//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel, x11 results and packed weights
 // All arithmetic is unpredicated but FMLA, which has no such form; its predicate is all true.
 
 // `op` for each pair of rows, with the numbers of its sums and the register of its inputs.
@@ -32,9 +32,33 @@
     smmla z\b\().s, z26.b, z25.b
 .endm
 
-.macro chunk pairs, g, c
+.macro load_decoded c
     ldr z24, [x7]
     ldr z25, [x7, #1, mul vl]
+.endm
+
+// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16 times
+// too large, and are stored for the tiles that follow.
+.macro load_q4 c
+.if \c == 2
+    sub x11, x11, #512
+.endif
+    ldr z24, [x11]
+    ldr z25, [x11, #1, mul vl]
+    add x11, x11, #256
+.if \c < 2
+    lsl z24.b, z24.b, #4
+    lsl z25.b, z25.b, #4
+.else
+    and z24.b, z24.b, #0xF0
+    and z25.b, z25.b, #0xF0
+.endif
+    str z24, [x7]
+    str z25, [x7, #1, mul vl]
+.endm
+
+.macro chunk load, pairs, g, c
+    \load \c
     each_pair \pairs, "multiply 64 * \g + 16 * \c,"
 .if \c < 3
     add x7, x7, #256
@@ -63,25 +87,26 @@
 .endm
 
 // 32 inputs, group `g` of the segment; `first` adds what comes first of them.
-.macro group pairs, size, g, first
+.macro group load, pairs, size, g, first
     differences
-    chunk \pairs, \g, 0
-    chunk \pairs, \g, 1
+    chunk \load, \pairs, \g, 0
+    chunk \load, \pairs, \g, 1
 .if \size == 16
     each_pair \pairs, \first
     differences
-    chunk \pairs, \g, 2
-    chunk \pairs, \g, 3
+    chunk \load, \pairs, \g, 2
+    chunk \load, \pairs, \g, 3
     each_pair \pairs, add_next
 .else
-    chunk \pairs, \g, 2
-    chunk \pairs, \g, 3
+    chunk \load, \pairs, \g, 2
+    chunk \load, \pairs, \g, 3
     each_pair \pairs, \first
 .endif
 .if \g < 3
     cmp x16, #\g + 1
     b.eq 2f
     add x7, x7, x15
+    add x11, x11, #64
 .endif
 .endm
 
@@ -101,12 +126,12 @@
     add x11, x11, #256
 .endm
 
-.macro tile rows, pairs, size
-    .global tile_\rows\()_g\size\()__sve
-    .hidden tile_\rows\()_g\size\()__sve
-    .type tile_\rows\()_g\size\()__sve, %function
+.macro tile name, load, pairs, size
+    .global tile_\name\()__sve
+    .hidden tile_\name\()__sve
+    .type tile_\name\()__sve, %function
     .balign 64
-tile_\rows\()_g\size\()__sve:
+tile_\name\()__sve:
     hint #34  // bti c
     stp d8, d9, [sp, #-64]!
     stp d10, d11, [sp, #16]
@@ -121,23 +146,25 @@ tile_\rows\()_g\size\()__sve:
     adr x12, lw_magic__sve
     ld1rw {z30.s}, p0/z, [x12]
     rdvl x17, #2
-    mov x10, #0
-1:
-    ldr x7, [x0, #16]
-    ldr x8, [x0, #32]
-    add x7, x7, x10
-    add x8, x8, x10
     mov x1, x13
-    add x2, x13, x14
+    add x2, x1, x14
     add x3, x2, x14
     add x4, x3, x14
     add x5, x4, x14
     add x6, x5, x14
+    mov x10, #0
+1:
+    ldr x7, [x0, #16]
+    ldr x8, [x0, #32]
+    ldr x11, [x0, #64]
+    add x7, x7, x10
+    add x11, x11, x10
+    add x8, x8, x10
     each_pair \pairs, clear
-    group \pairs, \size, 0, add_first
-    group \pairs, \size, 1, add_next
-    group \pairs, \size, 2, add_next
-    group \pairs, \size, 3, add_next
+    group \load, \pairs, \size, 0, add_first
+    group \load, \pairs, \size, 1, add_next
+    group \load, \pairs, \size, 2, add_next
+    group \load, \pairs, \size, 3, add_next
 2:
     ldp x9, x11, [x0, #48]
     add x11, x11, x10
@@ -150,20 +177,21 @@ tile_\rows\()_g\size\()__sve:
     ldp d14, d15, [sp, #48]
     ldp d8, d9, [sp], #64
     ret
-    .size tile_\rows\()_g\size\()__sve, . - tile_\rows\()_g\size\()__sve
+    .size tile_\name\()__sve, . - tile_\name\()__sve
 .endm
 
     .text
     .balign 4
 lw_magic__sve:
     .word 0x4B400000
-    tile 6, 3, 32
-    tile 8, 4, 32
-    tile 10, 5, 32
-    tile 12, 6, 32
-    tile 6, 3, 16
-    tile 8, 4, 16
-    tile 10, 5, 16
-    tile 12, 6, 16
+    tile 6_g32, load_decoded, 3, 32
+    tile 8_g32, load_decoded, 4, 32
+    tile 10_g32, load_decoded, 5, 32
+    tile 12_g32, load_decoded, 6, 32
+    tile 6_g16, load_decoded, 3, 16
+    tile 8_g16, load_decoded, 4, 16
+    tile 10_g16, load_decoded, 5, 16
+    tile 12_g16, load_decoded, 6, 16
+    tile 12_q4, load_q4, 6, 32
 
     .section .note.GNU-stack, "", %progbits
