@@ -57,7 +57,13 @@ static uint32_t vector_bits(void) { return 0; }
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 
-enum { CAP_DOTPROD = 1 << 20, CAP_SVE = 1 << 22, CAP2_SVE_INT8MM = 1 << 9, CAP2_INT8MM = 1 << 13 };
+enum {
+    CAP_DOTPROD = 1 << 20,
+    CAP_SVE = 1 << 22,
+    CAP_F16_FMLAL = 1 << 23,
+    CAP2_SVE_INT8MM = 1 << 9,
+    CAP2_INT8MM = 1 << 13
+};
 enum { GET_VECTOR_LENGTH = 51, VECTOR_BYTES = 0xFFFF };  // PR_SVE_GET_VL and its mask
 
 static uint32_t vector_bits(void) {
@@ -70,7 +76,7 @@ uint32_t lw_cpu_levels(void) {
     uint32_t levels = LW_BIT_SCALAR | LW_BIT_NEON;
     if (!(getauxval(AT_HWCAP) & CAP_DOTPROD)) return levels;
     levels |= LW_BIT_DOTPROD;
-    if (!(getauxval(AT_HWCAP2) & CAP2_INT8MM)) return levels;
+    if (!(getauxval(AT_HWCAP) & CAP_F16_FMLAL) || !(getauxval(AT_HWCAP2) & CAP2_INT8MM)) return levels;
     levels |= LW_BIT_I8MM;
     const uint32_t bits = vector_bits();
     if (getauxval(AT_HWCAP2) & CAP2_SVE_INT8MM && (bits == 128 || bits == 256 || bits == 512)) levels |= LW_BIT_SVE;

@@ -5,6 +5,7 @@
 #ifndef LW_KERNELS_I8MM_MATMUL_TILE_H
 #define LW_KERNELS_I8MM_MATMUL_TILE_H
 
+#include "kernels/i8mm/tile.h"
 #include "kernels/neon/matmul_common.h"
 
 // Half of group `group` of four outputs: w[2i + p] holds eight inputs of outputs 2p and 2p + 1, those of chunk
@@ -238,11 +239,23 @@ INLINE void separate_rows(float* pair) {
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    for (size_t row = 0; row < x->rows; ++row)
-        for (size_t i = 0; i < x->segments; ++i) {
+    for (size_t row = 0; row < x->rows; ++row) {
+        size_t i = 0;
+        if (from == FROM_Q4 && w->groups >= LW_SEGMENT_GROUPS) {
+            const lw_mm_row whole = {.q = x->q + lw_q_offset(x, row, 0),
+                                     .q_step = 8 * x->row_block,
+                                     .packed = w->data + panel * w->panel_bytes,
+                                     .segments = w->groups / LW_SEGMENT_GROUPS,
+                                     .scale = x->scale + row * x->segments,
+                                     .results = work.results + row * LW_PANEL};
+            gemv_q4__i8mm(&whole);
+            i = whole.segments;
+        }
+        for (; i < x->segments; ++i) {
             const segment s = segment_of(w, panel, i, packed_group_bytes(from));
             for (size_t quad = 0; quad < QUADS; quad += 4) tile_1(from, 4, &s, x, row, quad, work.results);
         }
+    }
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 

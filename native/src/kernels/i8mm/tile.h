@@ -34,4 +34,16 @@ typedef void (*lw_mm_tile_fn)(const lw_mm_tile* t);
         {NULL, NULL, NULL, tile_12_q4__##level},                                                \
     }
 
+// One row by a panel of packed Q4_0, whole segments only (gemv__i8mm.S knows the order of the fields).
+typedef struct lw_mm_row {
+    const int8_t* q;
+    size_t q_step;  // bytes from eight inputs to the next eight
+    const uint8_t* packed;
+    size_t segments;     // at least 1
+    const float* scale;  // [segments]: activation scales
+    float* results;      // [32 outputs], added to
+} lw_mm_row;
+
+extern void gemv_q4__i8mm(const lw_mm_row* t);
+
 #endif
