@@ -2,6 +2,7 @@
 #ifndef LW_KERNELS_DOTPROD_MATMUL_TILE_H
 #define LW_KERNELS_DOTPROD_MATMUL_TILE_H
 
+#include "kernels/dotprod/tile.h"
 #include "kernels/neon/matmul_common.h"
 
 // Group `group` of four outputs: w[c] holds inputs 4c to 4c + 3. FROM_Q6 gives the unsigned code, 32 too large.
@@ -113,22 +114,43 @@ INLINE void rows_by_panel(const source from, const int rows, const segment* s, c
     for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, rows, quads, s, x, bias, row, quad, results);
 }
 
+// One or two rows over the whole segments of Q4_0; returns how many there are.
+INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_activations* x, size_t panel, size_t row,
+                             float* results) {
+    const lw_dot_rows t = {.q = x->q + row * x->stride,
+                           .q_stride = x->stride,
+                           .packed = w->data + panel * w->panel_bytes,
+                           .segments = w->groups / LW_SEGMENT_GROUPS,
+                           .scale = x->scale + row * x->segments,
+                           .scale_stride = x->segments * sizeof(float),
+                           .results = results + row * LW_PANEL};
+    if (t.segments == 0) return 0;
+    if (rows == 1)
+        gemv_q4__dotprod(&t);
+    else
+        gemm_2_q4__dotprod(&t);
+    return t.segments;
+}
+
 // A whole product with weights decoded in registers: row after row, or two or three rows at once.
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    for (size_t row = 0; row < x->rows; ++row)
-        for (size_t i = 0; i < x->segments; ++i) {
+    for (size_t row = 0; row < x->rows; ++row) {
+        size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
+        for (; i < x->segments; ++i) {
             const segment s = segment_of(w, panel, i, packed_group_bytes(from));
             rows_by_panel(from, 1, &s, x, row, work.results);
         }
+    }
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
 INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_activations* x, size_t panel,
                               lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    for (size_t i = 0; i < x->segments; ++i) {
+    size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
+    for (; i < x->segments; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
         if (x->rows == 2)
             rows_by_panel(from, 2, &s, x, 0, work.results);

@@ -38,4 +38,17 @@ LW_DOT_TILES(store);
 static const lw_dot_tile_fn* const lw_dot_tiles[] = {lw_dot_tiles_g32, lw_dot_tiles_g16, lw_dot_tiles_q4,
                                                      lw_dot_tiles_store};
 
+// One row or two by a panel of packed Q4_0, whole segments only (rows__dotprod.S knows the order of the fields).
+typedef struct lw_dot_rows {
+    const int8_t* q;
+    size_t q_stride;  // bytes from row to row
+    const uint8_t* packed;
+    size_t segments;      // at least 1
+    const float* scale;   // [rows][segments]: activation scales
+    size_t scale_stride;  // bytes from row to row
+    float* results;       // [rows][32 outputs], added to
+} lw_dot_rows;
+
+extern void gemv_q4__dotprod(const lw_dot_rows* t), gemm_2_q4__dotprod(const lw_dot_rows* t);
+
 #endif
