@@ -236,21 +236,29 @@ INLINE void separate_rows(float* pair) {
     }
 }
 
+// One or two rows over the whole segments of Q4_0; returns how many there are.
+INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_activations* x, size_t panel, size_t row,
+                             float* results) {
+    const lw_mm_rows t = {.q = x->q + lw_q_offset(x, row, 0),
+                          .q_step = 8 * x->row_block,
+                          .packed = w->data + panel * w->panel_bytes,
+                          .segments = w->groups / LW_SEGMENT_GROUPS,
+                          .scale = x->scale + row * x->segments,
+                          .scale_stride = x->segments * sizeof(float),
+                          .results = results + row * LW_PANEL};
+    if (t.segments == 0) return 0;
+    if (rows == 1)
+        gemv_q4__i8mm(&t);
+    else
+        gemm_2_q4__i8mm(&t);
+    return t.segments;
+}
+
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     for (size_t row = 0; row < x->rows; ++row) {
-        size_t i = 0;
-        if (from == FROM_Q4 && w->groups >= LW_SEGMENT_GROUPS) {
-            const lw_mm_row whole = {.q = x->q + lw_q_offset(x, row, 0),
-                                     .q_step = 8 * x->row_block,
-                                     .packed = w->data + panel * w->panel_bytes,
-                                     .segments = w->groups / LW_SEGMENT_GROUPS,
-                                     .scale = x->scale + row * x->segments,
-                                     .results = work.results + row * LW_PANEL};
-            gemv_q4__i8mm(&whole);
-            i = whole.segments;
-        }
+        size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
         for (; i < x->segments; ++i) {
             const segment s = segment_of(w, panel, i, packed_group_bytes(from));
             for (size_t quad = 0; quad < QUADS; quad += 4) tile_1(from, 4, &s, x, row, quad, work.results);
@@ -264,7 +272,8 @@ INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_ac
                               lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const size_t pairs = (x->rows + 1) / 2;
-    for (size_t i = 0; i < x->segments; ++i) {
+    size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
+    for (; i < x->segments; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
         up_to_4_pairs(from, pairs, &s, x, work.results);
     }

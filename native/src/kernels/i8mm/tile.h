@@ -34,16 +34,17 @@ typedef void (*lw_mm_tile_fn)(const lw_mm_tile* t);
         {NULL, NULL, NULL, tile_12_q4__##level},                                                \
     }
 
-// One row by a panel of packed Q4_0, whole segments only (gemv__i8mm.S knows the order of the fields).
-typedef struct lw_mm_row {
+// One row or two by a panel of packed Q4_0, whole segments only (rows__i8mm.S knows the order of the fields).
+typedef struct lw_mm_rows {
     const int8_t* q;
-    size_t q_step;  // bytes from eight inputs to the next eight
+    size_t q_step;  // one row: bytes from eight inputs to the next eight; two rows alternate every eight
     const uint8_t* packed;
-    size_t segments;     // at least 1
-    const float* scale;  // [segments]: activation scales
-    float* results;      // [32 outputs], added to
-} lw_mm_row;
+    size_t segments;      // at least 1
+    const float* scale;   // [rows][segments]: activation scales
+    size_t scale_stride;  // bytes from row to row
+    float* results;       // one row: [32 outputs]; two: [16 pairs of outputs][2 rows][2 outputs]; added to
+} lw_mm_rows;
 
-extern void gemv_q4__i8mm(const lw_mm_row* t);
+extern void gemv_q4__i8mm(const lw_mm_rows* t), gemm_2_q4__i8mm(const lw_mm_rows* t);
 
 #endif
