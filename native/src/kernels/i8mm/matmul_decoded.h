@@ -38,10 +38,10 @@ INLINE void decode_differences(const source from, const segment* s, float* ds) {
     const size_t halves = from == FROM_Q6 ? 2 : 1;
     UNROLL
     for (size_t quad = 0; quad < QUADS; ++quad) {
-        float32x4_t scale = first_scale(from, s, quad);
+        const float32x4_t super = super_scale(from, s, quad);
         for (size_t g = 0; g < s->groups; ++g) {
             float32x4_t single[2], twice[2];
-            load_differences(from, s, g, quad, &scale, single);
+            load_differences(from, s, g, quad, super, single);
             UNROLL
             for (size_t h = 0; h < halves; ++h) {
                 float* to = ds + (g * halves + h) * 2 * LW_PANEL + quad * 8;

@@ -41,24 +41,31 @@ INLINE void load_step(const source from, const segment* s, size_t group, size_t 
     }
 }
 
-// The scale differences of a group (of two halves for Q6_K) of four outputs; `scale` moves on to the next group.
-INLINE void load_differences(const source from, const segment* s, size_t group, size_t quad, float32x4_t* scale,
+// Four f16 of which only those are used.
+INLINE float16x8_t four_halves(const uint8_t* p) {
+    return vcombine_f16(vreinterpret_f16_u8(vld1_u8(p)), vdup_n_f16(0));
+}
+
+// The scale differences of a group (of two halves for Q6_K) of four outputs; `super` is their f16 scale in Q6_K.
+INLINE void load_differences(const source from, const segment* s, size_t group, size_t quad, float32x4_t super,
                              float32x4_t ds[2]) {
     const uint8_t* here = s->data + group * packed_group_bytes(from) + scale_offset(from);
     const uint8_t* next = group + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
     if (from == FROM_Q6) {
         const int8_t* codes = (const int8_t*)here + 4 * quad;
-        ds[0] = q6_difference(*scale, codes, codes + LW_PANEL);
-        ds[1] = q6_difference(*scale, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
+        ds[0] = q6_difference(super, codes, codes + LW_PANEL);
+        ds[1] = q6_difference(super, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
     } else {
-        const float32x4_t after = load_half4(next + 8 * quad);
-        ds[0] = vsubq_f32(*scale, after);
-        *scale = after;
+        // The first multiplication by 1 widens exactly, the second rounds the difference once.
+        const float16x8_t one = vdupq_n_f16(1);
+        const float32x4_t wide = vfmlalq_low_f16(vdupq_n_f32(0), four_halves(here + 8 * quad), one);
+        ds[0] = vfmlslq_low_f16(wide, four_halves(next + 8 * quad), one);
     }
 }
 
-INLINE float32x4_t first_scale(const source from, const segment* s, size_t quad) {
-    return load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
+// The f16 scale of four outputs for a segment of Q6_K.
+INLINE float32x4_t super_scale(const source from, const segment* s, size_t quad) {
+    return from == FROM_Q6 ? load_half4(s->super + 8 * quad) : vdupq_n_f32(0);
 }
 
 // [s0 s1 s0 s1] and [s2 s3 s2 s3]
@@ -92,12 +99,12 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
         seg[r][j] = vdupq_n_f32(0);
     }
     UNROLL
-    for (int j = 0; j < quads; ++j) scale[j] = first_scale(from, s, quad + j);
+    for (int j = 0; j < quads; ++j) scale[j] = super_scale(from, s, quad + j);
     for (size_t g = 0; g < s->groups; ++g) {
         UNROLL
         for (int j = 0; j < quads; ++j) {
             float32x4_t single[2], ds[2][2];  // [half][pair of outputs]
-            load_differences(from, s, g, quad + j, &scale[j], single);
+            load_differences(from, s, g, quad + j, scale[j], single);
             UNROLL
             for (int h = 0; h <= halves; ++h) duplicate(single[h], ds[h]);
             UNROLL
@@ -145,7 +152,7 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
     for (int j = 0; j < quads; ++j) {
         acc[j][0] = acc[j][1] = vld1q_s32(first);
         seg[j] = vdupq_n_f32(0);
-        scale[j] = first_scale(from, s, quad + j);
+        scale[j] = super_scale(from, s, quad + j);
     }
     for (size_t g = 0; g < s->groups; ++g) {
         int8x16_t inputs[4];
@@ -164,7 +171,7 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
         UNROLL
         for (int j = 0; j < quads; ++j) {
             float32x4_t ds[2];
-            load_differences(from, s, g, quad + j, &scale[j], ds);
+            load_differences(from, s, g, quad + j, scale[j], ds);
             UNROLL
             for (int step = 0; step < 2; ++step) {
                 int8x16_t w[4];
