@@ -16,7 +16,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench format setup check test-native sanitize golden reference loadtest wheel image clean
+.PHONY: serve test lint bench bench-arm format setup check test-native sanitize golden reference loadtest wheel image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -34,6 +34,9 @@ lint: setup                         ## formatting, style, types, C analysis, she
 
 bench: $(VENV)/.installed           ## prefill, decode and batched decode against this machine's limits
 	$(BIN)/lanewise bench $(MODEL) $(BENCH_ARGS)
+
+bench-arm: setup                    ## instructions and modelled cycles of the Arm kernels, under emulation
+	$(BIN)/python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md $(BENCH_ARGS)
 
 format: setup                       ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

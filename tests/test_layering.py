@@ -50,7 +50,12 @@ C_LAYERS = {
     "limits": {"kernels", "base"},
 }
 # Whose inline functions a level may use: an instruction set that it contains.
-C_CONTAINED = {"avx512vnni": {"avx2"}, "dotprod": {"neon"}, "i8mm": {"neon", "dotprod"}}
+C_CONTAINED = {
+    "avx512vnni": {"avx2"},
+    "dotprod": {"neon"},
+    "i8mm": {"neon", "dotprod"},
+    "sve": {"neon", "dotprod", "i8mm"},
+}
 C_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 

@@ -113,7 +113,7 @@ typedef struct lw_model lw_model;      // packed weights; immutable after lw_mod
 typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
 
 typedef struct lw_model_info {
-    char isa[16];             // level in use: scalar, avx2, avx512vnni, neon, dotprod, i8mm
+    char isa[16];             // level in use: scalar, avx2, avx512vnni, neon, dotprod, i8mm, sve
     uint64_t packed_bytes;    // weights as held in memory
     uint64_t matrix_bytes;    // bytes of weights read by one decode step (the embedding counted once, as the head)
     uint64_t matrix_weights;  // weights multiplied by one token with logits
@@ -229,7 +229,8 @@ typedef struct lw_limits {
 uint32_t lw_abi_version(void);
 const char* lw_last_error(void);  // never NULL; valid until this thread's next failing call
 
-// Best level of this CPU, and the features found ("avx2 avx512vnni ..."); both static strings.
+// Best level of this CPU, and the features found: levels, and with SVE the bits of a vector ("... i8mm sve vl256").
+// Both static strings.
 const char* lw_cpu_isa(void);
 const char* lw_cpu_features(void);
 // LW_OK when this CPU can run `isa` (a level name), LW_ERR_CPU or LW_ERR_ARGUMENT otherwise.

@@ -1,10 +1,19 @@
 #include "cpu.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "status.h"
 
-const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"};
+const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
+
+// Names of the levels this CPU can run, with spaces between.
+static void usable_levels(char names[128]) {
+    const uint32_t levels = lw_cpu_levels();
+    names[0] = 0;
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level)
+        if (levels >> level & 1) strcat(strcat(names, names[0] ? " " : ""), lw_level_names[level]);
+}
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -42,17 +51,35 @@ uint64_t lw_fp_enter(void) {
 
 void lw_fp_restore(uint64_t saved) { _mm_setcsr((uint32_t)saved); }
 
+static uint32_t vector_bits(void) { return 0; }
+
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 
-enum { HWCAP_DOTPROD = 1 << 20, HWCAP2_INT8MM = 1 << 13 };
+enum {
+    CAP_DOTPROD = 1 << 20,
+    CAP_SVE = 1 << 22,
+    CAP_F16_FMLAL = 1 << 23,
+    CAP2_SVE_INT8MM = 1 << 9,
+    CAP2_INT8MM = 1 << 13
+};
+enum { GET_VECTOR_LENGTH = 51, VECTOR_BYTES = 0xFFFF };  // PR_SVE_GET_VL and its mask
+
+static uint32_t vector_bits(void) {
+    if (!(getauxval(AT_HWCAP) & CAP_SVE)) return 0;
+    const int found = prctl(GET_VECTOR_LENGTH);
+    return found < 0 ? 0 : (uint32_t)(found & VECTOR_BYTES) * 8;
+}
 
 uint32_t lw_cpu_levels(void) {
     uint32_t levels = LW_BIT_SCALAR | LW_BIT_NEON;
-    if (getauxval(AT_HWCAP) & HWCAP_DOTPROD) {
-        levels |= LW_BIT_DOTPROD;
-        if (getauxval(AT_HWCAP2) & HWCAP2_INT8MM) levels |= LW_BIT_I8MM;
-    }
+    if (!(getauxval(AT_HWCAP) & CAP_DOTPROD)) return levels;
+    levels |= LW_BIT_DOTPROD;
+    if (!(getauxval(AT_HWCAP) & CAP_F16_FMLAL) || !(getauxval(AT_HWCAP2) & CAP2_INT8MM)) return levels;
+    levels |= LW_BIT_I8MM;
+    const uint32_t bits = vector_bits();
+    if (getauxval(AT_HWCAP2) & CAP2_SVE_INT8MM && (bits == 128 || bits == 256 || bits == 512)) levels |= LW_BIT_SVE;
     return levels;
 }
 
@@ -68,7 +95,9 @@ void lw_fp_restore(uint64_t saved) { __asm__ volatile("msr fpcr, %0" : : "r"(sav
 #endif
 
 lw_level lw_cpu_best_level(void) {
-    const uint32_t levels = lw_cpu_levels();
+    uint32_t levels = lw_cpu_levels();
+    // SVE vectors of 128 bits do the same work per instruction as I8MM's, which need no loads that repeat inputs.
+    if (vector_bits() == 128) levels &= ~(uint32_t)LW_BIT_SVE;
     lw_level best = LW_LEVEL_SCALAR;
     for (int level = 0; level < LW_LEVEL_COUNT; ++level)
         if (levels >> level & 1) best = (lw_level)level;
@@ -77,20 +106,22 @@ lw_level lw_cpu_best_level(void) {
 
 lw_status lw_level_by_name(const char* name, lw_level* out) {
     const uint32_t levels = lw_cpu_levels();
+    char usable[128];
     if (levels == 0)
         return lw_fail(LW_ERR_CPU, "this CPU lacks x86-64-v3 (AVX2, FMA, F16C, BMI2), the least Lanewise runs on");
     if (name == NULL) {
         *out = lw_cpu_best_level();
         return LW_OK;
     }
+    usable_levels(usable);
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
         if (strcmp(name, lw_level_names[level]) != 0) continue;
         if (!(levels >> level & 1))
-            return lw_fail(LW_ERR_CPU, "isa '%s': this CPU cannot run it; it can run: %s", name, lw_cpu_features());
+            return lw_fail(LW_ERR_CPU, "isa '%s': this CPU cannot run it; it can run: %s", name, usable);
         *out = (lw_level)level;
         return LW_OK;
     }
-    return lw_fail(LW_ERR_ARGUMENT, "isa '%s' is unknown; accepted on this CPU: %s", name, lw_cpu_features());
+    return lw_fail(LW_ERR_ARGUMENT, "isa '%s' is unknown; accepted on this CPU: %s", name, usable);
 }
 
 lw_status lw_cpu_check(const char* isa) {
@@ -101,13 +132,9 @@ lw_status lw_cpu_check(const char* isa) {
 const char* lw_cpu_isa(void) { return lw_level_names[lw_cpu_best_level()]; }
 
 const char* lw_cpu_features(void) {
-    static _Thread_local char names[128];
-    const uint32_t levels = lw_cpu_levels();
-    names[0] = 0;
-    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
-        if (!(levels >> level & 1)) continue;
-        if (names[0]) strcat(names, " ");
-        strcat(names, lw_level_names[level]);
-    }
+    static _Thread_local char names[144];
+    usable_levels(names);
+    const size_t length = strlen(names);
+    if (lw_cpu_levels() & LW_BIT_SVE) snprintf(names + length, sizeof names - length, " vl%u", vector_bits());
     return names;
 }

@@ -13,6 +13,7 @@ typedef enum lw_level {
     LW_LEVEL_NEON,
     LW_LEVEL_DOTPROD,
     LW_LEVEL_I8MM,
+    LW_LEVEL_SVE,  // with I8MM, vectors of 128 to 512 bits
     LW_LEVEL_COUNT
 } lw_level;
 
@@ -22,7 +23,8 @@ enum {
     LW_BIT_AVX512VNNI = 4,
     LW_BIT_NEON = 8,
     LW_BIT_DOTPROD = 16,
-    LW_BIT_I8MM = 32
+    LW_BIT_I8MM = 32,
+    LW_BIT_SVE = 64
 };
 
 extern const char* const lw_level_names[LW_LEVEL_COUNT];

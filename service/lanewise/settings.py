@@ -139,7 +139,7 @@ class WeightSettings(SourceSettings):
     isa: str | None = field(
         default=None,
         metadata=knob(
-            choice("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"),
+            choice("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"),
             "instruction set level to use; the best one of this CPU when not given",
         ),
     )

@@ -33,17 +33,18 @@ class Level:
 _NEON = ("scalar", "neon")
 _DOTPROD = (*_NEON, "dotprod")
 _I8MM = (*_DOTPROD, "i8mm")
+_SVE = (*_I8MM, "sve")
 
-# Whether there is SVE, and how long its vectors are, must change nothing.
+# Whether there is SVE, and how long its vectors are, must not change a bit.
 LEVELS = (
     Level("armv8.0", "cortex-a72", _NEON),
     Level("n1", "neoverse-n1", _DOTPROD),  # Graviton2, Altra
     Level("v1-no-sve", "neoverse-v1,sve=off", _I8MM),  # like AmpereOne
-    Level("v1-sve256", "neoverse-v1", _I8MM),  # Graviton3
-    Level("n2-sve128", "neoverse-n2", _I8MM),  # like Graviton4
-    Level("max-sve128", "max,sve128=on,sme=off", _I8MM),
-    Level("max-sve256", "max,sve256=on,sme=off", _I8MM),
-    Level("max-sve512", "max,sve512=on,sme=off", _I8MM),
+    Level("v1-sve256", "neoverse-v1", _SVE),  # Graviton3
+    Level("n2-sve128", "neoverse-n2", _SVE),  # like Graviton4
+    Level("max-sve128", "max,sve128=on,sme=off", _SVE),
+    Level("max-sve256", "max,sve256=on,sme=off", _SVE),
+    Level("max-sve512", "max,sve512=on,sme=off", _SVE),
 )
 
 

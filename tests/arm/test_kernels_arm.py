@@ -9,7 +9,7 @@ from levels import LEVELS, Level, missing, run
 
 pytestmark = [pytest.mark.arm, pytest.mark.slow]
 
-ALL_ISAS = {"scalar", "neon", "dotprod", "i8mm"}
+ALL_ISAS = {"scalar", "neon", "dotprod", "i8mm", "sve"}
 
 
 def run_here(program, level: Level, *arguments: str):
@@ -30,6 +30,18 @@ def test_kernels_equal_the_definition(test_kernels, level: Level) -> None:
     ran = set(re.findall(r"^ok .*__(\w+) ", done.stdout, re.MULTILINE))
     skipped = set(re.findall(r"^skip .*__(\w+) ", done.stdout, re.MULTILINE))
     assert (ran, skipped) == (set(level.isas), ALL_ISAS - set(level.isas))
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_the_best_level_is_chosen(cross_build, level: Level) -> None:
+    """The last one, but SVE only where its vectors are longer than those of I8MM."""
+    done = run_here(cross_build("test_cpu"), level)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    usable = level.isas[:-1] if level.name.endswith("sve128") else level.isas
+    best, features = done.stdout.splitlines()[:2]
+    length = re.search(r"sve(\d+)$", level.name)
+    assert best == f"best {usable[-1]}"
+    assert features.split()[1:] == [*level.isas, *([f"vl{length[1]}"] if length else [])]
 
 
 def test_kernels_equal_the_definition_for_many_shapes(test_kernels) -> None:

@@ -211,7 +211,7 @@ static const way ways[] = {{1, 1, MAX_TOKENS}, {2, 9, 7}, {2, 4, 32}, {1, 9, 1},
                            {3, 2, MAX_TOKENS}, {2, 3, 1}, {1, 5, 7},  {2, 6, 32},
                            {1, 7, 32},         {2, 8, 7}, {2, 1, 1},  {1, 9, MAX_TOKENS}};
 
-static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm"};
+static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
 
 int main(int argc, char** argv) {
     bool quick = false;

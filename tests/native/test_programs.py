@@ -47,6 +47,11 @@ def test_attention_equals_its_definition(programs: Path) -> None:
     assert int(output.split()[0]) >= 40
 
 
+def test_levels_of_this_cpu_can_be_asked_for(programs: Path) -> None:
+    output = check(programs / "test_cpu")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
 def test_logits_have_their_golden_hashes(programs: Path) -> None:
     """All levels of this CPU, 1 to 3 threads, batches of 1 to 9, chunks of 1, 7, 32 and whole."""
     output = check(programs / "test_golden")

@@ -1,5 +1,6 @@
 // Runs one kernel of the table on one random panel, so that its instructions can be counted under emulation:
-//     one_kernel SYMBOL ROWS [COLS]     prints the multiply-accumulates done; exits 1 if scalar gives other bits.
+//     one_kernel --list ROWS ...         prints "LEVEL SYMBOL ROWS" for what each Arm level uses with so many rows
+//     one_kernel SYMBOL ROWS [COLS]      prints the multiply-accumulates done; exits 1 if scalar gives other bits
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,21 @@ static void fill(const lw_matrix* w, uint8_t* data) {
             for (size_t i = end - 2 * LW_PANEL; i < end; i += 2) data[i + 1] = (data[i + 1] & 0xBF) | 0x10;
 }
 
+static int list(char** rows) {
+    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16};
+    for (; *rows; ++rows)
+        for (int level = LW_LEVEL_NEON; level < LW_LEVEL_COUNT; ++level)
+            for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
+                const lw_kernel* kernel = lw_kernel_find(types[t], (lw_level)level, strtoul(*rows, NULL, 10));
+                if (kernel->levels >> LW_LEVEL_SCALAR & 1) continue;
+                printf("%s %s %s\n", lw_level_names[level], kernel->symbol, *rows);
+            }
+    return 0;
+}
+
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
+    if (strcmp(argv[1], "--list") == 0) return list(argv + 2);
     const lw_kernel* kernel = NULL;
     for (uint32_t i = 0; i < lw_n_kernels; ++i)
         if (strcmp(lw_kernels[i].symbol, argv[1]) == 0) kernel = &lw_kernels[i];

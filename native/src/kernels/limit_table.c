@@ -4,7 +4,7 @@ extern const lw_limit_ops limit_ops__scalar;
 #if defined(__x86_64__)
 extern const lw_limit_ops limit_ops__avx2, limit_ops__avx512vnni;
 #else
-extern const lw_limit_ops limit_ops__neon, limit_ops__dotprod, limit_ops__i8mm;
+extern const lw_limit_ops limit_ops__neon, limit_ops__dotprod, limit_ops__i8mm, limit_ops__sve;
 #endif
 
 const lw_limit_ops* const lw_level_limit_ops[LW_LEVEL_COUNT] = {
@@ -13,8 +13,7 @@ const lw_limit_ops* const lw_level_limit_ops[LW_LEVEL_COUNT] = {
     [LW_LEVEL_AVX2] = &limit_ops__avx2,
     [LW_LEVEL_AVX512VNNI] = &limit_ops__avx512vnni,
 #else
-    [LW_LEVEL_NEON] = &limit_ops__neon,
-    [LW_LEVEL_DOTPROD] = &limit_ops__dotprod,
-    [LW_LEVEL_I8MM] = &limit_ops__i8mm,
+    [LW_LEVEL_NEON] = &limit_ops__neon,     [LW_LEVEL_DOTPROD] = &limit_ops__dotprod,
+    [LW_LEVEL_I8MM] = &limit_ops__i8mm,     [LW_LEVEL_SVE] = &limit_ops__sve,
 #endif
 };

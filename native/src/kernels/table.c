@@ -19,6 +19,8 @@ enum {
     NEON = LW_BIT_NEON,
     DOTPROD = LW_BIT_DOTPROD,
     I8MM = LW_BIT_I8MM,
+    SVE = LW_BIT_SVE,
+    FLOAT_ON_NEON = NEON | DOTPROD | I8MM | SVE,
 };
 
 // KERNEL rows exist everywhere; X86_KERNEL and ARM_KERNEL rows are listed everywhere and have code on their own CPUs.
@@ -50,6 +52,7 @@ const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
     [LW_LEVEL_NEON] = {.chunk = 2, .row_block = 1},
     [LW_LEVEL_DOTPROD] = {.chunk = 4, .q4_toggled = true, .row_block = 1},
     [LW_LEVEL_I8MM] = {.chunk = 8, .q4_toggled = true, .row_block = 2},
+    [LW_LEVEL_SVE] = {.chunk = 8, .q4_toggled = true, .row_block = 2},  // that of I8MM, whose kernels it shares
 };
 
 const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows) {

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
-LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm"))
+LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm", "sve"))
 ACTIVITY_TICKS = 100  # of a tenth of a second
 MANY_ROWS = 1 << 20
 KEEP_ALIVE_S = 75  # longer than load balancers keep a connection they may still use

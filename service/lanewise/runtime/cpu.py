@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lanewise.runtime.library import NativeError, native
 
-ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm")
+ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve")
 
 
 @dataclass(frozen=True, slots=True)

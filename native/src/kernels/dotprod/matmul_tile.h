@@ -2,16 +2,11 @@
 #ifndef LW_KERNELS_DOTPROD_MATMUL_TILE_H
 #define LW_KERNELS_DOTPROD_MATMUL_TILE_H
 
+#include "kernels/dotprod/tile.h"
 #include "kernels/neon/matmul_common.h"
 
 // Group `group` of four outputs: w[c] holds inputs 4c to 4c + 3. FROM_Q6 gives the unsigned code, 32 too large.
 INLINE void load_group(const source from, const segment* s, size_t group, size_t quad, int8x16_t w[8]) {
-    if (from >= FROM_DECODED32) {
-        const int8_t* codes = s->codes + (quad * LW_SEGMENT_GROUPS + group) * 128;
-        UNROLL
-        for (int c = 0; c < 8; ++c) w[c] = vld1q_s8(codes + 16 * c);
-        return;
-    }
     const uint8_t* base = s->data + group * packed_group_bytes(from) + quad * 16;
     if (from == FROM_Q8) {
         UNROLL
@@ -48,11 +43,11 @@ INLINE int32x4_t dot16(int32x4_t acc, const int8x16_t w[4], int8x16_t x) {
 // `rows` rows by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL]. `bias` is for FROM_Q6:
 // what to take off the sum of each row and group of 16 inputs, LW_MAGIC included.
 INLINE void tile(const source from, const int rows, const int quads, const segment* s, const lw_activations* x,
-                 const float32x4_t bias[8][16], size_t row, size_t quad, float* results) {
-    const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
+                 const float32x4_t bias[3][2 * LW_SEGMENT_GROUPS], size_t row, size_t quad, float* results) {
+    const bool halves = from == FROM_Q6;  // groups of 16 inputs
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
-    int32x4_t acc[8][8];
-    float32x4_t seg[8][8], scale[8];
+    int32x4_t acc[3][8];
+    float32x4_t seg[3][8], scale[8];
     const int8_t* q = x->q + row * x->stride + s->k;
     const size_t stride = x->stride;
     UNROLL
@@ -74,13 +69,7 @@ INLINE void tile(const source from, const int rows, const int quads, const segme
             int8x16_t w[8];
             load_group(from, s, g, quad + j, w);
             float32x4_t ds[2];
-            if (from == FROM_DECODED32) {
-                ds[0] = vld1q_f32(s->ds + ((quad + j) * LW_SEGMENT_GROUPS + g) * 4);
-            } else if (from == FROM_DECODED16) {
-                UNROLL
-                for (int h = 0; h < 2; ++h)
-                    ds[h] = vld1q_f32(s->ds + ((quad + j) * 2 * LW_SEGMENT_GROUPS + 2 * g + h) * 4);
-            } else if (from == FROM_Q6) {
+            if (from == FROM_Q6) {
                 const int8_t* codes = (const int8_t*)here + 4 * (quad + j);
                 ds[0] = q6_difference(scale[j], codes, codes + LW_PANEL);
                 ds[1] = q6_difference(scale[j], codes + LW_PANEL, (const int8_t*)next + 4 * (quad + j));
@@ -106,129 +95,69 @@ INLINE void tile(const source from, const int rows, const int quads, const segme
     for (int r = 0; r < rows; ++r) UNROLL
     for (int j = 0; j < quads; ++j) {
         float* to = results + (row + r) * LW_PANEL + 4 * (quad + j);
-        const float scale_of_x = x->scale[(row + r) * x->segments + s->index];
-        const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
-        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, scale_of_x));
+        // Codes of Q4_0 are 16 times too large, and so is the segment's sum: neither factor rounds.
+        const float scale_of_x = x->scale[(row + r) * x->segments + s->index] * (from == FROM_Q4 ? 0.0625f : 1.0f);
+        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[r][j], scale_of_x));
     }
 }
 
-// All outputs of a panel for 1 to 8 rows; fewer rows take more outputs at once, so that enough sums are in flight.
+// All outputs of a panel for 1 to 3 rows; fewer rows take more outputs at once, so that enough sums are in flight.
 INLINE void rows_by_panel(const source from, const int rows, const segment* s, const lw_activations* x, size_t row,
                           float* results) {
-    float32x4_t bias[8][16];
+    float32x4_t bias[3][2 * LW_SEGMENT_GROUPS];
     for (int r = 0; r < rows && from == FROM_Q6; ++r) {
         const int32_t* prefix = x->prefix + (row + r) * (x->stride / 16) + s->k / 16;
         UNROLL
-        for (int i = 0; i < 16; ++i) bias[r][i] = biased_magic(32 * prefix[i]);
+        for (int i = 0; i < 2 * LW_SEGMENT_GROUPS; ++i) bias[r][i] = biased_magic(32 * prefix[i]);
     }
-    const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : rows <= 3 ? 2 : 1;
+    const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : 2;
     for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, rows, quads, s, x, bias, row, quad, results);
 }
 
-INLINE void up_to_8_rows(const source from, size_t rows, const segment* s, const lw_activations* x, size_t row,
-                         float* results) {
-    switch (rows) {
-        case 1:
-            rows_by_panel(from, 1, s, x, row, results);
-            break;
-        case 2:
-            rows_by_panel(from, 2, s, x, row, results);
-            break;
-        case 3:
-            rows_by_panel(from, 3, s, x, row, results);
-            break;
-        case 4:
-            rows_by_panel(from, 4, s, x, row, results);
-            break;
-        case 5:
-            rows_by_panel(from, 5, s, x, row, results);
-            break;
-        case 6:
-            rows_by_panel(from, 6, s, x, row, results);
-            break;
-        case 7:
-            rows_by_panel(from, 7, s, x, row, results);
-            break;
-        default:
-            rows_by_panel(from, 8, s, x, row, results);
-            break;
-    }
+// One or two rows over the whole segments of Q4_0; returns how many there are.
+INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_activations* x, size_t panel, size_t row,
+                             float* results) {
+    const lw_dot_rows t = {.q = x->q + row * x->stride,
+                           .q_stride = x->stride,
+                           .packed = w->data + panel * w->panel_bytes,
+                           .segments = w->groups / LW_SEGMENT_GROUPS,
+                           .scale = x->scale + row * x->segments,
+                           .scale_stride = x->segments * sizeof(float),
+                           .results = results + row * LW_PANEL};
+    if (t.segments == 0) return 0;
+    if (rows == 1)
+        gemv_q4__dotprod(&t);
+    else
+        gemm_2_q4__dotprod(&t);
+    return t.segments;
 }
 
-// A whole product with weights decoded in registers: for one row, or for a batch small enough for one tile.
+// A whole product with weights decoded in registers: row after row, or two or three rows at once.
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    for (size_t row = 0; row < x->rows; ++row)
-        for (size_t i = 0; i < x->segments; ++i) {
+    for (size_t row = 0; row < x->rows; ++row) {
+        size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
+        for (; i < x->segments; ++i) {
             const segment s = segment_of(w, panel, i, packed_group_bytes(from));
             rows_by_panel(from, 1, &s, x, row, work.results);
         }
+    }
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
 INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_activations* x, size_t panel,
                               lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    for (size_t i = 0; i < x->segments; ++i) {
+    size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
+    for (; i < x->segments; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
-        up_to_8_rows(from, x->rows, &s, x, 0, work.results);
+        if (x->rows == 2)
+            rows_by_panel(from, 2, &s, x, 0, work.results);
+        else
+            rows_by_panel(from, 3, &s, x, 0, work.results);
     }
     lw_store_panel(w, panel, x->rows, work.results, out);
-}
-
-// Writes one segment of a panel to scratch as [quad][group][8] vectors and [quad][group] scale differences.
-INLINE void decode(const source from, const segment* s, const workspace* work) {
-    const size_t per_group = from == FROM_Q6 ? 2 : 1;
-    for (size_t quad = 0; quad < QUADS; ++quad) {
-        float32x4_t scale = load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
-        for (size_t g = 0; g < s->groups; ++g) {
-            int8x16_t w[8];
-            load_group(from, s, g, quad, w);
-            int8_t* codes = work->codes + (quad * LW_SEGMENT_GROUPS + g) * 128;
-            UNROLL
-            for (int c = 0; c < 8; ++c)
-                vst1q_s8(codes + 16 * c, from == FROM_Q6 ? vsubq_s8(w[c], vdupq_n_s8(32)) : w[c]);
-            const uint8_t* here = s->data + g * packed_group_bytes(from) + scale_offset(from);
-            const uint8_t* next = g + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
-            float* ds = work->ds + (quad * LW_SEGMENT_GROUPS + g) * per_group * 4;
-            if (from == FROM_Q6) {
-                const int8_t* scales = (const int8_t*)here + 4 * quad;
-                vst1q_f32(ds, q6_difference(scale, scales, scales + LW_PANEL));
-                vst1q_f32(ds + 4, q6_difference(scale, scales + LW_PANEL, (const int8_t*)next + 4 * quad));
-            } else {
-                const float32x4_t after = load_half4(next + 8 * quad);
-                const float32x4_t difference = vsubq_f32(scale, after);
-                vst1q_f32(ds, from == FROM_Q4 ? vmulq_n_f32(difference, 0.0625f) : difference);
-                scale = after;
-            }
-        }
-    }
-}
-
-// A whole product that decodes each segment once for all rows.
-INLINE void gemm_through_scratch(const source from, const lw_matrix* w, const lw_activations* x, size_t panel,
-                                 lw_output out, void* scratch) {
-    const source decoded = from == FROM_Q6 ? FROM_DECODED16 : FROM_DECODED32;
-    const workspace work = workspace_of(scratch, x->rows);
-    for (size_t i = 0; i < x->segments; ++i) {
-        segment s = segment_of(w, panel, i, packed_group_bytes(from));
-        decode(from, &s, &work);
-        s.codes = work.codes;
-        s.ds = work.ds;
-        size_t row = 0;
-        for (; row + 8 <= x->rows; row += 8) rows_by_panel(decoded, 8, &s, x, row, work.results);
-        if (row < x->rows) up_to_8_rows(decoded, x->rows - row, &s, x, row, work.results);
-    }
-    lw_store_panel(w, panel, x->rows, work.results, out);
-}
-
-INLINE void gemm(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                 void* scratch) {
-    if (x->rows <= 8)
-        gemm_in_registers(from, w, x, panel, out, scratch);
-    else
-        gemm_through_scratch(from, w, x, panel, out, scratch);
 }
 
 #endif

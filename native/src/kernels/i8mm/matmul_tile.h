@@ -5,6 +5,7 @@
 #ifndef LW_KERNELS_I8MM_MATMUL_TILE_H
 #define LW_KERNELS_I8MM_MATMUL_TILE_H
 
+#include "kernels/i8mm/tile.h"
 #include "kernels/neon/matmul_common.h"
 
 // Half of group `group` of four outputs: w[2i + p] holds eight inputs of outputs 2p and 2p + 1, those of chunk
@@ -18,11 +19,7 @@ INLINE void load_step(const source from, const segment* s, size_t group, size_t 
     const uint8_t* base = s->data + group * packed_group_bytes(from) + quad * 32;
     UNROLL
     for (int p = 0; p < 2; ++p) {
-        if (from >= FROM_DECODED32) {
-            const int8_t* codes = s->codes + (quad * LW_SEGMENT_GROUPS + group) * 128 + step * 64 + p * 16;
-            w[p] = vld1q_s8(codes);
-            w[2 + p] = vld1q_s8(codes + 32);
-        } else if (from == FROM_Q8) {
+        if (from == FROM_Q8) {
             w[p] = vreinterpretq_s8_u8(vld1q_u8(base + 512 * step + 16 * p));
             w[2 + p] = vreinterpretq_s8_u8(vld1q_u8(base + 512 * step + 256 + 16 * p));
         } else if (from == FROM_Q4) {
@@ -44,24 +41,31 @@ INLINE void load_step(const source from, const segment* s, size_t group, size_t 
     }
 }
 
-// The scale differences of a group (of two halves for Q6_K) of four outputs; `scale` moves on to the next group.
-INLINE void load_differences(const source from, const segment* s, size_t group, size_t quad, float32x4_t* scale,
+// Four f16 of which only those are used.
+INLINE float16x8_t four_halves(const uint8_t* p) {
+    return vcombine_f16(vreinterpret_f16_u8(vld1_u8(p)), vdup_n_f16(0));
+}
+
+// The scale differences of a group (of two halves for Q6_K) of four outputs; `super` is their f16 scale in Q6_K.
+INLINE void load_differences(const source from, const segment* s, size_t group, size_t quad, float32x4_t super,
                              float32x4_t ds[2]) {
     const uint8_t* here = s->data + group * packed_group_bytes(from) + scale_offset(from);
     const uint8_t* next = group + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
     if (from == FROM_Q6) {
         const int8_t* codes = (const int8_t*)here + 4 * quad;
-        ds[0] = q6_difference(*scale, codes, codes + LW_PANEL);
-        ds[1] = q6_difference(*scale, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
+        ds[0] = q6_difference(super, codes, codes + LW_PANEL);
+        ds[1] = q6_difference(super, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
     } else {
-        const float32x4_t after = load_half4(next + 8 * quad);
-        ds[0] = vsubq_f32(*scale, after);
-        *scale = after;
+        // The first multiplication by 1 widens exactly, the second rounds the difference once.
+        const float16x8_t one = vdupq_n_f16(1);
+        const float32x4_t wide = vfmlalq_low_f16(vdupq_n_f32(0), four_halves(here + 8 * quad), one);
+        ds[0] = vfmlslq_low_f16(wide, four_halves(next + 8 * quad), one);
     }
 }
 
-INLINE float32x4_t first_scale(const source from, const segment* s, size_t quad) {
-    return load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
+// The f16 scale of four outputs for a segment of Q6_K.
+INLINE float32x4_t super_scale(const source from, const segment* s, size_t quad) {
+    return from == FROM_Q6 ? load_half4(s->super + 8 * quad) : vdupq_n_f32(0);
 }
 
 // [s0 s1 s0 s1] and [s2 s3 s2 s3]
@@ -80,15 +84,14 @@ INLINE float32x4_t pair_scale(const lw_activations* x, size_t row, size_t index)
 // `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
 // `bias` is for FROM_Q6: what to take off the sums of each pair and group of 16 inputs, LW_MAGIC included.
 INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
-                 const float32x4_t scale_of_x[6], const float32x4_t bias[6][16], size_t row, size_t quad,
+                 const float32x4_t scale_of_x[4], const float32x4_t bias[4][2 * LW_SEGMENT_GROUPS], size_t quad,
                  float* results) {
-    const bool halves = from == FROM_Q6 || from == FROM_DECODED16;  // groups of 16 inputs
-    const bool decoded = from >= FROM_DECODED32;
+    const bool halves = from == FROM_Q6;  // groups of 16 inputs
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
-    int32x4_t acc[6][8];
-    float32x4_t seg[6][8], scale[4];
+    int32x4_t acc[4][8];
+    float32x4_t seg[4][8], scale[4];
     const size_t stride = 2 * x->stride;
-    const int8_t* q = x->q + row / 2 * stride + 2 * s->k;
+    const int8_t* q = x->q + 2 * s->k;
     UNROLL
     for (int r = 0; r < pairs; ++r) UNROLL
     for (int j = 0; j < 2 * quads; ++j) {
@@ -96,25 +99,14 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
         seg[r][j] = vdupq_n_f32(0);
     }
     UNROLL
-    for (int j = 0; j < quads; ++j)
-        if (!decoded) scale[j] = first_scale(from, s, quad + j);
+    for (int j = 0; j < quads; ++j) scale[j] = super_scale(from, s, quad + j);
     for (size_t g = 0; g < s->groups; ++g) {
         UNROLL
         for (int j = 0; j < quads; ++j) {
-            float32x4_t ds[2][2];  // [half][pair of outputs]
-            if (decoded) {
-                const float* from_scratch = s->ds + ((quad + j) * LW_SEGMENT_GROUPS + g) * (halves ? 16 : 8);
-                UNROLL
-                for (int h = 0; h <= halves; ++h) {
-                    ds[h][0] = vld1q_f32(from_scratch + 8 * h);
-                    ds[h][1] = vld1q_f32(from_scratch + 8 * h + 4);
-                }
-            } else {
-                float32x4_t single[2];
-                load_differences(from, s, g, quad + j, &scale[j], single);
-                UNROLL
-                for (int h = 0; h <= halves; ++h) duplicate(single[h], ds[h]);
-            }
+            float32x4_t single[2], ds[2][2];  // [half][pair of outputs]
+            load_differences(from, s, g, quad + j, scale[j], single);
+            UNROLL
+            for (int h = 0; h <= halves; ++h) duplicate(single[h], ds[h]);
             UNROLL
             for (int step = 0; step < 2; ++step) {
                 int8x16_t w[4];
@@ -140,12 +132,10 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
     }
     UNROLL
     for (int r = 0; r < pairs; ++r) {
-        float* to = results + (row + 2 * r) * LW_PANEL + 8 * quad;
+        float* to = results + 2 * r * LW_PANEL + 8 * quad;
         UNROLL
-        for (int j = 0; j < 2 * quads; ++j) {
-            const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[r][j], 0.0625f) : seg[r][j];
-            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), sum, scale_of_x[r]));
-        }
+        for (int j = 0; j < 2 * quads; ++j)
+            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), seg[r][j], scale_of_x[r]));
     }
 }
 
@@ -162,7 +152,7 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
     for (int j = 0; j < quads; ++j) {
         acc[j][0] = acc[j][1] = vld1q_s32(first);
         seg[j] = vdupq_n_f32(0);
-        scale[j] = first_scale(from, s, quad + j);
+        scale[j] = super_scale(from, s, quad + j);
     }
     for (size_t g = 0; g < s->groups; ++g) {
         int8x16_t inputs[4];
@@ -181,7 +171,7 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
         UNROLL
         for (int j = 0; j < quads; ++j) {
             float32x4_t ds[2];
-            load_differences(from, s, g, quad + j, &scale[j], ds);
+            load_differences(from, s, g, quad + j, scale[j], ds);
             UNROLL
             for (int step = 0; step < 2; ++step) {
                 int8x16_t w[4];
@@ -204,77 +194,42 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
     }
 }
 
-// All outputs of a panel for 1 to 6 pairs of rows; fewer take more outputs at once, so that enough sums are in flight.
-INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x, size_t row,
+// All outputs of a panel for 1 to 4 pairs of rows; fewer take more outputs at once, so that enough sums are in flight.
+INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x,
                            float* results) {
     const int quads = pairs == 1 ? 2 : 1;
-    float32x4_t scale_of_x[6];
-    float32x4_t bias[6][16];
+    float32x4_t scale_of_x[4], bias[4][2 * LW_SEGMENT_GROUPS];
     UNROLL
-    for (int r = 0; r < pairs; ++r) scale_of_x[r] = pair_scale(x, row + 2 * r, s->index);
+    for (int r = 0; r < pairs; ++r) {
+        scale_of_x[r] = pair_scale(x, 2 * r, s->index);
+        // Codes are 16 times too large, and so is the segment's sum: neither factor rounds.
+        if (from == FROM_Q4) scale_of_x[r] = vmulq_n_f32(scale_of_x[r], 0.0625f);
+    }
     for (int r = 0; r < pairs && from == FROM_Q6; ++r) {
-        const size_t step = row + 2 * r + 1 < x->rows ? x->stride / 16 : 0;  // a row past the last one has none
-        const int32_t* prefix = x->prefix + (row + 2 * r) * (x->stride / 16) + s->k / 16;
+        const size_t step = 2 * r + 1 < (int)x->rows ? x->stride / 16 : 0;  // a row past the last one has none
+        const int32_t* prefix = x->prefix + 2 * r * (x->stride / 16) + s->k / 16;
         UNROLL
-        for (int i = 0; i < 16; ++i)
+        for (int i = 0; i < 2 * LW_SEGMENT_GROUPS; ++i)
             bias[r][i] = vcombine_f32(vget_low_f32(biased_magic(32 * prefix[i])),
                                       vget_low_f32(biased_magic(32 * prefix[i + step])));
     }
-    for (size_t quad = 0; quad < QUADS; quad += quads)
-        tile(from, pairs, quads, s, x, scale_of_x, bias, row, quad, results);
+    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, scale_of_x, bias, quad, results);
 }
 
-INLINE void up_to_6_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, size_t row,
-                          float* results) {
+INLINE void up_to_4_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, float* results) {
     switch (pairs) {
         case 1:
-            pairs_by_panel(from, 1, s, x, row, results);
+            pairs_by_panel(from, 1, s, x, results);
             break;
         case 2:
-            pairs_by_panel(from, 2, s, x, row, results);
+            pairs_by_panel(from, 2, s, x, results);
             break;
         case 3:
-            pairs_by_panel(from, 3, s, x, row, results);
-            break;
-        case 4:
-            pairs_by_panel(from, 4, s, x, row, results);
-            break;
-        case 5:
-            pairs_by_panel(from, 5, s, x, row, results);
+            pairs_by_panel(from, 3, s, x, results);
             break;
         default:
-            pairs_by_panel(from, 6, s, x, row, results);
+            pairs_by_panel(from, 4, s, x, results);
             break;
-    }
-}
-
-// Writes one segment of a panel to scratch as [quad][group][8] vectors and [quad][group] duplicated differences.
-INLINE void decode(const source from, const segment* s, const workspace* work) {
-    const int halves = from == FROM_Q6 ? 2 : 1;
-    for (size_t quad = 0; quad < QUADS; ++quad) {
-        float32x4_t scale = first_scale(from, s, quad);
-        for (size_t g = 0; g < s->groups; ++g) {
-            int8_t* codes = work->codes + (quad * LW_SEGMENT_GROUPS + g) * 128;
-            UNROLL
-            for (int step = 0; step < 2; ++step) {
-                int8x16_t w[4];
-                load_step(from, s, g, quad, step, w);
-                UNROLL
-                for (int i = 0; i < 4; ++i) {
-                    const int8x16_t weights = from == FROM_Q6 ? vsubq_s8(w[i], vdupq_n_s8(32)) : w[i];
-                    vst1q_s8(codes + (2 * chunk_of(from, step, i / 2) + i % 2) * 16, weights);
-                }
-            }
-            float32x4_t single[2], twice[2];
-            load_differences(from, s, g, quad, &scale, single);
-            UNROLL
-            for (int h = 0; h < halves; ++h) {
-                float* ds = work->ds + ((quad * LW_SEGMENT_GROUPS + g) * halves + h) * 8;
-                duplicate(from == FROM_Q4 ? vmulq_n_f32(single[h], 0.0625f) : single[h], twice);
-                vst1q_f32(ds, twice[0]);
-                vst1q_f32(ds + 4, twice[1]);
-            }
-        }
     }
 }
 
@@ -288,35 +243,46 @@ INLINE void separate_rows(float* pair) {
     }
 }
 
+// One or two rows over the whole segments of Q4_0; returns how many there are.
+INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_activations* x, size_t panel, size_t row,
+                             float* results) {
+    const lw_mm_rows t = {.q = x->q + lw_q_offset(x, row, 0),
+                          .q_step = 8 * x->row_block,
+                          .packed = w->data + panel * w->panel_bytes,
+                          .segments = w->groups / LW_SEGMENT_GROUPS,
+                          .scale = x->scale + row * x->segments,
+                          .scale_stride = x->segments * sizeof(float),
+                          .results = results + row * LW_PANEL};
+    if (t.segments == 0) return 0;
+    if (rows == 1)
+        gemv_q4__i8mm(&t);
+    else
+        gemm_2_q4__i8mm(&t);
+    return t.segments;
+}
+
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    for (size_t row = 0; row < x->rows; ++row)
-        for (size_t i = 0; i < x->segments; ++i) {
+    for (size_t row = 0; row < x->rows; ++row) {
+        size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
+        for (; i < x->segments; ++i) {
             const segment s = segment_of(w, panel, i, packed_group_bytes(from));
             for (size_t quad = 0; quad < QUADS; quad += 4) tile_1(from, 4, &s, x, row, quad, work.results);
         }
+    }
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
-// Weights are decoded in registers for up to four pairs of rows, through scratch for more.
-INLINE void gemm(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                 void* scratch) {
-    const source decoded = from == FROM_Q6 ? FROM_DECODED16 : FROM_DECODED32;
+// One to four pairs of rows.
+INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_activations* x, size_t panel,
+                              lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const size_t pairs = (x->rows + 1) / 2;
-    for (size_t i = 0; i < x->segments; ++i) {
-        segment s = segment_of(w, panel, i, packed_group_bytes(from));
-        if (pairs <= 4) {
-            up_to_6_pairs(from, pairs, &s, x, 0, work.results);
-            continue;
-        }
-        decode(from, &s, &work);
-        s.codes = work.codes;
-        s.ds = work.ds;
-        size_t pair = 0;
-        for (; pair + 6 <= pairs; pair += 6) pairs_by_panel(decoded, 6, &s, x, 2 * pair, work.results);
-        if (pair < pairs) up_to_6_pairs(decoded, pairs - pair, &s, x, 2 * pair, work.results);
+    size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
+    for (; i < x->segments; ++i) {
+        const segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        up_to_4_pairs(from, pairs, &s, x, work.results);
     }
     for (size_t pair = 0; pair < pairs; ++pair) separate_rows(work.results + pair * 2 * LW_PANEL);
     lw_store_panel(w, panel, x->rows, work.results, out);

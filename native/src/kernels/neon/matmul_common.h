@@ -66,6 +66,11 @@ INLINE size_t scale_offset(const source from) {
 
 INLINE float32x4_t load_half4(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 
+INLINE float32x4x2_t load_half8(const uint8_t* p) {
+    const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(p));
+    return (float32x4x2_t){{vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}};
+}
+
 // d * (scale - next) of four outputs: d, scale and next are exact, and so is everything here.
 INLINE float32x4_t q6_difference(float32x4_t d, const int8_t* scale, const int8_t* next) {
     const int16x8_t difference = vsubl_s8(vld1_s8(scale), vld1_s8(next));

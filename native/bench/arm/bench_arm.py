@@ -1,0 +1,246 @@
+"""Instructions and modelled cycles of the Arm kernels, on a machine without an Arm CPU.
+
+    python native/bench/arm/bench_arm.py                          everything (minutes)
+    python native/bench/arm/bench_arm.py --kernel gemv_q4 --rows 1,8
+    python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md
+
+Builds native/ for aarch64, runs every Arm row of the kernel table under emulation and checks its
+bits against scalar, counts its instructions and models the cycles of a whole call (model.py). Then
+counts one decode step and one prefill of the bundled model at every level.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "service")]
+
+import model  # noqa: E402
+
+from lanewise.loading.checkpoint import Checkpoint  # noqa: E402
+from lanewise.loading.gguf_checkpoint import open_gguf  # noqa: E402
+from lanewise.loading.hub import bundled_model  # noqa: E402
+
+COMPILER = "aarch64-linux-gnu-gcc"
+TOOLS = (COMPILER, "gcc", "cmake", model.EMULATOR, model.MCA, model.OBJDUMP, model.NM)
+BUILD = ROOT / "build" / "aarch64-tests"
+CPU = "max,sve256=on"  # runs every level; SVE is modelled for V1, whose vectors have 256 bits
+ROWS, PROMPT = (1, 2, 4, 8, 96), 512
+# A call's cost is linear in its inputs: that of COLS, as many as a layer has, is drawn through two
+# calls with fewer, which are quick to model.
+COLS = 2048
+
+
+def modelled_cols(level: str, rows: int) -> tuple[int, int]:
+    return (128, 256) if level == "neon" and rows > 8 else (256, 512)
+
+
+@dataclass
+class KernelResult:
+    """One row of the kernel table with one number of rows of activations."""
+
+    level: str
+    kernel: str
+    rows: int
+    macs: int
+    instructions: int
+    mac_per_cycle: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class StepResult:
+    """Instructions of one decode step after the prompt, and of the prompt in one step."""
+
+    level: str
+    decode: int
+    prefill: int
+
+
+def main() -> int:
+    args = arguments()
+    if missing := [tool for tool in TOOLS if find(tool) is None]:
+        print(f"bench-arm needs {', '.join(missing)}: see .ci/install_system_packages.sh")
+        return 3
+    build(BUILD)
+    plugin = build_plugin(BUILD)
+    kernels = [] if args.steps else bench_kernels(BUILD / "one_kernel", plugin, args)
+    if not args.steps and not kernels:
+        print(f"no Arm kernel with {args.kernel!r} in its name is used for {args.rows} rows")
+        return 2
+    whole = args.steps or not args.kernel
+    steps = bench_steps(BUILD / "one_step", plugin) if whole else []
+    if args.json:
+        print(
+            json.dumps({"kernels": list(map(asdict, kernels)), "steps": list(map(asdict, steps))})
+        )
+        return 0
+    text = "\n".join([*kernel_table(kernels), *step_table(steps)])
+    if args.write:
+        args.write.write_text(HEADER + text + "\n")
+    print(text)
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kernel", default="", metavar="TEXT", help="only symbols that contain it")
+    parser.add_argument("--rows", type=rows_list, default=ROWS, help="rows of activations: 1,8")
+    parser.add_argument("--cpu", default=CPU, help="the emulator's CPU, which has every level")
+    parser.add_argument("--steps", action="store_true", help="only the steps of the bundled model")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the table here")
+    return parser.parse_args()
+
+
+def rows_list(text: str) -> tuple[int, ...]:
+    rows = tuple(map(int, text.split(",")))
+    if not all(1 <= row <= 4096 for row in rows):
+        raise argparse.ArgumentTypeError(f"{text}: 1 to 4096 rows")
+    return rows
+
+
+def find(tool: str) -> str | None:
+    """A tool beside this Python, or on PATH."""
+    return shutil.which(tool, path=Path(sys.executable).parent) or shutil.which(tool)
+
+
+def check(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def build(folder: Path) -> None:
+    """The static programs for aarch64."""
+    cmake = find("cmake")
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={find('ninja')}"] if find("ninja") else []
+    toolchain = f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/native/toolchains/aarch64-linux-gnu.cmake"
+    options = ["-DLANEWISE_TESTS=ON", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
+    check(cmake, "-S", ROOT / "native", "-B", folder, toolchain, *generator, *options)
+    jobs = str(os.cpu_count())
+    check(cmake, "--build", folder, "--parallel", jobs, "--target", "one_kernel", "one_step")
+
+
+def build_plugin(folder: Path) -> Path:
+    source, plugin = Path(__file__).parent / "count_blocks.c", folder / "libcount_blocks.so"
+    check("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", plugin, source)
+    return plugin
+
+
+def bench_kernels(program: Path, plugin: Path, args: argparse.Namespace) -> list[KernelResult]:
+    code = model.Code(program)
+    listed = check(model.EMULATOR, "-cpu", args.cpu, program, "--list", *args.rows).splitlines()
+    used = {(symbol, int(rows)) for _, symbol, rows in map(str.split, listed)}
+    chosen = sorted(call for call in used if args.kernel in call[0])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(
+            pool.map(lambda call: bench_kernel(program, plugin, code, args.cpu, *call), chosen)
+        )
+
+
+def bench_kernel(
+    program: Path, plugin: Path, code: model.Code, cpu: str, symbol: str, rows: int
+) -> KernelResult:
+    level = symbol.rpartition("__")[2]
+    places, fewer = code.level(level), modelled_cols(level, rows)
+
+    def call(cols: int) -> tuple[int, model.Counts]:
+        follow = places if cols in fewer else ()
+        printed, counts = model.run(plugin, cpu, program, symbol, rows, cols, follow=follow)
+        return int(printed), counts
+
+    macs, counts = call(COLS)
+    result = KernelResult(level, symbol, rows, macs, counts.within(places))
+    executed = []
+    for cols in fewer:
+        counts = call(cols)[1]
+        executed.append([i for n in counts.trace for i in code.block(*counts.blocks[n][:2])])
+    for core in model.CORES:
+        if level in core.levels:
+            few, more = (model.cycles(core, instructions) for instructions in executed)
+            per_input = (more - few) / (fewer[1] - fewer[0])
+            cycles = few + per_input * (COLS - fewer[0])
+            result.mac_per_cycle[core.name] = round(macs / cycles, 2)
+    return result
+
+
+def describe(checkpoint: Checkpoint, folder: Path) -> tuple[Path, Path]:
+    """A checkpoint as one_step.c reads it."""
+    c, description, data = checkpoint.config, folder / "model.txt", folder / "model.bin"
+    if c.rope_factors:
+        raise SystemExit(f"{checkpoint.path}: rope_factors: one_step.c knows none")
+    numbers = [c.n_layers, c.hidden_size, c.ffn_size, c.n_heads, c.n_kv_heads, c.head_dim]
+    numbers += [c.vocab_size, c.context_length, c.sliding_window or 0]
+    numbers += [int(c.tied_embeddings), int(c.qkv_bias), int(c.qk_norm)]
+    lines = [" ".join(map(str, ["config", *numbers, c.rms_norm_eps, c.rope_theta]))]
+    with data.open("wb") as out:
+        for t in checkpoint.tensors:
+            shape = [int(t.role), t.layer, int(t.type), t.rows, t.cols, t.rope_heads, t.data.nbytes]
+            lines.append(" ".join(map(str, ["tensor", *shape])))
+            out.write(t.data)
+    description.write_text("\n".join(lines) + "\n")
+    return description, data
+
+
+def bench_steps(program: Path, plugin: Path) -> list[StepResult]:
+    with tempfile.TemporaryDirectory() as folder, open_gguf(bundled_model()) as checkpoint:
+        files = describe(checkpoint, Path(folder))
+
+        def total(level: str, prompt: int, steps: int) -> int:
+            _, counts = model.run(plugin, CPU, program, *files, level, prompt, steps)
+            return counts.total()
+
+        def one(level: str) -> StepResult:
+            loaded, prompt, step = (total(level, *n) for n in ((0, 0), (PROMPT, 0), (PROMPT, 1)))
+            return StepResult(level, step - prompt, prompt - loaded)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(one, model.LEVELS))
+
+
+HEADER = f"""# What the Arm code costs, without an Arm CPU
+
+Made by `make bench-arm`, which a change to Arm code is followed by: the diff of this file is what
+it gained. Instructions are exact. MAC/cycle per core is llvm-mca's model of whole kernel calls
+(one panel of 32 outputs, {COLS} inputs), everything in the first cache; `V1/5` and `V1/8` are
+Neoverse V1 with two dispatch widths.
+
+"""
+
+
+def kernel_table(results: list[KernelResult]) -> list[str]:
+    names = [core.name for core in model.CORES]
+    if not results:
+        return []
+    lines = [
+        f"| kernel | rows | MAC/instruction | {' | '.join(names)} |",
+        "|---" * (3 + len(names)) + "|",
+    ]
+    for r in results:
+        rates = [f"{r.mac_per_cycle[n]:.1f}" if n in r.mac_per_cycle else "" for n in names]
+        cells = [r.kernel, str(r.rows), f"{r.macs / r.instructions:.2f}", *rates]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def step_table(results: list[StepResult]) -> list[str]:
+    if not results:
+        return []
+    title = f"bundled model, 10^6 instructions | decode, context {PROMPT} | prefill {PROMPT}"
+    lines = ["", f"| {title} |", "|---|---|---|"]
+    return lines + [
+        f"| {r.level} | {r.decode / 1e6:.3f} | {r.prefill / 1e6:.1f} |" for r in results
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Counts what an emulated program executes, and models what Arm cores would make of it.
+
+Counts are exact: a plugin of the emulator counts every translated block. The model is llvm-mca's
+pipeline, fed with the very instructions that a kernel executed from call to return, in their
+order: decoding, scales, clearing, folding, addresses and branches included. It knows no caches,
+TLBs or branch misses, and takes every load to hit the first cache.
+"""
+
+import bisect
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+EMULATOR, MCA = "qemu-aarch64", "llvm-mca-19"
+OBJDUMP, NM = "llvm-objdump-19", "aarch64-linux-gnu-nm"
+
+
+@dataclass(frozen=True)
+class Core:
+    """A core that llvm-mca knows; ``dispatch`` is the macro-operations it takes in a cycle."""
+
+    name: str
+    cpu: str
+    dispatch: int
+    levels: tuple[str, ...]
+
+
+# Each level on the cores that use it. Dispatch widths are those of macro-operations, from Arm's
+# optimization guides; llvm-mca's own are those of micro-operations. V1 decodes 5 instructions and
+# dispatches 8 macro-operations: with 5 it is not flattered.
+LEVELS = ("neon", "dotprod", "i8mm", "sve")
+CORES = (
+    Core("N1", "neoverse-n1", 4, ("neon", "dotprod")),
+    Core("V1/5", "neoverse-v1", 5, ("i8mm", "sve")),
+    Core("V1/8", "neoverse-v1", 8, ("i8mm", "sve")),
+    Core("N2", "neoverse-n2", 5, ("i8mm",)),
+    Core("V2", "neoverse-v2", 8, ("i8mm",)),
+    Core("Ampere1B", "ampere1b", 4, ("i8mm",)),
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Blocks of (address, instructions, executions), and the order some were executed in."""
+
+    blocks: Sequence[tuple[int, int, int]]
+    trace: Sequence[int]
+
+    def total(self) -> int:
+        """Instructions executed by the whole program."""
+        return sum(n * executions for _, n, executions in self.blocks)
+
+    def within(self, ranges: Iterable[range]) -> int:
+        """Instructions executed by the functions at these addresses."""
+        return sum(
+            n * executions
+            for address, n, executions in self.blocks
+            if any(address in r for r in ranges)
+        )
+
+
+def run(
+    plugin: Path, cpu: str, program: Path, *arguments: object, follow: Iterable[range] = ()
+) -> tuple[str, Counts]:
+    """What a program prints and executes; the order of blocks only in the ranges to ``follow``."""
+    with tempfile.NamedTemporaryFile("r", suffix=".counts") as out:
+        options = [f"out={out.name}", *(f"range={r.start:x}-{r.stop:x}" for r in follow)]
+        command = [EMULATOR, "-cpu", cpu, "-plugin", ",".join([str(plugin), *options])]
+        done = subprocess.run(
+            [*command, str(program), *map(str, arguments)], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            shown = " ".join(map(str, (program.name, *arguments)))
+            raise SystemExit(f"{shown} on {cpu}: status {done.returncode}\n{done.stderr}")
+        blocks, trace = [], []
+        for line in out:
+            kind, *values = line.split()
+            if kind == "block":
+                blocks.append((int(values[0], 16), int(values[1]), int(values[2])))
+            else:
+                trace = [int(value) for value in values]
+    return done.stdout, Counts(blocks, trace)
+
+
+class Code:
+    """The functions and instructions of a program."""
+
+    def __init__(self, program: Path) -> None:
+        listing = _output(NM, "--print-size", "--defined-only", program)
+        rows = [row for line in listing.splitlines() if len(row := line.split()) == 4]
+        self.functions = {
+            name: range(int(start, 16), int(start, 16) + int(size, 16))
+            for start, size, kind, name in rows
+            if kind in "tT"
+        }
+        text = _output(OBJDUMP, "-d", "--no-show-raw-insn", "--mattr=+all", program)
+        found = re.findall(r"^\s*([0-9a-f]+):\s+(\S+)[ \t]*(.*)$", text, re.MULTILINE)
+        self._addresses = [int(address, 16) for address, _, _ in found]
+        self._text = [_assembly(mnemonic, operands) for _, mnemonic, operands in found]
+
+    def level(self, level: str) -> list[range]:
+        """Where the functions of one instruction-set level are."""
+        name = re.compile(rf"__{level}(\.\w+)*$")
+        return [place for function, place in self.functions.items() if name.search(function)]
+
+    def block(self, address: int, instructions: int) -> list[str]:
+        """Consecutive instructions as llvm-mca reads them."""
+        first = bisect.bisect_left(self._addresses, address)
+        return self._text[first : first + instructions]
+
+
+def cycles(core: Core, instructions: Sequence[str]) -> int:
+    """The cycles that llvm-mca gives a core for a sequence of instructions."""
+    # A call is followed, not waited for: its instructions are in the sequence.
+    command = [MCA, "-mtriple=aarch64", f"-mcpu={core.cpu}", "-mattr=+all", "-iterations=1"]
+    command += ["-call-latency=1"]
+    command += [f"-dispatch={core.dispatch}", "-resource-pressure=0", "-instruction-info=0"]
+    text = "\n".join(["target:", *instructions]) + "\n"
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    if found is None:
+        raise SystemExit(f"{MCA} for {core.cpu}: {done.stderr[:500]}")
+    return int(found[1])
+
+
+def _assembly(mnemonic: str, operands: str) -> str:
+    operands = re.sub(r"\s*(//|<).*", "", operands)
+    if re.fullmatch(r"b(\..*)?|bl|cbn?z|tbn?z|adr|adrp", mnemonic):
+        operands = re.sub(r"0x[0-9a-f]+$", "target", operands)
+    return f"{mnemonic} {operands}"
+
+
+def _output(*command: object) -> str:
+    return subprocess.run(
+        list(map(str, command)), check=True, capture_output=True, text=True
+    ).stdout

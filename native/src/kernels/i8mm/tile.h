@@ -1,0 +1,50 @@
+// The tile of decoded weights that levels with SMMLA have in assembly (tile__i8mm.S, tile__sve.S).
+#ifndef LW_KERNELS_I8MM_TILE_H
+#define LW_KERNELS_I8MM_TILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Some pairs of rows by a panel over one segment. Everything lies in periods of 256 bytes, a place in which belongs to
+// one output or pair of outputs; tile__*.S know the order of the fields.
+typedef struct lw_mm_tile {
+    const int8_t* q;        // [pairs][q_stride]: eight inputs of one row, then of the other
+    size_t q_stride;        // bytes
+    const uint8_t* codes;   // [groups][code_stride]: [4 chunks][32 outputs][8 inputs] int8
+    size_t code_stride;     // bytes
+    const float* ds;        // [groups or twice as many][16 pairs of outputs][s0 s1 s0 s1]: scale differences
+    size_t groups;          // of 32 inputs, 1 to 4
+    const float* scale;     // [pairs][a a b b]: the activation scales of two rows
+    float* results;         // [pairs][16 pairs of outputs][2 rows][2 outputs], added to
+    const uint8_t* packed;  // tile_12_q4 only: packed Q4_0, which it decodes to `codes` on its way
+} lw_mm_tile;
+
+// 3 to 6 pairs of rows, groups of 32 inputs or of 16; 12_q4 is a tile of 6 pairs that decodes what others reuse, so that
+// products hide the stores.
+typedef void (*lw_mm_tile_fn)(const lw_mm_tile* t);
+#define LW_MM_TILES(level)                                                                      \
+    extern void tile_6_g32__##level(const lw_mm_tile*), tile_8_g32__##level(const lw_mm_tile*), \
+        tile_10_g32__##level(const lw_mm_tile*), tile_12_g32__##level(const lw_mm_tile*),       \
+        tile_6_g16__##level(const lw_mm_tile*), tile_8_g16__##level(const lw_mm_tile*),         \
+        tile_10_g16__##level(const lw_mm_tile*), tile_12_g16__##level(const lw_mm_tile*),       \
+        tile_12_q4__##level(const lw_mm_tile*);                                                 \
+    static const lw_mm_tile_fn lw_mm_tiles[3][4] = {                                            \
+        {tile_6_g32__##level, tile_8_g32__##level, tile_10_g32__##level, tile_12_g32__##level}, \
+        {tile_6_g16__##level, tile_8_g16__##level, tile_10_g16__##level, tile_12_g16__##level}, \
+        {NULL, NULL, NULL, tile_12_q4__##level},                                                \
+    }
+
+// One row or two by a panel of packed Q4_0, whole segments only (rows__i8mm.S knows the order of the fields).
+typedef struct lw_mm_rows {
+    const int8_t* q;
+    size_t q_step;  // one row: bytes from eight inputs to the next eight; two rows alternate every eight
+    const uint8_t* packed;
+    size_t segments;      // at least 1
+    const float* scale;   // [rows][segments]: activation scales
+    size_t scale_stride;  // bytes from row to row
+    float* results;       // one row: [32 outputs]; two: [16 pairs of outputs][2 rows][2 outputs]; added to
+} lw_mm_rows;
+
+extern void gemv_q4__i8mm(const lw_mm_rows* t), gemm_2_q4__i8mm(const lw_mm_rows* t);
+
+#endif

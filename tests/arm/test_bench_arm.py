@@ -1,0 +1,58 @@
+"""`make bench-arm` counts what a kernel executes, exactly, and models its cycles."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.arm, pytest.mark.slow]
+
+SCRIPT = Path(__file__).resolve().parents[2] / "native" / "bench" / "arm" / "bench_arm.py"
+KERNEL = "gemv_q4g32_q8s128_1x32__dotprod"
+
+
+def bench_arm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def ready(cross_build) -> None:
+    """The programs that the script would build, and the tools that it needs."""
+    for tool in ("qemu-aarch64", "llvm-mca-19", "llvm-objdump-19"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} to model Arm cores with")
+    cross_build("one_kernel")
+    cross_build("one_step")
+
+
+def test_a_kernel_is_counted_and_modelled(ready) -> None:
+    runs = [bench_arm("--kernel", KERNEL, "--rows", "1,8", "--json") for _ in range(2)]
+    for run in runs:
+        assert run.returncode == 0, run.stdout + run.stderr
+    assert runs[0].stdout == runs[1].stdout
+    results = json.loads(runs[0].stdout)
+    assert results["steps"] == []
+    (row,) = results["kernels"]  # eight rows use another kernel
+    assert (row["kernel"], row["level"], row["rows"]) == (KERNEL, "dotprod", 1)
+    assert row["macs"] == 32 * 2048
+    sdots = row["macs"] / 16
+    assert 2 * sdots < row["instructions"] < 8 * sdots
+    assert list(row["mac_per_cycle"]) == ["N1"]
+    assert 4 < row["mac_per_cycle"]["N1"] < 32  # two SDOT a cycle are 32
+
+
+def test_the_table_has_a_line_for_a_kernel(ready) -> None:
+    run = bench_arm("--kernel", KERNEL, "--rows", "1")
+    assert run.returncode == 0, run.stderr
+    assert re.search(rf"^\| {KERNEL} \| 1 \| \d\.\d\d \| \d+\.\d \|", run.stdout, re.MULTILINE)
+
+
+def test_an_unknown_kernel_is_an_error(ready) -> None:
+    run = bench_arm("--kernel", "no_such_kernel", "--rows", "1")
+    assert run.returncode == 2
+    assert "no_such_kernel" in run.stdout
