@@ -56,29 +56,28 @@ static lw_status compare(const lw_model* model, const lw_kernel* kernel, const l
     return lw_fail(LW_ERR_SELFTEST, "kernel %s disagrees with scalar at %zu rows on this CPU", kernel->symbol, rows);
 }
 
-static lw_status test_kernel(const lw_model* model, const lw_kernel* kernel, const buffers* b) {
+static lw_status test_kernel(const lw_model* model, lw_arena* arena, const lw_kernel* kernel, const buffers* b) {
     uint32_t random = 2463534242u;
     const uint64_t bytes = OUTPUTS * lw_row_bytes(kernel->weights, COLS);
     fill_source(kernel->weights, b->source, bytes, &random);
     for (size_t i = 0; i < ROWS * COLS; ++i) b->x[i] = (float)(int32_t)next_random(&random) * 0x1p-31f;
     const lw_tensor tensor = {b->source, bytes, kernel->weights, OUTPUTS, COLS, 0};
     lw_packed packed = {0};
-    LW_RETURN_IF_FAILED(lw_pack_matrix((lw_model*)model, "self-test", &tensor, kernel->weights, &packed));
+    LW_RETURN_IF_FAILED(lw_pack_matrix(model, arena, "self-test", &tensor, kernel->weights, &packed));
     const lw_kernel* scalar = lw_kernel_find(kernel->weights, LW_LEVEL_SCALAR, 1);
     lw_status status = LW_OK;
     for (size_t rows = 1; status == LW_OK && rows <= ROWS; ++rows)
         if (lw_kernel_find(kernel->weights, model->level, rows) == kernel)
             status = compare(model, kernel, scalar, &packed.matrix, b, rows);
-    lw_packed_free(&packed);
     return status;
 }
 
-static lw_status test_all(const lw_model* model, const buffers* b) {
+static lw_status test_all(const lw_model* model, lw_arena* arena, const buffers* b) {
     for (uint32_t i = 0; i < lw_n_kernels; ++i) {
         const lw_kernel* kernel = &lw_kernels[i];
         if (!(kernel->levels >> model->level & 1)) continue;
         const uint64_t saved = lw_fp_enter();
-        const lw_status status = test_kernel(model, kernel, b);
+        const lw_status status = test_kernel(model, arena, kernel, b);
         lw_fp_restore(saved);
         if (status != LW_OK) return status;
     }
@@ -95,8 +94,10 @@ lw_status lw_model_selftest(const lw_model* model) {
                  .prefix = malloc(ROWS * (lw_activation_stride(COLS) / 16) * sizeof(int32_t)),
                  .scratch = aligned_alloc(64, lw_round_up(lw_matmul_scratch_bytes(ROWS), 64))};
     const bool ok = b.source && b.q && b.x && b.scale && b.expected && b.actual && b.prefix && b.scratch;
-    const lw_status status = ok ? test_all(model, &b) : lw_fail(LW_ERR_MEMORY, "no memory for the self-test");
+    lw_arena arena = {0};
+    const lw_status status = ok ? test_all(model, &arena, &b) : lw_fail(LW_ERR_MEMORY, "no memory for the self-test");
     void* all[] = {b.source, b.q, b.x, b.scale, b.expected, b.actual, b.prefix, b.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
+    lw_arena_free(&arena);
     return status;
 }
