@@ -39,8 +39,8 @@ ROWS, PROMPT = (1, 2, 4, 8, 96), 512
 COLS = 2048
 
 
-def modelled_cols(level: str, rows: int) -> tuple[int, int]:
-    return (128, 256) if level == "neon" and rows > 8 else (256, 512)
+def modelled_cols(rows: int) -> tuple[int, int]:
+    return (128, 256) if rows > 8 else (256, 512)
 
 
 @dataclass
@@ -151,7 +151,7 @@ def bench_kernel(
     program: Path, plugin: Path, code: model.Code, cpu: str, symbol: str, rows: int
 ) -> KernelResult:
     level = symbol.rpartition("__")[2]
-    places, fewer = code.level(level), modelled_cols(level, rows)
+    places, fewer = code.level(level), modelled_cols(rows)
 
     def call(cols: int) -> tuple[int, model.Counts]:
         follow = places if cols in fewer else ()

@@ -21,8 +21,8 @@ typedef struct lw_dot_tile {
 
 typedef void (*lw_dot_tile_fn)(const lw_dot_tile* t);
 
-// Kinds of tiles, each for 4 to 8 rows: of decoded groups of 32 inputs and of 16, and of packed Q4_0, which is also left
-// decoded in `codes` by the last kind.
+// Kinds of tiles, each for 4 to 8 rows: of decoded groups of 32 inputs, of 16, of packed Q4_0, and of packed Q4_0 that
+// is also left decoded in `codes`.
 enum { TILES_G32, TILES_G16, TILES_Q4, TILES_STORE };
 #define LW_DOT_TILES(kind)                                                                                    \
     extern void tile_4_##kind##__dotprod(const lw_dot_tile*), tile_5_##kind##__dotprod(const lw_dot_tile*),   \

@@ -19,8 +19,8 @@ typedef struct lw_mm_tile {
     const uint8_t* packed;  // tile_12_q4 only: packed Q4_0, which it decodes to `codes` on its way
 } lw_mm_tile;
 
-// 3 to 6 pairs of rows, groups of 32 inputs or of 16; 12_q4 is a tile of 6 pairs that decodes what others reuse, so that
-// products hide the stores.
+// 3 to 6 pairs of rows, groups of 32 inputs or of 16; 12_q4 is a tile of 6 pairs that decodes what others reuse, so
+// that products hide the stores.
 typedef void (*lw_mm_tile_fn)(const lw_mm_tile* t);
 #define LW_MM_TILES(level)                                                                      \
     extern void tile_6_g32__##level(const lw_mm_tile*), tile_8_g32__##level(const lw_mm_tile*), \

@@ -4,7 +4,8 @@
 //   v0-v11   prefix sums P of 6 pairs of rows by 2 pairs of outputs, started at the magic number
 //   v12-v23  the segment's sums
 //   v24 v25  weights, v26 inputs, v28 v29 scale differences, v30 the magic number, v27 v31 in passing
-//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel, x11 results, x12 packed weights
+//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel,
+//            x11 results, x12 packed weights
 // Loads are single: a pair is more micro-operations on most cores than two loads. Slots of the vector pipes per sum and
 // segment of 4 groups: 16 SMMLA, 8 for the differences, 1 for the activation scale and 1 to store; clearing is a load.
 
@@ -35,8 +36,8 @@
     ldr q25, [x7, #256 * \c + 16]
 .endm
 
-// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16 times
-// too large, and are stored for the tiles that follow.
+// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16
+// times too large, and are stored for the tiles that follow.
 .macro load_q4 c
 .if \c < 2
     ldr q24, [x12, #256 * \c]

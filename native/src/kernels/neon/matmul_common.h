@@ -1,4 +1,4 @@
-// What the matmul kernels of the three Arm levels share: scratch, scales and the decoding of packed nibbles.
+// What the matmul kernels of the Arm levels share: scratch, scales and the decoding of packed nibbles.
 //
 // All of it is baseline Armv8.0 and static, so each ISA folder compiles a copy of its own.
 #ifndef LW_KERNELS_NEON_MATMUL_COMMON_H
@@ -36,7 +36,7 @@ typedef struct segment {
     const float* ds;       // decoded
     const uint8_t* super;  // FROM_Q6: the 32 f16 scales
     size_t k;              // first input
-    size_t groups;         // of 32 inputs, 1 to 8
+    size_t groups;         // of 32 inputs, 1 to 4
     size_t index;
 } segment;
 

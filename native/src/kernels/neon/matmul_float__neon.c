@@ -1,6 +1,6 @@
 // Float weights: one chain of fused multiply-adds per output, inputs ascending, a lane is an output.
 //
-// All three Arm levels use these: there is no faster instruction that keeps the order.
+// All Arm levels use these: there is no faster instruction that keeps the order.
 #include "kernels/neon/matmul_common.h"
 
 typedef enum storage { F32, F16, BF16 } storage;

@@ -6,7 +6,8 @@
 //   z0-z11   prefix sums P of 6 pairs of rows by 2 vectors, started at the magic number
 //   z12-z23  the segment's sums
 //   z24 z25  weights, z26 inputs, z28 z29 scale differences, z30 the magic number, z27 z31 in passing
-//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel, x11 results and packed weights
+//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel,
+//            x11 results and packed weights
 // All arithmetic is unpredicated but FMLA, which has no such form; its predicate is all true.
 
 // `op` for each pair of rows, with the numbers of its sums and the register of its inputs.
@@ -37,8 +38,8 @@
     ldr z25, [x7, #1, mul vl]
 .endm
 
-// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16 times
-// too large, and are stored for the tiles that follow.
+// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16
+// times too large, and are stored for the tiles that follow.
 .macro load_q4 c
 .if \c == 2
     sub x11, x11, #512
