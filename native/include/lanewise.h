@@ -269,8 +269,7 @@ lw_status lw_session_counters(const lw_session* session, lw_counters* out);
 // Off in a new session. Measuring costs two readings of the clock per thread and operation.
 lw_status lw_session_profile(lw_session* session, uint32_t on);
 // Writes the first `capacity` rows; *n_rows is how many there are, 0 when nothing is measured.
-lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out, uint32_t capacity,
-                                  uint32_t* n_rows);
+lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out, uint32_t capacity, uint32_t* n_rows);
 
 uint32_t lw_kernel_count(void);
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);

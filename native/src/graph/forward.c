@@ -9,12 +9,8 @@
 typedef lw_worker worker;
 
 lw_activations lw_activations_in(const worker* w, size_t cols, const lw_codes* codes, const float* values) {
-    lw_activations x = {.rows = w->rows,
-                        .cols = cols,
-                        .q = codes->q,
-                        .scale = codes->scales,
-                        .prefix = codes->prefix,
-                        .f32 = values};
+    lw_activations x = {
+        .rows = w->rows, .cols = cols, .q = codes->q, .scale = codes->scales, .prefix = codes->prefix, .f32 = values};
     lw_lay_out_activations(&x, lw_level_layouts[w->model->level]);
     return x;
 }
