@@ -63,23 +63,25 @@ def run_step(
 def make_batch(step: Step) -> Batch:
     """The ragged batch of a step, sequences in the step's order."""
     counts = step.token_counts
+    # Lists where the numbers are few: numpy costs more than what it saves.
     block_tables = np.zeros((len(counts), max(len(s.blocks) for s in counts)), dtype=np.uint32)
-    query_start = np.zeros(len(counts) + 1, dtype=np.uint32)
-    query_start[1:] = np.cumsum(list(counts.values()))
+    query_start = [0]
+    context_lens: list[int] = []
     token_ids: list[NDArray[np.uint32]] = []
     logit_rows: list[int] = []
     for row, (sequence, count) in enumerate(counts.items()):
-        first = sequence.n_cached
-        start = int(query_start[row])
+        first, start = sequence.n_cached, query_start[-1]
+        query_start.append(start + count)
+        context_lens.append(first)
         token_ids.append(sequence.tokens.view()[first : first + count])
         block_tables[row, : len(sequence.blocks)] = sequence.blocks.view()
         logit_rows += [start + position - first for position in sequence.scored_by(count)]
         if sequence.draws_after(count):
             logit_rows.append(start + count - 1)
     return Batch(
-        token_ids=np.concatenate(token_ids),
+        token_ids=np.concatenate(token_ids) if len(token_ids) > 1 else token_ids[0],
         query_start=query_start,
-        context_lens=np.array([sequence.n_cached for sequence in counts], dtype=np.uint32),
+        context_lens=context_lens,
         block_tables=block_tables,
-        logit_rows=np.array(logit_rows, dtype=np.uint32),
+        logit_rows=logit_rows,
     )
