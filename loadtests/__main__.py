@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from loadtests.http_stream import StreamError, Target
 from loadtests.report import Summary, print_table, summarize
 from loadtests.scenario import Prompts, Scenario, measure
+from loadtests.server_time import read_server_time
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _measure_all(target: Target, scenario: Scenario, clients: Sequence[int]) -> list[Summary]:
     prompts = Prompts(scenario.seed)
     await prompts.calibrate(target, scenario)
-    return [summarize(await measure(target, scenario, count, prompts)) for count in clients]
+    summaries = []
+    for count in clients:
+        before = read_server_time(target)
+        run = await measure(target, scenario, count, prompts)
+        after = read_server_time(target)
+        summaries.append(summarize(run, after.since(before) if before and after else None))
+    return summaries
 
 
 def _first_model(url: str, api_key: str | None) -> str:

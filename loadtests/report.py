@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.scenario import Run
+from loadtests.server_time import ServerTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ class Summary:
     itl_ms: Times
     e2e_ms: Times
     client_cpu_share: float
+    # Of Lanewise servers only, the warm-up round included.
+    server_outside_share: float | None = None
+    server_outside_us_per_step: float | None = None
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
@@ -63,8 +67,8 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def summarize(run: Run) -> Summary:
-    """What one run comes to."""
+def summarize(run: Run, server: ServerTime | None = None) -> Summary:
+    """What one run comes to, for client and, where known, server."""
     streams = [stream for stream in run.streams if stream.chunk_times]
     counts = [s.prompt_tokens for s in streams if s.prompt_tokens is not None]
     tokens = sum(stream.tokens for stream in streams)
@@ -84,6 +88,8 @@ def summarize(run: Run) -> Summary:
         ),
         e2e_ms=Times.of(stream.ended - stream.started for stream in streams),
         client_cpu_share=run.cpu_s / run.duration_s,
+        server_outside_share=server.outside_share if server else None,
+        server_outside_us_per_step=server.outside_us_per_step if server else None,
     )
 
 
@@ -102,6 +108,13 @@ def print_table(summaries: Sequence[Summary], title: str) -> None:
         table.add_row(*blank, "e2e", *summary.e2e_ms.cells(), end_section=True)
     console = Console()
     console.print(table)
+    for summary in summaries:
+        share, micros = summary.server_outside_share, summary.server_outside_us_per_step
+        if share is not None and micros is not None:
+            console.print(
+                f"{summary.clients} clients: the server spent {share:.1%} of its time outside "
+                f"native code, {micros:.0f} us a step"
+            )
     for summary in summaries:
         for message, count in summary.error_messages.items():
             console.print(f"{summary.clients} clients, {count} times: {message}", markup=False)

@@ -33,6 +33,8 @@ def test_every_request_is_measured(url, endpoint, capsys):
         assert run["tokens_per_second"] * run["duration_s"] == pytest.approx(
             run["completion_tokens"]
         )
+        assert 0 < run["server_outside_share"] < 1
+        assert 0 < run["server_outside_us_per_step"] < 1e6 * run["duration_s"]
 
 
 def test_failed_requests_are_reported(url, capsys):
@@ -44,4 +46,6 @@ def test_failed_requests_are_reported(url, capsys):
 def test_a_table_is_printed(url, capsys):
     arguments = ["--url", url, "--clients", "2", "--rounds", "1", "--max-tokens", "4"]
     assert main([*arguments, "--prompt-tokens", "16"]) == 0
-    assert "TTFT" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "TTFT" in printed
+    assert "outside native code" in printed
