@@ -232,13 +232,8 @@ lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out)
     return LW_OK;
 }
 
-void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
-    const uint8_t* panel = w->data + row / LW_PANEL * w->panel_bytes;
-    const size_t output = row % LW_PANEL;
-    if (is_float(w->type)) {
-        for (size_t k = 0; k < w->cols; ++k) out[k] = load_float(w->type, panel, k * LW_PANEL + output);
-        return;
-    }
+static inline __attribute__((always_inline)) void unpack_quantized(const lw_matrix* w, const uint8_t* panel,
+                                                                   size_t output, float* out) {
     const size_t size = w->type == LW_Q6_K ? 16 : LW_GROUP;
     for (size_t g = 0; g < w->cols / size; ++g) {
         lw_group group;
@@ -249,5 +244,29 @@ void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
         else
             lw_unpack_q6(w, panel, output, g, &group);
         for (size_t i = 0; i < size; ++i) out[g * size + i] = group.scale * (float)group.codes[i];
+    }
+}
+
+void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
+    const uint8_t* panel = w->data + row / LW_PANEL * w->panel_bytes;
+    const size_t output = row % LW_PANEL;
+    if (is_float(w->type)) {
+        for (size_t k = 0; k < w->cols; ++k) out[k] = load_float(w->type, panel, k * LW_PANEL + output);
+        return;
+    }
+    lw_matrix known = *w;  // its chunk is a constant in each branch: divisions by it become shifts
+    switch (w->layout.chunk) {
+        case 2:
+            known.layout.chunk = 2;
+            unpack_quantized(&known, panel, output, out);
+            break;
+        case 4:
+            known.layout.chunk = 4;
+            unpack_quantized(&known, panel, output, out);
+            break;
+        default:
+            known.layout.chunk = 8;
+            unpack_quantized(&known, panel, output, out);
+            break;
     }
 }
