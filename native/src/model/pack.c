@@ -232,8 +232,12 @@ lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out)
     return LW_OK;
 }
 
-static inline __attribute__((always_inline)) void unpack_quantized(const lw_matrix* w, const uint8_t* panel,
-                                                                   size_t output, float* out) {
+// `chunk` is that of the layout, as a constant: divisions by it become shifts.
+static inline __attribute__((always_inline)) void unpack_quantized(const lw_matrix* matrix, uint8_t chunk,
+                                                                   const uint8_t* panel, size_t output, float* out) {
+    lw_matrix known = *matrix;
+    known.layout.chunk = chunk;
+    const lw_matrix* w = &known;
     const size_t size = w->type == LW_Q6_K ? 16 : LW_GROUP;
     for (size_t g = 0; g < w->cols / size; ++g) {
         lw_group group;
@@ -254,19 +258,15 @@ void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
         for (size_t k = 0; k < w->cols; ++k) out[k] = load_float(w->type, panel, k * LW_PANEL + output);
         return;
     }
-    lw_matrix known = *w;  // its chunk is a constant in each branch: divisions by it become shifts
     switch (w->layout.chunk) {
         case 2:
-            known.layout.chunk = 2;
-            unpack_quantized(&known, panel, output, out);
+            unpack_quantized(w, 2, panel, output, out);
             break;
         case 4:
-            known.layout.chunk = 4;
-            unpack_quantized(&known, panel, output, out);
+            unpack_quantized(w, 4, panel, output, out);
             break;
         default:
-            known.layout.chunk = 8;
-            unpack_quantized(&known, panel, output, out);
+            unpack_quantized(w, 8, panel, output, out);
             break;
     }
 }
