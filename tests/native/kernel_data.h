@@ -241,8 +241,9 @@ static inline lw_activations pack_activations(const plain_activations* p, size_t
     float* f32 = guarded_alloc(rows * p->cols * sizeof *f32);
     for (size_t row = 0; row < rows; ++row) {
         int32_t sum = 0;
-        for (size_t k = 0; k < x.segments * LW_SEGMENT; ++k) {
-            const int8_t code = p->q[row * p->stride + k];
+        for (size_t k = 0; k < (x.segment_major ? x.segments * LW_SEGMENT : x.stride); ++k) {
+            const bool unused = k >= x.segments * LW_SEGMENT;  // may hold anything
+            const int8_t code = unused ? 77 : p->q[row * p->stride + k];
             q[lw_q_offset(&x, row, k)] = code;
             sum = k % LW_SEGMENT ? sum + code : code;
             prefix[lw_prefix_offset(&x, row, k)] = sum;
