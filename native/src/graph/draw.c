@@ -34,6 +34,7 @@ static void draw_worker(void* context, unsigned thread) {
         }
         lw_profile_work(profile, LW_OP_SAMPLE, 0, vocab * sizeof(float), 0);
     }
+    if (profile == NULL) return;  // the pool waits for all threads anyway
     lw_pool_barrier(s->pool);
     lw_profile_wait(profile, LW_OP_SAMPLE);
 }

@@ -11,8 +11,8 @@ typedef struct gate_up {
     lw_worker* w;
     lw_product gate, up;
     lw_activations in, out;
-    size_t segments, panels;  // panels of one of the two matrices
-    bool quantized;           // else the result stays [rows][ffn_size] floats
+    size_t panels;   // of one of the two matrices
+    bool quantized;  // else the result stays [rows][ffn_size] floats
 } gate_up;
 
 static size_t panels_of(const gate_up* g, size_t segment) {
@@ -74,7 +74,6 @@ lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activati
                  .up = lw_product_at(w, &layer->up, w->b->up, false),
                  .in = *x,
                  .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
-                 .segments = (n + LW_SEGMENT - 1) / LW_SEGMENT,
                  .panels = layer->gate.matrix.panels,
                  .quantized = lw_is_quantized(layer->down.matrix.type)};
     take_panels(&g);

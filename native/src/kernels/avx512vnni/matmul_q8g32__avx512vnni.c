@@ -19,7 +19,7 @@ static const weight_type Q8 = {.chunks = 8,
 
 void gemm_q8g32_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
-    gemm(Q8, FEW_ROWS, w, x, panel, out, scratch);
+    gemm(Q8, w, x, panel, out, scratch);
 }
 
 void gemv_q8g32_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,

@@ -17,10 +17,9 @@
 #define LW_INLINE static inline __attribute__((always_inline))
 
 enum {
-    FEW_ROWS = 16,      // up to here tiles decode the weights themselves
-    FEW_TILE_ROWS = 8,  // most rows of such a tile: decoding half as often is worth float sums in memory
-    TILE_ROWS = 7,      // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
-    MOST_ROWS = FEW_TILE_ROWS,
+    FEW_ROWS = 16,               // up to here tiles decode the weights themselves
+    FEW_TILE_ROWS = 8,           // most rows of such a tile: decoding half as often is worth float sums in memory
+    TILE_ROWS = 7,               // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
     PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
     VECTORS = LW_PANEL / 16,     // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
@@ -139,9 +138,9 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
 // beside it) has too few of.
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
-    _Alignas(64) float offsets[MOST_ROWS][PREFIXES];
-    __m512i sum[MOST_ROWS][VECTORS];
-    __m512 seg[MOST_ROWS][VECTORS];
+    _Alignas(64) float offsets[FEW_TILE_ROWS][PREFIXES];
+    __m512i sum[FEW_TILE_ROWS][VECTORS];
+    __m512 seg[FEW_TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         offset_sums(type, x->prefix + r * PREFIXES, offsets[r]);
@@ -240,12 +239,12 @@ LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s
     memset(s->differences + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
 }
 
-LW_INLINE void gemm(const weight_type type, const size_t few_rows, const lw_matrix* w, const lw_activations* x,
-                    size_t panel, lw_output out, tile_scratch* s) {
+LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     for (size_t segment = 0; segment < x->segments; ++segment) {
         weight_segment ws = open_segment(type, w, panel, segment);
-        if (x->rows <= few_rows && ws.groups == LW_SEGMENT_GROUPS) {
+        if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
             all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
         } else {
             decode(type, &ws, s);
