@@ -60,10 +60,6 @@ def serve(
         return _serve(settings, state, listener)
 
 
-def _size(n_bytes: int) -> str:
-    return host.format_size(n_bytes)
-
-
 def _make_engine(
     settings: Settings,
     model: Model,
@@ -89,13 +85,13 @@ def _make_engine(
     holds = kv.blocks * BLOCK_TOKENS
     if asked is not None and asked > holds:
         raise host.HostError(
-            f"max_model_len is {asked}; the KV cache of {_size(kv.n_bytes)} ({kv.reason}) "
-            f"holds {holds} tokens"
+            f"max_model_len is {asked}; the KV cache of {host.format_size(kv.n_bytes)} "
+            f"({kv.reason}) holds {holds} tokens"
         )
     max_model_len = min(asked or context, holds)
     logger.info(
         "KV cache: %d blocks of %d tokens, %s (%s); the context holds %d tokens",
-        *(kv.blocks, BLOCK_TOKENS, _size(kv.n_bytes), kv.reason, max_model_len),
+        *(kv.blocks, BLOCK_TOKENS, host.format_size(kv.n_bytes), kv.reason, max_model_len),
     )
     rows = LOGITS_BYTES // (4 * model.config.vocab_size)
     config = EngineConfig(

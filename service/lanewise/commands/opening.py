@@ -34,20 +34,28 @@ def threads_of(settings: WeightSettings) -> int:
 def open_model(settings: ModelSettings) -> Iterator[Opened]:
     """Load the model of ``settings``; it is closed when the block is left."""
     threads = threads_of(settings)
-    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-        with progress_bar("packing") as bar:
-            task = bar.add_task(checkpoint.name, total=None)
-            model = Model.load(
-                checkpoint,
-                weights=settings.weights,
-                isa=settings.isa,
-                threads=threads,
-                load=settings.load,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        with model:
-            kv_type = resolve_kv_type(settings.kv_type, model.weights)
-            yield Opened(checkpoint, model, threads, kv_type)
+    with (
+        open_checkpoint(resolve_model(settings.model)) as checkpoint,
+        load_model(checkpoint, settings, threads, settings.load) as model,
+    ):
+        kv_type = resolve_kv_type(settings.kv_type, model.weights)
+        yield Opened(checkpoint, model, threads, kv_type)
+
+
+def load_model(
+    checkpoint: Checkpoint, settings: WeightSettings, threads: int, load: str = "auto"
+) -> Model:
+    """Load a model under a bar; the caller closes it."""
+    with progress_bar("packing") as bar:
+        task = bar.add_task(checkpoint.name, total=None)
+        return Model.load(
+            checkpoint,
+            weights=settings.weights,
+            isa=settings.isa,
+            threads=threads,
+            load=load,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
 
 
 def progress_bar(verb: str) -> Progress:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from lanewise.commands.opening import progress_bar, threads_of
+from lanewise.commands.opening import load_model, threads_of
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.packed_checkpoint import check_folder, write_packed
-from lanewise.runtime import Model
 from lanewise.settings import PackSettings, SettingsError
 
 
@@ -17,17 +16,10 @@ def run(settings: PackSettings) -> None:
         raise SettingsError("--output: not given; accepted: a directory that is new or empty")
     folder = Path(settings.output).expanduser()
     check_folder(folder)  # before minutes of packing
-    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-        with progress_bar("packing") as bar:
-            task = bar.add_task(checkpoint.name, total=None)
-            model = Model.load(
-                checkpoint,
-                weights=settings.weights,
-                isa=settings.isa,
-                threads=threads_of(settings),
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        with model:
-            tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
-            size = write_packed(folder, checkpoint, tensors, model.info.isa)
-            print(f"{folder}: {format_size(size)} of {model.weights} for {model.info.isa}")
+    with (
+        open_checkpoint(resolve_model(settings.model)) as checkpoint,
+        load_model(checkpoint, settings, threads_of(settings)) as model,
+    ):
+        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
+        size = write_packed(folder, checkpoint, tensors, model.info.isa)
+        print(f"{folder}: {format_size(size)} of {model.weights} for {model.info.isa}")

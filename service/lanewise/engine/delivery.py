@@ -53,9 +53,7 @@ class Delivery:
 
     def _main(self) -> None:
         while (parcels := self._queue.get()) is not None:
-            by_loop: dict[asyncio.AbstractEventLoop, dict[RequestStream, Parcel]] = defaultdict(
-                dict
-            )
+            by_loop: Loops = defaultdict(dict)
             for stream, parcel in parcels.items():
                 by_loop[stream.loop][stream] = parcel
             for loop, streams in by_loop.items():
