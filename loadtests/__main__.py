@@ -62,7 +62,7 @@ async def _measure_all(target: Target, scenario: Scenario, clients: Sequence[int
 
 def _first_model(url: str, api_key: str | None) -> str:
     target = Target.parse(url, "models", api_key)
-    address = f"{'https' if target.tls else 'http'}://{target.host}:{target.port}{target.path}"
+    address = target.url(target.path)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:

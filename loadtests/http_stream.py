@@ -49,6 +49,10 @@ class Target:
         port = parts.port or (443 if tls else 80)
         return cls(parts.hostname, port, f"{base}/v1/{path}", tls, headers)
 
+    def url(self, path: str) -> str:
+        """The address of ``path`` on this server."""
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{path}"
+
 
 @dataclass(slots=True)
 class Stream:

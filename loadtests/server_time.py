@@ -39,9 +39,8 @@ class ServerTime:
 
 def read_server_time(target: Target) -> ServerTime | None:
     """From ``/metrics``; None when the server is another one or does not show its metrics."""
-    address = f"{'https' if target.tls else 'http'}://{target.host}:{target.port}/metrics"
     try:
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(target.url("/metrics"), timeout=10) as answer:
             text = answer.read().decode()
         values = {
             sample.name: sample.value

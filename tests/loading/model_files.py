@@ -12,6 +12,8 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
+from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+
 N_HEADS, N_KV_HEADS, HEAD_DIM = 4, 2, 16
 HIDDEN, FFN, LAYERS, VOCAB = 48, 64, 2, 96
 EXPECTED_SHAPES = {"Q": (N_HEADS * HEAD_DIM, HIDDEN), "K": (N_KV_HEADS * HEAD_DIM, HIDDEN)}
@@ -203,3 +205,14 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_string(key, value)
     else:
         writer.add_array(key, value)
+
+
+def error_of(path: Path) -> str | None:
+    """Open and read everything; return the message of a ModelFileError, pass on any other."""
+    try:
+        with open_checkpoint(path) as checkpoint:
+            for tensor in checkpoint.tensors:
+                assert len(bytes(tensor.data)) == len(tensor.data)
+    except ModelFileError as error:
+        return str(error)
+    return None

@@ -12,20 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model_files import FAMILIES, write_directory, write_gguf
+from model_files import FAMILIES, error_of, write_directory, write_gguf
 
 from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
-
-
-def error_of(path: Path) -> str | None:
-    """Open and read everything; return the message of a ModelFileError, pass on any other."""
-    try:
-        with open_checkpoint(path) as checkpoint:
-            for tensor in checkpoint.tensors:
-                assert len(bytes(tensor.data)) == len(tensor.data)
-    except ModelFileError as error:
-        return str(error)
-    return None
 
 
 @pytest.fixture(scope="module")
