@@ -77,4 +77,13 @@ INLINE void gemm_decoded(const source from, const lw_matrix* w, const lw_activat
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
+// Two and more rows. Three are too few for a tile in assembly.
+INLINE void gemm(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                 void* scratch) {
+    if (x->rows <= 3)
+        gemm_in_registers(from, w, x, panel, out, scratch);
+    else
+        gemm_decoded(from, w, x, panel, out, scratch);
+}
+
 #endif

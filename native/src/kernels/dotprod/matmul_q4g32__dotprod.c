@@ -7,8 +7,5 @@ void gemv_q4g32_q8s128_1x32__dotprod(const lw_matrix* w, const lw_activations* x
 
 void gemm_q4g32_q8s128_8x4__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                     void* scratch) {
-    if (x->rows <= 3)
-        gemm_in_registers(FROM_Q4, w, x, panel, out, scratch);
-    else
-        gemm_decoded(FROM_Q4, w, x, panel, out, scratch);
+    gemm(FROM_Q4, w, x, panel, out, scratch);
 }

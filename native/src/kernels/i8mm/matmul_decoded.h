@@ -98,4 +98,13 @@ INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[3][4], con
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
+// Two and more rows. Eight are too few for decoding once to pay.
+INLINE void gemm(const source from, const lw_mm_tile_fn tiles[3][4], const lw_matrix* w, const lw_activations* x,
+                 size_t panel, lw_output out, void* scratch) {
+    if (x->rows <= 8)
+        gemm_in_registers(from, w, x, panel, out, scratch);
+    else
+        gemm_decoded(from, tiles, w, x, panel, out, scratch);
+}
+
 #endif

@@ -9,8 +9,5 @@ void gemv_q4g32_q8s128_1x16__i8mm(const lw_matrix* w, const lw_activations* x, s
 
 void gemm_q4g32_q8s128_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                   void* scratch) {
-    if (x->rows <= 8)
-        gemm_in_registers(FROM_Q4, w, x, panel, out, scratch);
-    else
-        gemm_decoded(FROM_Q4, lw_mm_tiles, w, x, panel, out, scratch);
+    gemm(FROM_Q4, lw_mm_tiles, w, x, panel, out, scratch);
 }
