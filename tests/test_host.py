@@ -1,5 +1,8 @@
 """Threads, memory and KV size from file trees of hosts and containers."""
 
+import subprocess
+import sys
+
 import pytest
 
 from lanewise.host import (
@@ -231,3 +234,23 @@ def test_this_host_has_threads_and_memory():
 )
 def test_sizes_are_written_with_units(n_bytes, text):
     assert format_size(n_bytes) == text
+
+
+def test_freed_memory_is_given_back():
+    """Two hundred megabytes of small blocks, freed, are not resident afterwards."""
+    code = (
+        "import ctypes\n"
+        "from lanewise.host import give_back_memory\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.malloc.restype = ctypes.c_void_p\n"
+        "blocks = [libc.malloc(1000) for _ in range(200_000)]\n"
+        "for block in blocks: ctypes.memset(block, 1, 1000)\n"
+        "last = libc.malloc(1000)\n"  # keeps the heap from shrinking by itself
+        "for block in blocks: libc.free(ctypes.c_void_p(block))\n"
+        "before = resident()\n"
+        "give_back_memory()\n"
+        "print(before - resident() > 100_000_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

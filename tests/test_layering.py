@@ -36,6 +36,7 @@ OUTSIDE = {
     "fastapi": {"api"},
     "uvicorn": {"api"},
     "tokenizers": {"text", "demo"},
+    "lanewise_quantizer": {"commands"},
 }
 
 # The same for the folders of native/src; "base" is its files in no folder, with the exceptions
@@ -48,6 +49,8 @@ C_LAYERS = {
     "model": {"ops", "kernels", "base", "lanewise.h"},
     "graph": {"model", "kv_cache", "ops", "kernels", "base", "lanewise.h"},
     "limits": {"kernels", "base"},
+    "quantize": {"base", "lanewise.h"},
+    "tune": {"kernels", "base"},
 }
 # Whose inline functions a level may use: an instruction set that it contains.
 C_CONTAINED = {
@@ -73,7 +76,7 @@ def imported_modules(source):
             assert node.level == 0, "relative import"
             # `from lanewise import settings` imports a part, not a name of the package.
             yield from (
-                (f"lanewise.{name.name}" for name in node.names)
+                (f"lanewise.{name.name}" for name in node.names if name.name != "__version__")
                 if node.module == "lanewise"
                 else (node.module,)
             )

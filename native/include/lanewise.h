@@ -22,7 +22,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 2 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 3 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -37,8 +37,36 @@ typedef enum lw_status {
     LW_ERR_NONFINITE = 6  // NaN or infinity in weights or activations
 } lw_status;              // values are never reused
 
-// Storage types; the numbers are GGUF's tensor type ids.
-typedef enum lw_type { LW_F32 = 0, LW_F16 = 1, LW_Q4_0 = 2, LW_Q8_0 = 8, LW_Q6_K = 14, LW_BF16 = 30 } lw_type;
+// Storage types (quantizer/FORMAT.md): below 256 the numbers are GGUF's tensor type ids.
+typedef enum lw_type {
+    LW_F32 = 0,
+    LW_F16 = 1,
+    LW_Q4_0 = 2,
+    LW_Q4_1 = 3,
+    LW_Q5_0 = 6,
+    LW_Q5_1 = 7,
+    LW_Q8_0 = 8,
+    LW_Q2_K = 10,
+    LW_Q3_K = 11,
+    LW_Q4_K = 12,
+    LW_Q5_K = 13,
+    LW_Q6_K = 14,
+    LW_IQ4_NL = 20,
+    LW_IQ4_XS = 23,
+    LW_BF16 = 30,
+    LW_MXFP4 = 39,
+    LW_CB2 = 258,  // shared codebooks: 2, 3 and 4 bits
+    LW_CB3 = 259,
+    LW_CB4 = 260,
+    LW_T2 = 262,      // 2-bit trellis
+    LW_Q4_G64 = 264,  // symmetric, groups of 64 and 128 inputs
+    LW_Q4_G128 = 265,
+    LW_A4_G32 = 272,  // with zero points, 4 and 8 bits
+    LW_A4_G64 = 273,
+    LW_A4_G128 = 274,
+    LW_A8_G32 = 276,
+    LW_A8_G128 = 278
+} lw_type;
 
 // What a tensor is in the model. Matrices have shape (outputs, inputs), vectors (1, size).
 typedef enum lw_role {
@@ -88,6 +116,7 @@ typedef struct lw_tensor {
     uint32_t cols;        // inputs
     uint32_t rope_heads;  // > 0: rows of each of this many heads are in interleaved RoPE order (GGUF "llama" Q, K
                           // and their biases as cols) and are put into half-split order while packing
+    const int8_t* table;  // [16] of LW_CB2, LW_CB3, LW_CB4 and LW_T2, from -127 to 127; else NULL
 } lw_tensor;
 
 // A tensor of a packed file (quantizer/FORMAT.md, "Packed files"): a matrix as panels, a vector as F32.
@@ -99,9 +128,10 @@ typedef struct lw_packed_tensor {
     uint64_t n_bytes;   // must be what type, rows and cols give
     uint64_t checksum;  // sum over the 64-bit words w[i] of w[i] * (2 i + 1), modulo 2^64
     lw_type type;
-    uint32_t rows;    // outputs
-    uint32_t cols;    // inputs
-    char layout[16];  // of a matrix, such as "c4b"
+    uint32_t rows;     // outputs
+    uint32_t cols;     // inputs
+    char layout[16];   // of a matrix, such as "c4b"
+    int8_t table[16];  // of table and trellis types, else zero
 } lw_packed_tensor;
 
 typedef enum lw_load {
@@ -129,21 +159,8 @@ typedef struct lw_session_config {
     lw_type kv_type;            // LW_F16 or LW_F32
 } lw_session_config;
 
-// One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
-// tokens already in its blocks. Its blocks, in order, are row s of block_tables; they must cover all its tokens.
-typedef struct lw_batch {
-    uint32_t n_seqs;
-    uint32_t n_logits;
-    uint32_t block_table_stride;   // entries in one row of block_tables
-    const uint32_t* token_ids;     // [query_start[n_seqs]]
-    const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
-    const uint32_t* context_lens;  // [n_seqs]
-    const uint32_t* block_tables;  // [n_seqs][block_table_stride]
-    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending
-} lw_batch;
-
-// How to draw one token from one row of logits. Order: bias, penalties, mask; log-probabilities are those of the raw
-// logits; then temperature, top-k, top-p, min-p on what is left.
+// How the tokens of one sequence are drawn. Order: bias, penalties, mask; log-probabilities are those of the raw logits;
+// then temperature, top-k, top-p, min-p on what is left.
 typedef struct lw_sampling {
     float temperature;         // 0 (or below 1e-5) = the largest logit, the smallest id on a tie
     float top_p;               // (0, 1]; 1 = off
@@ -152,20 +169,39 @@ typedef struct lw_sampling {
     float repetition_penalty;  // > 0; 1 = off; applies to prompt and output tokens
     float presence_penalty;    // 0 = off; output tokens only
     float frequency_penalty;   // 0 = off; output tokens only
-    uint32_t n_prompt;         // history[0 .. n_prompt) is the prompt, the rest the output
-    uint32_t n_history;
-    const uint32_t* history;
     uint32_t n_bias;
     const uint32_t* bias_ids;
     const float* bias_values;  // added to the logits; -INFINITY forbids a token
     const uint32_t* mask;      // bit t of word t / 32 set: token t is allowed; NULL = all
     uint64_t seed;             // the draw is a function of (seed, choice, position) alone
     uint32_t choice;
-    uint32_t position;        // index of the token drawn, the prompt counted
-    int64_t forced_token;     // >= 0: return this token and its log-probability; -1 = draw
     uint32_t n_top_logprobs;  // 0 to LW_MAX_TOP_LOGPROBS
     uint32_t want_logprob;    // 1: fill logprob (and top_*) of lw_sampled
 } lw_sampling;
+
+typedef struct lw_draw {  // one token to draw from one row of logits
+    const lw_sampling* sampling;
+    uint32_t position;  // index of the token drawn, the prompt counted
+    uint32_t n_prompt;  // history[0 .. n_prompt) is the prompt, the rest the output
+    uint32_t n_history;
+    const uint32_t* history;  // read by penalties only
+    int64_t forced_token;     // >= 0: return this token and its log-probability; -1 = draw
+} lw_draw;
+
+// One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
+// tokens already in its blocks. Its blocks, in order, are row table_rows[s] of block_tables; they must cover all its tokens.
+typedef struct lw_batch {
+    uint32_t n_seqs;
+    uint32_t n_logits;
+    uint32_t block_table_stride;   // entries in one row of block_tables
+    const uint32_t* token_ids;     // [query_start[n_seqs]]
+    const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
+    const uint32_t* context_lens;  // [n_seqs]
+    const uint32_t* block_tables;  // [rows][block_table_stride]
+    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending
+    const lw_draw* draws;          // [n_logits] one for each row of logits; NULL = nothing is drawn
+    const uint32_t* table_rows;    // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
+} lw_batch;
 
 typedef struct lw_sampled {
     uint32_t token;
@@ -182,7 +218,7 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemm_calls;  // with more
     uint64_t gemv_rows;
     uint64_t gemm_rows;
-    double native_seconds;  // inside lw_step and lw_sample
+    double native_seconds;  // inside lw_step
 } lw_counters;
 
 // The operations of a step, in the order they run.
@@ -200,7 +236,7 @@ typedef enum lw_operation {
     LW_OP_DOWN = 10,
     LW_OP_OUTPUT_NORM = 11,
     LW_OP_HEAD = 12,
-    LW_OP_SAMPLE = 13,  // lw_sample
+    LW_OP_SAMPLE = 13,  // draws
     LW_OPERATION_COUNT = 14
 } lw_operation;
 
@@ -220,6 +256,15 @@ typedef struct lw_kernel_info {
     uint32_t min_rows;   // smallest batch the kernel is used for
     uint32_t available;  // 1 when this CPU can run it
 } lw_kernel_info;
+
+// A kernel with a rival: another one of the level that reads the same layout and takes the same batches. Which is faster
+// depends on the core; both give the same bits.
+typedef struct lw_choice {
+    char symbol[64];
+    char rival[64];
+    uint32_t least_rows;  // smallest batch that `symbol` may be used for
+    uint32_t min_rows;    // smallest batch that `symbol` is used for instead of `rival`; UINT32_MAX = none
+} lw_choice;
 
 typedef struct lw_limits {
     double read_gb_s;    // sequential reads of memory far larger than the caches, 1e9 bytes per second
@@ -259,11 +304,9 @@ void lw_model_close(lw_model* model);
 uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
 void lw_session_close(lw_session* session);
-// Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size].
-lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits);
-// Draws one token for each of n_rows rows of logits [n_rows][vocab_size]; logits are not changed.
-lw_status lw_sample(lw_session* session, const float* logits, uint32_t n_rows, const lw_sampling* params,
-                    lw_sampled* out);
+// Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and what
+// was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws.
+lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 lw_status lw_session_counters(const lw_session* session, lw_counters* out);
 // Starts (on = 1) to measure where the time of steps and draws goes, from zero, or stops (on = 0) and forgets it.
 // Off in a new session. Measuring costs two readings of the clock per thread and operation.
@@ -274,8 +317,55 @@ lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out
 uint32_t lw_kernel_count(void);
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);
 
+// Writes the first `capacity` choices that a level leaves open, as they stand; *n is how many there are, often 0. `isa`
+// names a level, or NULL for the best one.
+lw_status lw_choices(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* n);
+// The same as a measurement on this core would have them; takes about a tenth of a second if there are any. Changes
+// nothing.
+lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* n);
+// Makes choices hold for the whole process, from the next step on. No result depends on them. LW_ERR_ARGUMENT, and then
+// none holds, when a kernel has no such rival or min_rows is below its least.
+lw_status lw_choose(const lw_choice* choices, uint32_t n);
+
 // Measures this machine with n_threads threads pinned to the allowed cores; takes a few seconds.
 lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out);
+
+// Quantizing: how a code becomes the number that is multiplied by the scale.
+typedef enum lw_fit_map {
+    LW_FIT_UNIFORM = 0,  // low + code
+    LW_FIT_TABLE = 1,    // levels[selector][code], ascending
+    LW_FIT_TRELLIS = 2   // levels[selector][code << 2 | previous code]; minimums are ignored
+} lw_fit_map;
+
+// Columns of a matrix to quantize, row by row: for each row the candidate (scales, minimums, selector) and the codes
+// of least sum over columns k of weights[k] * residual[k]^2, where residual = target - (scale * level - minimum) and
+// each residual changes the targets after it: target[j] -= residual[k] * feedback[k][j]. Uniform and table codes are
+// the nearest, column by column; trellis codes the best of one path per state.
+typedef struct lw_fit_job {
+    lw_fit_map map;
+    uint32_t rows;
+    uint32_t columns;  // at most 128, a multiple of group
+    uint32_t group;    // columns that share a scale, 16 or more
+    uint32_t n_candidates;
+    int32_t low, high;  // UNIFORM: first and last level
+    uint32_t n_levels;  // TABLE: 2 to 16; TRELLIS: 16
+    uint32_t n_selectors;
+    const float* levels;       // [n_selectors][n_levels]; whole numbers
+    const float* targets;      // [columns][rows]
+    const float* weights;      // [columns]
+    const float* feedback;     // [columns][columns], read above its diagonal, or NULL
+    const float* scales;       // [n_candidates][columns / group][rows]
+    const float* minimums;     // likewise, or NULL
+    const uint8_t* selectors;  // [n_candidates][rows], or NULL (all 0)
+    const uint8_t* states;     // [rows] code before the first column, or NULL (all 0)
+    uint8_t* codes;            // out, [columns][rows]
+    float* residuals;          // out, [columns][rows]
+    float* losses;             // out, [rows]
+    uint32_t* choices;         // out, [rows]: the first candidate of least loss
+} lw_fit_job;
+
+// The job's rows begin .. end-1, by the calling thread alone: callers share the rows among threads of theirs.
+lw_status lw_fit(const lw_fit_job* job, uint32_t begin, uint32_t end);
 
 // cdef-end
 

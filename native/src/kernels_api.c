@@ -4,24 +4,6 @@
 #include "kernels/kernel.h"
 #include "status.h"
 
-static const char* weights_name(lw_type type) {
-    switch (type) {
-        case LW_F32:
-            return "f32";
-        case LW_F16:
-            return "f16";
-        case LW_BF16:
-            return "bf16";
-        case LW_Q4_0:
-            return "q4_0";
-        case LW_Q8_0:
-            return "q8_0";
-        case LW_Q6_K:
-            return "q6_k";
-    }
-    return "unknown";
-}
-
 uint32_t lw_kernel_count(void) { return lw_n_kernels; }
 
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out) {
@@ -29,9 +11,9 @@ lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out) {
         return lw_fail(LW_ERR_ARGUMENT, "lw_kernel_describe: kernel %u, there are %u", index, lw_n_kernels);
     const lw_kernel* k = &lw_kernels[index];
     const uint32_t levels = k->levels & lw_cpu_levels();
-    *out = (lw_kernel_info){.min_rows = k->min_rows, .available = levels != 0};
+    *out = (lw_kernel_info){.min_rows = lw_kernel_min_rows(k), .available = levels != 0};
     snprintf(out->symbol, sizeof out->symbol, "%s", k->symbol);
-    snprintf(out->weights, sizeof out->weights, "%s", weights_name(k->weights));
+    snprintf(out->weights, sizeof out->weights, "%s", lw_type_name(k->weights));
     // The part of the symbol after the double underscore is its ISA.
     const char* isa = k->symbol;
     for (const char* p = k->symbol; *p; ++p)

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-SEGMENT = 128
+from lanewise_quantizer.coded import SEGMENT, CodedMatrix
+
 SMALLEST_PEAK = np.float32(1e-30)
 
 FloatArray = npt.NDArray[np.float32]
@@ -48,30 +49,51 @@ def product(
     codes: IntArray,
     activation_scales: FloatArray,
     minimums: FloatArray | None = None,
+    group: int = 32,
 ) -> np.float32:
     """One output for one row.
 
-    ``weights`` [n] are integer codes, ``scales`` [n / group] their group scales, ``codes`` and
-    ``activation_scales`` come from :func:`quantize_activations`. A weight is
-    ``scale * code - minimum`` with ``minimums`` [n / group], or ``scale * code`` without.
+    ``weights`` [n] are integer codes, ``scales`` [ceil(n / group)] those of their groups of 16, 32,
+    64 or 128; ``codes`` and ``activation_scales`` come from :func:`quantize_activations`. A weight
+    is ``scale * code - minimum`` with ``minimums`` for each 32 inputs, or for each 16 where the
+    groups are; without them it is ``scale * code``.
     """
-    group = len(weights) // len(scales)
     per_segment = SEGMENT // group
     acc = np.float32(0)
-    for first in range(0, len(scales), per_segment):
+    for segment, first in enumerate(range(0, len(scales), per_segment)):
         last = min(first + per_segment, len(scales))
-        sums = [
-            int(np.dot(weights[g * group : (g + 1) * group], codes[g * group : (g + 1) * group]))
-            for g in range(first, last)
-        ]
         seg, prefix = np.float32(0), 0
         for g in range(first, last):
-            prefix += sums[g - first]
+            part = slice(g * group, (g + 1) * group)
+            prefix += int(np.dot(weights[part], codes[part]))
             following = scales[g + 1] if g + 1 < last else np.float32(0)
             seg = fma(np.float32(prefix), scales[g] - following, seg)
-        if minimums is not None:
-            for g in range(first, last):
-                activation_sum = int(codes[g * group : (g + 1) * group].sum())
-                seg = fma(np.float32(activation_sum), -minimums[g], seg)
-        acc = fma(seg, activation_scales[first // per_segment], acc)
+        acc = fma(seg, activation_scales[segment], acc)
+    if minimums is not None:
+        step = len(weights) // len(minimums)
+        for g, minimum in enumerate(minimums):
+            total = np.float32(int(codes[g * step : (g + 1) * step].sum()))
+            acc = fma(activation_scales[g * step // SEGMENT] * total, -minimum, acc)
     return acc
+
+
+def coded_product(
+    matrix: CodedMatrix, codes: IntArray, activation_scales: FloatArray
+) -> FloatArray:
+    """All outputs [rows] of a coded matrix for one row of activations."""
+    weights = matrix.mapped_codes().astype(np.int32)
+    scales, minimums = matrix.group_scales(), matrix.group_minimums()
+    return np.array(
+        [
+            product(
+                weights[row],
+                scales[row],
+                codes,
+                activation_scales,
+                minimums=None if minimums is None else minimums[row],
+                group=matrix.type.group,
+            )
+            for row in range(matrix.rows)
+        ],
+        np.float32,
+    )

@@ -3,19 +3,21 @@
 import argparse
 import gc
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lanewise import __version__
 from lanewise.host import HostError
 from lanewise.settings import (
     BenchSettings,
     DoctorSettings,
+    InspectSettings,
     PackSettings,
     PerplexitySettings,
     PullSettings,
+    QuantizeSettings,
     Settings,
     SettingsError,
     SourceSettings,
@@ -58,6 +60,12 @@ COMMANDS = {
     "pack": Command(
         PackSettings, "lanewise.commands.pack", "write a model that loads without being packed"
     ),
+    "quantize": Command(
+        QuantizeSettings, "lanewise.commands.quantize", "write a model in fewer bits"
+    ),
+    "inspect": Command(
+        InspectSettings, "lanewise.commands.inspect", "list the tensors of a model and their bits"
+    ),
     "pull": Command(
         PullSettings, "lanewise.commands.pull", "download a model and print where it lies"
     ),
@@ -69,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lanewise", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"lanewise {_version()}")
+    parser.add_argument("--version", action="version", version=f"lanewise {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         about = command.help[0].upper() + command.help[1:] + "."
@@ -87,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS[flags.pop("command")]
     # numpy's BLAS, which nothing here calls, would start a thread per core, each spinning at first.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would search all installed packages for plugins at every start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config = flags.pop("config")
     positional = flags.pop("positional_model")
     try:
@@ -129,10 +139,3 @@ def _is_for_users(error: Exception) -> bool:
 def _fail(message: str, status: int) -> int:
     print("lanewise: " + " ".join(message.split("\n")), file=sys.stderr)
     return status
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("lanewise")
-    except importlib.metadata.PackageNotFoundError:  # run from the sources
-        return "(not installed)"

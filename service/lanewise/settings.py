@@ -105,12 +105,21 @@ SIZE = Kind(
     "bytes above 0, alone or with B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024)",
     "SIZE",
 )
+ON_OFF = Kind(_parse_switch, "on | off", "")
 SWITCH = Kind(_parse_switch, "true | false", "", is_switch=True)
 
 
 def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
     """The metadata that makes a dataclass field a setting; ``text`` is its line in ``--help``."""
     return {"kind": kind, "help": text, "short": short}
+
+
+# What `lanewise quantize` can make of matrices; quantizer/FORMAT.md describes each.
+QUANTIZED_FORMATS = (
+    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq4_nl", "iq4_xs", "mxfp4", "cb2", "cb3", "cb4", "t2", "q4_g64", "q4_g128"),
+    *("a4_g32", "a4_g64", "a4_g128", "a8_g32", "a8_g128"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +176,14 @@ class ModelSettings(WeightSettings):
         default="auto",
         metadata=knob(
             choice("auto", "f16", "f32"), "type of cached keys and values; auto = that of the model"
+        ),
+    )
+    autotune: bool = field(
+        default=True,
+        metadata=knob(
+            ON_OFF,
+            "measure once per CPU model which of two close kernels is faster; no answer depends"
+            " on it",
         ),
     )
 
@@ -303,6 +320,56 @@ class PackSettings(WeightSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuantizeSettings(SourceSettings):
+    """What ``lanewise quantize`` can be told."""
+
+    output: str | None = field(
+        default=None,
+        metadata=knob(TEXT, "directory to write, new or empty; with --gguf a new file", "-o"),
+    )
+    format: str = field(
+        default="q4_0", metadata=knob(choice(*QUANTIZED_FORMATS), "type of the matrices")
+    )
+    head: str | None = field(
+        default=None,
+        metadata=knob(
+            choice(*QUANTIZED_FORMATS, "f16", "bf16", "f32"),
+            "type of embedding and head; q6_k when not given, q8_0 beside formats of eight bits",
+        ),
+    )
+    gguf: bool = field(
+        default=False, metadata=knob(SWITCH, "write a GGUF file, for types that GGUF has")
+    )
+    calibrate: str | None = field(
+        default=None,
+        metadata=knob(TEXT, "UTF-8 text to quantize on: slower, much better at few bits"),
+    )
+    calibration_tokens: int = field(
+        default=8192, metadata=knob(integer(2), "tokens of that text to use")
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=knob(
+            integer(1, 256),
+            "threads that compute; from CPU quota, affinity and cores when not given",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectSettings(SourceSettings):
+    """What ``lanewise inspect`` can be told."""
+
+    json: bool = field(
+        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
+    )
+    check: bool = field(
+        default=False,
+        metadata=knob(SWITCH, "read all weights: checksums, and numbers that are not finite"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PullSettings(SourceSettings):
     """What ``lanewise pull`` can be told."""
 
@@ -313,6 +380,8 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     PerplexitySettings,
     DoctorSettings,
     PackSettings,
+    QuantizeSettings,
+    InspectSettings,
     PullSettings,
 )
 
@@ -349,6 +418,8 @@ def _default_text(item: dataclasses.Field[Any]) -> str:
         return "automatic" if item.name in ("isa", "threads", "kv_memory") else "not set"
     if isinstance(item.default, tuple):
         return ",".join(map(str, item.default)) or "none"
+    if item.metadata["kind"] is ON_OFF:
+        return "on" if item.default else "off"
     return str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
 
 

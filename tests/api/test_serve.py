@@ -3,15 +3,19 @@
 import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 
-from lanewise.api import serve, start
+from lanewise.api import http_server, serve, start
 from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
 from lanewise.api.state import Phase, ServerState
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.runtime.cpu import KernelInfo
 from lanewise.settings import Settings, SettingsError
 from toy_server import make_engine
@@ -82,9 +86,87 @@ def test_loading_is_told_in_lines_without_a_terminal(caplog):
     assert caplog.messages == ["loading model: 100 % of 100.00 MiB"]
 
 
+class FakeModel:
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def fake_loading(monkeypatch, load, make_text):
+    monkeypatch.setattr(start, "_load", load)
+    monkeypatch.setattr(start, "_make_text", make_text)
+    checkpoint = SimpleNamespace(tokenizer=None)
+    return start._load_beside(Settings(), checkpoint, 1)
+
+
+def test_tokenizer_is_made_while_weights_load(monkeypatch):
+    model, made = FakeModel(), threading.Event()
+
+    def load(settings, checkpoint, threads, begun, stop):
+        begun.set()
+        assert made.wait(60)
+        return model
+
+    def make_text(template, files):
+        made.set()
+        return "text"
+
+    assert fake_loading(monkeypatch, load, make_text) == (model, "text")
+    assert not model.closed
+
+
+def test_nobody_waits_for_a_model_without_a_tokenizer(monkeypatch):
+    stopped = []
+
+    def load(settings, checkpoint, threads, begun, stop):
+        begun.set()
+        stopped.append(stop.wait(60))
+        raise InterruptedError
+
+    def make_text(template, files):
+        raise ModelFileError("no tokenizer")
+
+    with pytest.raises(ModelFileError, match="no tokenizer"):
+        fake_loading(monkeypatch, load, make_text)
+    assert stopped == [True]
+
+
+def test_model_is_closed_when_its_tokenizer_fails_later(monkeypatch):
+    model = FakeModel()
+
+    def make_text(template, files):
+        raise ModelFileError("no tokenizer")
+
+    with pytest.raises(ModelFileError, match="no tokenizer"):
+        fake_loading(monkeypatch, lambda *_: model, make_text)
+    assert model.closed
+
+
+def test_weights_that_cannot_be_loaded_are_the_error(monkeypatch):
+    def load(*_):
+        raise ModelFileError("damaged")
+
+    with pytest.raises(ModelFileError, match="damaged"):
+        fake_loading(monkeypatch, load, lambda *_: "text")
+
+
+def test_start_imports_nothing_that_only_some_requests_need():
+    code = (
+        "import sys, lanewise.cli, lanewise.api.start, lanewise.api.serve, "
+        "lanewise.api.http_server\n"
+        "print([name for name in ('fastapi', 'rich', 'yaml', 'huggingface_hub')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_server_drains_in_a_thread(state, caplog):
     """Signals aside: not ready at once, gone when nothing runs, a line about the load before."""
-    server = serve.DrainingServer(uvicorn.Config(create_app(state), log_config=None), state, 5)
+    server = http_server.DrainingServer(
+        uvicorn.Config(create_app(state), log_config=None), state, 5
+    )
     state.engine.start()
 
     def run() -> None:

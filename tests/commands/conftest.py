@@ -45,9 +45,10 @@ class PagedSession:
                 rows.append(logits_of(prefix.tolist()))
         return np.array([rows[i] for i in batch.logit_rows], np.float32).reshape(-1, VOCAB)
 
-    def sample(self, logits, params):
-        assert all(row.temperature == 0 for row in params)
-        return [Sampled(int(row.argmax()), 0.0, []) for row in logits]
+    def step_and_draw(self, batch, draws):
+        assert len(draws) == len(batch.logit_rows)
+        assert all(draw.sampling.temperature == 0 for draw in draws)
+        return [Sampled(int(row.argmax()), 0.0, []) for row in self.step(batch)]
 
     def counters(self):
         return Counters(len(self.batches), 0, 0, 0, 0, 0)

@@ -7,6 +7,7 @@ import pytest
 from lanewise.commands import doctor
 from lanewise.commands.selftest import LevelResult
 from lanewise.runtime import KernelInfo, LibraryMissingError
+from lanewise.runtime.tuning import NEVER, Choice, Tuning
 from lanewise.settings import DoctorSettings
 
 
@@ -19,6 +20,7 @@ def run(monkeypatch, capsys, open_fake_model):
         monkeypatch.setattr(doctor, "run_selftest", selftest or (lambda threads: results))
         monkeypatch.setattr(doctor, "usable_levels", lambda: ["scalar", "avx2"])
         monkeypatch.setattr(doctor, "best_isa", lambda: "avx2")
+        monkeypatch.setattr(doctor.tuning, "choices", lambda isa: [])
         monkeypatch.setattr(doctor, "cpu_features", lambda: ["avx2", "f16c"])
         monkeypatch.setattr(doctor, "numerics_version", lambda: 1)
         monkeypatch.setattr(
@@ -51,6 +53,32 @@ def test_json_says_what_the_machine_can_do(run):
     ]
     assert report["selftest"]["ok"]
     assert "model" not in report
+
+
+def test_choices_between_kernels_are_shown(run, monkeypatch):
+    found = [
+        Choice("gemm_x__sve", "gemm_x__i8mm", 24),
+        Choice("gemm_y__sve", "gemm_y__i8mm", NEVER),
+    ]
+    monkeypatch.setattr(
+        doctor.tuning, "prepare", lambda isa, cpu, enabled: Tuning(found, f"now {enabled}")
+    )
+    assert json.loads(run(json=True)[1])["autotune"] == {
+        "choices": [
+            {"symbol": "gemm_x__sve", "rival": "gemm_x__i8mm", "min_rows": 24},
+            {"symbol": "gemm_y__sve", "rival": "gemm_y__i8mm", "min_rows": NEVER},
+        ],
+        "source": "now True",
+    }
+    text = run(autotune=False)[1]
+    assert "autotune    now False\n" in text
+    assert "gemm_x__sve from 24 rows, else gemm_x__i8mm\n" in text
+    assert "gemm_y__sve is not used, else gemm_y__i8mm\n" in text
+
+
+def test_level_without_choices_says_so(run):
+    text = run()[1]
+    assert "autotune    nothing to choose: no two kernels of this level are close\n" in text
 
 
 def test_model_says_how_much_context_fits(run):

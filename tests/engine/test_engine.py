@@ -213,6 +213,34 @@ def test_busy_time_holds_the_native_time_and_no_idle_time(start):
     assert 0 < native < busy < wall - 0.2
 
 
+def test_every_step_and_token_is_in_the_metrics_once_a_request_has_ended(start):
+    engine, runner = start()
+    requests = [request("y" * 10, max_tokens=9, seed=i) for i in range(3)]
+    asyncio.run(outputs_of(engine, *requests))
+    n_steps = len(runner.batches)
+    assert metric(engine, "vllm:iteration_tokens_total_count") == n_steps
+    assert metric(engine, "vllm:iteration_tokens_total_sum") == 3 * (10 + 9 - 1)
+    assert metric(engine, "vllm:prompt_tokens_total") == 3 * 10
+    assert metric(engine, "vllm:generation_tokens_total") == 3 * 9
+    assert metric(engine, "vllm:time_to_first_token_seconds_count") == 3
+    assert metric(engine, "vllm:inter_token_latency_seconds_count") == 3 * 8
+
+
+def test_request_whose_event_loop_was_closed_does_not_disturb_others(start, caplog):
+    engine, runner = start()
+    runner.gate.clear()
+    lost = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        await engine.submit([request("lost")]).__aenter__()
+
+    lost.run_until_complete(begin())
+    lost.close()
+    runner.gate.set()
+    assert len(tokens(asyncio.run(outputs_of(engine, request()))[0])) == 20
+    assert "1 requests lost their event loop" in caplog.text
+
+
 def test_context_larger_than_the_cache_is_refused():
     with pytest.raises(ValueError, match=r"max_model_len is 65; the KV cache holds 64 tokens"):
         EngineConfig(n_blocks=2, max_model_len=65, vocab_size=10)

@@ -26,16 +26,21 @@ def run(scheduler: Scheduler) -> list[int]:
     """One step with an imaginary model; returns the numbers of tokens in the step's order."""
     step = scheduler.schedule()
     complete(scheduler, step)
-    return list(step.token_counts.values())
+    return [turn.count for turn in step.turns]
+
+
+def counts(step: Step) -> dict[Sequence, int]:
+    return {turn.sequence: turn.count for turn in step.turns}
 
 
 def complete(scheduler: Scheduler, step: Step) -> list[Sequence]:
     """The sequences that end with this step."""
-    drawing = [s for s, count in step.token_counts.items() if s.draws_after(count)]
+    drawing = {turn.sequence for turn in step.turns if turn.draws}
     scheduler.complete(step)
     for one in drawing:
         one.tokens.append(7)
-    ended = [s for s in step.token_counts if s.uncached_len == 0 or (s in drawing and not s.draws)]
+    ran = [turn.sequence for turn in step.turns]
+    ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws)]
     for one in ended:
         scheduler.finish(one)
     return ended
@@ -56,7 +61,7 @@ def test_prompts_are_prefilled_in_the_order_they_came():
     first, second = sequence(20), sequence(20)
     s.add(first)
     s.add(second)
-    assert dict(s.schedule().token_counts) == {first: 16}
+    assert counts(s.schedule()) == {first: 16}
     step = s.schedule()
     complete(s, step)
     assert run(s) == [4, 12]
@@ -77,8 +82,8 @@ def test_scoring_a_prompt_takes_no_more_rows_of_logits_than_there_are():
     scored = []
     while s.running or s.waiting:
         step = s.schedule()
-        count = step.token_counts[one]
-        rows = [*one.scored_by(count)] + [one.n_prompt - 1] * one.draws_after(count)
+        (turn,) = step.turns
+        rows = [*turn.scored] + [one.n_prompt - 1] * turn.draws
         assert len(rows) <= 8
         scored += rows
         complete(s, step)
@@ -95,14 +100,14 @@ def test_newest_sequence_is_preempted_and_comes_back_first():
     while not step.preempted:
         complete(s, step)
         step = s.schedule()
-    assert step.preempted == (new,)
+    assert step.preempted == [new]
     assert list(s.waiting) == [new, later]
     assert old.state is State.RUNNING
     while new.state is State.WAITING:
         complete(s, step)
         step = s.schedule()
     assert old.state is State.FINISHED
-    assert step.token_counts[new] == 16  # its prompt and its answer so far, from the start again
+    assert counts(step)[new] == 16  # its prompt and its answer so far, from the start again
     assert len(new.tokens) > new.n_prompt
 
 
@@ -166,9 +171,9 @@ def test_every_sequence_ends_and_no_block_is_lost(
         step = s.schedule()
         check_step(step, s, config, pool)
         if s.running or s.waiting:
-            assert step.token_counts, "sequences are there, nothing runs"
-        for one, count in step.token_counts.items():
-            scored[one] += one.scored_by(count)
+            assert step.turns, "sequences are there, nothing runs"
+        for turn in step.turns:
+            scored[turn.sequence] += turn.scored
         ended.update(complete(s, step))
     assert ended | cancelled == set(everyone)
     assert not ended & cancelled
@@ -180,18 +185,21 @@ def test_every_sequence_ends_and_no_block_is_lost(
 
 
 def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool) -> None:
-    counts = step.token_counts
-    assert sum(counts.values()) <= config.max_step_tokens
-    logits = sum(len(one.scored_by(n)) + one.draws_after(n) for one, n in counts.items())
+    counts_of = counts(step)
+    assert len(counts_of) == len(step.turns)
+    assert sum(counts_of.values()) <= config.max_step_tokens
+    logits = sum(len(turn.scored) + turn.draws for turn in step.turns)
     assert logits <= config.max_step_logits
     assert len(s.running) <= config.max_seqs
-    owned = [block for one in s.running for block in one.blocks.view().tolist()]
+    assert len({one.table_row for one in s.running}) == len(s.running)
+    owned = [block for one in s.running for block in one.blocks]
     assert len(owned) == len(set(owned)) == pool.n_used
-    for one, count in counts.items():
+    for one, count in counts_of.items():
         assert one.state is State.RUNNING
         assert 0 < count <= one.uncached_len
         assert len(one.blocks) >= blocks_for(one.n_cached + count)
     for one in s.running:
+        assert s.block_tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
         if one.uncached_len == 1:
-            assert counts[one] == 1, "a decode was left out"
+            assert counts_of[one] == 1, "a decode was left out"
     assert all(not len(one.blocks) and not one.n_cached for one in s.waiting)

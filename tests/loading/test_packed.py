@@ -20,7 +20,7 @@ from lanewise.loading.checkpoint import (
     TensorType,
     open_checkpoint,
 )
-from lanewise.loading.packed_checkpoint import write_packed
+from lanewise.loading.packed_writer import write_packed
 from lanewise.loading.tokenizer_files import GGUF_TOKENIZER
 
 

@@ -12,6 +12,7 @@
 
 #include "kernels/half.h"
 #include "kernels/layout.h"
+#include "model/coded.h"
 
 // splitmix64
 static inline uint64_t next_random(uint64_t* state) {
@@ -23,6 +24,19 @@ static inline uint64_t next_random(uint64_t* state) {
 
 static inline int random_between(uint64_t* state, int low, int high) {
     return low + (int)(next_random(state) % (uint64_t)(high - low + 1));
+}
+
+static const lw_type all_types[] = {
+    LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16,
+#define CODED(type, ...) type,
+#include "kernels/formats.inc"
+#undef CODED
+};
+
+static inline bool holds_rows_of(lw_type type, uint32_t cols) {
+    lw_format f;
+    if (!lw_find_format(type, &f)) return type != LW_Q6_K || cols % 256 == 0;
+    return cols % (f.super == LW_SUPER_BLOCK ? 256 : LW_GROUP) == 0;
 }
 
 // What the values are like: EDGE_CASES has every finite value a file may hold, subnormals included; LARGEST_SUMS only
@@ -57,6 +71,8 @@ typedef struct plain_matrix {
     uint16_t* scales;    // [rows][groups] halves; Q6_K: [rows][cols / 256]
     int8_t* sub_scales;  // Q6_K: [rows][cols / 16]
     uint32_t* values;    // float types: [rows][cols] bits
+    uint8_t* open;       // coded types: [rows] open rows (model/coded.h)
+    int8_t table[16];    // coded types
 } plain_matrix;
 
 static inline size_t scales_per_row(const plain_matrix* m) { return m->type == LW_Q6_K ? m->cols / 256 : m->groups; }
@@ -84,8 +100,55 @@ static inline uint32_t random_float_bits(lw_type type, data_kind kind, uint64_t*
     return type == LW_BF16 ? value >> 16 : value;
 }
 
+// Open rows of any codes, selectors and scales; the largest codes (of tables: entries) in LARGEST_SUMS.
+static inline void fill_open_row(lw_format f, uint32_t cols, data_kind kind, bool high, uint8_t* open, uint64_t* rng) {
+    const lw_stored_row s = lw_stored_row_of(f, cols);
+    uint8_t* parts = open + cols - s.scales;
+    for (size_t k = 0; k < cols; ++k) {
+        const int top = (1 << (f.low + f.high)) - 1;
+        open[k] = (uint8_t)(kind == LARGEST_SUMS ? (high ? top : 0) : random_between(rng, 0, top));
+    }
+    for (size_t i = s.scales; i < s.bytes; ++i) parts[i] = (uint8_t)next_random(rng);
+    if (f.scale == LW_SCALE_F16)
+        for (size_t i = s.scales; i < s.minimums; i += 2) {
+            const uint16_t half = random_half(kind, rng);
+            memcpy(parts + i, &half, 2);
+        }
+    for (size_t i = s.scales; f.scale == LW_SCALE_E8M0 && i < s.minimums; ++i)
+        parts[i] = (uint8_t)(kind == EDGE_CASES && next_random(rng) % 8 == 0 ? random_between(rng, 0, 3)
+                                                                             : random_between(rng, 100, 140));
+    for (size_t i = s.minimums; f.minimum == LW_MINIMUM_F16 && i < s.selectors; i += 2) {
+        const uint16_t half = random_half(kind, rng);
+        memcpy(parts + i, &half, 2);
+    }
+    if (f.super == LW_SUPER_ROW) {
+        const float scale = (float)random_between(rng, -4095, 4095) * 0x1p-30f;
+        memcpy(parts + s.supers, &scale, sizeof scale);
+    } else {
+        for (size_t i = s.supers; i < s.bytes; i += 2) {
+            const uint16_t half = random_half(kind, rng);
+            memcpy(parts + i, &half, 2);
+        }
+    }
+}
+
+static inline plain_matrix coded_matrix_make(lw_type type, lw_format f, uint32_t rows, uint32_t cols, data_kind kind,
+                                             uint64_t* rng) {
+    plain_matrix m = {.type = type, .rows = rows, .cols = cols, .groups = cols / LW_GROUP};
+    const size_t bytes = lw_open_row_bytes(f, cols);
+    m.open = malloc(rows * bytes);
+    for (size_t row = 0; row < rows; ++row)
+        fill_open_row(f, cols, row % 3 ? kind : EDGE_CASES, row % 2, m.open + row * bytes, rng);
+    for (int i = 0; i < 16; ++i)
+        m.table[i] = (int8_t)(kind == LARGEST_SUMS ? (i % 2 ? 127 : -127) : random_between(rng, -127, 127));
+    if (lw_fixed_table(type) != NULL) memcpy(m.table, lw_fixed_table(type), 16);
+    return m;
+}
+
 static inline plain_matrix plain_matrix_make(lw_type type, uint32_t rows, uint32_t cols, data_kind kind,
                                              uint64_t* rng) {
+    lw_format f;
+    if (lw_find_format(type, &f)) return coded_matrix_make(type, f, rows, cols, kind, rng);
     plain_matrix m = {.type = type, .rows = rows, .cols = cols, .groups = (cols + LW_GROUP - 1) / LW_GROUP};
     if (is_float_type(type)) {
         m.values = malloc((size_t)rows * cols * sizeof *m.values);
@@ -115,6 +178,7 @@ static inline void plain_matrix_free(plain_matrix* m) {
     free(m->scales);
     free(m->sub_scales);
     free(m->values);
+    free(m->open);
 }
 
 static inline void put16(uint8_t* to, uint16_t value) { memcpy(to, &value, 2); }
@@ -163,6 +227,19 @@ static inline lw_matrix pack_matrix(const plain_matrix* m, lw_layout layout) {
                    .panel_bytes = lw_panel_bytes(m->type, m->cols)};
     uint8_t* data = guarded_alloc(w.panels * w.panel_bytes);
     w.data = data;
+    lw_format f;
+    if (lw_find_format(m->type, &f)) {
+        const size_t bytes = lw_open_row_bytes(f, m->cols);
+        uint8_t* zeros = malloc(bytes);
+        lw_open_zero_row(f, m->cols, zeros);
+        memcpy(w.table, m->table, sizeof w.table);
+        memset(data, 0, w.panels * w.panel_bytes);
+        for (size_t row = 0; row < (size_t)w.panels * LW_PANEL; ++row)
+            lw_put_open_row(&w, f, data + row / LW_PANEL * w.panel_bytes, row % LW_PANEL,
+                            row < m->rows ? m->open + row * bytes : zeros);
+        free(zeros);
+        return w;
+    }
     const plain_matrix zero = {.type = m->type,
                                .rows = 1,
                                .cols = m->cols,
@@ -239,6 +316,7 @@ static inline lw_activations pack_activations(const plain_activations* p, size_t
     float* scale = guarded_alloc(rows * x.segments * sizeof *scale);
     int32_t* prefix = guarded_alloc(q_bytes(&x) / 16 * sizeof *prefix);
     float* f32 = guarded_alloc(rows * p->cols * sizeof *f32);
+    float* sums = guarded_alloc(rows * x.segments * LW_SUMS * sizeof *sums);
     for (size_t row = 0; row < rows; ++row) {
         int32_t sum = 0;
         for (size_t k = 0; k < (x.segment_major ? x.segments * LW_SEGMENT : x.stride); ++k) {
@@ -248,13 +326,23 @@ static inline lw_activations pack_activations(const plain_activations* p, size_t
             sum = k % LW_SEGMENT ? sum + code : code;
             prefix[lw_prefix_offset(&x, row, k)] = sum;
         }
-        for (size_t segment = 0; segment < x.segments; ++segment)
-            scale[lw_scale_offset(&x, row, segment)] = p->scale[row * p->segments + segment];
+        for (size_t segment = 0; segment < x.segments; ++segment) {
+            const float da = p->scale[row * p->segments + segment];
+            const int8_t* codes = p->q + row * p->stride + segment * LW_SEGMENT;
+            scale[lw_scale_offset(&x, row, segment)] = da;
+            for (size_t i = 0; i < LW_SUMS; ++i) {  // of 32 inputs, then of 16
+                const size_t first = i < LW_SUMS_16 ? i * 32 : (i - LW_SUMS_16) * 16, n = i < LW_SUMS_16 ? 32 : 16;
+                int32_t total = 0;
+                for (size_t k = first; k < first + n; ++k) total += codes[k];
+                sums[(row * x.segments + segment) * LW_SUMS + i] = da * (float)total;
+            }
+        }
     }
     memcpy(f32, p->f32, rows * p->cols * sizeof *f32);
     x.q = q;
     x.scale = scale;
     x.prefix = prefix;
+    x.sums = sums;
     x.f32 = f32;
     return x;
 }
@@ -263,6 +351,7 @@ static inline void activations_free(const lw_activations* x) {
     guarded_free(x->q, q_bytes(x));
     guarded_free(x->scale, x->rows * x->segments * sizeof *x->scale);
     guarded_free(x->prefix, q_bytes(x) / 16 * sizeof *x->prefix);
+    guarded_free(x->sums, x->rows * x->segments * LW_SUMS * sizeof *x->sums);
     guarded_free(x->f32, x->rows * x->cols * sizeof *x->f32);
 }
 

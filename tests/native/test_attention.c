@@ -1,7 +1,8 @@
 // Attention of every level against its definition, written here token by token and bit for bit.
 //
 // Shapes are drawn at random: contexts across several splits of 1024 tokens, windows, groups of query heads, head
-// sizes that are no multiple of a vector, f16 and f32 caches, scattered blocks, unwritten tokens that hold NaN.
+// sizes that are no multiple of a vector, f16 and f32 caches, scattered blocks, unwritten tokens that hold NaN. Each job
+// is done whole and in splits, the last one first.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -181,6 +182,16 @@ static size_t compare(const sample* s, const char* level) {
     return failed;
 }
 
+static void attend_in_splits(const sample* s, const lw_lane_ops* ops) {
+    const lw_tokens splits = lw_attention_splits(s->job.first_position, s->job.n_tokens, s->job.window);
+    const size_t rows = lw_attention_rows(s->job.n_tokens, s->job.group);
+    const size_t floats = lw_attention_state_floats(rows, s->job.kv.value_dim), n = splits.end - splits.first;
+    float* states = allocate(n * floats * sizeof(float));
+    for (size_t i = n; i-- > 0;) ops->attention_split(&s->job, splits.first + i, states + i * floats);
+    ops->attention_merge(&s->job, states, n);
+    free(states);
+}
+
 int main(int argc, char** argv) {
     const unsigned long samples = argc > 1 ? strtoul(argv[1], NULL, 10) : 40;
     const uint64_t saved = lw_fp_enter();
@@ -192,10 +203,15 @@ int main(int argc, char** argv) {
             allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group, s.job.kv.value_dim));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             if (!(lw_cpu_levels() >> level & 1)) continue;
-            memset(s.out, 0xFF, s.job.n_tokens * s.job.q_stride * sizeof(float));
-            lw_level_lane_ops[level]->attention(&s.job);
-            const size_t wrong = compare(&s, lw_level_names[level]);
-            *(wrong > 0 ? &failed : &passed) += 1;
+            for (int in_splits = 0; in_splits < 2; ++in_splits) {
+                memset(s.out, 0xFF, s.job.n_tokens * s.job.q_stride * sizeof(float));
+                if (in_splits)
+                    attend_in_splits(&s, lw_level_lane_ops[level]);
+                else
+                    lw_level_lane_ops[level]->attention(&s.job);
+                const size_t wrong = compare(&s, lw_level_names[level]);
+                *(wrong > 0 ? &failed : &passed) += 1;
+            }
         }
         free(s.job.scratch);
         release(&s);

@@ -10,25 +10,95 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/format.h"
 #include "lanewise.h"
+#include "model/gguf_blocks.h"
 
 enum { N_SEQS = 9, MAX_TOKENS = 40, VOCAB = 301, BLOCKS_PER_SEQ = 2 };
 
 typedef struct variant {
     const char* name;
-    lw_type matrices, embedding;
+    int matrices;  // a type, or MIXED
+    lw_type embedding;
     uint32_t hidden, ffn, heads, kv_heads, head_dim, window;
     bool tied, bias, norm, factors, interleaved;
     lw_type kv;
+    lw_type mixed[7];  // of Q, K, V, output, gate, up and down; used when `matrices` is MIXED
 } variant;
 
+enum { MIXED = -1 };
+
 static const variant variants[] = {
-    {"q4_0+q6_k head", LW_Q4_0, LW_Q6_K, 256, 512, 4, 2, 64, 0, true, false, false, true, true, LW_F16},
-    {"q8_0 bias", LW_Q8_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, false, true, false, false, false, LW_F16},
-    {"q4_0 qk norm", LW_Q4_0, LW_Q4_0, 192, 320, 4, 4, 80, 0, true, false, true, false, false, LW_F32},
-    {"f16 window", LW_F16, LW_F16, 72, 100, 4, 1, 18, 24, false, false, false, false, false, LW_F16},
-    {"bf16", LW_BF16, LW_BF16, 64, 96, 2, 2, 32, 0, true, false, false, false, false, LW_F16},
-    {"f32", LW_F32, LW_F32, 64, 172, 8, 4, 8, 0, true, false, false, false, true, LW_F32},
+    {"q4_0+q6_k head", LW_Q4_0, LW_Q6_K, 256, 512, 4, 2, 64, 0, true, false, false, true, true, LW_F16, {0}},
+    {"q8_0 bias", LW_Q8_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, false, true, false, false, false, LW_F16, {0}},
+    {"q4_0 qk norm", LW_Q4_0, LW_Q4_0, 192, 320, 4, 4, 80, 0, true, false, true, false, false, LW_F32, {0}},
+    {"f16 window", LW_F16, LW_F16, 72, 100, 4, 1, 18, 24, false, false, false, false, false, LW_F16, {0}},
+    {"bf16", LW_BF16, LW_BF16, 64, 96, 2, 2, 32, 0, true, false, false, false, false, LW_F16, {0}},
+    {"f32", LW_F32, LW_F32, 64, 172, 8, 4, 8, 0, true, false, false, false, true, LW_F32, {0}},
+    {"k-quants",
+     MIXED,
+     LW_Q4_K,
+     256,
+     512,
+     4,
+     2,
+     64,
+     0,
+     true,
+     false,
+     false,
+     false,
+     false,
+     LW_F16,
+     {LW_Q4_K, LW_Q5_K, LW_Q3_K, LW_Q2_K, LW_Q4_K, LW_IQ4_XS, LW_Q6_K}},
+    {"legacy",
+     MIXED,
+     LW_IQ4_NL,
+     192,
+     352,
+     6,
+     2,
+     32,
+     0,
+     true,
+     false,
+     false,
+     false,
+     false,
+     LW_F16,
+     {LW_Q4_1, LW_Q5_0, LW_Q5_1, LW_MXFP4, LW_IQ4_NL, LW_Q4_1, LW_Q5_1}},
+    {"codebooks",
+     MIXED,
+     LW_CB4,
+     192,
+     352,
+     6,
+     2,
+     32,
+     0,
+     false,
+     false,
+     false,
+     false,
+     false,
+     LW_F16,
+     {LW_CB2, LW_CB3, LW_CB4, LW_T2, LW_T2, LW_CB2, LW_CB3}},
+    {"groups",
+     MIXED,
+     LW_A8_G32,
+     192,
+     352,
+     6,
+     2,
+     32,
+     0,
+     true,
+     false,
+     false,
+     false,
+     false,
+     LW_F16,
+     {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128}},
 };
 
 static bool perturb;
@@ -50,6 +120,34 @@ static void check(lw_status status) {
     if (status == LW_OK) return;
     printf("status %d: %s\n", (int)status, lw_last_error());
     exit(2);
+}
+
+static void put_half(uint8_t* to, uint64_t key, int exponents) {  // so many powers of two smaller, either sign
+    const uint16_t bits = (uint16_t)((half_of(key) - exponents * 0x400) | (mix(key) >> 63 << 15));
+    memcpy(to, &bits, 2);
+}
+
+// Rows of a coded type: any codes, scales that make weights of about the size of the other types'.
+static void fill_coded(uint8_t* data, lw_type type, lw_format f, uint32_t rows, uint32_t cols, uint64_t key) {
+    const uint64_t bytes = rows * lw_row_bytes(type, cols);
+    for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)mix(key + i);
+    const lw_stored_row s = lw_stored_row_of(f, cols);
+    for (uint32_t row = 0; lw_gguf_block_bytes(type) == 0 && row < rows; ++row, data += s.bytes) {
+        const int smaller = f.low == 8 ? 4 : 0;
+        for (size_t at = s.scales; f.scale == LW_SCALE_F16 && at < s.minimums; at += 2)
+            put_half(data + at, key + row * s.bytes + at, smaller);
+        const float scale = (float)(1 + mix(key + row) % 1024) * 0x1p-26f;
+        if (f.super == LW_SUPER_ROW) memcpy(data + s.supers, &scale, sizeof scale);
+    }
+    if (lw_gguf_block_bytes(type) == 0) return;
+    const size_t first = type == LW_Q2_K ? 80 : type == LW_Q3_K ? 108 : 0;
+    const int smaller = type == LW_IQ4_NL ? 4 : type == LW_IQ4_XS ? 8 : f.super == LW_SUPER_BLOCK ? 5 : 0;
+    const bool two = f.minimum != LW_MINIMUM_NONE;
+    for (uint64_t at = 0; at < bytes; at += lw_gguf_block_bytes(type)) {
+        if (type == LW_MXFP4) data[at] = (uint8_t)(118 + data[at] % 4);
+        if (type != LW_MXFP4) put_half(data + at + first, key + at, smaller);
+        if (two) put_half(data + at + first + 2, key + at + 1, smaller);
+    }
 }
 
 // Rows of `type` with values of about `size`.
@@ -82,11 +180,21 @@ static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, ui
     const uint64_t bytes = rows * lw_row_bytes(type, cols);
     uint8_t* data = malloc(bytes);
     if (data == NULL) exit(2);
-    fill(data, type, (uint64_t)rows * cols, size, (uint64_t)role << 48 | (uint64_t)layer << 40);
+    lw_format f;
+    const uint64_t key = (uint64_t)role << 48 | (uint64_t)layer << 40;
+    if (lw_find_format(type, &f))
+        fill_coded(data, type, f, rows, cols, key);
+    else
+        fill(data, type, (uint64_t)rows * cols, size, key);
     if (perturb && role == LW_FFN_DOWN && layer == 0) data[bytes / 2] ^= 1;
-    const lw_tensor tensor = {data, bytes, type, rows, cols, rope_heads};
+    static const int8_t table[16] = {-127, -96, -71, -50, -33, -20, -9, -2, 4, 11, 21, 34, 49, 70, 95, 127};
+    const lw_tensor tensor = {data, bytes, type, rows, cols, rope_heads, table};
     check(lw_model_load(model, role, layer, &tensor, type));
     free(data);
+}
+
+static lw_type matrix_type(const variant* v, int i) {
+    return v->matrices == MIXED ? v->mixed[i] : (lw_type)v->matrices;
 }
 
 static lw_model* open_model(const variant* v, const char* isa) {
@@ -116,9 +224,9 @@ static lw_model* open_model(const variant* v, const char* isa) {
     load(model, LW_OUTPUT_NORM, 0, LW_F32, 1, h, 1.0f, 0);
     for (uint32_t l = 0; l < 2; ++l) {
         load(model, LW_ATTN_NORM, l, LW_F32, 1, h, 1.0f, 0);
-        load(model, LW_ATTN_Q, l, v->matrices, q, h, 0.2f, q_heads);
-        load(model, LW_ATTN_K, l, v->matrices, kv, h, 0.2f, k_heads);
-        load(model, LW_ATTN_V, l, v->matrices, kv, h, 0.2f, 0);
+        load(model, LW_ATTN_Q, l, matrix_type(v, 0), q, h, 0.2f, q_heads);
+        load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);
+        load(model, LW_ATTN_V, l, matrix_type(v, 2), kv, h, 0.2f, 0);
         if (v->bias) {
             load(model, LW_ATTN_Q_BIAS, l, LW_F32, 1, q, 0.1f, 0);
             load(model, LW_ATTN_K_BIAS, l, LW_F32, 1, kv, 0.1f, 0);
@@ -129,11 +237,11 @@ static lw_model* open_model(const variant* v, const char* isa) {
             load(model, LW_ATTN_K_NORM, l, LW_F32, 1, v->head_dim, 1.0f, 0);
         }
         // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
-        load(model, LW_ATTN_OUTPUT, l, v->matrices, h, q, 0.2f, 0);
+        load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, q, 0.2f, 0);
         load(model, LW_FFN_NORM, l, LW_F32, 1, h, 1.0f, 0);
-        load(model, LW_FFN_GATE, l, v->matrices, v->ffn, h, 0.2f, 0);
-        load(model, LW_FFN_UP, l, v->matrices, v->ffn, h, 0.2f, 0);
-        load(model, LW_FFN_DOWN, l, v->matrices, h, v->ffn, 0.2f, 0);
+        load(model, LW_FFN_GATE, l, matrix_type(v, 4), v->ffn, h, 0.2f, 0);
+        load(model, LW_FFN_UP, l, matrix_type(v, 5), v->ffn, h, 0.2f, 0);
+        load(model, LW_FFN_DOWN, l, matrix_type(v, 6), h, v->ffn, 0.2f, 0);
     }
     check(lw_model_finish(model));
     return model;
@@ -178,8 +286,8 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
             }
             start[++n] = total;
         }
-        const lw_batch batch = {n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows};
-        check(lw_step(session, &batch, logits));
+        const lw_batch batch = {n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows, NULL, NULL};
+        check(lw_step(session, &batch, logits, NULL));
         more = false;
         for (uint32_t j = 0; j < n; ++j) {
             const uint32_t i = owner[j], count = start[j + 1] - start[j];
@@ -211,6 +319,28 @@ static const way ways[] = {{1, 1, MAX_TOKENS}, {2, 9, 7}, {2, 4, 32}, {1, 9, 1},
                            {3, 2, MAX_TOKENS}, {2, 3, 1}, {1, 5, 7},  {2, 6, 32},
                            {1, 7, 32},         {2, 8, 7}, {2, 1, 1},  {1, 9, MAX_TOKENS}};
 
+// Every answer that lw_tune can give, and the table's again at the end.
+static const uint32_t choices[] = {12, 16, 24, 48, 96, UINT32_MAX, 0};
+
+// Runs of a level whose kernels have rivals, with every choice between them; how many had another hash than `golden`.
+static int hash_choices(const variant* v, lw_model* model, const char* isa, bool quick, uint64_t golden, float* out) {
+    lw_choice open[16];
+    uint32_t n;
+    int wrong = 0;
+    check(lw_choices(isa, open, 16, &n));
+    for (size_t c = 0; n > 0 && c < sizeof choices / sizeof *choices; ++c) {
+        for (uint32_t i = 0; i < n; ++i) open[i].min_rows = choices[c] ? choices[c] : open[i].least_rows;
+        check(lw_choose(open, n));
+        if (choices[c] == 0 || (quick && choices[c] != 16 && choices[c] != UINT32_MAX)) continue;
+        const uint64_t hash = hash_all(v, model, 2, 3, 32, out);
+        wrong += hash != golden;
+        if (hash != golden)
+            printf("%s: %s, another kernel from %u rows on: %016llx\n", v->name, isa, choices[c],
+                   (unsigned long long)hash);
+    }
+    return wrong;
+}
+
 static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
 
 int main(int argc, char** argv) {
@@ -241,6 +371,9 @@ int main(int argc, char** argv) {
                            ways[w].threads, ways[w].batch, ways[w].chunk, (unsigned long long)hash,
                            (unsigned long long)golden);
             }
+            const int wrong = hash_choices(v, model, levels[l], quick, golden, out);
+            failed += wrong;
+            passed += wrong == 0;
             lw_model_close(model);
         }
         printf("%s %016llx\n", v->name, (unsigned long long)golden);

@@ -9,7 +9,7 @@
 
 #include "kernel_data.h"
 
-enum { MAX_ROWS = 100, MAX_KERNELS = 256 };
+enum { MAX_ROWS = 100, MAX_KERNELS = 384 };
 
 typedef struct tally {
     uint32_t cases, failures, levels;
@@ -56,6 +56,78 @@ static float quantized_product(const plain_matrix* m, const plain_activations* x
     return acc;
 }
 
+// One coded output by its description: what each code means, its scale and its minimum.
+typedef struct coded_row {
+    lw_format f;
+    const plain_matrix* m;
+    const uint8_t *codes, *parts;  // parts of a stored row at their offsets
+    lw_stored_row at;
+} coded_row;
+
+static float half_at(const uint8_t* p) {
+    uint16_t bits;
+    memcpy(&bits, p, 2);
+    return lw_half_to_float(bits);
+}
+
+static int coded_weight(const coded_row* r, size_t k) {
+    const int bits = r->codes[k];
+    if (r->f.map == LW_MAP_TRELLIS) return r->m->table[4 * bits + (k % LW_SEGMENT ? r->codes[k - 1] : 0)];
+    if (r->f.map == LW_MAP_OFFSET) return bits - r->f.offset;
+    int selector = 0;
+    if (r->f.selector) selector = r->parts[r->at.selectors + k / 128] >> (k % 128 / 32 * 2);
+    const int entries = 1 << (r->f.low + r->f.high);
+    return r->m->table[(selector * entries + bits) % 16];
+}
+
+static float coded_scale(const coded_row* r, size_t k) {
+    const uint8_t* scales = r->parts + r->at.scales;
+    const size_t g = k / r->f.group;
+    if (r->f.scale == LW_SCALE_F16) return half_at(scales + 2 * g);
+    if (r->f.scale == LW_SCALE_E8M0) return ldexpf(1.0f, scales[g] - 128);
+    float super;
+    if (r->f.super == LW_SUPER_BLOCK)
+        super = half_at(r->parts + r->at.supers + k / 256 * 2);
+    else
+        memcpy(&super, r->parts + r->at.supers, sizeof super);
+    return super * (float)(r->f.scale == LW_SCALE_NIBBLES ? scales[g] % 16 : (int8_t)scales[g]);
+}
+
+static float coded_minimum(const coded_row* r, size_t k) {
+    const uint8_t* minimums = r->parts + r->at.minimums;
+    if (r->f.minimum == LW_MINIMUM_F16) return half_at(minimums + k / 32 * 2);
+    if (r->f.minimum == LW_MINIMUM_ZERO) return coded_scale(r, k) * (float)(minimums[k / r->f.group] - r->f.offset);
+    const float super = half_at(r->parts + r->at.super_minimums + k / 256 * 2);
+    return super * (float)(r->f.minimum == LW_MINIMUM_U8 ? minimums[k / 32] : r->parts[r->at.scales + k / 16] / 16);
+}
+
+static float coded_product(const plain_matrix* m, lw_format f, const plain_activations* x, size_t output, size_t row) {
+    coded_row r = {.f = f, .m = m, .codes = m->open + output * lw_open_row_bytes(f, m->cols)};
+    r.at = lw_stored_row_of(f, m->cols);
+    r.parts = r.codes + m->cols - r.at.scales;
+    const size_t step = f.group == 16 ? 16 : 32;
+    const int8_t* q = x->q + row * x->stride;
+    float acc = 0;
+    for (size_t first = 0; first < m->cols; first += LW_SEGMENT) {
+        const size_t end = first + LW_SEGMENT < m->cols ? first + LW_SEGMENT : m->cols;
+        int32_t sum = 0;
+        float part = 0;
+        for (size_t k = first; k < end; k += step) {
+            for (size_t i = k; i < k + step; ++i) sum += coded_weight(&r, i) * q[i];
+            const float next = k + step < end ? coded_scale(&r, k + step) : 0.0f;
+            part = fmaf((float)sum, coded_scale(&r, k) - next, part);
+        }
+        acc = fmaf(part, x->scale[row * x->segments + first / LW_SEGMENT], acc);
+    }
+    for (size_t k = 0; f.minimum != LW_MINIMUM_NONE && k < m->cols; k += step) {
+        int32_t sum = 0;
+        for (size_t i = k; i < k + step; ++i) sum += q[i];
+        const float scaled = x->scale[row * x->segments + k / LW_SEGMENT] * (float)sum;
+        acc = fmaf(scaled, -coded_minimum(&r, k), acc);
+    }
+    return acc;
+}
+
 static float float_product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {
     float acc = 0;
     for (size_t k = 0; k < m->cols; ++k) {
@@ -69,16 +141,40 @@ static float float_product(const plain_matrix* m, const plain_activations* x, si
     return acc;
 }
 
+static float product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {
+    lw_format f;
+    if (is_float_type(m->type)) return float_product(m, x, output, row);
+    if (lw_find_format(m->type, &f)) return coded_product(m, f, x, output, row);
+    return quantized_product(m, x, output, row);
+}
+
+static void expect(problem* p, size_t max_rows) {
+    for (size_t row = 0; row < max_rows; ++row)
+        for (size_t output = 0; output < p->weights.rows; ++output)
+            p->expected[row * p->weights.rows + output] = product(&p->weights, &p->x, output, row);
+}
+
 static problem problem_make(lw_type type, uint32_t outputs, uint32_t cols, size_t max_rows, data_kind kind) {
     uint64_t rng = (uint64_t)type << 40 | (uint64_t)outputs << 20 | cols;
     problem p = {.weights = plain_matrix_make(type, outputs, cols, kind, &rng),
                  .x = plain_activations_make(max_rows, cols, kind, &rng)};
     p.expected = malloc(max_rows * outputs * sizeof *p.expected);
-    for (size_t row = 0; row < max_rows; ++row)
-        for (size_t output = 0; output < outputs; ++output)
-            p.expected[row * outputs + output] = is_float_type(type) ? float_product(&p.weights, &p.x, output, row)
-                                                                     : quantized_product(&p.weights, &p.x, output, row);
+    expect(&p, max_rows);
     return p;
+}
+
+// Row scales near the end of the range, whose product with a number of 2^23 is infinite, and group scales of 0 and 1.
+static void use_large_row_scales(problem* p, lw_format f, size_t max_rows) {
+    const lw_stored_row at = lw_stored_row_of(f, p->weights.cols);
+    for (size_t row = 0; row < p->weights.rows; ++row) {
+        uint8_t* parts = p->weights.open + row * lw_open_row_bytes(f, p->weights.cols) + p->weights.cols - at.scales;
+        for (size_t i = at.scales; i < at.minimums; ++i) parts[i] &= 1;
+        float super;
+        memcpy(&super, parts + at.supers, sizeof super);
+        super = ldexpf(super, 123);
+        memcpy(parts + at.supers, &super, sizeof super);
+    }
+    expect(p, max_rows);
 }
 
 static void problem_free(problem* p) {
@@ -145,7 +241,12 @@ static uint32_t levels_to_test(const lw_kernel* kernel) {
     return is_scalar(kernel) ? (1u << LW_LEVEL_COUNT) - 1 : kernel->levels & lw_cpu_levels();
 }
 
+// Of the sizes above nine, those that coded types take: tiles of every number of rows follow one another.
+static bool few_sizes(size_t rows) { return rows == 11 || rows == 13 || rows == 17 || rows == 33 || rows == 100; }
+
 static void test_problem(const problem* p, size_t max_rows, bool quick, tally* tallies) {
+    lw_format f;
+    const bool coded = lw_find_format(p->weights.type, &f);
     static const size_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 24, 33, 64, 100};
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
         const lw_matrix w = pack_matrix(&p->weights, lw_level_layouts[level]);
@@ -158,8 +259,9 @@ static void test_problem(const problem* p, size_t max_rows, bool quick, tally* t
                 if (rows > max_rows || !takes_rows(kernel, rows)) continue;
                 if (quick && rows > 3 && rows != 5 && rows != 8 && rows < max_rows) continue;
                 if (is_scalar(kernel) && rows > 3 && rows != 8 && rows != 17) continue;
+                if (coded && (is_scalar(kernel) ? rows != 1 && rows != 8 : rows > 9 && !few_sizes(rows))) continue;
                 const bool add = (s + p->weights.cols / 8) % 2;
-                for (int pass = 0; pass < (rows <= 8 ? 2 : 1); ++pass) {
+                for (int pass = 0; pass < (rows <= 8 && !coded ? 2 : 1); ++pass) {
                     ++tallies[i].cases;
                     tallies[i].failures +=
                         !run_case(kernel, (lw_level)level, p, &w, rows, add ^ pass, tallies[i].failures);
@@ -170,23 +272,48 @@ static void test_problem(const problem* p, size_t max_rows, bool quick, tally* t
     }
 }
 
+typedef struct shapes {
+    size_t n;
+    uint32_t cols[12];
+} shapes;
+
+// Coded types are many and made from one description: they take fewer shapes, among them a short last segment and two
+// blocks of 256 inputs.
+static const shapes all_cols = {12, {8, 32, 64, 72, 172, 192, 200, 256, 288, 512, 896, 2048}},
+                    quick_cols = {5, {32, 72, 256, 288, 512}}, coded_cols = {3, {64, 288, 512}},
+                    quick_coded_cols = {2, {288, 512}}, block_cols = {2, {256, 512}}, quick_block_cols = {1, {512}};
+
+static const shapes* shapes_of(lw_type type, bool quick) {
+    lw_format f;
+    if (!lw_find_format(type, &f)) return quick ? &quick_cols : &all_cols;
+    if (f.super == LW_SUPER_BLOCK) return quick ? &quick_block_cols : &block_cols;
+    return quick ? &quick_coded_cols : &coded_cols;
+}
+
 static void test_products(bool quick, tally* tallies) {
-    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16};
-    static const uint32_t all_cols[] = {8, 32, 64, 72, 172, 192, 200, 256, 288, 512, 896, 2048};
-    static const uint32_t quick_cols[] = {32, 72, 256, 288, 512};
-    const uint32_t* cols = quick ? quick_cols : all_cols;
-    const size_t n = quick ? sizeof quick_cols / sizeof *cols : sizeof all_cols / sizeof *cols;
-    for (size_t t = 0; t < sizeof types / sizeof *types; ++t)
-        for (size_t c = 0; c < n; ++c) {
-            if (types[t] == LW_Q6_K && cols[c] % 256) continue;
-            const size_t max_rows = quick ? 13 : cols[c] > 300 ? 33 : MAX_ROWS;
-            const uint32_t outputs = quick ? 37 : c % 2 ? 71 : 64;
-            for (data_kind kind = EDGE_CASES; kind <= (is_float_type(types[t]) ? EDGE_CASES : LARGEST_SUMS); ++kind) {
-                problem p = problem_make(types[t], outputs, cols[c], max_rows, kind);
+    for (size_t t = 0; t < sizeof all_types / sizeof *all_types; ++t) {
+        const shapes* shapes = shapes_of(all_types[t], quick);
+        lw_format f;
+        const bool coded = lw_find_format(all_types[t], &f);
+        for (size_t c = 0; c < shapes->n; ++c) {
+            const uint32_t cols = shapes->cols[c];
+            if (all_types[t] == LW_Q6_K && cols % 256 != 0) continue;
+            const size_t max_rows = quick ? 13 : cols > 300 ? 33 : MAX_ROWS;
+            const uint32_t outputs = quick || coded ? 37 : c % 2 ? 71 : 64;
+            for (data_kind kind = EDGE_CASES; kind <= (is_float_type(all_types[t]) ? EDGE_CASES : LARGEST_SUMS);
+                 ++kind) {
+                problem p = problem_make(all_types[t], outputs, cols, max_rows, kind);
                 test_problem(&p, max_rows, quick, tallies);
                 problem_free(&p);
             }
         }
+        if (coded && f.super == LW_SUPER_ROW) {
+            problem p = problem_make(all_types[t], 37, 64, 2, EDGE_CASES);
+            use_large_row_scales(&p, f, 2);
+            test_problem(&p, 2, quick, tallies);
+            problem_free(&p);
+        }
+    }
 }
 
 // What must be chosen, said differently from lw_kernel_find: a level's own kernel with the largest threshold reached.
@@ -204,11 +331,10 @@ static bool selection_is_right(lw_type type, lw_level level, size_t rows) {
 }
 
 static void test_selection(void) {
-    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16};
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
         bool ok = true;
-        for (size_t t = 0; t < sizeof types / sizeof *types; ++t)
-            for (size_t rows = 1; rows <= 600; ++rows) ok &= selection_is_right(types[t], (lw_level)level, rows);
+        for (size_t t = 0; t < sizeof all_types / sizeof *all_types; ++t)
+            for (size_t rows = 1; rows <= 600; ++rows) ok &= selection_is_right(all_types[t], (lw_level)level, rows);
         report(ok, "selection: %s uses the kernels the table gives it%s", lw_level_names[level], "");
     }
 }

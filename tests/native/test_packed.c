@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/unpack.h"
+#include "model/coded.h"
 #include "model/model.h"
 #include "model/panels.h"
 
@@ -79,6 +80,57 @@ static void test_every_layout_holds_the_same_rows(lw_type type) {
     free(first);
 }
 
+static const lw_type coded_types[] = {
+#define CODED(type, ...) type,
+#include "kernels/formats.inc"
+#undef CODED
+};
+
+// Open rows with any bits go into panels of every layout and come back, and mean the same weights there.
+static void test_coded_rows(lw_type type, uint32_t cols) {
+    lw_format f;
+    lw_find_format(type, &f);
+    const size_t open_bytes = lw_open_row_bytes(f, cols), bytes = lw_panel_bytes(type, cols);
+    uint8_t *panel = malloc(bytes), *open = malloc(open_bytes), *back = malloc(open_bytes);
+    float *weights = malloc(cols * sizeof(float)), *first = malloc(LW_PANEL * cols * sizeof(float));
+    if (panel == NULL || open == NULL || back == NULL || weights == NULL || first == NULL) exit(2);
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
+        lw_matrix w = lw_matrix_of(type, lw_level_layouts[level], LW_PANEL, cols);
+        for (int i = 0; i < LW_TABLE_ENTRIES; ++i) w.table[i] = (int8_t)(8 * i - 60);
+        memset(panel, 0, bytes);
+        bool same = true;
+        for (int pass = 0; pass < 2; ++pass)  // all outputs are put before one is taken
+            for (size_t output = 0; output < LW_PANEL; ++output) {
+                fill(open, open_bytes, (uint64_t)type * 100 + output);
+                for (size_t i = 0; i < open_bytes; ++i)
+                    open[i] &= i < cols ? (uint8_t)((1 << (f.low + f.high)) - 1) : 0xBB;  // 0xBB: no infinite half
+                if (pass == 0) {
+                    lw_put_open_row(&w, f, panel, output, open);
+                    continue;
+                }
+                memset(back, 0x5A, open_bytes);
+                lw_take_open_row(&w, f, panel, output, back);
+                same &= memcmp(open, back, open_bytes) == 0;
+                lw_decode_output(&w, f, panel, output, weights);
+                for (size_t k = 0; k < cols; ++k) {
+                    const lw_coded_view view = lw_view_coded(f, &w, panel);
+                    lw_group group;
+                    lw_unpack_step(&view, output, k / lw_step_inputs(f), &group);
+                    const float scaled = group.scale * (float)group.codes[k % lw_step_inputs(f)];
+                    same &= weights[k] == scaled - lw_unpack_minimum(&view, output, k);
+                    if (level == 0) first[output * cols + k] = weights[k];
+                    same &= weights[k] == first[output * cols + k];
+                }
+            }
+        expect(same, lw_level_names[level], lw_type_name(type));
+    }
+    free(panel);
+    free(open);
+    free(back);
+    free(weights);
+    free(first);
+}
+
 static lw_model* make_model(const char* isa, uint32_t threads) {
     const lw_model_config config = {.n_layers = 1,
                                     .hidden_size = COLS,
@@ -103,8 +155,14 @@ static lw_packed_tensor pack_one(lw_type type, const char* isa, void** copy) {
     if (data == NULL) exit(2);
     for (uint64_t i = 0; i < n_bytes; ++i)
         if (type == LW_F32 || type == LW_F16 || type == LW_BF16 ? i % 2 == 0 : i % 210 < 2) data[i] = (uint8_t)mix(i);
+    lw_format f;
+    for (uint64_t i = 0; lw_find_format(type, &f) && i < n_bytes; ++i) data[i] = (uint8_t)(mix(i) & 0xBB);
+    for (uint64_t row = 0; lw_find_format(type, &f) && f.super == LW_SUPER_ROW && row < ROWS; ++row)
+        memset(data + row * (n_bytes / ROWS) + lw_stored_row_of(f, COLS).supers, 0, sizeof(float));
     lw_model* model = make_model(isa, 2);
-    const lw_tensor tensor = {data, n_bytes, type, ROWS, COLS, 0};
+    static const int8_t table[LW_TABLE_ENTRIES] = {-127, -90, -70, -50, -30, -15, -4,  3,
+                                                   9,    14,  27,  46,  64,  88,  101, 127};
+    const lw_tensor tensor = {data, n_bytes, type, ROWS, COLS, 0, table};
     lw_packed_tensor packed = {0};
     expect(lw_model_packed(model, LW_TOKEN_EMBEDDING, 0, &packed) == LW_ERR_ARGUMENT, "packed", "nothing is loaded");
     if (lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &tensor, type) != LW_OK) exit(2);
@@ -127,7 +185,8 @@ static void test_load(lw_type type, const char* from, const char* to) {
         expect(lw_model_load_packed(model, &packed, 1, (lw_load)how) == LW_OK, to, "a packed tensor does not load");
         expect(lw_model_packed(model, LW_TOKEN_EMBEDDING, 0, &found) == LW_OK, to, "nothing was loaded");
         expect(found.checksum == direct.checksum && found.n_bytes == direct.n_bytes &&
-                   memcmp(found.data, direct.data, found.n_bytes) == 0,
+                   memcmp(found.data, direct.data, found.n_bytes) == 0 &&
+                   memcmp(found.table, direct.table, sizeof found.table) == 0,
                to, "packed bytes differ from those packed directly");
         const bool fits = lw_model_reads_layout(model, type, packed.layout);
         expect((found.data == packed.data) == (fits && how == LW_LOAD_MAP), to, "mapped where it must not, or not");
@@ -186,6 +245,34 @@ static void test_damage(void) {
     free(copy);
 }
 
+// A scale that is not finite, a row scale too long for exact products, a table that is missing or out of range.
+static void test_bad_coded_tensors(void) {
+    enum { N = COLS / 32 * 20 * ROWS };
+    static uint8_t data[N];
+    static const int8_t low[LW_TABLE_ENTRIES] = {-128};
+    lw_model* model = make_model(NULL, 2);
+    lw_tensor t = {data, ROWS * lw_row_bytes(LW_Q4_1, COLS), LW_Q4_1, ROWS, COLS, 0, NULL};
+    expect(lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_Q4_1) == LW_OK, "coded", "zeros do not load");
+    data[20 * (COLS / 32) * 3 + 3] = 0x7C;
+    expect(lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_Q4_1) == LW_ERR_NONFINITE &&
+               strstr(lw_last_error(), "row 3") != NULL,
+           "coded", "an infinite minimum is not refused");
+    memset(data, 0, sizeof data);
+    t = (lw_tensor){data, ROWS * lw_row_bytes(LW_CB2, COLS), LW_CB2, ROWS, COLS, 0, NULL};
+    expect(lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_CB2) == LW_ERR_ARGUMENT &&
+               strstr(lw_last_error(), "cb2 needs a table") != NULL,
+           "coded", "a missing table is not refused");
+    t.table = low;
+    expect(lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_CB2) == LW_ERR_FORMAT, "coded", "-128 is not refused");
+    static const int8_t zeros[LW_TABLE_ENTRIES];
+    t.table = zeros;
+    expect(lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_CB2) == LW_OK, "coded", "cb2 does not load");
+    data[t.n_bytes - 4] = 1;
+    expect(lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_CB2) == LW_ERR_NONFINITE, "coded",
+           "a row scale with too many bits is not refused");
+    lw_model_close(model);
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
         test_every_layout_holds_the_same_rows(types[i]);
@@ -194,6 +281,16 @@ int main(void) {
                 if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1)
                     test_load(types[i], lw_level_names[from], lw_level_names[to]);
     }
+    for (size_t i = 0; i < sizeof coded_types / sizeof *coded_types; ++i) {
+        const lw_type type = coded_types[i];
+        test_coded_rows(type, COLS);
+        if (lw_row_bytes(type, 288) != 0) test_coded_rows(type, 288);
+        for (int from = 0; from < LW_LEVEL_COUNT; ++from)
+            for (int to = 0; to < LW_LEVEL_COUNT; ++to)
+                if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1)
+                    test_load(type, lw_level_names[from], lw_level_names[to]);
+    }
+    test_bad_coded_tensors();
     test_damage();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -47,8 +47,20 @@ def test_attention_equals_its_definition(programs: Path) -> None:
     assert int(output.split()[0]) >= 40
 
 
+def test_threads_that_share_a_context_change_nothing(programs: Path) -> None:
+    """Contexts over four splits on 1 to 8 threads, with windows, beside short ones."""
+    output = check(programs / "test_long_context")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+    assert int(output.split()[-4]) >= 15
+
+
 def test_levels_of_this_cpu_can_be_asked_for(programs: Path) -> None:
     output = check(programs / "test_cpu")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
+def test_choices_between_kernels_are_checked(programs: Path) -> None:
+    output = check(programs / "test_tune")
     assert output.splitlines()[-1].endswith(" 0 failed")
 
 

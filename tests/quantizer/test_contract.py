@@ -7,77 +7,85 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanewise_quantizer.contract import fma, product, quantize_activations
+from coded_matrices import EVERY_TYPE, ODD_COLS, random_matrix
+from lanewise_quantizer.contract import coded_product, fma, product, quantize_activations
 
 N = 640  # two whole segments and a shorter one
 
 
-def exact_product(weights, scales, codes, activation_scales, minimums=None):
-    group = len(weights) // len(scales)
-    total = Fraction(0)
-    size = Fraction(0)
+def exact_product(weights, scales, codes, activation_scales, minimums=None, group=32):
+    """The real-number result, and the sum of the sizes of its terms."""
+    total = size = Fraction(0)
     for k in range(len(weights)):
-        weight = Fraction(float(scales[k // group])) * int(weights[k])
+        x = int(codes[k]) * Fraction(float(activation_scales[k // 128]))
+        terms = [Fraction(float(scales[k // group])) * int(weights[k]) * x]
         if minimums is not None:
-            weight -= Fraction(float(minimums[k // group]))
-        term = weight * int(codes[k]) * Fraction(float(activation_scales[k // 128]))
-        total += term
-        size += abs(term)
+            terms.append(-Fraction(float(minimums[k * len(minimums) // len(weights)])) * x)
+        total += sum(terms)
+        size += sum(abs(term) for term in terms)
     return total, size
 
 
-def row(rng):
-    return quantize_activations(rng.standard_normal(N).astype(np.float32))
+def row(rng, n=N):
+    return quantize_activations(rng.standard_normal(n).astype(np.float32))
 
 
-def q4_0(rng):
-    return rng.integers(-8, 8, N), 32, None
-
-
-def q8_0(rng):
-    return rng.integers(-128, 128, N), 32, None
-
-
-def q6_k(rng):
-    return rng.integers(-32, 32, N), 16, None
-
-
-def q4_k_minimums(rng):
-    return rng.integers(0, 16, N), 32, "minimum"
-
-
-def int8_zero_point(rng):
-    return rng.integers(-128, 128, N), 64, "zero point"
-
-
-def cb2_table(rng):
-    tables = np.array([[-127, -40, 29, 113], [-77, -10, 47, 127]])
-    choice = rng.integers(0, 2, N // 32).repeat(32)
-    return tables[choice, rng.integers(0, 4, N)], 32, None
-
-
-@pytest.mark.parametrize(
-    "make", [q4_0, q8_0, q6_k, q4_k_minimums, int8_zero_point, cb2_table], ids=lambda f: f.__name__
-)
-def test_rule_equals_the_real_product(make):
+def test_rule_with_scales_of_any_size_equals_the_real_product():
     rng = np.random.default_rng(7)
     codes, activation_scales = row(rng)
-    weights, group, offset = make(rng)
-    # neighbouring scales up to four orders of magnitude apart
-    scales = (10 ** rng.uniform(-4, 0, N // group)).astype(np.float16).astype(np.float32)
-    minimums = None
-    if offset == "minimum":
-        minimums = (scales * 7).astype(np.float16).astype(np.float32)
-    elif offset == "zero point":
-        minimums = scales * rng.integers(-128, 128, N // group).astype(np.float32)
-    got = product(weights.astype(np.int32), scales, codes, activation_scales, minimums)
-    exact, size = exact_product(weights, scales, codes, activation_scales, minimums)
-    assert abs(Fraction(float(got)) - exact) <= size * Fraction(1, 2**20)
+    for group in (16, 32, 64, 128):
+        weights = rng.integers(-127, 128, N).astype(np.int32)
+        # neighbouring scales up to four orders of magnitude apart
+        scales = (10 ** rng.uniform(-4, 0, -(-N // group))).astype(np.float16).astype(np.float32)
+        minimums = (10 ** rng.uniform(-4, 1, N // 32)).astype(np.float16).astype(np.float32)
+        parts = (weights, scales, codes, activation_scales, minimums, group)
+        exact, size = exact_product(*parts)
+        assert abs(Fraction(float(product(*parts))) - exact) <= size * Fraction(1, 2**20)
+
+
+@pytest.mark.parametrize("kind", EVERY_TYPE, ids=lambda kind: kind.name)
+def test_product_of_a_coded_matrix_is_that_of_its_weights(kind):
+    rng = np.random.default_rng(kind.id)
+    matrix = random_matrix(kind, 3, ODD_COLS, rng)
+    codes, activation_scales = row(rng, ODD_COLS)
+    found = coded_product(matrix, codes, activation_scales)
+    weights = matrix.decode().astype(np.float64)
+    # In float64 the sum is exact enough; decoding itself rounds once where a scale has many bits.
+    terms = weights * codes * activation_scales.astype(np.float64).repeat(128)[:ODD_COLS]
+    minimums = matrix.group_minimums()
+    size = np.abs(terms)
+    if minimums is not None:
+        inputs = np.abs(codes * activation_scales.repeat(128)[:ODD_COLS])
+        size += np.abs(minimums.astype(np.float64)).repeat(kind.minimum_group, axis=1) * inputs
+    assert found.dtype == np.float32
+    assert (np.abs(found - terms.sum(axis=1)) <= size.sum(axis=1) * 2.0**-19).all()
+    assert np.abs(found).max() > 0
+
+
+def test_minimums_come_after_all_segments_in_one_chain():
+    """A case in which every other order of additions gives other bits."""
+    codes = np.zeros(256, np.int32)
+    codes[0], codes[32], codes[128] = 1, 1, 1
+    scales, activation_scales = np.ones(8, np.float32), np.float32([1, 1])
+    weights = np.zeros(256, np.int32)
+    weights[128] = 1
+    minimums = np.zeros(8, np.float32)
+    minimums[0], minimums[1] = -(2.0**24), 2.0**24
+    # 1 + 2^24 rounds to 2^24; with the minimums before the second segment the answer would be 1
+    assert product(weights, scales, codes, activation_scales, minimums) == 0
+    # B is rounded once: 3 * 0.1f is not a float
+    codes[0], minimums[:] = 3, 0
+    minimums[0] = -1.0
+    tenth = np.float32([0.1, 0.1])
+    assert product(weights * 0, scales, codes, tenth, minimums) == np.float32(0.1) * np.float32(3)
 
 
 def test_prefix_sums_stay_below_the_magic_bias_limit():
-    for low, high in [(-8 * 16, 7 * 16), (-128, 127), (-32, 31), (0, 15), (-127, 127)]:
-        assert 128 * max(-low, high) * 127 < 2**22
+    for kind in EVERY_TYPE:
+        codes = np.arange(1 << kind.bits)
+        mapped = codes - kind.offset if kind.map.name == "OFFSET" else kind.table or [-127, 127]
+        assert 128 * np.abs(mapped).max() * 127 < 2**22
+    assert 128 * 8 * 16 * 127 < 2**22  # nibbles shifted left by four
 
 
 floats = st.floats(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanewise.loading.checkpoint import ModelConfig, Role, Tensor, TensorType
-from lanewise.runtime import cpu, library, model, session
+from lanewise.runtime import cpu, library, model, session, tuning
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
 
@@ -60,7 +60,7 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
-    LW_ABI_VERSION = 2
+    LW_ABI_VERSION = 3
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
     LW_NUMERICS = 1
@@ -119,12 +119,11 @@ class FakeLibrary:
     def lw_session_close(self, handle):
         self._answer("close_session", handle != self.ffi.NULL)
 
-    def lw_step(self, handle, batch, logits):
+    def lw_step(self, handle, batch, logits, drawn):
         n_tokens = batch.query_start[batch.n_seqs]
-        tables = [
-            [batch.block_tables[s * batch.block_table_stride + i] for i in range(2)]
-            for s in range(batch.n_seqs)
-        ]
+        stride = batch.block_table_stride
+        starts = [batch.table_rows[s] * stride for s in range(batch.n_seqs)]
+        tables = [[batch.block_tables[start + i] for i in range(2)] for start in starts]
         self.seen = {
             "tokens": [batch.token_ids[i] for i in range(n_tokens)],
             "context": [batch.context_lens[s] for s in range(batch.n_seqs)],
@@ -133,27 +132,30 @@ class FakeLibrary:
         for row in range(batch.n_logits):
             for i in range(CONFIG.vocab_size):
                 logits[row * CONFIG.vocab_size + i] = batch.token_ids[batch.logit_rows[row]]
+        self.draws = None
+        if batch.draws:
+            self.draws = [self._draw(batch.draws[i]) for i in range(batch.n_logits)]
+            for i, row in enumerate(self.draws):
+                drawn[i].token = int(logits[i * CONFIG.vocab_size])
+                drawn[i].n_top = row["n_top_logprobs"]
+                for k in range(row["n_top_logprobs"]):
+                    drawn[i].top_ids[k] = k
+                    drawn[i].top_logprobs[k] = -float(k)
         return self._answer("step")
 
-    def lw_sample(self, handle, logits, n_rows, params, out):
-        self.params = []
-        for i in range(n_rows):
-            row = params[i]
-            self.params.append(
-                {
-                    "temperature": row.temperature,
-                    "seed": row.seed,
-                    "history": [row.history[k] for k in range(row.n_history)],
-                    "bias": {row.bias_ids[k]: row.bias_values[k] for k in range(row.n_bias)},
-                    "mask": row.mask[0] if row.mask else None,
-                }
-            )
-            out[i].token = int(logits[i * CONFIG.vocab_size])
-            out[i].n_top = row.n_top_logprobs
-            for k in range(row.n_top_logprobs):
-                out[i].top_ids[k] = k
-                out[i].top_logprobs[k] = -float(k)
-        return self._answer("sample")
+    def _draw(self, draw):
+        row = draw.sampling
+        return {
+            "temperature": row.temperature,
+            "seed": row.seed,
+            "bias": {row.bias_ids[k]: row.bias_values[k] for k in range(row.n_bias)},
+            "mask": row.mask[0] if row.mask else None,
+            "n_top_logprobs": row.n_top_logprobs,
+            "position": draw.position,
+            "n_prompt": draw.n_prompt,
+            "history": [draw.history[k] for k in range(draw.n_history)],
+            "forced_token": draw.forced_token,
+        }
 
     def lw_session_counters(self, handle, out):
         out.steps = 7
@@ -207,6 +209,6 @@ def fake(monkeypatch):
     opened = library.Native.__new__(library.Native)
     opened.ffi = ffi
     opened.lib = FakeLibrary(ffi)
-    for module in (model, session, cpu):
+    for module in (model, session, cpu, tuning):
         monkeypatch.setattr(module, "native", lambda: opened)
     return opened.lib

@@ -51,7 +51,7 @@ def test_file_that_is_no_library_is_refused(tmp_path):
 def test_override_that_does_not_exist_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("LANEWISE_LIBRARY", str(tmp_path / "gone.so"))
     with pytest.raises(library.LibraryMissingError, match=r"LANEWISE_LIBRARY: .*gone\.so"):
-        library._find_library()
+        library.library_path()
 
 
 def test_header_of_another_version_is_refused(tmp_path, monkeypatch):

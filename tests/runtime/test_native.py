@@ -11,6 +11,7 @@ from lanewise.commands.selftest import BLOCK_MAKERS, CONFIG, hash_of_logits, ran
 from lanewise.loading.checkpoint import TensorType
 from lanewise.runtime import (
     Batch,
+    Draw,
     Model,
     NativeError,
     Sampling,
@@ -25,6 +26,12 @@ from lanewise.runtime.library import LibraryMissingError, native
 pytestmark = pytest.mark.native
 
 ISA = os.environ.get("LANEWISE_ISA")
+
+GOLDEN_DRAWS = [
+    [198, 149, 174, 411, 138, 6, 291, 389, 405, 158, 1, 111],
+    [404, 496, 465, 132, 32, 404, 96, 492, 189, 314, 472, 95],
+    [162, 394, 23, 113, 345, 44, 153, 159, 462, 225, 336, 251],
+]
 
 
 @pytest.fixture(autouse=True)
@@ -169,10 +176,11 @@ def test_missing_tensor_is_an_error():
 
 def test_greedy_takes_the_largest_logit_and_reports_log_probabilities(session):
     logits = session.step(prompt([1, 2, 3])).copy()
-    params = [Sampling(temperature=0.0, want_logprob=True, n_top_logprobs=3)] * 3
+    greedy = Draw(Sampling(temperature=0.0, want_logprob=True, n_top_logprobs=3))
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     expected = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    for row, drawn in zip(expected, session.sample(logits, params), strict=True):
+    result = session.step_and_draw(prompt([1, 2, 3]), [greedy] * 3)
+    for row, drawn in zip(expected, result, strict=True):
         order = np.argsort(-row)
         assert drawn.token == order[0]
         assert [token for token, _ in drawn.top] == order[:3].tolist()
@@ -180,23 +188,85 @@ def test_greedy_takes_the_largest_logit_and_reports_log_probabilities(session):
         assert [value for _, value in drawn.top] == pytest.approx(row[order[:3]], abs=1e-4)
 
 
+def draw_one(session, *args, **kwargs) -> int:
+    """What one draw after the token 1 gives."""
+    return session.step_and_draw(prompt([1]), [Draw(*args, **kwargs)])[0].token
+
+
 def test_draw_depends_on_seed_choice_and_position_alone(session):
-    logits = session.step(prompt([1, 2, 3])).copy()[:1]
-    rows = [Sampling(seed=s, choice=c, position=p) for s in (1, 2) for c in (0, 1) for p in (5, 6)]
-    alone = [session.sample(logits, [row])[0].token for row in rows]
-    together = session.sample(np.repeat(logits, len(rows), axis=0), rows)
-    assert [drawn.token for drawn in together] == alone
+    rows = [
+        Draw(Sampling(seed=seed, choice=choice), position)
+        for seed in (1, 2)
+        for choice in (0, 1)
+        for position in (5, 6)
+    ]
+    alone = [draw_one(session, *row) for row in rows]
+    n = len(rows)
+    same = Batch([1] * n, range(n + 1), [0] * n, [[i] for i in range(n)], range(n))
+    assert [drawn.token for drawn in session.step_and_draw(same, rows)] == alone
     assert len(set(alone)) > 1
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tokens_of_a_seed_stay_what_they_were(model, threads):
+    # Recorded with ABI 2, where a call of its own drew them: whoever kept a seed keeps the answer.
+    settings = [
+        Sampling(seed=7, temperature=0.8),
+        Sampling(seed=7, temperature=1.2, top_k=40, top_p=0.9, choice=1),
+        Sampling(seed=2**63, min_p=0.02, repetition_penalty=1.3, frequency_penalty=0.2),
+    ]
+    n = len(settings)
+    tokens = [[1, 2, 3] for _ in settings]
+    tables = [[i, n + i] for i in range(n)]
+    with Session(model, threads=threads, blocks=8, max_batch_tokens=9, max_batch_logits=3) as one:
+        for position in range(3, 15):
+            count = 1 if position > 3 else 3
+            draws = [
+                Draw(row, position, 3, np.array(seen, np.uint32))
+                for row, seen in zip(settings, tokens, strict=True)
+            ]
+            step = Batch(
+                token_ids=[token for seen in tokens for token in seen[-count:]],
+                query_start=[i * count for i in range(n + 1)],
+                context_lens=[position - count] * n,
+                block_tables=tables,
+                logit_rows=[(i + 1) * count - 1 for i in range(n)],
+            )
+            for seen, drawn in zip(tokens, one.step_and_draw(step, draws), strict=True):
+                seen.append(drawn.token)
+    assert [seen[3:] for seen in tokens] == GOLDEN_DRAWS
+
+
 def test_bias_mask_and_forced_token_decide_what_is_drawn(session):
-    logits = session.step(prompt([1])).copy()
     one_bit = np.zeros(CONFIG.vocab_size // 32, np.uint32)
     one_bit[2] = 1 << 5
     ids, values = np.array([17], np.uint32), np.array([1e4], np.float32)
-    assert session.sample(logits, [Sampling(mask=one_bit)])[0].token == 69
-    assert session.sample(logits, [Sampling(bias_ids=ids, bias_values=values)])[0].token == 17
-    assert session.sample(logits, [Sampling(forced_token=33)])[0].token == 33
+    assert draw_one(session, Sampling(mask=one_bit)) == 69
+    assert draw_one(session, Sampling(bias_ids=ids, bias_values=values)) == 17
+    assert draw_one(session, Sampling(), forced_token=33) == 33
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (Draw(Sampling(temperature=-1.0)), "draw 0: temperature -1, must be 0 to 1e6"),
+        (Draw(Sampling(top_p=0.0)), "draw 0: top_p 0, must be above 0"),
+        (Draw(Sampling(), forced_token=10**6), "draw 0: forced_token 1000000, the vocabulary"),
+        (
+            Draw(Sampling(), history=np.array([10**6], np.uint32)),
+            "draw 0: history token 1000000, the vocabulary",
+        ),
+        (
+            Draw(Sampling(mask=np.zeros(CONFIG.vocab_size // 32, np.uint32))),
+            "draw 0: bias and mask allow no token",
+        ),
+    ],
+)
+def test_draws_out_of_range_are_errors_and_the_session_goes_on(session, draw, message):
+    before = session.step(prompt([1, 2])).copy()
+    with pytest.raises(NativeError, match=message):
+        session.step_and_draw(prompt([1]), [draw])
+    assert np.array_equal(session.step(prompt([1, 2])), before)
 
 
 def test_counters_tell_one_row_from_many(session):
@@ -211,11 +281,11 @@ def test_counters_tell_one_row_from_many(session):
     assert one.gemv_calls == one.gemv_rows > 0
 
 
-def test_native_seconds_are_part_of_the_wall_time_of_steps_and_draws(session):
+def test_native_seconds_are_part_of_the_wall_time_of_steps(session):
     start = time.perf_counter()
-    logits = session.step(prompt([1, 2, 3]))
+    session.step(prompt([1, 2, 3]))
     after_step = session.counters().native_seconds
-    session.sample(logits[:1], [Sampling()])
+    session.step_and_draw(prompt([1]), [Draw(Sampling())])
     after_draw = session.counters().native_seconds
     assert 0 < after_step < after_draw < time.perf_counter() - start
 

@@ -150,8 +150,8 @@ class Uniform:
         return (mean + unit * (std * math.sqrt(3))).astype(np.float32).reshape(shape)
 
 
-def tiny_model(family: str) -> TinyModel:
-    """Return the model of a family; always the same bits."""
+def tiny_model(family: str, **changes: Any) -> TinyModel:
+    """Return the model of a family; always the same bits. ``changes`` go into its config."""
     config = {
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": CONTEXT,
@@ -162,6 +162,7 @@ def tiny_model(family: str) -> TinyModel:
         "eos_token_id": END,
         "torch_dtype": "float32",
         **CONFIGS[family],
+        **changes,
     }
     return TinyModel(family, config, dict(_tensors(config, Uniform(FAMILIES.index(family) + 1))))
 
@@ -354,3 +355,10 @@ def _add_tokenizer(writer: gguf.GGUFWriter, family: str) -> None:
     writer.add_eos_token_id(END)
     writer.add_add_bos_token(True)
     writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def write_text(path: Path, words: int = 2000) -> Path:
+    """A text to calibrate on, which takes several tokens a word."""
+    numbers = (n * 7919 % 9973 for n in range(words))
+    path.write_text(" ".join(f"word {n}," for n in numbers), encoding="utf-8")
+    return path

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.runtime import BLOCK_TOKENS, Batch, Counters, Sampled, Sampling
+from lanewise.runtime import BLOCK_TOKENS, Batch, Counters, Draw, Sampled
 
 MASK = (1 << 64) - 1
 
@@ -49,13 +49,13 @@ class ToyRunner:
         self.delay_s = 0.0
         self.closed = False
 
-    def step(self, batch: Batch) -> NDArray[np.float32]:
+    def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         began = time.perf_counter()
         self.gate.wait()
         if self.delay_s:
             threading.Event().wait(self.delay_s)
         start = np.asarray(batch.query_start)
-        tables = np.asarray(batch.block_tables)
+        tables = np.asarray(batch.block_tables)[batch.table_rows]
         tokens = np.asarray(batch.token_ids)
         assert 0 < len(tokens) <= self._max_batch_tokens
         assert len(batch.logit_rows) <= self._max_batch_logits
@@ -85,15 +85,11 @@ class ToyRunner:
         logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]
         matrix = np.array(logits, dtype=np.float32).reshape(len(logits), self._vocab_size)
         matrix[:, self._n_tokens :] = -20  # a trained model gives its padding next to nothing
-        return matrix
+        return [_sample(row, one) for row, one in zip(matrix, draws, strict=True)]
 
     def _read(self, table: NDArray[np.uint32], length: int) -> list[int]:
         blocks = -(-length // BLOCK_TOKENS)
         return self._cache[table[:blocks]].reshape(-1)[:length].tolist()
-
-    def sample(self, logits: NDArray[np.float32], params: Sequence[Sampling]) -> list[Sampled]:
-        assert len(logits) == len(params)
-        return [_sample(row, one) for row, one in zip(logits, params, strict=True)]
 
     def counters(self) -> Counters:
         return self._counters
@@ -102,27 +98,28 @@ class ToyRunner:
         self.closed = True
 
 
-def _sample(row: NDArray[np.float32], params: Sampling) -> Sampled:
+def _sample(row: NDArray[np.float32], draw: Draw) -> Sampled:
+    params = draw.sampling
     logprobs = row - row.max()
     logprobs -= np.log(np.exp(logprobs).sum())
     scores = row.copy()
     if params.bias_ids is not None and params.bias_values is not None:
         scores[params.bias_ids] += params.bias_values
-    if params.history is not None:
-        seen = np.unique(params.history)
+    if draw.history is not None:
+        seen = np.unique(draw.history)
         positive = scores[seen] > 0
         scores[seen] = np.where(
             positive,
             scores[seen] / params.repetition_penalty,
             scores[seen] * params.repetition_penalty,
         )
-        output, counts = np.unique(params.history[params.n_prompt :], return_counts=True)
+        output, counts = np.unique(draw.history[draw.n_prompt :], return_counts=True)
         scores[output] -= params.presence_penalty + params.frequency_penalty * counts
     if params.mask is not None:
         bits = np.unpackbits(params.mask.view(np.uint8), bitorder="little")[: len(scores)]
         scores[bits == 0] = -np.inf
-    if params.forced_token >= 0:
-        token = params.forced_token
+    if draw.forced_token >= 0:
+        token = draw.forced_token
     elif params.temperature == 0:
         token = int(scores.argmax())
     else:
@@ -135,9 +132,9 @@ def _sample(row: NDArray[np.float32], params: Sampling) -> Sampled:
         beyond = np.cumsum(weights[order]) - weights[order] >= params.top_p
         weights[order[beyond]] = 0
         weights[weights < params.min_p * weights.max()] = 0
-        key = mix(params.seed ^ mix(params.choice * 0x10001 + params.position))
-        draw = key / 2**64 * weights.sum()
-        token = int(np.searchsorted(np.cumsum(weights), draw, side="right"))
+        key = mix(params.seed ^ mix(params.choice * 0x10001 + draw.position))
+        point = key / 2**64 * weights.sum()
+        token = int(np.searchsorted(np.cumsum(weights), point, side="right"))
     top = np.argsort(-logprobs, kind="stable")[: params.n_top_logprobs]
     return Sampled(
         token=token,

@@ -30,7 +30,7 @@ typedef struct block {
     struct block* next;
 } block;
 
-enum { MAX_RANGES = 64 };
+enum { MAX_RANGES = 512 };
 static struct {
     uint64_t start, end;
 } ranges[MAX_RANGES];

@@ -15,26 +15,54 @@ static uint32_t draw(void) {
     return state >> 8;
 }
 
+// Halves of any sign and size that are not infinite.
+static void make_finite(uint8_t* halves, size_t bytes) {
+    for (size_t i = 1; i < bytes; i += 2) halves[i] = (halves[i] & 0xBF) | 0x10;
+}
+
+static void fill_coded(lw_format f, size_t cols, uint8_t* data) {
+    const lw_coded_panel p = lw_coded_panel_of(f, cols);
+    if (f.super == LW_SUPER_BLOCK) make_finite(data + p.supers, p.minimums - p.supers);
+    if (f.super == LW_SUPER_ROW)
+        for (size_t i = 0; i < LW_PANEL; ++i) {
+            const float super = (float)(1 + draw() % 4095) * 0x1p-30f;
+            memcpy(data + p.supers + 4 * i, &super, 4);
+        }
+    if (f.minimum == LW_MINIMUM_F16) make_finite(data + p.minimums, p.selectors - p.minimums);
+    for (uint8_t* s = data + p.segments; s < data + p.bytes && f.scale == LW_SCALE_F16; s += p.segment_bytes)
+        make_finite(s + p.scales, p.segment_bytes - p.scales);
+    for (uint8_t* s = data + p.segments; s < data + p.bytes && f.scale == LW_SCALE_E8M0; s += p.segment_bytes)
+        for (size_t i = p.scales; i < p.segment_bytes; ++i) s[i] = 100 + s[i] % 40;
+}
+
 static void fill(const lw_matrix* w, uint8_t* data) {
     const size_t halves = w->type == LW_Q4_0   ? LW_Q4_GROUP_BYTES
                           : w->type == LW_Q8_0 ? LW_Q8_GROUP_BYTES
                                                : LW_Q6_SUPER_BYTES;
+    lw_format f;
     for (size_t i = 0; i < w->panel_bytes; ++i) data[i] = (uint8_t)draw();
-    if (w->type == LW_F32)
+    if (lw_find_format(w->type, &f))
+        fill_coded(f, w->cols, data);
+    else if (w->type == LW_F32)
         for (size_t i = 0; i < w->panel_bytes; i += 4) data[i + 3] = (data[i + 3] & 0x80) | 0x3C;
     else if (w->type == LW_F16 || w->type == LW_BF16)
         for (size_t i = 0; i < w->panel_bytes; i += 2) data[i + 1] = (data[i + 1] & 0x87) | 0x30;
-    else  // the f16 scales end each block: positive or negative, of any size but not infinite
+    else  // the f16 scales end each block
         for (size_t end = halves; end <= w->panel_bytes; end += halves)
-            for (size_t i = end - 2 * LW_PANEL; i < end; i += 2) data[i + 1] = (data[i + 1] & 0xBF) | 0x10;
+            make_finite(data + end - 2 * LW_PANEL, 2 * LW_PANEL);
 }
 
 static int list(char** rows) {
-    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16, LW_BF16};
+    // Of the coded types some ways to decode, where it matters most: one row and many.
+    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16,    LW_BF16,
+                                    LW_Q4_K, LW_CB2,  LW_CB4,  LW_T2,  LW_Q4_G128};
     for (; *rows; ++rows)
         for (int level = LW_LEVEL_NEON; level < LW_LEVEL_COUNT; ++level)
             for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
-                const lw_kernel* kernel = lw_kernel_find(types[t], (lw_level)level, strtoul(*rows, NULL, 10));
+                const size_t n = strtoul(*rows, NULL, 10);
+                const lw_kernel* kernel = lw_kernel_find(types[t], (lw_level)level, n);
+                lw_format f;
+                if (lw_find_format(types[t], &f) && (level == LW_LEVEL_NEON || (n > 1 && n < 9))) continue;
                 if (kernel->levels >> LW_LEVEL_SCALAR & 1) continue;
                 printf("%s %s %s\n", lw_level_names[level], kernel->symbol, *rows);
             }
@@ -58,6 +86,7 @@ int main(int argc, char** argv) {
     uint8_t* data = aligned_alloc(64, (w.panel_bytes + 63) / 64 * 64);
     fill(&w, data);
     w.data = data;
+    for (int i = 0; i < 16; ++i) w.table[i] = (int8_t)((int)(draw() % 255) - 127);
 
     lw_activations x = {.rows = rows, .cols = cols};
     lw_lay_out_activations(&x, w.layout);
@@ -65,7 +94,8 @@ int main(int argc, char** argv) {
     int8_t* q = calloc(padded, x.stride);
     float *scale = calloc(padded * x.segments, 4), *f32 = calloc(padded * cols, 4);
     int32_t* prefix = calloc(padded * x.stride / 16, 4);
-    x.q = q, x.scale = scale, x.prefix = prefix, x.f32 = f32;
+    float* sums = calloc(padded * x.segments, LW_SUMS * 4);
+    x.q = q, x.scale = scale, x.prefix = prefix, x.f32 = f32, x.sums = sums;
     for (size_t r = 0; r < rows; ++r) {
         int32_t sum = 0;
         for (size_t k = 0; k < cols; ++k) {
@@ -76,6 +106,8 @@ int main(int argc, char** argv) {
             prefix[lw_prefix_offset(&x, r, k)] = sum;
         }
         for (size_t i = 0; i < x.segments; ++i) scale[lw_scale_offset(&x, r, i)] = 0.001f * (float)(1 + draw() % 1000);
+        for (size_t i = 0; i < x.segments * LW_SUMS; ++i)
+            sums[r * x.segments * LW_SUMS + i] = (float)(draw() % 99) - 49;
     }
     float *got = calloc(rows, LW_PANEL * 4), *want = calloc(rows, LW_PANEL * 4);
     void* scratch = aligned_alloc(64, (lw_matmul_scratch_bytes(rows) + 63) / 64 * 64);

@@ -1,19 +1,126 @@
 // Attention over the whole batch: jobs of one tile of queries and one KV head each.
+//
+// A context so long that one thread would be at it when all others have finished is cut where its online softmax starts
+// afresh anyway: each split is a job of its own, and whoever finishes the last one merges them, in the order in which
+// one thread would have.
 #include "graph/worker.h"
 
-// Charges one job: the keys and values it reads, queries and results, two products for each token seen.
-static void charge_attention(lw_worker* w, const lw_attention_job* job) {
-    if (w->profile == NULL) return;
-    const uint64_t last = job->first_position + job->n_tokens, dims = job->kv.head_dim + job->kv.value_dim;
-    uint64_t seen = 0, first = last;  // tokens seen by all queries; the first one that any of them sees
-    for (uint64_t position = job->first_position; position < last; ++position) {
-        const uint64_t n = job->window != 0 && position + 1 > job->window ? job->window : position + 1;
-        seen += n;
-        if (position + 1 - n < first) first = position + 1 - n;
+static size_t group_of(const lw_model_config* c) { return c->n_heads / c->n_kv_heads; }
+
+static size_t state_floats(const lw_session* s, size_t n_tokens) {
+    const size_t rows = lw_attention_rows(n_tokens, group_of(&s->model->config));
+    return lw_attention_state_floats(rows, s->kv.value_dim);
+}
+
+static lw_tokens splits_of(const lw_session* s, const lw_tile* tile) {
+    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, s->model->config.sliding_window);
+}
+
+// A job is too long when it is more than 1 / (4 * threads) of all work.
+enum { JOBS_PER_THREAD = 4 };
+
+void lw_size_splits(lw_session* s) {
+    const lw_model_config* c = &s->model->config;
+    const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
+    const size_t longest = cached < c->context_length ? cached : c->context_length;
+    const size_t splits = (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
+    const uint32_t threads = s->config.n_threads;
+    if (threads == 1 || threads * JOBS_PER_THREAD <= c->n_kv_heads || splits < 2) return;
+    // One tile of the longest context, or several with fewer rows.
+    const size_t widest = state_floats(s, lw_tile_tokens(c));
+    s->split_floats = splits * c->n_kv_heads * widest;
+    s->split_tiles = splits * (widest / state_floats(s, 1));
+}
+
+// Pairs of queries and keys, within a few.
+static size_t cost_of(const lw_session* s, const lw_tile* tile) {
+    const lw_tokens seen =
+        lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, s->model->config.sliding_window);
+    return tile->n_tokens * (seen.end - seen.first);
+}
+
+// What is left of the room for splits.
+typedef struct split_room {
+    float* states;
+    atomic_uint* done;
+    size_t floats, tiles;
+} split_room;
+
+// Cuts tile `index` if there is room: it becomes its first split, the others follow the n tiles there are. Returns how
+// many there are then.
+static size_t split_tile(lw_session* s, size_t index, size_t n, split_room* room) {
+    const size_t heads = s->model->config.n_kv_heads;
+    lw_tile* tile = &s->b.tiles[index];
+    const lw_tokens splits = splits_of(s, tile);
+    const size_t count = splits.end - splits.first, floats = count * heads * state_floats(s, tile->n_tokens);
+    if (count < 2 || count > room->tiles || floats > room->floats) return n;
+    tile->n_splits = (uint32_t)count;
+    tile->states = room->states;
+    tile->done = room->done;
+    for (size_t i = 1; i < count; ++i) {
+        s->b.tiles[n] = *tile;
+        s->b.tiles[n++].split = (uint32_t)i;
     }
-    const uint64_t cache_bytes = (last - first) * dims * (job->kv.is_f16 ? 2 : 4);
-    const uint64_t row_bytes = 2 * job->n_tokens * job->group * job->kv.head_dim * sizeof(float);
+    *room = (split_room){room->states + floats, room->done + heads, room->floats - floats, room->tiles - count};
+    return n;
+}
+
+size_t lw_make_tiles(lw_session* s, const lw_batch* batch) {
+    const lw_model_config* c = &s->model->config;
+    const uint32_t most = (uint32_t)lw_tile_tokens(c);
+    size_t n = 0, cost = 0;
+    for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
+        const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
+        for (uint32_t row = begin; row < end; row += most) {
+            s->b.tiles[n] = (lw_tile){.sequence = sequence, .first_row = row};
+            s->b.tiles[n].n_tokens = end - row < most ? end - row : most;
+            cost += cost_of(s, &s->b.tiles[n++]);
+        }
+    }
+    const size_t too_long = cost * c->n_kv_heads / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
+    split_room room = {s->b.split_states, s->b.splits_done, s->split_floats, s->split_tiles};
+    for (size_t i = 0, whole = n; i < whole; ++i)
+        if (cost_of(s, &s->b.tiles[i]) > too_long) n = split_tile(s, i, n, &room);
+    return n;
+}
+
+// Charges one job: the keys and values it reads, queries and results, two products for each token seen.
+static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
+    if (w->profile == NULL) return;
+    const size_t dims = job->kv.head_dim + job->kv.value_dim;
+    lw_tokens read = lw_attention_tokens(job->first_position, job->n_tokens, job->window);
+    if (tile->n_splits > 0) {
+        const size_t begin = (splits_of(w->s, tile).first + tile->split) * LW_SPLIT_TOKENS;
+        if (read.first < begin) read.first = begin;
+        if (read.end > begin + LW_SPLIT_TOKENS) read.end = begin + LW_SPLIT_TOKENS;
+    }
+    size_t seen = 0;  // by all queries
+    for (size_t i = 0; i < job->n_tokens; ++i) {
+        const lw_tokens one = lw_attention_tokens(job->first_position + i, 1, job->window);
+        const size_t first = one.first > read.first ? one.first : read.first;
+        const size_t end = one.end < read.end ? one.end : read.end;
+        seen += end > first ? end - first : 0;
+    }
+    const size_t cache_bytes = (read.end - read.first) * dims * (job->kv.is_f16 ? 2 : 4);
+    const size_t row_bytes = tile->split == 0 ? 2 * job->n_tokens * job->group * job->kv.head_dim * sizeof(float) : 0;
     lw_profile_work(w->profile, LW_OP_ATTENTION, 0, cache_bytes + row_bytes, seen * job->group * dims);
+}
+
+// Returns false while other splits of the job are missing.
+static bool attend_job(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
+    charge_attention(w, job, tile);
+    if (tile->n_splits == 0) {
+        w->ops->attention(job);
+        return true;
+    }
+    const size_t floats = state_floats(w->s, tile->n_tokens);
+    float* states = tile->states + job->kv_head * tile->n_splits * floats;
+    w->ops->attention_split(job, splits_of(w->s, tile).first + tile->split, states + tile->split * floats);
+    atomic_uint* done = &tile->done[job->kv_head];
+    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < tile->n_splits) return false;
+    atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
+    w->ops->attention_merge(job, states, tile->n_splits);
+    return true;
 }
 
 static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile* tile, size_t first, size_t n) {
@@ -25,12 +132,12 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
 
 bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_model_config* c = w->c;
-    const size_t q_size = (size_t)c->n_heads * c->head_dim, group = c->n_heads / c->n_kv_heads;
+    const size_t q_size = (size_t)c->n_heads * c->head_dim, group = group_of(c);
     const size_t jobs = w->step->n_tiles * c->n_kv_heads, job_cols = group * c->head_dim;
     const lw_batch* batch = w->step->batch;
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
-    const bool with_codes = lw_is_quantized(w->model->layers[index].attn_output.matrix.type) &&
-                            job_cols % LW_SEGMENT == 0 && index + 1 < c->n_layers;
+    const bool with_codes = lw_is_quantized(w->model->layers[index].attn_output.type) && job_cols % LW_SEGMENT == 0 &&
+                            index + 1 < c->n_layers;
     const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
     size_t item, end;
     while (lw_work_take(lw_this_phase(w), jobs, 1, &item, &end)) {
@@ -38,22 +145,20 @@ bool lw_attend(lw_worker* w, uint32_t index) {
         const lw_tile* tile = &w->b->tiles[w->step->n_tiles - 1 - item / c->n_kv_heads];
         const size_t head = item % c->n_kv_heads;
         const size_t offset = tile->first_row * q_size + head * job_cols;
-        const lw_attention_job job = {
-            .kv = lw_kv_layer(&w->s->kv, index),
-            .blocks = batch->block_tables + (size_t)tile->sequence * batch->block_table_stride,
-            .kv_head = head,
-            .n_tokens = tile->n_tokens,
-            .first_position = w->b->position[tile->first_row],
-            .window = c->sliding_window,
-            .group = group,
-            .q = w->b->q + offset,
-            .q_stride = q_size,
-            .out = w->b->attn + offset,
-            .out_stride = q_size,
-            .scratch = w->scratch};
-        w->ops->attention(&job);
-        charge_attention(w, &job);
-        if (with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
+        const lw_attention_job job = {.kv = lw_kv_layer(&w->s->kv, index),
+                                      .blocks = lw_block_table(batch, tile->sequence),
+                                      .kv_head = head,
+                                      .n_tokens = tile->n_tokens,
+                                      .first_position = w->b->position[tile->first_row],
+                                      .window = c->sliding_window,
+                                      .group = group,
+                                      .q = w->b->q + offset,
+                                      .q_stride = q_size,
+                                      .out = w->b->attn + offset,
+                                      .out_stride = q_size,
+                                      .scratch = w->scratch};
+        if (attend_job(w, &job, tile) && with_codes)
+            quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }
     lw_end_phase(w, LW_OP_ATTENTION);
     return with_codes;

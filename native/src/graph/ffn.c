@@ -74,8 +74,8 @@ lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activati
                  .up = lw_product_at(w, &layer->up, w->b->up, false),
                  .in = *x,
                  .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
-                 .panels = layer->gate.matrix.panels,
-                 .quantized = lw_is_quantized(layer->down.matrix.type)};
+                 .panels = layer->gate.panels,
+                 .quantized = lw_is_quantized(layer->down.type)};
     take_panels(&g);
     lw_count_products(w, 2, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);

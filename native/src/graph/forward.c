@@ -4,13 +4,19 @@
 
 #include "graph/worker.h"
 #include "ops/math.h"
+#include "ops/sample.h"
 #include "status.h"
 
 typedef lw_worker worker;
 
 lw_activations lw_activations_in(const worker* w, size_t cols, const lw_codes* codes, const float* values) {
-    lw_activations x = {
-        .rows = w->rows, .cols = cols, .q = codes->q, .scale = codes->scales, .prefix = codes->prefix, .f32 = values};
+    lw_activations x = {.rows = w->rows,
+                        .cols = cols,
+                        .q = codes->q,
+                        .scale = codes->scales,
+                        .prefix = codes->prefix,
+                        .sums = codes->sums,
+                        .f32 = values};
     lw_lay_out_activations(&x, lw_level_layouts[w->model->level]);
     return x;
 }
@@ -26,9 +32,9 @@ static void quantize_row(worker* w, const lw_activations* x, size_t row, const f
     lw_quantize_segments(w, x, row, 0, x->segments, values);
 }
 
-static bool any_quantized(const lw_packed* const* matrices, size_t n) {
+static bool any_quantized(const lw_matrix* const* matrices, size_t n) {
     for (size_t i = 0; i < n; ++i)
-        if (lw_is_quantized(matrices[i]->matrix.type)) return true;
+        if (lw_is_quantized(matrices[i]->type)) return true;
     return false;
 }
 
@@ -46,7 +52,7 @@ static void embed(worker* w) {
     const lw_batch* batch = w->step->batch;
     size_t row, end;
     while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
-        lw_unpack_row(&w->model->embedding.matrix, batch->token_ids[row], w->b->x + row * w->c->hidden_size);
+        lw_unpack_row(&w->model->embedding, batch->token_ids[row], w->b->x + row * w->c->hidden_size);
         fill_angles(w, row, w->b->position[row]);
         lw_charge_row(w, LW_OP_EMBED, w->c->hidden_size + w->c->head_dim, 0);
     }
@@ -124,7 +130,7 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
         finish_heads(w, row, k, c->n_kv_heads, layer->k_norm);
         for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
         const uint32_t position = w->b->position[row];
-        const uint32_t* table = batch->block_tables + (size_t)w->b->sequence[row] * batch->block_table_stride;
+        const uint32_t* table = lw_block_table(batch, w->b->sequence[row]);
         lw_kv_write(&w->s->kv, index, table[position / LW_BLOCK_TOKENS], position % LW_BLOCK_TOKENS, k, v);
         lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
     }
@@ -132,10 +138,10 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
 }
 
 // The input of the output projection: the result of attention and its codes, unless they are there already.
-static lw_activations attention_values(worker* w, const lw_packed* output, bool have_codes) {
-    const size_t cols = output->matrix.cols;
+static lw_activations attention_values(worker* w, const lw_matrix* output, bool have_codes) {
+    const size_t cols = output->cols;
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, w->b->attn);
-    if (have_codes || !lw_is_quantized(output->matrix.type)) return out;
+    if (have_codes || !lw_is_quantized(output->type)) return out;
     size_t row, end;
     while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
         quantize_row(w, &out, row, w->b->attn + row * cols);
@@ -161,7 +167,7 @@ static void keep_logit_rows(worker* w) {
 }
 
 static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_packed* inputs[] = {&layer->q, &layer->k, &layer->v};
+    const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
     const lw_activations x = normalize(w, LW_OP_ATTN_NORM, layer->attn_norm, any_quantized(inputs, 3));
     const lw_product qkv[] = {lw_product_at(w, &layer->q, w->b->q, false), lw_product_at(w, &layer->k, w->b->k, false),
                               lw_product_at(w, &layer->v, w->b->v, false)};
@@ -170,14 +176,14 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const bool have_codes = lw_attend(w, index);
     if (index + 1 == w->c->n_layers) keep_logit_rows(w);
     if (w->rows == 0) return;
-    const lw_packed* output = &layer->attn_output;
+    const lw_matrix* output = &layer->attn_output;
     const lw_activations values = attention_values(w, output, have_codes);
     const lw_product o = lw_product_at(w, output, w->b->x, true);
     multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
 }
 
 static void ffn_half(worker* w, const lw_layer* layer) {
-    const lw_packed* inputs[] = {&layer->gate, &layer->up};
+    const lw_matrix* inputs[] = {&layer->gate, &layer->up};
     const lw_activations x = normalize(w, LW_OP_FFN_NORM, layer->ffn_norm, any_quantized(inputs, 2));
     const lw_activations values = lw_gate_up(w, layer, &x);
     const lw_product down = lw_product_at(w, &layer->down, w->b->x, true);
@@ -212,36 +218,42 @@ static void run_step(void* context, unsigned thread) {
         ffn_half(&w, &w.model->layers[i]);
     }
     logits(&w);
+    lw_draw_rows(&w);
 }
 
-// Positions of the rows, and the tiles that attention works on.
-static size_t lay_out(lw_session* s, const lw_batch* batch) {
-    const uint32_t most = (uint32_t)lw_tile_tokens(&s->model->config);
-    size_t n_tiles = 0;
+// Sequence and position of each row.
+static void lay_out(lw_session* s, const lw_batch* batch) {
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
         for (uint32_t row = begin; row < end; ++row) {
             s->b.sequence[row] = sequence;
             s->b.position[row] = batch->context_lens[sequence] + (row - begin);
         }
-        for (uint32_t row = begin; row < end; row += most)
-            s->b.tiles[n_tiles++] = (lw_tile){sequence, row, end - row < most ? end - row : most};
     }
-    return n_tiles;
 }
 
-lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out) {
+static lw_status outcome(const lw_step_state* state) {
+    if (atomic_load(&state->non_finite))
+        return lw_fail(LW_ERR_NONFINITE, "step: NaN or infinity in the activations of this batch");
+    const unsigned failed = atomic_load(&state->failed_draw);
+    if (failed == 0) return LW_OK;
+    if (atomic_load(&state->draw_failure) == LW_DRAW_NOTHING_ALLOWED)
+        return lw_fail(LW_ERR_ARGUMENT, "draw %u: bias and mask allow no token", failed - 1);
+    return lw_fail(LW_ERR_NONFINITE, "draw %u: the logits hold NaN or infinity", failed - 1);
+}
+
+lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out, lw_sampled* drawn) {
+    lay_out(session, batch);
     lw_step_state state = {.session = session,
                            .batch = batch,
                            .logits = logits_out,
+                           .drawn = drawn,
                            .n_rows = batch->query_start[batch->n_seqs],
-                           .n_tiles = lay_out(session, batch)};
+                           .n_tiles = lw_make_tiles(session, batch)};
     for (size_t i = 0; i < session->n_phases; ++i)
         atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);
     ++session->counters.steps;
     session->counters.tokens += state.n_rows;
-    if (atomic_load(&state.non_finite))
-        return lw_fail(LW_ERR_NONFINITE, "step: NaN or infinity in the activations of this batch");
-    return LW_OK;
+    return outcome(&state);
 }

@@ -23,13 +23,16 @@ static void* take(arena* a, size_t bytes) {
     return part;
 }
 
-static lw_codes take_codes(arena* a, size_t rows, size_t widest) {
+static lw_codes take_codes(arena* a, const lw_model* model, size_t rows, size_t widest) {
+    const size_t sums = rows * (widest / LW_SEGMENT) * LW_SUMS * sizeof(float);
     return (lw_codes){.q = take(a, (rows + 1) * lw_activation_stride(widest)),
                       .scales = take(a, rows * (widest / LW_SEGMENT) * sizeof(float)),
-                      .prefix = take(a, rows * (lw_activation_stride(widest) / 16) * sizeof(int32_t))};
+                      .prefix = take(a, rows * (lw_activation_stride(widest) / 16) * sizeof(int32_t)),
+                      .sums = model->has_minimums ? take(a, sums) : NULL};
 }
 
-static void take_buffers(arena* a, lw_buffers* b, const lw_model_config* c, size_t rows) {
+static void take_buffers(arena* a, lw_buffers* b, const lw_model* model, size_t rows) {
+    const lw_model_config* c = &model->config;
     const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
     const size_t row = rows * sizeof(float), ffn = lw_round_up(c->ffn_size, LW_SEGMENT);
     b->x = take(a, row * c->hidden_size);
@@ -44,21 +47,24 @@ static void take_buffers(arena* a, lw_buffers* b, const lw_model_config* c, size
     b->sine = take(a, row * (c->head_dim / 2));
     b->sequence = take(a, rows * sizeof *b->sequence);
     b->position = take(a, rows * sizeof *b->position);
-    b->tiles = take(a, rows * sizeof *b->tiles);
-    b->codes = take_codes(a, rows, widest_input(c));
-    b->ffn_codes = take_codes(a, rows, ffn);
+    b->codes = take_codes(a, model, rows, widest_input(c));
+    b->ffn_codes = take_codes(a, model, rows, ffn);
 }
 
 static void take_all(arena* a, lw_session* s) {
     const lw_model_config* c = &s->model->config;
     const size_t rows = s->config.max_batch_tokens, threads = s->config.n_threads;
     const size_t hidden = lw_round_up(c->hidden_size, LW_SEGMENT);
-    take_buffers(a, &s->b, c, rows);
+    take_buffers(a, &s->b, s->model, rows);
+    s->b.tiles = take(a, (rows + s->split_tiles) * sizeof *s->b.tiles);
+    s->b.split_states = take(a, s->split_floats * sizeof(float));
+    s->b.splits_done = take(a, s->split_tiles * c->n_kv_heads * sizeof *s->b.splits_done);
     s->phases = take(a, s->n_phases * sizeof *s->phases);
     s->segments_done = take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * sizeof *s->segments_done);
     s->own = take(a, threads * sizeof *s->own);
     for (size_t i = 0; i < threads; ++i) {
-        const lw_own own = {.codes = take_codes(a, LW_OWN_ROWS, hidden), .norm = take(a, LW_OWN_ROWS * hidden * 4)};
+        const lw_own own = {.codes = take_codes(a, s->model, LW_OWN_ROWS, hidden),
+                            .norm = take(a, LW_OWN_ROWS * hidden * 4)};
         if (a->base) s->own[i] = own;
     }
     a->used = lw_round_up(a->used, 4096);
@@ -74,6 +80,7 @@ static bool open_memory(lw_session* s) {
     if (attention > scratch) scratch = attention;
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
+    lw_size_splits(s);
     s->n_phases = (size_t)c->n_layers * 16 + 16;
     arena a = {0};
     take_all(&a, s);
@@ -147,7 +154,7 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     if (blocks > b->block_table_stride)
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
                        sequence, (unsigned long long)tokens, b->block_table_stride);
-    const uint32_t* table = b->block_tables + (size_t)sequence * b->block_table_stride;
+    const uint32_t* table = lw_block_table(b, sequence);
     for (uint64_t i = 0; i < blocks; ++i)
         if (table[i] >= s->config.n_blocks)
             return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
@@ -176,12 +183,15 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
-lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits) {
+lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {
     if (session == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
         return lw_fail(LW_ERR_ARGUMENT, "lw_step: session, batch and logits must not be NULL");
+    if (batch->draws != NULL && batch->n_logits > 0 && drawn == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_step: drawn must not be NULL when the batch has draws");
     const uint64_t start = lw_profile_now();
     LW_RETURN_IF_FAILED(check_batch(session, batch));
-    const lw_status status = lw_forward(session, batch, logits);
-    lw_session_add_time(session, start);
+    LW_RETURN_IF_FAILED(lw_check_draws(session, batch));
+    const lw_status status = lw_forward(session, batch, logits, drawn);
+    session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);
     return status;
 }

@@ -2,6 +2,8 @@
 #ifndef LW_GRAPH_SESSION_H
 #define LW_GRAPH_SESSION_H
 
+#include <stdatomic.h>
+
 #include "kv_cache.h"
 #include "model/model.h"
 #include "profile.h"
@@ -11,12 +13,17 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     uint32_t sequence;
     uint32_t first_row;  // row of the batch
     uint32_t n_tokens;
+    // A tile with a long context is there once for each split of its context; they meet in `states`.
+    uint32_t n_splits, split;  // of how many, which one; 0 of 0: a whole context
+    float* states;             // [n_kv_heads][n_splits][floats of a state]
+    atomic_uint* done;         // [n_kv_heads] splits computed, between phases all 0
 } lw_tile;
 
 typedef struct lw_codes {  // quantized activations, see lw_activations
     int8_t* q;             // [rows + 1][widest input, in whole segments]
     float* scales;         // [rows][segments]
     int32_t* prefix;       // [rows][stride / 16]
+    float* sums;           // [rows][segments][LW_SUMS], NULL unless the model has minimums
 } lw_codes;
 
 enum { LW_OWN_ROWS = 4 };  // up to this many rows are normalized by every thread for itself
@@ -35,9 +42,11 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     float *cosine, *sine;    // [rows][head_dim / 2]
     uint32_t* sequence;      // [rows] sequence of each row
     uint32_t* position;      // [rows]
-    lw_tile* tiles;          // [rows]
-    lw_codes codes;          // of normalized rows and of attention
-    lw_codes ffn_codes;      // of activated rows
+    lw_tile* tiles;          // [rows + split_tiles]
+    float* split_states;     // see split_floats
+    atomic_uint* splits_done;
+    lw_codes codes;      // of normalized rows and of attention
+    lw_codes ffn_codes;  // of activated rows
 } lw_buffers;
 
 struct lw_session {
@@ -47,9 +56,12 @@ struct lw_session {
     lw_kv_cache kv;
     lw_block memory;  // of the buffers
     lw_buffers b;
+    // Room for contexts that are split among threads (attend.c): states in b.split_states, tiles in b.tiles beyond one
+    // for each row, and b.splits_done[split_tiles][n_kv_heads].
+    size_t split_floats, split_tiles;
     uint8_t* scratch;  // [threads][scratch_bytes]
     size_t scratch_bytes;
-    uint8_t* draw_scratch;  // [threads][draw_scratch_bytes], for lw_sample
+    uint8_t* draw_scratch;  // [threads][draw_scratch_bytes]
     size_t draw_scratch_bytes;
     lw_own* own;                 // [threads]
     atomic_uint* segments_done;  // [segments of ffn_size] panels done of each, between phases all 0 (ffn.c)
@@ -64,13 +76,16 @@ static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, 
     return s->profile != NULL ? &s->profile->threads[thread] : NULL;
 }
 
-// Adds the time since `start_ns` to the session's native time.
-static inline void lw_session_add_time(lw_session* s, uint64_t start_ns) {
-    s->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start_ns);
+static inline const uint32_t* lw_block_table(const lw_batch* batch, uint32_t sequence) {
+    const size_t row = batch->table_rows != NULL ? batch->table_rows[sequence] : sequence;
+    return batch->block_tables + row * batch->block_table_stride;
 }
 
+// What the draws of a batch ask for is in range (draw.c).
+lw_status lw_check_draws(const lw_session* s, const lw_batch* batch);
+
 // The step itself, on checked arguments (forward.c).
-lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits);
+lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 
 enum { LW_ATTENTION_ROWS = 64 };  // query rows (tokens x heads of a group) that share one pass over the keys
 
@@ -78,5 +93,10 @@ static inline size_t lw_tile_tokens(const lw_model_config* c) {
     const size_t group = c->n_heads / c->n_kv_heads;
     return group >= LW_ATTENTION_ROWS ? 1 : LW_ATTENTION_ROWS / group;
 }
+
+// Sets split_floats and split_tiles.
+void lw_size_splits(lw_session* s);
+// Fills s->b.tiles for a batch; returns their number.
+size_t lw_make_tiles(lw_session* s, const lw_batch* batch);
 
 #endif

@@ -11,9 +11,12 @@ typedef struct lw_step_state {
     lw_session* session;
     const lw_batch* batch;
     float* logits;
+    lw_sampled* drawn;
     size_t n_rows;  // tokens of the batch
     size_t n_tiles;
     atomic_bool non_finite;
+    atomic_uint failed_draw;  // 1 + row
+    atomic_int draw_failure;  // why: lw_draw_result
 } lw_step_state;
 
 typedef struct lw_worker {
@@ -49,14 +52,16 @@ lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes
 void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
                           const float* values);
 
-static inline lw_product lw_product_at(const lw_worker* w, const lw_packed* matrix, float* out, bool add) {
-    return lw_product_of(&matrix->matrix, w->model->level, w->rows, out, add);
+static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add) {
+    return lw_product_of(matrix, w->model->level, w->rows, out, add);
 }
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
 bool lw_attend(lw_worker* w, uint32_t index);
 // Gate, up and their activation in one phase; returns the input of the down projection (ffn.c).
 lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x);
+// A phase of draws, one for each row of logits (draw.c).
+void lw_draw_rows(lw_worker* w);
 // Counts products for lw_session_counters.
 void lw_count_products(lw_worker* w, size_t n, size_t rows);
 

@@ -2,6 +2,7 @@
 #ifndef LW_KERNELS_HALF_H
 #define LW_KERNELS_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -28,6 +29,21 @@ static inline float lw_bfloat_to_float(uint16_t bits) {
     float value;
     memcpy(&value, &wide, sizeof value);
     return value;
+}
+
+enum { LW_HALF_EXPONENT = 0x7C00, LW_BFLOAT_EXPONENT = 0x7F80 };
+
+// Whether no half that begins at a multiple of `step` bytes is NaN or infinite; by their upper halves also bfloat16 and
+// f32. `exponent` is the mask of the kind's exponent bits.
+static inline bool lw_halves_are_finite(const uint8_t* data, uint64_t bytes, const size_t step,
+                                        const uint16_t exponent) {
+    bool finite = true;
+    for (uint64_t at = 0; at + 2 <= bytes; at += step) {
+        uint16_t bits;
+        memcpy(&bits, data + at, 2);
+        finite &= (bits & exponent) != exponent;
+    }
+    return finite;
 }
 
 #endif

@@ -40,6 +40,7 @@ typedef struct lw_matrix {
     uint32_t groups;  // ceil(cols / LW_GROUP)
     size_t panel_bytes;
     const uint8_t* data;  // [panels][panel_bytes], 64-byte aligned
+    int8_t table[16];     // of table and trellis types
 } lw_matrix;
 
 // One batch of activation rows. Quantized matrices read q, scale and prefix; float matrices read f32.
@@ -54,7 +55,8 @@ typedef struct lw_activations {
     const int8_t* q;
     const float* scale;     // lw_scale_offset
     const int32_t* prefix;  // lw_prefix_offset: sum of q from the start of the segment to the end of each 16 inputs
-    const float* f32;       // [rows][cols]
+    const float* sums;  // [rows][segments][LW_SUMS] or NULL: what minimums are multiplied by (row-major at every level)
+    const float* f32;   // [rows][cols]
 } lw_activations;
 
 // An odd number of segments: the same segment of many rows, which a kernel walks, then falls on all sets of a cache.
@@ -85,6 +87,9 @@ static inline size_t lw_prefix_offset(const lw_activations* x, size_t row, size_
 static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t segment) {
     return x->segment_major ? segment * x->rows + row : row * x->segments + segment;
 }
+
+// Per segment: scale times the sum of the codes of each 32 inputs, then of each 16, rounded once.
+enum { LW_SUMS_16 = LW_SEGMENT / 32, LW_SUMS = LW_SUMS_16 + LW_SEGMENT / 16 };
 
 typedef struct lw_output {
     float* data;  // row r, output n of the matrix at data[r * stride + n]
@@ -134,7 +139,20 @@ extern const uint32_t lw_n_kernels;
 
 extern const lw_layout lw_level_layouts[LW_LEVEL_COUNT];
 
+// In lower case, such as "q4_0"; "unknown" for numbers that are no type.
+const char* lw_type_name(lw_type type);
+
 // First row of the table that fits; NULL when the type has no kernel.
 const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows);
+
+// The kernel that would do the work of `kernel`, one for more than a row, if the table did not have it, provided that it
+// is one for more than a row too: which is faster then depends on the core. NULL when there is none, and for coded types:
+// measuring all of them would take most of a second, and their tiles are those of the other types.
+const lw_kernel* lw_kernel_rival(const lw_kernel* kernel, lw_level level);
+
+// Smallest batch a kernel is used for: the table's, or what was chosen since (0 = the table's again). Only for kernels
+// that have a rival, and never below the table's.
+uint32_t lw_kernel_min_rows(const lw_kernel* kernel);
+void lw_kernel_choose(const lw_kernel* kernel, uint32_t min_rows);
 
 #endif

@@ -53,6 +53,11 @@ typedef struct lw_lane_ops {
     // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.
     void (*rope)(float* head, const float* cosine, const float* sine, size_t head_dim);
     void (*attention)(const lw_attention_job* job);
+    // The same in parts that threads share: the state of one split of lw_attention_splits(...), then, from those of all
+    // of them one after the other (which it overwrites), the result. Each state has
+    // lw_attention_state_floats(lw_attention_rows(...), value_dim) floats, 64-byte aligned.
+    void (*attention_split)(const lw_attention_job* job, size_t split, float* state);
+    void (*attention_merge)(const lw_attention_job* job, float* states, size_t n_splits);
     // Largest of x[0..n) and the sum of exp((x - largest) * scale), in 16 lanes.
     float (*max)(const float* x, size_t n);
     float (*sum_exp)(const float* x, size_t n, float largest, float scale);
@@ -64,6 +69,25 @@ extern const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT];
 
 static inline size_t lw_align_floats(size_t n) { return (n + LW_LANES - 1) / LW_LANES * LW_LANES; }
 
+typedef struct lw_tokens {  // a range of tokens of a sequence, or of splits of it
+    size_t first, end;
+} lw_tokens;
+
+// What at least one of the queries of a job sees.
+static inline lw_tokens lw_attention_tokens(size_t first_position, size_t n_tokens, size_t window) {
+    const size_t hidden = window != 0 && first_position + 1 > window ? first_position + 1 - window : 0;
+    return (lw_tokens){hidden, first_position + n_tokens};
+}
+
+// The splits that these tokens are in.
+static inline lw_tokens lw_attention_splits(size_t first_position, size_t n_tokens, size_t window) {
+    const lw_tokens seen = lw_attention_tokens(first_position, n_tokens, window);
+    return (lw_tokens){seen.first / LW_SPLIT_TOKENS, (seen.end + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS};
+}
+
+// Query rows of a job, the last one repeated to whole blocks of rows on every level.
+static inline size_t lw_attention_rows(size_t n_tokens, size_t group) { return (n_tokens * group + 7) / 8 * 8; }
+
 // Floats of the softmax state of so many query rows: largest score, sums, values.
 static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
     return lw_align_floats(rows) + rows * (LW_LANES + value_dim);
@@ -72,7 +96,7 @@ static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
 // Floats of scratch that attention needs for one job of at most `tokens` query tokens: queries, one block of keys and
 // values in f32, two states.
 static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t value_dim) {
-    const size_t rows = (tokens * group + 7) / 8 * 8;
+    const size_t rows = lw_attention_rows(tokens, group);
     return rows * value_dim + 2 * value_dim * LW_BLOCK_TOKENS + 2 * lw_attention_state_floats(rows, value_dim);
 }
 

@@ -19,10 +19,19 @@
 #include "kernels/lanes_avx512.h"
 #elif defined(LW_ISA_avx2)
 #include "kernels/lanes_avx2.h"
-#elif defined(LW_ISA_neon)
+#elif defined(__aarch64__) && !defined(LW_ISA_scalar)
 #include "kernels/lanes_neon.h"
 #else
 #include "kernels/lanes_scalar.h"
+#endif
+
+#if !defined(LW_ISA_avx512vnni)
+// Lane r: the largest of x[r], for r below n; further lanes hold anything.
+LW_INLINE vf vf_largest_each(const vf* x, int n) {
+    float largest[16] = {0};
+    for (int r = 0; r < n; ++r) largest[r] = vf_largest(x[r]);
+    return vf_load(largest);
+}
 #endif
 
 // The one order in which 16 lanes are summed.
@@ -34,24 +43,37 @@ LW_INLINE float vf_sum(vf a) {
     return t[0];
 }
 
-// exp(x), relative error below 2e-7; 0 for x < -87, x is clamped at 88. Cody-Waite reduction and a Taylor-like polynomial of
-// degree 6 on [-ln2/2, ln2/2], all steps fused or exact.
+// x[i] = exp(x[i]) for -87 <= x[i] <= 88, relative error below 2e-7; anything for others. Cody-Waite reduction and a
+// Taylor-like polynomial of degree 6 on [-ln2/2, ln2/2], all steps fused or exact. Its steps wait for each other: several
+// vectors side by side keep a core busy where a vector is one register.
+LW_INLINE void vf_exp_each(vf* x, const int n) {
+    static const float terms[] = {8.3333333e-3f, 4.1666667e-2f, 0.16666667f, 0.5f, 1.0f, 1.0f};
+    vf shifted[8], p[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) shifted[i] = vf_fma(x[i], vf_set1(1.44269504f), vf_set1(12582912.0f));
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) {
+        const vf whole = vf_sub(shifted[i], vf_set1(12582912.0f));
+        x[i] = vf_fma(whole, vf_set1(-0.693359375f), x[i]);
+        x[i] = vf_fma(whole, vf_set1(2.12194440e-4f), x[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) p[i] = vf_set1(1.3888889e-3f);
+#pragma GCC unroll 6
+    for (int t = 0; t < 6; ++t) {
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) p[i] = vf_fma(p[i], x[i], vf_set1(terms[t]));
+    }
+    // Times 2^k, whose k the low bits of `shifted` hold: exact, as every result has a normal exponent.
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) x[i] = vi_as_float(vi_add(vf_bits(p[i]), vi_shl(vf_bits(shifted[i]), 23)));
+}
+
+// exp(x); 0 for x < -87, x is clamped at 88.
 LW_INLINE vf vf_exp(vf x) {
-    const vf clamped = vf_min(vf_max(x, vf_set1(-87.0f)), vf_set1(88.0f));
-    const vf shifted = vf_fma(clamped, vf_set1(1.44269504f), vf_set1(12582912.0f));
-    const vf n = vf_sub(shifted, vf_set1(12582912.0f));
-    vf r = vf_fma(n, vf_set1(-0.693359375f), clamped);
-    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
-    vf p = vf_set1(1.3888889e-3f);
-    p = vf_fma(p, r, vf_set1(8.3333333e-3f));
-    p = vf_fma(p, r, vf_set1(4.1666667e-2f));
-    p = vf_fma(p, r, vf_set1(0.16666667f));
-    p = vf_fma(p, r, vf_set1(0.5f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    // 2^n by its exponent bits: the low bits of `shifted` hold n.
-    const vi scale = vi_shl(vi_add(vf_bits(shifted), vi_set1(127 - 0x4B400000)), 23);
-    return vf_keep_ge(x, -87.0f, vf_mul(p, vi_as_float(scale)));
+    vf clamped = vf_min(vf_max(x, vf_set1(-87.0f)), vf_set1(88.0f));
+    vf_exp_each(&clamped, 1);
+    return vf_keep_ge(x, -87.0f, clamped);
 }
 
 #endif

@@ -7,6 +7,7 @@ typedef struct vf {
 typedef struct vi {
     __m256i a, b;
 } vi;
+enum { VF_AT_ONCE = 2 };
 
 LW_INLINE vf vf_load(const float* p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 LW_INLINE void vf_store(float* p, vf x) {
@@ -45,12 +46,16 @@ LW_INLINE int32_t vi_largest(vi x) {
     n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0xB1));
     return _mm_cvtsi128_si32(n);
 }
-LW_INLINE int32_t vi_sum(vi x) {
-    const __m256i m = _mm256_add_epi32(x.a, x.b);
-    __m128i n = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-    n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4E));
-    n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0xB1));
-    return _mm_cvtsi128_si32(n);
+LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
+    const __m256i low = _mm256_hadd_epi32(_mm256_add_epi32(x[0].a, x[0].b), _mm256_add_epi32(x[1].a, x[1].b));
+    const __m256i high = _mm256_hadd_epi32(_mm256_add_epi32(x[2].a, x[2].b), _mm256_add_epi32(x[3].a, x[3].b));
+    const __m256i halves = _mm256_hadd_epi32(low, high);
+    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 4));
+    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 8));
+    sums = _mm_add_epi32(sums, _mm_set1_epi32(before));
+    _mm_storeu_si128((__m128i*)to, sums);
+    return _mm_extract_epi32(sums, 3);
 }
 LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);

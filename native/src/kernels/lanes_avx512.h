@@ -3,6 +3,7 @@
 
 typedef __m512 vf;
 typedef __m512i vi;
+enum { VF_AT_ONCE = 4 };  // long chains of steps on how many vf keep a core busy without running out of registers
 
 LW_INLINE vf vf_load(const float* p) { return _mm512_loadu_ps(p); }
 LW_INLINE void vf_store(float* p, vf a) { _mm512_storeu_ps(p, a); }
@@ -28,6 +29,37 @@ LW_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 LW_INLINE vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 LW_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 LW_INLINE int32_t vi_largest(vi a) { return _mm512_reduce_max_epi32(a); }
-LW_INLINE int32_t vi_sum(vi a) { return _mm512_reduce_add_epi32(a); }  // exact, so its order does not matter
+// to[i] = before + the sum of x[0] .. x[i], exact; returns to[3].
+LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
+    vi half[2];
+    for (int i = 0; i < 2; ++i)  // two vectors in a register
+        half[i] = vi_add(_mm512_shuffle_i32x4(x[i], x[i + 2], 0x44), _mm512_shuffle_i32x4(x[i], x[i + 2], 0xEE));
+    // 128 bits of each: x[0], x[2], x[1], x[3]
+    vi all = vi_add(_mm512_shuffle_i32x4(half[0], half[1], 0x88), _mm512_shuffle_i32x4(half[0], half[1], 0xDD));
+    all = vi_add(all, _mm512_shuffle_epi32(all, (_MM_PERM_ENUM)0x4E));
+    all = vi_add(all, _mm512_shuffle_epi32(all, (_MM_PERM_ENUM)0xB1));
+    __m128i sums = _mm512_castsi512_si128(
+        _mm512_permutexvar_epi32(_mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 4, 8, 0), all));
+    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 4));
+    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 8));
+    sums = _mm_add_epi32(sums, _mm_set1_epi32(before));
+    _mm_storeu_si128((__m128i*)to, sums);
+    return _mm_extract_epi32(sums, 3);
+}
 LW_INLINE void vi_store_i8(int8_t* p, vi a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }
 LW_INLINE float vf_largest(vf a) { return _mm512_reduce_max_ps(a); }
+
+// Lane r: the largest of x[r], for r below n, a power of two up to 8; further lanes hold anything.
+LW_INLINE vf vf_largest_each(const vf* x, int n) {
+    vf half[4], quarter[2];
+    for (int r = 0; r < 4; ++r) {  // two rows in a register
+        const vf a = x[r % n], b = x[(r + 4) % n];
+        half[r] = vf_max(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    }
+    for (int i = 0; i < 2; ++i)  // rows i, i + 4, i + 2, i + 6
+        quarter[i] =
+            vf_max(_mm512_shuffle_f32x4(half[i], half[i + 2], 0x88), _mm512_shuffle_f32x4(half[i], half[i + 2], 0xDD));
+    vf two = vf_max(_mm512_unpacklo_ps(quarter[0], quarter[1]), _mm512_unpackhi_ps(quarter[0], quarter[1]));
+    two = vf_max(two, _mm512_permute_ps(two, 0x4E));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 8, 9, 4, 5, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0), two);
+}

@@ -5,6 +5,7 @@ typedef struct vf {
 typedef struct vi {
     int32_t v[16];
 } vi;
+enum { VF_AT_ONCE = 1 };
 
 #define LW_EACH(type, expression)                     \
     type r;                                           \
@@ -47,10 +48,12 @@ LW_INLINE int32_t vi_largest(vi x) {
     for (int i = 1; i < 16; ++i) largest = x.v[i] > largest ? x.v[i] : largest;
     return largest;
 }
-LW_INLINE int32_t vi_sum(vi x) {
-    int32_t sum = 0;
-    for (int i = 0; i < 16; ++i) sum += x.v[i];
-    return sum;
+LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
+    for (int i = 0; i < 64; ++i) {
+        before += x[i / 16].v[i % 16];
+        to[i / 16] = before;
+    }
+    return before;
 }
 LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     for (int i = 0; i < 16; ++i) p[i] = (int8_t)x.v[i];

@@ -2,7 +2,7 @@
 #ifndef LW_KERNELS_LAYOUT_H
 #define LW_KERNELS_LAYOUT_H
 
-#include "kernels/kernel.h"
+#include "kernels/format.h"
 
 enum {
     LW_Q4_GROUP_BYTES = LW_PANEL * LW_GROUP / 2 + LW_PANEL * 2,  // nibbles, then 32 f16 scales
@@ -38,8 +38,11 @@ static inline size_t lw_panel_bytes(lw_type type, size_t cols) {
         case LW_F16:
         case LW_BF16:
             return cols * LW_PANEL * 2;  // [k][output]
+        default: {
+            lw_format f;
+            return lw_find_format(type, &f) ? lw_coded_panel_of(f, cols).bytes : 0;
+        }
     }
-    return 0;
 }
 
 #endif

@@ -1,6 +1,7 @@
+#include <stdatomic.h>
 #include <stdio.h>
 
-#include "kernels/kernel.h"
+#include "kernels/format.h"
 #include "status.h"
 
 #if defined(__x86_64__)
@@ -55,8 +56,52 @@ const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
     [LW_LEVEL_SVE] = {.chunk = 8, .q4_toggled = true, .row_block = 2},  // that of I8MM, whose kernels it shares
 };
 
+// Smallest batches chosen instead of the table's; 0 where nothing was. Every choice gives the same bits, so threads may
+// see one at any moment.
+static _Atomic uint32_t chosen[sizeof lw_kernels / sizeof lw_kernels[0]];
+
+uint32_t lw_kernel_min_rows(const lw_kernel* kernel) {
+    const uint32_t rows = atomic_load_explicit(&chosen[kernel - lw_kernels], memory_order_relaxed);
+    return rows > 0 ? rows : kernel->min_rows;
+}
+
+void lw_kernel_choose(const lw_kernel* kernel, uint32_t min_rows) {
+    atomic_store_explicit(&chosen[kernel - lw_kernels], min_rows, memory_order_relaxed);
+}
+
 const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows) {
     for (const lw_kernel* k = lw_kernels; k < lw_kernels + lw_n_kernels; ++k)
-        if (k->weights == type && (k->levels >> level & 1) && rows >= k->min_rows) return k;
+        if (k->weights == type && (k->levels >> level & 1) && rows >= lw_kernel_min_rows(k)) return k;
     return NULL;
+}
+
+const lw_kernel* lw_kernel_rival(const lw_kernel* kernel, lw_level level) {
+    lw_format f;
+    if (!(kernel->levels >> level & 1) || kernel->min_rows == 1 || lw_find_format(kernel->weights, &f)) return NULL;
+    for (const lw_kernel* k = kernel + 1; k < lw_kernels + lw_n_kernels; ++k)
+        if (k->weights == kernel->weights && (k->levels >> level & 1)) return k->min_rows > 1 ? k : NULL;
+    return NULL;
+}
+
+const char* lw_type_name(lw_type type) {
+    switch (type) {
+        case LW_F32:
+            return "f32";
+        case LW_F16:
+            return "f16";
+        case LW_BF16:
+            return "bf16";
+        case LW_Q4_0:
+            return "q4_0";
+        case LW_Q8_0:
+            return "q8_0";
+        case LW_Q6_K:
+            return "q6_k";
+#define CODED(type, name, ...) \
+    case type:                 \
+        return #name;
+#include "kernels/formats.inc"
+#undef CODED
+    }
+    return "unknown";
 }

@@ -2,6 +2,7 @@
 #ifndef LW_KERNELS_UNPACK_H
 #define LW_KERNELS_UNPACK_H
 
+#include "kernels/format.h"
 #include "kernels/half.h"
 #include "kernels/layout.h"
 
@@ -48,6 +49,108 @@ static inline void lw_unpack_q6(const lw_matrix* w, const uint8_t* panel, size_t
     }
     const int8_t scale = (int8_t)high[LW_Q6_HIGH_BYTES + group % 2 * LW_PANEL + output];
     out->scale = lw_load_half(super + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output) * (float)scale;  // exact
+}
+
+// A panel of a coded type. Inputs are counted over the whole row.
+typedef struct lw_coded_view {
+    lw_format f;
+    lw_coded_panel p;
+    const lw_matrix* w;
+    const uint8_t* panel;
+} lw_coded_view;
+
+static inline lw_coded_view lw_view_coded(lw_format f, const lw_matrix* w, const uint8_t* panel) {
+    return (lw_coded_view){f, lw_coded_panel_of(f, w->cols), w, panel};
+}
+
+static inline int lw_unpack_bits(const lw_coded_view* v, size_t output, size_t k) {
+    const lw_format f = v->f;
+    const uint8_t* panel = v->panel;
+    const uint8_t* segment = panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes;
+    const size_t in_segment = k % LW_SEGMENT, in_group = k % LW_GROUP, parts = 8 / f.low;
+    const uint8_t* group = segment + in_segment / LW_GROUP * (LW_GROUP * LW_PANEL / 8 * (size_t)f.low);
+    const int low = group[lw_packed_byte(v->w->layout, output, in_group, parts)] >>
+                        f.low * lw_packed_part(v->w->layout, in_group, parts) &
+                    ((1 << f.low) - 1);
+    if (f.high == 0) return low;
+    const uint8_t byte = segment[v->p.high + lw_high_byte(v->w->layout, output, in_segment)];
+    return low | (byte >> lw_high_bit(v->w->layout, in_segment) & 1) << f.low;
+}
+
+// What a code means: `before` is the code of the input before, `selector` that of the 32 inputs.
+static inline int lw_map_code(lw_format f, const int8_t* table, int code, int before, int selector) {
+    if (f.map == LW_MAP_OFFSET) return code - f.offset;
+    if (f.map == LW_MAP_TRELLIS) return table[code << 2 | before];
+    return table[(selector & ((1 << f.selector) - 1)) << (f.low + f.high) | code];
+}
+
+static inline int lw_unpack_code(const lw_coded_view* v, size_t output, size_t k) {
+    const lw_format f = v->f;
+    const uint8_t* panel = v->panel;
+    const size_t segment = k / LW_SEGMENT, shift = k % LW_SEGMENT / LW_GROUP * 2;
+    const int selector = f.selector != 0 ? panel[v->p.selectors + segment * LW_PANEL + output] >> shift : 0;
+    const bool chained = f.map == LW_MAP_TRELLIS && k % LW_SEGMENT != 0;
+    return lw_map_code(f, v->w->table, lw_unpack_bits(v, output, k), chained ? lw_unpack_bits(v, output, k - 1) : 0,
+                       selector);
+}
+
+// The f16 of the block of 256 inputs that holds input k.
+static inline float lw_unpack_super(const uint8_t* supers, size_t output, size_t k) {
+    return lw_load_half(supers + (k / LW_SUPER_BLOCK_INPUTS * LW_PANEL + output) * 2);
+}
+
+static inline float lw_e8m0_to_float(uint8_t byte) {
+    if (byte == 255) return 0;  // of panels
+    const uint32_t bits = byte < 2 ? 0x00200000u << byte : (uint32_t)(byte - 1) << 23;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_t k) {
+    const lw_format f = v->f;
+    const uint8_t* panel = v->panel;
+    const uint8_t* scales = panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
+    const uint8_t* at = scales + (k % LW_SEGMENT / f.group * LW_PANEL + output) * lw_scale_bytes(f);
+    if (f.scale == LW_SCALE_F16) return lw_load_half(at);
+    if (f.scale == LW_SCALE_E8M0) return lw_e8m0_to_float(*at);
+    float super;
+    if (f.super == LW_SUPER_ROW)
+        memcpy(&super, panel + v->p.supers + 4 * output, sizeof super);
+    else
+        super = lw_unpack_super(panel + v->p.supers, output, k);
+    return super * (float)(f.scale == LW_SCALE_NIBBLES ? *at & 15 : (int8_t)*at);  // exact
+}
+
+// What is subtracted from scale * code around input k; exact.
+static inline float lw_unpack_minimum(const lw_coded_view* v, size_t output, size_t k) {
+    const lw_format f = v->f;
+    const uint8_t* panel = v->panel;
+    const uint8_t* minimums = panel + v->p.minimums;
+    const size_t group = k / LW_GROUP, scale_group = k / f.group;
+    switch (f.minimum) {
+        case LW_MINIMUM_F16:
+            return lw_load_half(minimums + (group * LW_PANEL + output) * 2);
+        case LW_MINIMUM_U8:
+            return lw_unpack_super(panel + v->p.super_minimums, output, k) * (float)minimums[group * LW_PANEL + output];
+        case LW_MINIMUM_NIBBLES: {
+            const uint8_t* scales = panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
+            const size_t in_segment = k % LW_SEGMENT / f.group;
+            return lw_unpack_super(panel + v->p.super_minimums, output, k) *
+                   (float)(scales[in_segment * LW_PANEL + output] >> 4);
+        }
+        case LW_MINIMUM_ZERO:
+            return lw_unpack_scale(v, output, k) * (float)(minimums[scale_group * LW_PANEL + output] - f.offset);
+        default:
+            return 0;
+    }
+}
+
+// Step `step`, of lw_step_inputs(f) inputs.
+static inline void lw_unpack_step(const lw_coded_view* v, size_t output, size_t step, lw_group* out) {
+    const size_t inputs = lw_step_inputs(v->f);
+    for (size_t i = 0; i < inputs; ++i) out->codes[i] = (int16_t)lw_unpack_code(v, output, step * inputs + i);
+    out->scale = lw_unpack_scale(v, output, step * inputs);
 }
 
 #endif

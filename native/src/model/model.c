@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/format.h"
 #include "model/panels.h"
 #include "ops/math.h"
 #include "status.h"
@@ -107,6 +108,12 @@ static lw_status open_slot(lw_model* model, lw_role role, uint32_t layer, uint32
     return LW_OK;
 }
 
+static void remember_type(lw_model* model, lw_type type) {
+    lw_format f;
+    model->holds[type] = true;
+    if (lw_find_format(type, &f) && f.minimum != LW_MINIMUM_NONE) model->has_minimums = true;
+}
+
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target) {
     if (model == NULL || tensor == NULL || tensor->data == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_load: model and tensor must not be NULL");
@@ -114,7 +121,9 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     char name[64];
     LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
-    return lw_pack_matrix(model, &model->arena, name, tensor, target, slot.matrix);
+    LW_RETURN_IF_FAILED(lw_pack_matrix(model, &model->arena, name, tensor, target, slot.matrix));
+    remember_type(model, target);
+    return LW_OK;
 }
 
 static lw_status load_packed(lw_model* model, const lw_packed_tensor* tensor, lw_load how) {
@@ -124,7 +133,9 @@ static lw_status load_packed(lw_model* model, const lw_packed_tensor* tensor, lw
     const char* shown = tensor->name != NULL ? tensor->name : name;
     if (tensor->data == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: its data must not be NULL", shown);
     if (slot.vector != NULL) return lw_take_packed_vector(shown, tensor, slot.vector);
-    return lw_take_packed_matrix(model, shown, tensor, how, slot.matrix);
+    LW_RETURN_IF_FAILED(lw_take_packed_matrix(model, shown, tensor, how, slot.matrix));
+    remember_type(model, tensor->type);
+    return LW_OK;
 }
 
 lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how) {
@@ -137,7 +148,7 @@ lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors,
 }
 
 static bool is_loaded(const lw_slot* slot) {
-    return slot->matrix != NULL ? slot->matrix->matrix.rows != 0 : *slot->vector != NULL;
+    return slot->matrix != NULL ? slot->matrix->rows != 0 : *slot->vector != NULL;
 }
 
 lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, lw_packed_tensor* out) {
@@ -183,9 +194,9 @@ lw_status lw_model_finish(lw_model* model) {
     return LW_OK;
 }
 
-static void count_matrix(const lw_packed* packed, lw_model_info* out, bool in_layer) {
-    const uint64_t bytes = packed->matrix.panels * (uint64_t)packed->matrix.panel_bytes;
-    const uint64_t weights = (uint64_t)packed->matrix.rows * packed->matrix.cols;
+static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_layer) {
+    const uint64_t bytes = packed->panels * (uint64_t)packed->panel_bytes;
+    const uint64_t weights = (uint64_t)packed->rows * packed->cols;
     out->matrix_bytes += bytes;
     out->matrix_weights += weights;
     if (in_layer) out->layer_weights += weights;
@@ -198,13 +209,13 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
     snprintf(out->isa, sizeof out->isa, "%s", lw_level_names[model->level]);
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const lw_layer* l = &model->layers[i];
-        const lw_packed* matrices[] = {&l->q, &l->k, &l->v, &l->attn_output, &l->gate, &l->up, &l->down};
+        const lw_matrix* matrices[] = {&l->q, &l->k, &l->v, &l->attn_output, &l->gate, &l->up, &l->down};
         for (size_t m = 0; m < sizeof matrices / sizeof *matrices; ++m) count_matrix(matrices[m], out, true);
     }
     count_matrix(model->config.tied_embeddings ? &model->embedding : &model->output, out, false);
     out->packed_bytes = out->matrix_bytes;
     if (!model->config.tied_embeddings)
-        out->packed_bytes += model->embedding.matrix.panels * (uint64_t)model->embedding.matrix.panel_bytes;
+        out->packed_bytes += model->embedding.panels * (uint64_t)model->embedding.panel_bytes;
     return LW_OK;
 }
 

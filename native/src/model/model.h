@@ -7,16 +7,16 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-typedef struct lw_packed {  // rows == 0 when it was not loaded
-    lw_matrix matrix;       // its bytes lie in the model's arena, or in a file that the caller keeps mapped
-} lw_packed;
-
+// Matrices whose rows are 0 were not loaded. Their bytes lie in the model's arena, or in a file that the caller keeps
+// mapped.
 typedef struct lw_layer {
-    lw_packed q, k, v, attn_output, gate, up, down;
+    lw_matrix q, k, v, attn_output, gate, up, down;
     float *attn_norm, *ffn_norm;      // [hidden_size]
     float *q_bias, *k_bias, *v_bias;  // [outputs], NULL without bias
     float *q_norm, *k_norm;           // [head_dim], NULL without QK norm
 } lw_layer;
+
+enum { LW_TYPE_LIMIT = 288 };  // numbers of types are below
 
 struct lw_model {
     lw_model_config config;  // rope_factors is not kept; rope_frequencies holds their effect
@@ -25,21 +25,23 @@ struct lw_model {
     lw_arena arena;  // of packed weights
     lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
-    lw_packed embedding, output;
+    lw_matrix embedding, output;
     float* output_norm;
-    float* rope_frequencies;  // [head_dim / 2], radians per position
+    float* rope_frequencies;    // [head_dim / 2], radians per position
+    bool holds[LW_TYPE_LIMIT];  // types of its matrices
+    bool has_minimums;          // some of them subtract minimums: activations need their sums
     bool finished;
 };
 
 // The matrix that makes logits: the output, or the embedding when tied.
 static inline const lw_matrix* lw_model_head(const lw_model* model) {
-    return model->config.tied_embeddings ? &model->embedding.matrix : &model->output.matrix;
+    return model->config.tied_embeddings ? &model->embedding : &model->output;
 }
 
 // A tensor's destination, one row of the table in roles.c.
 typedef struct lw_slot {
     const char* name;
-    lw_packed* matrix;  // or
+    lw_matrix* matrix;  // or
     float** vector;
     uint32_t rows, cols;  // the shape it must have; vectors have one row
     bool wanted;          // this model has such a tensor
@@ -49,7 +51,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t layer);
 
 // Packs `tensor` into `out` as `target`, with the model's threads and memory of `arena`. Errors name `name`.
 lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
-                         lw_type target, lw_packed* out);
+                         lw_type target, lw_matrix* out);
 // A float vector as f32, rows of RoPE heads put in half-split order.
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
 
@@ -58,7 +60,7 @@ lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t c
 
 // Tensors of packed files (packed.c), of the shape that their slot wants.
 lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
-                                lw_packed* out);
+                                lw_matrix* out);
 lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out);
 void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out);
 

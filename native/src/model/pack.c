@@ -5,28 +5,11 @@
 #include <string.h>
 
 #include "kernels/unpack.h"
+#include "model/coded.h"
 #include "model/model.h"
 #include "model/panels.h"
 #include "model/quantize.h"
 #include "status.h"
-
-static const char* type_name(lw_type type) {
-    switch (type) {
-        case LW_F32:
-            return "F32";
-        case LW_F16:
-            return "F16";
-        case LW_BF16:
-            return "BF16";
-        case LW_Q4_0:
-            return "Q4_0";
-        case LW_Q8_0:
-            return "Q8_0";
-        case LW_Q6_K:
-            return "Q6_K";
-    }
-    return "unknown";
-}
 
 static bool is_float(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_BF16; }
 
@@ -43,8 +26,11 @@ uint64_t lw_row_bytes(lw_type type, uint32_t cols) {
             return cols % LW_GROUP ? 0 : (uint64_t)cols / LW_GROUP * LW_Q8_BLOCK_BYTES;
         case LW_Q6_K:
             return cols % LW_Q6_BLOCK ? 0 : (uint64_t)cols / LW_Q6_BLOCK * LW_Q6_BLOCK_BYTES;
+        default: {
+            lw_format f;
+            return lw_find_format(type, &f) ? lw_coded_row_bytes(type, f, cols) : 0;
+        }
     }
-    return 0;
 }
 
 static float load_float(lw_type type, const uint8_t* row, size_t i) {
@@ -79,34 +65,24 @@ static bool quantize_row(const lw_tensor* t, lw_type target, const uint8_t* row,
     return true;
 }
 
-// Whether no f16 (or, by their upper halves, bfloat16 and f32) of a row is NaN or infinite.
-static bool halves_are_finite(const uint8_t* row, uint64_t bytes, const size_t step, const uint16_t exponent) {
-    bool finite = true;
-    for (uint64_t at = 0; at + 2 <= bytes; at += step) {
-        uint16_t bits;
-        memcpy(&bits, row + at, 2);
-        finite &= (bits & exponent) != exponent;
-    }
-    return finite;
-}
-
 static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {
     const uint64_t bytes = lw_row_bytes(t->type, t->cols);
     switch (t->type) {
         case LW_F32:
-            return halves_are_finite(row + 2, bytes - 2, 4, 0x7F80);
+            return lw_halves_are_finite(row + 2, bytes - 2, 4, LW_BFLOAT_EXPONENT);
         case LW_BF16:
-            return halves_are_finite(row, bytes, 2, 0x7F80);
+            return lw_halves_are_finite(row, bytes, 2, LW_BFLOAT_EXPONENT);
         case LW_F16:
-            return halves_are_finite(row, bytes, 2, 0x7C00);
+            return lw_halves_are_finite(row, bytes, 2, LW_HALF_EXPONENT);
         case LW_Q4_0:
-            return halves_are_finite(row, bytes, LW_Q4_BLOCK_BYTES, 0x7C00);
+            return lw_halves_are_finite(row, bytes, LW_Q4_BLOCK_BYTES, LW_HALF_EXPONENT);
         case LW_Q8_0:
-            return halves_are_finite(row, bytes, LW_Q8_BLOCK_BYTES, 0x7C00);
+            return lw_halves_are_finite(row, bytes, LW_Q8_BLOCK_BYTES, LW_HALF_EXPONENT);
         case LW_Q6_K:
-            return halves_are_finite(row + 208, bytes - 208, LW_Q6_BLOCK_BYTES, 0x7C00);
+            return lw_halves_are_finite(row + 208, bytes - 208, LW_Q6_BLOCK_BYTES, LW_HALF_EXPONENT);
+        default:
+            return false;
     }
-    return false;
 }
 
 // The row of the source that becomes output `index`, in the target's type: the source's own bytes, or `blocks`.
@@ -145,35 +121,75 @@ static bool pack_panel(pack_job* job, size_t panel, uint8_t* blocks) {
     return true;
 }
 
+// The same for coded types; `open` has room for one open row.
+static bool pack_coded_panel(pack_job* job, lw_format f, size_t index, uint8_t* open) {
+    const lw_matrix* w = job->out;
+    const lw_tensor* t = job->tensor;
+    uint8_t* panel = job->data + index * w->panel_bytes;
+    memset(panel, 0, w->panel_bytes);
+    for (size_t output = 0; output < LW_PANEL; ++output) {
+        const size_t row = index * LW_PANEL + output;
+        if (row >= w->rows) {
+            lw_open_zero_row(f, w->cols, open);
+        } else {
+            const uint32_t source = lw_rope_source_row((uint32_t)row, t->rows, t->rope_heads);
+            lw_open_row(t->type, f, t->cols, (const uint8_t*)t->data + source * lw_row_bytes(t->type, t->cols), open);
+            if (!lw_open_row_is_valid(f, t->cols, open)) {
+                atomic_store(&job->bad_row, source + 1);
+                return false;
+            }
+        }
+        lw_put_open_row(w, f, panel, output, open);
+    }
+    return true;
+}
+
 static void pack_worker(void* context, unsigned thread) {
     pack_job* job = context;
+    lw_format f;
+    const bool coded = lw_find_format(job->out->type, &f);
     const uint64_t row_bytes = lw_row_bytes(job->out->type, job->out->cols);  // not 0: check_tensor saw to that
-    uint8_t* blocks = row_bytes > 0 ? malloc(LW_PANEL * row_bytes) : NULL;
-    if (blocks == NULL) {
+    const size_t room = coded ? lw_open_row_bytes(f, job->out->cols) : LW_PANEL * row_bytes;
+    uint8_t* rows = row_bytes > 0 ? malloc(room) : NULL;
+    if (rows == NULL) {
         atomic_store(&job->bad_row, UINT32_MAX);
         return;
     }
     size_t panel;
     while (lw_panel_take(&job->work, job->pool, thread, job->out->panels, &panel))
-        if (!pack_panel(job, panel, blocks)) break;
-    free(blocks);
+        if (!(coded ? pack_coded_panel(job, f, panel, rows) : pack_panel(job, panel, rows))) break;
+    free(rows);
+}
+
+// The 16 entries of a type that has a table of its own or a fixed one.
+static lw_status find_table(const char* name, const lw_tensor* t, int8_t table[LW_TABLE_ENTRIES]) {
+    lw_format f;
+    memset(table, 0, LW_TABLE_ENTRIES);
+    if (!lw_find_format(t->type, &f) || f.map == LW_MAP_OFFSET) return LW_OK;
+    const int8_t* found = lw_fixed_table(t->type) != NULL ? lw_fixed_table(t->type) : t->table;
+    if (found == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: type %s needs a table", name, lw_type_name(t->type));
+    for (size_t i = 0; i < LW_TABLE_ENTRIES; ++i)
+        if (found[i] == -128)
+            return lw_fail(LW_ERR_FORMAT, "%s: entry %zu of the table is -128, must be -127 to 127", name, i);
+    memcpy(table, found, LW_TABLE_ENTRIES);
+    return LW_OK;
 }
 
 static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type target) {
     const uint64_t row_bytes = lw_row_bytes(t->type, t->cols);
     if (row_bytes == 0)
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s", name, t->cols,
-                       type_name(t->type));
+                       lw_type_name(t->type));
     if (t->n_bytes != row_bytes * t->rows)
         return lw_fail(LW_ERR_FORMAT, "%s: %llu bytes for shape (%u, %u) of %s, must be %llu", name,
-                       (unsigned long long)t->n_bytes, t->rows, t->cols, type_name(t->type),
+                       (unsigned long long)t->n_bytes, t->rows, t->cols, lw_type_name(t->type),
                        (unsigned long long)(row_bytes * t->rows));
     if (target != t->type && !(is_float(t->type) && (target == LW_Q4_0 || target == LW_Q8_0)))
         return lw_fail(LW_ERR_ARGUMENT, "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0", name,
-                       type_name(t->type), type_name(target));
+                       lw_type_name(t->type), lw_type_name(target));
     if (lw_row_bytes(target, t->cols) == 0)
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s, which needs a multiple of %d",
-                       name, t->cols, type_name(target), LW_GROUP);
+                       name, t->cols, lw_type_name(target), LW_GROUP);
     return LW_OK;
 }
 
@@ -188,23 +204,24 @@ lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t c
 }
 
 lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
-                         lw_type target, lw_packed* out) {
+                         lw_type target, lw_matrix* out) {
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, target));
     if (tensor->rope_heads != 0 && tensor->rows % (2 * tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u rows do not make %u heads of even size", name, tensor->rows,
                        tensor->rope_heads);
-    lw_packed packed = {.matrix = lw_matrix_of(target, lw_level_layouts[model->level], tensor->rows, tensor->cols)};
-    const size_t bytes = packed.matrix.panels * packed.matrix.panel_bytes;
+    lw_matrix packed = lw_matrix_of(target, lw_level_layouts[model->level], tensor->rows, tensor->cols);
+    const size_t bytes = packed.panels * packed.panel_bytes;
     uint8_t* data = lw_arena_take(arena, bytes);
     if (data == NULL) return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
-    packed.matrix.data = data;
-    pack_job job = {.tensor = tensor, .out = &packed.matrix, .data = data, .pool = model->pool};
+    packed.data = data;
+    LW_RETURN_IF_FAILED(find_table(name, tensor, packed.table));
+    pack_job job = {.tensor = tensor, .out = &packed, .data = data, .pool = model->pool};
     lw_pool_run(model->pool, pack_worker, &job);
     const unsigned bad = atomic_load(&job.bad_row);
     if (bad != 0) {
         if (bad == UINT32_MAX) return lw_fail(LW_ERR_MEMORY, "%s: no memory to pack a row", name);
         return lw_fail(LW_ERR_NONFINITE, "%s: row %u holds NaN, infinity or values too large for %s", name, bad - 1,
-                       type_name(target));
+                       lw_type_name(target));
     }
     *out = packed;
     return LW_OK;
@@ -212,7 +229,8 @@ lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* nam
 
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out) {
     if (!is_float(tensor->type))
-        return lw_fail(LW_ERR_FORMAT, "%s: type %s, a vector must be F32, F16 or BF16", name, type_name(tensor->type));
+        return lw_fail(LW_ERR_FORMAT, "%s: type %s, a vector must be F32, F16 or BF16", name,
+                       lw_type_name(tensor->type));
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, tensor->type));
     if (tensor->rope_heads != 0 && tensor->cols % (2 * tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u values do not make %u heads of even size", name, tensor->cols,
@@ -256,6 +274,11 @@ void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
     const size_t output = row % LW_PANEL;
     if (is_float(w->type)) {
         for (size_t k = 0; k < w->cols; ++k) out[k] = load_float(w->type, panel, k * LW_PANEL + output);
+        return;
+    }
+    lw_format f;
+    if (lw_find_format(w->type, &f)) {
+        lw_decode_output(w, f, panel, output, out);
         return;
     }
     switch (w->layout.chunk) {

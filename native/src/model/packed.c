@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/layout.h"
+#include "model/coded.h"
 #include "model/model.h"
 #include "model/panels.h"
 #include "status.h"
@@ -38,7 +39,15 @@ typedef struct packed_job {
 static void take_panel(packed_job* job, size_t panel, uint8_t* const rows[LW_PANEL]) {
     const size_t bytes = job->from->panel_bytes;
     const uint8_t* from = job->from->data + panel * bytes;
-    if (job->repack) {
+    lw_format f;
+    if (job->repack && lw_find_format(job->to->type, &f)) {
+        uint8_t* to = job->data + panel * bytes;
+        memset(to, 0, bytes);
+        for (size_t output = 0; output < LW_PANEL; ++output) {
+            lw_take_open_row(job->from, f, from, output, rows[0]);
+            lw_put_open_row(job->to, f, to, output, rows[0]);
+        }
+    } else if (job->repack) {
         lw_panel_unpack(job->from, from, rows);
         lw_panel_pack(job->to, job->data + panel * bytes, (const uint8_t* const*)rows);
     } else if (job->data != NULL) {
@@ -48,7 +57,11 @@ static void take_panel(packed_job* job, size_t panel, uint8_t* const rows[LW_PAN
 
 static void take_worker(void* context, unsigned thread) {
     packed_job* job = context;
-    const size_t row_bytes = lw_row_bytes(job->from->type, job->from->cols), bytes = job->from->panel_bytes;
+    lw_format f;
+    const bool coded = lw_find_format(job->from->type, &f);
+    const size_t row_bytes =
+        coded ? lw_open_row_bytes(f, job->from->cols) : lw_row_bytes(job->from->type, job->from->cols);
+    const size_t bytes = job->from->panel_bytes;
     uint8_t* rows[LW_PANEL] = {malloc(job->repack ? LW_PANEL * row_bytes : 1)};
     if (rows[0] == NULL) {
         atomic_store(&job->no_memory, true);
@@ -86,25 +99,27 @@ static lw_status check_packed(const char* name, const lw_packed_tensor* t, lw_la
     if ((uintptr_t)t->data % 64 != 0)
         return lw_fail(LW_ERR_ARGUMENT, "%s: packed data must be aligned to 64 bytes", name);
     out->data = t->data;
+    const int8_t* fixed = lw_fixed_table(t->type);
+    memcpy(out->table, fixed != NULL ? fixed : t->table, sizeof out->table);
     return LW_OK;
 }
 
 lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
-                                lw_packed* out) {
+                                lw_matrix* out) {
     lw_layout layout = {0};
     lw_matrix from = {0};
     LW_RETURN_IF_FAILED(check_packed(name, tensor, &layout, &from));
-    lw_packed packed = {.matrix =
-                            lw_matrix_of(tensor->type, lw_level_layouts[model->level], tensor->rows, tensor->cols)};
-    packed_job job = {.from = &from, .to = &packed.matrix, .pool = model->pool};
-    job.repack = !lw_layouts_agree(tensor->type, layout, packed.matrix.layout);
-    packed.matrix.data = tensor->data;
+    lw_matrix packed = lw_matrix_of(tensor->type, lw_level_layouts[model->level], tensor->rows, tensor->cols);
+    memcpy(packed.table, from.table, sizeof packed.table);
+    packed_job job = {.from = &from, .to = &packed, .pool = model->pool};
+    job.repack = !lw_layouts_agree(tensor->type, layout, packed.layout);
+    packed.data = tensor->data;
     if (job.repack || how == LW_LOAD_COPY) {
         job.data = lw_arena_take(&model->arena, tensor->n_bytes);
         if (job.data == NULL)
             return lw_fail(LW_ERR_MEMORY, "%s: no memory for %llu bytes of packed weights", name,
                            (unsigned long long)tensor->n_bytes);
-        packed.matrix.data = job.data;
+        packed.data = job.data;
     }
     lw_pool_run(model->pool, take_worker, &job);
     lw_status status = check_sum(name, atomic_load(&job.sum), tensor->checksum);
@@ -116,7 +131,8 @@ lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_pack
 lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out) {
     if (tensor->type != LW_F32)
         return lw_fail(LW_ERR_FORMAT, "%s: type %d, a packed vector must be F32", name, (int)tensor->type);
-    const lw_tensor plain = {tensor->data, tensor->n_bytes, LW_F32, tensor->rows, tensor->cols, 0};
+    const lw_tensor plain = {
+        .data = tensor->data, .n_bytes = tensor->n_bytes, .type = LW_F32, .rows = tensor->rows, .cols = tensor->cols};
     float* values = NULL;
     LW_RETURN_IF_FAILED(lw_copy_vector(name, &plain, &values));
     const lw_status status = check_sum(name, sum_words(tensor->data, tensor->n_bytes, 0), tensor->checksum);
@@ -135,11 +151,12 @@ void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out) {
         out->data = *slot->vector;
         out->n_bytes = slot->cols * sizeof(float);
     } else {
-        const lw_matrix* w = &slot->matrix->matrix;
+        const lw_matrix* w = slot->matrix;
         out->type = w->type;
         out->data = w->data;
         out->n_bytes = w->panels * (uint64_t)w->panel_bytes;
         lw_layout_name(w->layout, out->layout);
+        memcpy(out->table, w->table, sizeof out->table);
     }
     out->checksum = sum_words(out->data, out->n_bytes, 0);
 }

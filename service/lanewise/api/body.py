@@ -2,10 +2,9 @@
 
 from typing import TypeVar
 
-from fastapi import Request
 from pydantic import ValidationError
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from lanewise.api.errors import (
     BadRequestError,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.body import read_request

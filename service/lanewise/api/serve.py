@@ -1,21 +1,16 @@
 """Puts model, engine and HTTP together, and takes them apart in order."""
 
 import asyncio
-import contextlib
 import gc
-import importlib.metadata
+import importlib
 import logging
-import signal
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from types import FrameType
 
-import uvicorn
+import uvloop
 
-from lanewise import host
-from lanewise.api.state import Phase, ServerState
+from lanewise import __version__, host
+from lanewise.api import warm_up
+from lanewise.api.state import ServerState
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels
@@ -29,10 +24,7 @@ logger = logging.getLogger(__name__)
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
 LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm", "sve"))
-ACTIVITY_TICKS = 100  # of a tenth of a second
 MANY_ROWS = 1 << 20
-KEEP_ALIVE_S = 75  # longer than load balancers keep a connection they may still use
-LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 
 def serve(
@@ -51,7 +43,7 @@ def serve(
             engine=engine,
             tokenizer=tokenizer,
             model_name=engine.metrics.facts.model_name,
-            version=_version(),
+            version=__version__,
             fingerprint=_fingerprint(model),
             chat_template=template,
             max_body_bytes=settings.max_body_bytes,
@@ -118,7 +110,7 @@ def _make_engine(
         threads=threads,
         weights=model.weights,
         kernels=",".join(_kernels_in_use(model.info.isa, model.weights)),
-        version=_version(),
+        version=__version__,
         kv_type=kv_type,
         n_blocks=config.n_blocks,
         max_model_len=max_model_len,
@@ -136,107 +128,38 @@ def _kernels_in_use(isa: str, weights: str) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("lanewise")
-    except importlib.metadata.PackageNotFoundError:  # run from the sources
-        return "0"
-
-
 def _fingerprint(model: Model) -> str:
     """Changes when the same request may get another answer; threads and CPU are no part of it."""
-    return f"lanewise-{_version()}-n{model.info.numerics}-{model.weights}"
+    return f"lanewise-{__version__}-n{model.info.numerics}-{model.weights}"
 
 
 def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:
-    # Half of a small model's start-up; imported beside the loading of the model.
-    from lanewise.api.app import create_app
-
-    config = uvicorn.Config(
-        create_app(state, cors_origins=settings.cors_origins),
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=LAST_WORDS_S,
-    )
-    address = listener.getsockname()
+    facts = state.engine.metrics.facts
     logger.info(
         "serving %s (%s, %s, %d threads) on http://%s:%d",
-        *(state.model_name, state.engine.metrics.facts.weights, state.engine.metrics.facts.isa),
-        *(state.engine.metrics.facts.threads, settings.host, address[1]),
+        *(state.model_name, facts.weights, facts.isa, facts.threads),
+        *(settings.host, listener.getsockname()[1]),
     )
-    # What was made so far lives until the end; the collector need not look at it again.
-    gc.freeze()
     state.engine.start()
     try:
-        DrainingServer(config, state, settings.drain_timeout_s).run(sockets=[listener])
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_answer(settings, state, listener))
     finally:
         state.engine.stop()
         state.text_pool.shutdown(wait=False, cancel_futures=True)
     return 0
 
 
-class DrainingServer(uvicorn.Server):
-    """After the first signal it is not ready but still listens, until all answers are complete."""
-
-    def __init__(self, config: uvicorn.Config, state: ServerState, drain_timeout_s: float) -> None:
-        super().__init__(config)
-        self._state = state
-        self._drain_timeout_s = drain_timeout_s
-        self._deadline: float | None = None
-        self._last_load_at = time.monotonic()
-        self._last_load = state.engine.metrics.load()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Unlike the base class, do not raise the signal again at the end: the exit is orderly."""
-        # Python lets only the main thread handle signals; elsewhere somebody else must.
-        is_main = threading.current_thread() is threading.main_thread()
-        handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain; a second signal ends at once."""
-        if self._deadline is not None:
-            self._deadline = 0.0
-            return
-        self._state.phase = Phase.DRAINING
-        self._deadline = time.monotonic() + self._drain_timeout_s
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: look whether it is time to go."""
-        if self._deadline is not None and not self.should_exit:
-            engine = self._state.engine
-            engine.stop_accepting()
-            if time.monotonic() >= self._deadline and engine.unfinished:
-                logger.warning("%d sequences have not ended in time", engine.unfinished)
-                await asyncio.to_thread(engine.stop)  # their clients are told why
-            self.should_exit = not engine.unfinished
-        if counter % ACTIVITY_TICKS == 0:
-            self._log_activity()
-        return await super().on_tick(counter)
-
-    def _log_activity(self) -> None:
-        """A line of load now and then, while there is any."""
-        metrics = self._state.engine.metrics
-        now, load = time.monotonic(), metrics.load()
-        seconds, before = now - self._last_load_at, self._last_load
-        self._last_load_at, self._last_load = now, load
-        if load.running or load.waiting or load.generation_tokens > before.generation_tokens:
-            logger.info(
-                "prompt %.0f and generation %.0f tokens/s, %d running, %d waiting, KV %.0f %%",
-                (load.prompt_tokens - before.prompt_tokens) / seconds,
-                (load.generation_tokens - before.generation_tokens) / seconds,
-                load.running,
-                load.waiting,
-                100 * load.kv_usage,
-            )
+async def _answer(settings: Settings, state: ServerState, listener: socket.socket) -> None:
+    gc.disable()
+    warm_up.begin(state)
+    # While the model computes its first token the interpreter is free for what speaks HTTP, and
+    # what making the tokenizer took, a tenth of a gigabyte at worst, goes back to the system.
+    given_back = asyncio.create_task(asyncio.to_thread(host.give_back_memory))
+    web = await asyncio.to_thread(importlib.import_module, "lanewise.api.http_server")
+    server = web.make_server(settings, state)
+    await given_back
+    # What was made so far lives until the end; the collector need not look at it again.
+    gc.freeze()
+    gc.enable()
+    await server.serve(sockets=[listener])

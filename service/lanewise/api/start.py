@@ -1,7 +1,10 @@
 """``lanewise serve``: reads the model's files, and gets everything else ready meanwhile.
 
-Building a tokenizer of 100,000 tokens, importing the modules that speak HTTP and loading weights
-each take a large part of a second; the first and the last leave the interpreter to the second.
+Python's part of a start, building a tokenizer of 100,000 tokens and importing modules, takes longer
+than loading a packed model, and only native code runs beside it. So the order, here and in
+``serve.py``, is: weights load in a thread from the first moment on, while this one makes the
+tokenizer and imports the engine; then the model answers its first request while what speaks HTTP is
+imported. What only some requests need (``/docs``) is imported by them.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,23 +59,33 @@ def _open(settings: Settings, threads: int) -> tuple[Model, Text]:
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
     gc.disable()  # what is made here stays: looking for garbage among it takes a tenth of the time
     try:
-        with (
-            open_checkpoint(resolve_model(settings.model)) as checkpoint,
-            ThreadPoolExecutor(2) as pool,
-        ):
-            text = pool.submit(_make_text, settings.chat_template, checkpoint.tokenizer)
-            importlib.import_module("lanewise.api.serve")
-            web = pool.submit(importlib.import_module, "lanewise.api.app")
-            model = _load(settings, checkpoint, threads, text)
-            try:
-                web.result()
-                return model, text.result()
-            except BaseException:
-                model.close()
-                raise
+        with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+            model, text = _load_beside(settings, checkpoint, threads)
     finally:
         gc.freeze()
         gc.enable()
+    return model, text
+
+
+def _load_beside(settings: Settings, checkpoint: Checkpoint, threads: int) -> tuple[Model, Text]:
+    """Load the weights in a thread, and meanwhile do in this one what needs the interpreter."""
+    importlib.import_module("lanewise.runtime")
+    begun, stop = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1, "lanewise-load") as pool:
+        loading = pool.submit(_load, settings, checkpoint, threads, begun, stop)
+        loading.add_done_callback(lambda _: begun.set())
+        try:
+            # The tokenizer library keeps the interpreter for a third of a second at a time: a
+            # thread that has not reached native code by then waits as long.
+            begun.wait()
+            text = _make_text(settings.chat_template, checkpoint.tokenizer)
+            importlib.import_module("lanewise.api.serve")
+            return loading.result(), text
+        except BaseException:
+            stop.set()  # nobody waits for a model whose tokenizer cannot be used
+            with contextlib.suppress(Exception):
+                loading.result().close()
+            raise
 
 
 def _make_text(chat_template: str | None, files: TokenizerFiles) -> Text:
@@ -81,14 +95,22 @@ def _make_text(chat_template: str | None, files: TokenizerFiles) -> Text:
     return tokenizer, _chat_template(chat_template, tokenizer)
 
 
-def _load(settings: Settings, checkpoint: Checkpoint, threads: int, text: Future[Text]) -> Model:
-    from lanewise.runtime import Model
+def _load(
+    settings: Settings,
+    checkpoint: Checkpoint,
+    threads: int,
+    begun: threading.Event,
+    stop: threading.Event,
+) -> Model:
+    from lanewise.runtime import Model, tuning
 
+    tuning.prepare(settings.isa, host.cpu_name(), enabled=settings.autotune)
     with _progress(checkpoint.name) as progress:
 
         def show(done: int, total: int) -> None:
-            if text.done():
-                text.result()  # raises: nobody waits for a model whose tokenizer cannot be used
+            begun.set()
+            if stop.is_set():
+                raise InterruptedError("loading was given up")
             progress(done, total)
 
         return Model.load(

@@ -41,6 +41,7 @@ class ServerState:
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready
+    warming: asyncio.Task[None] | None = None  # the request after which it is
     # Two threads: one long prompt must not hold up all others.
     text_pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")

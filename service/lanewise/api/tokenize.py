@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.body import read_request
@@ -49,7 +49,7 @@ async def detokenize(request: Request, state: ServerState) -> Response:
 
 
 async def _json(answer: dict[str, Any], size: int, state: ServerState) -> Response:
-    """Not FastAPI's own encoder, which looks at each of a million tokens in Python."""
+    """In a thread when there are many: nobody waits for a million tokens to become text."""
     body = await state.off_loop(size, lambda: dumps(answer).encode())
     return Response(body, media_type="application/json")
 

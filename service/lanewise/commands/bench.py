@@ -21,6 +21,7 @@ from lanewise.host import cpu_name
 from lanewise.runtime import (
     BLOCK_TOKENS,
     Batch,
+    Draw,
     Limits,
     ModelInfo,
     Sampling,
@@ -172,32 +173,34 @@ class Bench:
         for start in range(0, tokens, MAX_STEP_TOKENS):
             chunk = prompt[start : start + MAX_STEP_TOKENS]
             is_last = start + len(chunk) == tokens
-            logits = self.session.step(
+            drawn = self.session.step_and_draw(
                 Batch(
                     token_ids=chunk,
                     query_start=[0, len(chunk)],
                     context_lens=[start],
                     block_tables=[self.block_tables[sequence]],
                     logit_rows=[len(chunk) - 1] if is_last else [],
-                )
+                ),
+                [GREEDY] * is_last,
             )
-        return self.session.sample(logits, [GREEDY])[0].token
+        return drawn[0].token
 
     def decode(self, tokens: list[int], context: int) -> list[int]:
         """One step of all sequences; returns the next token of each."""
-        logits = self.session.step(
+        drawn = self.session.step_and_draw(
             Batch(
                 token_ids=tokens,
                 query_start=list(range(self.batch + 1)),
                 context_lens=[context] * self.batch,
                 block_tables=self.block_tables,
                 logit_rows=list(range(self.batch)),
-            )
+            ),
+            [GREEDY] * self.batch,
         )
-        return [drawn.token for drawn in self.session.sample(logits, [GREEDY] * self.batch)]
+        return [one.token for one in drawn]
 
 
-GREEDY = Sampling(temperature=0.0)
+GREEDY = Draw(Sampling(temperature=0.0))
 
 
 def _measure(

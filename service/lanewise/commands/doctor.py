@@ -18,6 +18,7 @@ from lanewise.runtime import (
     cpu_features,
     kernels,
     numerics_version,
+    tuning,
     usable_levels,
 )
 from lanewise.settings import DoctorSettings, Settings
@@ -62,11 +63,13 @@ def _native_report(settings: DoctorSettings, threads: int) -> dict[str, Any]:
     if settings.isa is not None:
         check_isa(settings.isa)
     results = run_selftest(threads)
+    tuned = tuning.prepare(settings.isa, host.cpu_name(), enabled=settings.autotune)
     return {
         "features": cpu_features(),
         "isa": settings.isa or best_isa(),
         "levels": usable_levels(),
         "numerics": numerics_version(),
+        "autotune": asdict(tuned),
         "kernels": [asdict(row) for row in kernels()],
         "selftest": {
             "ok": all(result.equal for result in results),
@@ -119,6 +122,7 @@ def _print(report: dict[str, Any]) -> None:
     else:
         rows["features"] = " ".join(report["features"])
         rows["level"] = f"{report['isa']} (can run: {', '.join(report['levels'])})"
+        rows["autotune"] = _autotune_line(report["autotune"])
     if model := report.get("model"):
         rows["model"] = (
             f"{model['name']} ({model['architecture']}, {model['weights']}), "
@@ -136,11 +140,23 @@ def _print(report: dict[str, Any]) -> None:
             console.print(f"self-test   {line}", soft_wrap=True)
 
 
+def _autotune_line(autotune: dict[str, Any]) -> str:
+    if not autotune["choices"]:
+        return f"nothing to choose: {autotune['source']}"
+    lines = [autotune["source"]]
+    for choice in autotune["choices"]:
+        rows = choice["min_rows"]
+        use = "is not used" if rows == tuning.NEVER else f"from {rows} rows"
+        lines.append(f"{choice['symbol']} {use}, else {choice['rival']}")
+    return ("\n" + " " * 12).join(lines)
+
+
 def _kernel_table(kernel_rows: list[dict[str, Any]]) -> Table:
     table = Table(Column("kernel", no_wrap=True), "level", "weights", "rows", "here")
     for row in kernel_rows:
         here = "yes" if row["available"] else "no"
-        table.add_row(row["symbol"], row["isa"], row["weights"], f"{row['min_rows']}+", here)
+        rows = "none" if row["min_rows"] == tuning.NEVER else f"{row['min_rows']}+"
+        table.add_row(row["symbol"], row["isa"], row["weights"], rows, here)
     return table
 
 

@@ -5,14 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-from lanewise.host import default_threads
+from lanewise.host import cpu_name, default_threads
 from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
 from lanewise.loading.hub import resolve_model
-from lanewise.runtime import Model
+from lanewise.runtime import Model, tuning
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.settings import ModelSettings, WeightSettings
+from lanewise.settings import ModelSettings, QuantizeSettings, WeightSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class Opened:
     kv_type: str
 
 
-def threads_of(settings: WeightSettings) -> int:
+def threads_of(settings: WeightSettings | QuantizeSettings) -> int:
     """The threads asked for, or those this host suggests."""
     return settings.threads or default_threads().threads
 
@@ -34,12 +41,11 @@ def threads_of(settings: WeightSettings) -> int:
 def open_model(settings: ModelSettings) -> Iterator[Opened]:
     """Load the model of ``settings``; it is closed when the block is left."""
     threads = threads_of(settings)
-    with (
-        open_checkpoint(resolve_model(settings.model)) as checkpoint,
-        load_model(checkpoint, settings, threads, settings.load) as model,
-    ):
-        kv_type = resolve_kv_type(settings.kv_type, model.weights)
-        yield Opened(checkpoint, model, threads, kv_type)
+    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+        tuning.prepare(settings.isa, cpu_name(), enabled=settings.autotune)
+        with load_model(checkpoint, settings, threads, settings.load) as model:
+            kv_type = resolve_kv_type(settings.kv_type, model.weights)
+            yield Opened(checkpoint, model, threads, kv_type)
 
 
 def load_model(
@@ -66,6 +72,7 @@ def progress_bar(verb: str) -> Progress:
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

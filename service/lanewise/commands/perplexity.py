@@ -82,17 +82,17 @@ def run(settings: PerplexitySettings) -> None:
             console.print(f"{key:14} {value}")
 
 
-def read_text(file: str | None, chars: int | None) -> str:
+def read_text(file: str | None, chars: int | None, option: str = "--file") -> str:
     """The first ``chars`` characters of a UTF-8 file."""
     if file is None:
-        raise SettingsError("--file: not given; accepted: a UTF-8 text file")
+        raise SettingsError(f"{option}: not given; accepted: a UTF-8 text file")
     try:
         text = Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise SettingsError(f"--file: {file}: {error.strerror}") from None
+        raise SettingsError(f"{option}: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"--file: {file} is not UTF-8 text (byte {error.start}: {error.reason})"
+            f"{option}: {file} is not UTF-8 text (byte {error.start}: {error.reason})"
         ) from None
     return text if chars is None else text[:chars]
 

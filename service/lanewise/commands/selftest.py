@@ -121,16 +121,31 @@ def _floats(dtype: str, drop_bytes: int = 0) -> Maker:
     return make
 
 
-def _blocks(weights: int, n_bytes: int, scale_at: int, scale: float) -> Maker:
-    """Random codes in blocks of the given size, with one float16 scale in each."""
+def _blocks(
+    weights: int, n_bytes: int, scale_at: int, scale: float, minimum_at: int = -1, factor: float = 0
+) -> Maker:
+    """Random codes in blocks of the given size, with one float16 scale in each.
+
+    With ``minimum_at`` there is another one, ``factor`` times as large, for the minimum.
+    """
 
     def make(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
         blocks = rng.integers(0, 256, (rows * cols // weights, n_bytes), np.uint8)
         scales = rng.uniform(0.5 * scale, scale, len(blocks)).astype("<f2")
         blocks[:, scale_at : scale_at + 2] = scales.view(np.uint8).reshape(-1, 2)
+        if minimum_at >= 0:
+            minimums = (scales * factor).astype("<f2")
+            blocks[:, minimum_at : minimum_at + 2] = minimums.view(np.uint8).reshape(-1, 2)
         return blocks
 
     return make
+
+
+def _mxfp4(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
+    """Random codes in blocks of 32, the exponent of their scale before them."""
+    blocks = rng.integers(0, 256, (rows * cols // 32, 17), np.uint8)
+    blocks[:, 0] = rng.integers(120, 124, len(blocks))
+    return blocks
 
 
 BLOCK_MAKERS: dict[TensorType, Maker] = {
@@ -140,4 +155,14 @@ BLOCK_MAKERS: dict[TensorType, Maker] = {
     TensorType.Q4_0: _blocks(32, 18, scale_at=0, scale=0.02),
     TensorType.Q8_0: _blocks(32, 34, scale_at=0, scale=0.001),
     TensorType.Q6_K: _blocks(256, 210, scale_at=208, scale=0.00005),
+    TensorType.Q4_1: _blocks(32, 20, scale_at=0, scale=0.02, minimum_at=2, factor=-7),
+    TensorType.Q5_0: _blocks(32, 22, scale_at=0, scale=0.01),
+    TensorType.Q5_1: _blocks(32, 24, scale_at=0, scale=0.01, minimum_at=2, factor=-15),
+    TensorType.Q2_K: _blocks(256, 84, scale_at=80, scale=0.01, minimum_at=82, factor=1.5),
+    TensorType.Q3_K: _blocks(256, 110, scale_at=108, scale=0.002),
+    TensorType.Q4_K: _blocks(256, 144, scale_at=0, scale=0.0005, minimum_at=2, factor=7),
+    TensorType.Q5_K: _blocks(256, 176, scale_at=0, scale=0.00025, minimum_at=2, factor=15),
+    TensorType.IQ4_NL: _blocks(32, 18, scale_at=0, scale=0.001),
+    TensorType.IQ4_XS: _blocks(256, 136, scale_at=0, scale=0.00005),
+    TensorType.MXFP4: _mxfp4,
 }

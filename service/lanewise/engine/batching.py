@@ -11,17 +11,14 @@ from numpy.typing import NDArray
 from lanewise.engine.sampling import Sampler
 from lanewise.engine.scheduler import Step
 from lanewise.engine.sequence import Sequence
-from lanewise.runtime import Batch, Counters, Sampled, Sampling
+from lanewise.runtime import Batch, Counters, Draw, Sampled
 
 
 class ModelRunner(Protocol):
     """What the engine needs of a model: ``lanewise.runtime.Session`` has it, and so has a fake."""
 
-    def step(self, batch: Batch) -> NDArray[np.float32]:
-        """Run the batch; rows of logits, valid until the next step."""
-
-    def sample(self, logits: NDArray[np.float32], params: Items[Sampling]) -> list[Sampled]:
-        """Draw one token from each row."""
+    def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
+        """Run the batch and draw one token from each of its rows of logits."""
 
     def counters(self) -> Counters:
         """Work done so far."""
@@ -30,7 +27,7 @@ class ModelRunner(Protocol):
         """Free everything."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceResult:
     """What one step gave one sequence."""
 
@@ -38,50 +35,47 @@ class SequenceResult:
     drawn: Sampled | None
 
 
-def run_step(
-    runner: ModelRunner, step: Step, sampler_of: Callable[[Sequence], Sampler]
-) -> dict[Sequence, SequenceResult]:
-    """Run the model over a step and draw what is due."""
-    logits = runner.step(make_batch(step))
-    draws: list[Sampling] = []
-    for sequence, count in step.token_counts.items():
-        sampler = sampler_of(sequence)
-        tokens = sequence.tokens.view()
-        draws += [sampler.score(int(tokens[p + 1]), p + 1) for p in sequence.scored_by(count)]
-        if sequence.draws_after(count):
-            draws.append(sampler.draw(tokens))
-    sampled = iter(runner.sample(logits, draws) if draws else ())
-    return {
-        sequence: SequenceResult(
-            scores=[next(sampled) for _ in sequence.scored_by(count)],
-            drawn=next(sampled) if sequence.draws_after(count) else None,
-        )
-        for sequence, count in step.token_counts.items()
-    }
-
-
-def make_batch(step: Step) -> Batch:
-    """The ragged batch of a step, sequences in the step's order."""
-    counts = step.token_counts
-    # Lists where the numbers are few: numpy costs more than what it saves.
-    block_tables = np.zeros((len(counts), max(len(s.blocks) for s in counts)), dtype=np.uint32)
+def make_batch(
+    step: Step, block_tables: NDArray[np.uint32], sampler_of: Callable[[Sequence], Sampler]
+) -> tuple[Batch, list[Draw]]:
+    """The ragged batch of a step, sequences in the step's order, and its draws."""
+    token_ids: list[int] = []
     query_start = [0]
     context_lens: list[int] = []
-    token_ids: list[NDArray[np.uint32]] = []
+    table_rows: list[int] = []
     logit_rows: list[int] = []
-    for row, (sequence, count) in enumerate(counts.items()):
-        first, start = sequence.n_cached, query_start[-1]
-        query_start.append(start + count)
+    draws: list[Draw] = []
+    for turn in step.turns:
+        sequence, sampler = turn.sequence, sampler_of(turn.sequence)
+        tokens, first, start = sequence.tokens, sequence.n_cached, len(token_ids)
+        token_ids += tokens[first : first + turn.count]
+        query_start.append(len(token_ids))
         context_lens.append(first)
-        token_ids.append(sequence.tokens.view()[first : first + count])
-        block_tables[row, : len(sequence.blocks)] = sequence.blocks.view()
-        logit_rows += [start + position - first for position in sequence.scored_by(count)]
-        if sequence.draws_after(count):
-            logit_rows.append(start + count - 1)
-    return Batch(
-        token_ids=np.concatenate(token_ids) if len(token_ids) > 1 else token_ids[0],
+        table_rows.append(sequence.table_row)
+        for position in turn.scored:
+            logit_rows.append(start + position - first)
+            draws.append(sampler.score(tokens[position + 1], position + 1))
+        if turn.draws:
+            logit_rows.append(len(token_ids) - 1)
+            draws.append(sampler.draw(tokens))
+    batch = Batch(
+        token_ids=token_ids,
         query_start=query_start,
         context_lens=context_lens,
         block_tables=block_tables,
         logit_rows=logit_rows,
+        table_rows=table_rows,
     )
+    return batch, draws
+
+
+def results_of(step: Step, sampled: Items[Sampled]) -> list[SequenceResult]:
+    """What each turn of a step got of the tokens drawn in it."""
+    rest = iter(sampled)
+    return [
+        SequenceResult(
+            scores=[next(rest) for _ in turn.scored],
+            drawn=next(rest) if turn.draws else None,
+        )
+        for turn in step.turns
+    ]

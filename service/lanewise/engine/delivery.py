@@ -1,13 +1,7 @@
-"""Carries a step's outputs to the event loops while the engine's thread goes on with the next.
-
-Waking a loop gives up the interpreter, which the loop then keeps for as long as it works on the
-outputs. Done by the engine's thread, that delays its next native call by 60 to 250 microseconds.
-"""
+"""Carries a step's outputs to the event loops of those who asked."""
 
 import asyncio
 import logging
-import queue
-import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,44 +19,29 @@ class Parcel:
     error: EngineError | None = None
 
 
-Loops = defaultdict[asyncio.AbstractEventLoop, dict[RequestStream, Parcel]]
+Loops = defaultdict[asyncio.AbstractEventLoop, defaultdict[RequestStream, Parcel]]
 
 
-class Delivery:
-    """One thread that wakes each event loop once for all that a step has for its requests."""
+class Outbox:
+    """What is to be delivered next; each event loop is woken once for all its requests."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Mapping[RequestStream, Parcel] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._main, name="lanewise-delivery", daemon=True)
+        self._loops: Loops = defaultdict(lambda: defaultdict(Parcel))
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def parcel(self, stream: RequestStream) -> Parcel:
+        """The parcel that a request gets next."""
+        return self._loops[stream.loop][stream]
 
-    def send(self, parcels: Mapping[RequestStream, Parcel]) -> None:
-        """Deliver soon, in the order of the calls."""
-        self._queue.put(parcels)
-
-    def stop(self) -> None:
-        """Deliver what is left, then end."""
-        self._queue.put(None)
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join()
-
-    def _main(self) -> None:
-        while (parcels := self._queue.get()) is not None:
-            by_loop: Loops = defaultdict(dict)
-            for stream, parcel in parcels.items():
-                by_loop[stream.loop][stream] = parcel
-            for loop, streams in by_loop.items():
-                try:
-                    loop.call_soon_threadsafe(_deliver, streams)
-                except RuntimeError:  # the loop was closed: nobody waits any more
-                    logger.warning("%d requests lost their event loop", len(streams))
+    def send(self) -> None:
+        """Wake whoever gets something."""
+        for loop, parcels in self._loops.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, parcels)
+            except RuntimeError:  # the loop was closed: nobody waits any more
+                logger.warning("%d requests lost their event loop", len(parcels))
+        self._loops.clear()
 
 
-def _deliver(streams: Mapping[RequestStream, Parcel]) -> None:
-    for stream, parcel in streams.items():
+def _deliver(parcels: Mapping[RequestStream, Parcel]) -> None:
+    for stream, parcel in parcels.items():
         stream.deliver(parcel.outputs, parcel.error)

@@ -7,7 +7,6 @@ import queue
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.engine.batching import ModelRunner, SequenceResult, run_step
+from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.delivery import Delivery, Parcel
+from lanewise.engine.delivery import Outbox
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.sampling import Sampler, allowed_mask
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
@@ -30,8 +29,8 @@ from lanewise.engine.stream import (
     RequestStream,
     TokenOutput,
 )
-from lanewise.engine.tracking import Job, JobGroup, observe_end, observe_prefill, observe_token
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
+from lanewise.runtime import BLOCK_TOKENS, Sampled
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +80,7 @@ class Engine:
             self._vocab_mask = allowed_mask(config.vocab_size, used)
         self._jobs: dict[Sequence, Job] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._outbox: dict[RequestStream, Parcel] = defaultdict(Parcel)
-        self._delivery = Delivery()
+        self._outbox = Outbox()
         self._lock = threading.Lock()  # guards the two below
         self._unfinished = 0
         self._accepting = False
@@ -91,7 +89,8 @@ class Engine:
         self._mean_request_s = 1.0
         self._busy = False  # with sequences to run
         self._busy_since = 0.0  # what came before is in the metrics
-        self._published = (0, 0, 0)
+        self._published = (0, 0)
+        self._tally = Tally()
         self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
 
     # Called from event loops and from whoever starts and stops the engine.
@@ -100,7 +99,6 @@ class Engine:
         """Start the engine's thread."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._accepting = True
-        self._delivery.start()
         self._thread.start()
 
     def stop_accepting(self) -> None:
@@ -114,7 +112,6 @@ class Engine:
         if self._thread.is_alive():
             self._inbox.put(self._handle_stop)
             self._thread.join()
-            self._delivery.join()
 
     @property
     def is_alive(self) -> bool:
@@ -196,8 +193,7 @@ class Engine:
             self.stop_accepting()
             self._drain_inbox()
             self._fail(list(self._jobs), EngineStoppedError(self._why_stopped))
-            self._flush()
-            self._delivery.stop()
+            self._outbox.send()
             try:
                 self._publish()
             finally:
@@ -208,7 +204,7 @@ class Engine:
         self._drain_inbox()
         while not self._jobs and not self._stopping:
             self._publish()
-            self._flush()
+            self._outbox.send()
             self._busy = False
             handle = self._inbox.get()
             self._busy, self._busy_since = True, time.perf_counter()
@@ -225,37 +221,42 @@ class Engine:
         if step.preempted:
             self.metrics.preemptions.inc(len(step.preempted))
         now = time.monotonic()
-        for sequence in step.token_counts:
-            self._jobs[sequence].note_started(now, self.metrics)
+        for turn in step.turns:
+            self._jobs[turn.sequence].note_started(now, self.metrics)
         try:
-            results = run_step(self._runner, step, lambda sequence: self._jobs[sequence].sampler)
+            tables = self._scheduler.block_tables
+            batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
+            # What the last step gave goes out now, not before: who is woken wants the interpreter,
+            # and gets it from the native call instead of from the middle of our own work.
+            self._outbox.send()
+            results = results_of(step, self._runner.step_and_draw(batch, draws))
         except Exception as error:
-            logger.error("a step of %d sequences failed: %s", len(step.token_counts), error)
+            logger.error("a step of %d sequences failed: %s", len(step.turns), error)
             self.metrics.step_errors.inc()
-            self._fail(list(step.token_counts), EngineError(f"the model failed: {error}"))
+            failed = [turn.sequence for turn in step.turns]
+            self._fail(failed, EngineError(f"the model failed: {error}"))
         else:
             self._complete(step, results)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
-            self._publish()  # first: who has an answer may ask for metrics next
-        self._flush()
+            self._publish()  # before answers go out: who has one may ask for metrics next
 
-    def _complete(self, step: Step, results: dict[Sequence, SequenceResult]) -> None:
+    def _complete(self, step: Step, results: list[SequenceResult]) -> None:
         now = time.monotonic()
         self._scheduler.complete(step)
-        self.metrics.step_tokens.observe(sum(step.token_counts.values()))
-        for sequence, result in results.items():
-            job = self._jobs[sequence]
+        self._tally.note_step(sum(turn.count for turn in step.turns))
+        for turn, result in zip(step.turns, results, strict=True):
+            sequence, job = turn.sequence, self._jobs[turn.sequence]
             job.prompt_scores += result.scores
-            observe_prefill(job, self.metrics)
+            self._tally.note_prefill(job)
             if result.drawn is not None:
                 sequence.tokens.append(result.drawn.token)
-                observe_token(job, now, self.metrics)
+                self._tally.note_token(job, now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
-            reason = finish_reason(sequence)
+            reason = finish_reason(sequence, result.drawn)
             scores, job.prompt_scores = job.prompt_scores, []
             output = TokenOutput(job.index, result.drawn, reason, scores)
-            self._outbox[job.group.stream].outputs.append(output)
+            self._outbox.parcel(job.group.stream).outputs.append(output)
             if reason is not None:
                 self._end(job, reason, now)
 
@@ -283,7 +284,7 @@ class Engine:
     def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
         """End the requests of some sequences with an error, their other sequences included."""
         for group in {self._jobs[sequence].group for sequence in sequences}:
-            self._outbox[group.stream].error = error
+            self._outbox.parcel(group.stream).error = error
             for job in group:
                 self._end(job, "error", time.monotonic())
 
@@ -295,8 +296,8 @@ class Engine:
         with self._lock:
             self._unfinished -= 1
 
-    def _load(self) -> tuple[int, int, int]:
-        return len(self._scheduler.running), len(self._scheduler.waiting), self._pool.n_used
+    def _load(self) -> tuple[int, int]:
+        return len(self._scheduler.running), len(self._scheduler.waiting)
 
     def _publish(self) -> None:
         """Bring the metrics that are not counted as things happen up to date."""
@@ -305,22 +306,17 @@ class Engine:
             self.metrics.busy_seconds.inc(now - self._busy_since)
         self._busy_since = now
         self.metrics.count_native(self._runner.counters())
-        self._published = running, waiting, used = self._load()
+        self._tally.publish(self.metrics)
+        self._published = running, waiting = self._load()
+        used = self._pool.n_used
         self.metrics.running.set(running)
         self.metrics.waiting.set(waiting)
         self.metrics.blocks_used.set(used)
         self.metrics.kv_usage.set(used / self._pool.n_blocks)
 
-    def _flush(self) -> None:
-        """Send what the requests have got."""
-        if self._outbox:
-            self._delivery.send(self._outbox)
-            self._outbox = defaultdict(Parcel)
 
-
-def finish_reason(sequence: Sequence) -> str | None:
-    """Why a sequence ends with its last token, if it does."""
-    params = sequence.request.params
-    if sequence.n_output and int(sequence.tokens.view()[-1]) in params.stop_token_ids:
+def finish_reason(sequence: Sequence, drawn: Sampled | None) -> str | None:
+    """Why a sequence ends with the token drawn last, if it does."""
+    if drawn is not None and drawn.token in sequence.request.params.stop_token_ids:
         return "stop"
     return None if sequence.draws else "length"

@@ -1,12 +1,13 @@
 """How the next token of a sequence is drawn, as its request asked."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.runtime import Sampling
+from lanewise.runtime import Draw, Sampling
 
 TINY_TOP_P = float(np.finfo(np.float32).tiny)
 
@@ -47,58 +48,85 @@ def allowed_mask(vocab_size: int, allowed: Iterable[int]) -> NDArray[np.uint32]:
     return mask
 
 
+class GrowingArray:
+    """A uint32 array that grows at its end; views of it cost nothing."""
+
+    __slots__ = ("_data", "_size")
+
+    def __init__(self, values: Items[int] = ()) -> None:
+        self._data = np.array(values, dtype=np.uint32)
+        self._size = len(self._data)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, value: int) -> None:
+        """Add one value; amortised constant time."""
+        if self._size == len(self._data):
+            self._data = np.concatenate([self._data, np.zeros(max(16, self._size), np.uint32)])
+        self._data[self._size] = value
+        self._size += 1
+
+    def extend(self, values: Iterable[int]) -> None:
+        """Add several values."""
+        for value in values:
+            self.append(value)
+
+    def view(self) -> NDArray[np.uint32]:
+        """The values; valid until the next append."""
+        return self._data[: self._size]
+
+
 class Sampler:
-    """Makes the native parameters of each draw of one sequence; what never changes is made once."""
+    """Makes the draws of one sequence; what never changes is made once."""
 
     def __init__(
         self, params: SamplingParams, choice: int, n_prompt: int, mask: NDArray[np.uint32] | None
     ) -> None:
-        self._params = params
-        self._choice = choice
         self._n_prompt = n_prompt
-        self._mask = mask
+        self._first_late = n_prompt + params.min_tokens
+        self._history = GrowingArray() if params.has_penalties else None
         bias = dict(params.logit_bias)
-        self._bias = _bias_arrays(bias)
+        late = self._late = _sampling(params, choice, bias, mask)
         # Before min_tokens tokens are out, whatever would end the answer is forbidden.
-        self._early_bias = _bias_arrays(bias | dict.fromkeys(params.stop_token_ids, -np.inf))
+        forbidden = bias | dict.fromkeys(params.stop_token_ids, -np.inf)
+        self._early = _sampling(params, choice, forbidden, mask) if params.min_tokens else late
+        self._score = Sampling(n_top_logprobs=params.prompt_logprobs or 0, want_logprob=True)
 
-    def draw(self, history: NDArray[np.uint32]) -> Sampling:
-        """The draw of the token that follows ``history``, the prompt included."""
-        params = self._params
-        position = len(history)
-        early = position - self._n_prompt < params.min_tokens
-        bias_ids, bias_values = self._early_bias if early else self._bias
-        return Sampling(
-            temperature=params.temperature,
-            top_p=max(params.top_p, TINY_TOP_P),  # 0 means what its limit means: the likeliest only
-            min_p=params.min_p,
-            top_k=params.top_k,
-            repetition_penalty=params.repetition_penalty,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            n_prompt=self._n_prompt if params.has_penalties else 0,
-            history=history if params.has_penalties else None,
-            bias_ids=bias_ids,
-            bias_values=bias_values,
-            mask=self._mask,
-            seed=params.seed,
-            choice=self._choice,
-            position=position,
-            n_top_logprobs=params.logprobs or 0,
-            want_logprob=params.logprobs is not None,
-        )
+    def draw(self, tokens: Items[int]) -> Draw:
+        """The draw of the token that follows ``tokens``, the prompt included."""
+        position = len(tokens)
+        sampling = self._early if position < self._first_late else self._late
+        if self._history is None:
+            return Draw(sampling, position)
+        self._history.extend(tokens[len(self._history) :])
+        return Draw(sampling, position, self._n_prompt, self._history.view())
 
-    def score(self, token: int, position: int) -> Sampling:
+    def score(self, token: int, position: int) -> Draw:
         """Not a draw: the log-probability of a token of the prompt."""
-        return Sampling(
-            temperature=0.0,
-            seed=self._params.seed,
-            choice=self._choice,
-            position=position,
-            forced_token=token,
-            n_top_logprobs=self._params.prompt_logprobs or 0,
-            want_logprob=True,
-        )
+        return Draw(self._score, position, forced_token=token)
+
+
+def _sampling(
+    params: SamplingParams, choice: int, bias: dict[int, float], mask: NDArray[np.uint32] | None
+) -> Sampling:
+    bias_ids, bias_values = _bias_arrays(bias)
+    return Sampling(
+        temperature=params.temperature,
+        top_p=max(params.top_p, TINY_TOP_P),  # 0 means what its limit means: the likeliest only
+        min_p=params.min_p,
+        top_k=params.top_k,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        bias_ids=bias_ids,
+        bias_values=bias_values,
+        mask=mask,
+        seed=params.seed,
+        choice=choice,
+        n_top_logprobs=params.logprobs or 0,
+        want_logprob=params.logprobs is not None,
+    )
 
 
 def _bias_arrays(

@@ -1,19 +1,30 @@
-"""Decides how many tokens of each sequence the next step runs; knows no tensors and no text."""
+"""Decides how many tokens of each sequence the next step runs; knows integers and no text."""
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from lanewise.engine.block_pool import BlockPool, blocks_for
 from lanewise.engine.sequence import Sequence, State
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The next ``token_counts[sequence]`` tokens of each sequence, run as one batch."""
+@dataclass(slots=True)
+class Turn:
+    """What one sequence does in a step."""
 
-    token_counts: Mapping[Sequence, int]
-    preempted: tuple[Sequence, ...] = ()
+    sequence: Sequence
+    count: int  # tokens the model sees
+    scored: range  # positions among them whose logits score the prompt token after each
+    draws: bool  # whether a token is drawn after the last of them
+
+
+@dataclass(slots=True)
+class Step:
+    """The turns that are run as one batch."""
+
+    turns: list[Turn]
+    preempted: list[Sequence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,9 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
         self._config = config
         self._pool = pool
+        # Each running sequence has a row, which changes only when it gets a block.
+        self.block_tables = np.zeros((config.max_seqs, pool.n_blocks), dtype=np.uint32)
+        self._free_rows = list(range(config.max_seqs))
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first
 
@@ -69,12 +83,12 @@ class Scheduler:
             budget.spend_on(sequence)
         if not preempted:
             self._admit(budget)
-        return Step(budget.counts, tuple(preempted))
+        return Step(budget.turns, preempted)
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""
-        for sequence, count in step.token_counts.items():
-            sequence.advance(count)
+        for turn in step.turns:
+            turn.sequence.advance(turn.count)
 
     def _make_room_for_decodes(self) -> list[Sequence]:
         """Give every running sequence blocks for all its tokens; preempt the newest if need be."""
@@ -84,7 +98,8 @@ class Scheduler:
             sequence = self.running[position]
             missing = blocks_for(len(sequence.tokens)) - len(sequence.blocks)
             if missing <= self._pool.n_free:
-                sequence.blocks.extend(self._pool.allocate(missing))
+                if missing:
+                    self._give_blocks(sequence, missing)
                 position += 1
             else:
                 preempted.append(self._preempt_newest())
@@ -107,14 +122,21 @@ class Scheduler:
             if needed + len(self.running) > self._pool.n_free:
                 return
             self.waiting.popleft()
-            sequence.blocks.extend(self._pool.allocate(needed))
+            sequence.table_row = self._free_rows.pop()
+            self._give_blocks(sequence, needed)
             sequence.state = State.RUNNING
             self.running.append(sequence)
             budget.spend_on(sequence)
 
+    def _give_blocks(self, sequence: Sequence, count: int) -> None:
+        first = len(sequence.blocks)
+        sequence.blocks += self._pool.allocate(count)
+        self.block_tables[sequence.table_row, first : first + count] = sequence.blocks[first:]
+
     def _release(self, sequence: Sequence) -> None:
-        self._pool.release(sequence.blocks.view().tolist())
-        sequence.blocks.clear()
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+        self._free_rows.append(sequence.table_row)
 
 
 class _Budget:
@@ -123,7 +145,7 @@ class _Budget:
     def __init__(self, tokens: int, logits: int) -> None:
         self._tokens = tokens
         self._logits = logits
-        self.counts: dict[Sequence, int] = {}
+        self.turns: list[Turn] = []
 
     @property
     def is_left(self) -> bool:
@@ -138,6 +160,7 @@ class _Budget:
             count = min(count, sequence.uncached_len - 1)  # all but the token that needs logits
         if count == 0:
             return
-        self.counts[sequence] = count
+        turn = Turn(sequence, count, sequence.scored_by(count), sequence.draws_after(count))
+        self.turns.append(turn)
         self._tokens -= count
-        self._logits -= len(sequence.scored_by(count)) + sequence.draws_after(count)
+        self._logits -= len(turn.scored) + turn.draws

@@ -1,47 +1,10 @@
 """One sequence: its tokens, its KV blocks and how far the cache has got."""
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lanewise.engine.sampling import SamplingParams
-
-
-class GrowingArray:
-    """A uint32 array that grows at its end; views of it cost nothing."""
-
-    __slots__ = ("_data", "_size")
-
-    def __init__(self, values: Items[int] = ()) -> None:
-        self._data = np.array(values, dtype=np.uint32)
-        self._size = len(self._data)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def append(self, value: int) -> None:
-        """Add one value; amortised constant time."""
-        if self._size == len(self._data):
-            self._data = np.concatenate([self._data, np.zeros(max(16, self._size), np.uint32)])
-        self._data[self._size] = value
-        self._size += 1
-
-    def extend(self, values: Iterable[int]) -> None:
-        """Add several values."""
-        for value in values:
-            self.append(value)
-
-    def clear(self) -> None:
-        """Forget all values, keep the memory."""
-        self._size = 0
-
-    def view(self) -> NDArray[np.uint32]:
-        """The values; valid until the next append."""
-        return self._data[: self._size]
 
 
 class State(Enum):
@@ -66,8 +29,9 @@ class Sequence:
     """A request on its way through the scheduler."""
 
     request: GenerationRequest
-    tokens: GrowingArray = field(init=False)
-    blocks: GrowingArray = field(init=False)
+    tokens: list[int] = field(init=False)
+    blocks: list[int] = field(init=False, default_factory=list)  # of the KV cache
+    table_row: int = field(init=False, default=-1)  # where the model finds them while it runs
     state: State = field(init=False, default=State.WAITING)
     n_prompt: int = field(init=False)
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
@@ -75,8 +39,7 @@ class Sequence:
     n_preempted: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self.tokens = GrowingArray(self.request.prompt)
-        self.blocks = GrowingArray()
+        self.tokens = list(self.request.prompt)
         self.n_prompt = len(self.tokens)
 
     @property
@@ -114,4 +77,5 @@ class Sequence:
     def advance(self, count: int) -> None:
         """Note that the next ``count`` tokens are in the cache now."""
         self.n_cached += count
-        self.n_scored = max(self.n_scored, min(self.n_cached + 1, self.n_prompt))
+        if self.n_scored < self.n_prompt:
+            self.n_scored = max(self.n_scored, min(self.n_cached + 1, self.n_prompt))

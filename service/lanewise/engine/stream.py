@@ -34,7 +34,7 @@ class EngineStoppedError(EngineError):
     """The engine takes no more requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenOutput:
     """One token of one sequence of a request, or its end, or both."""
 

@@ -51,23 +51,51 @@ class Job:
             metrics.queue.observe(now - self.arrived)
 
 
-def observe_prefill(job: Job, metrics: Metrics) -> None:
-    """More of the prompt may be in the cache; what is computed again is not counted again."""
-    reached = min(job.sequence.n_cached, job.sequence.n_prompt)
-    if reached > job.n_prompt_counted:
-        metrics.prompt_tokens.inc(reached - job.n_prompt_counted)
-        job.n_prompt_counted = reached
+class Tally:
+    """What steps did since the metrics were last brought up to date.
 
+    Counting here touches a few numbers; a counter or a histogram touches far more memory, which
+    the step before has driven out of the caches.
+    """
 
-def observe_token(job: Job, now: float, metrics: Metrics) -> None:
-    """A token of the answer was drawn."""
-    metrics.generation_tokens.inc()
-    if job.first_token is None:
-        job.first_token = now
-        metrics.ttft.observe(now - job.arrived)
-    else:
-        metrics.itl.observe(now - job.last_token)
-    job.last_token = now
+    def __init__(self) -> None:
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._step_tokens: list[int] = []
+        self._token_gaps_s: list[float] = []
+
+    def note_step(self, n_tokens: int) -> None:
+        """A step of so many tokens was run."""
+        self._step_tokens.append(n_tokens)
+
+    def note_prefill(self, job: Job) -> None:
+        """More of the prompt may be in the cache; what is computed again is not counted again."""
+        counted, n_prompt = job.n_prompt_counted, job.sequence.n_prompt
+        if counted < n_prompt:
+            job.n_prompt_counted = max(counted, min(job.sequence.n_cached, n_prompt))
+            self._prompt_tokens += job.n_prompt_counted - counted
+
+    def note_token(self, job: Job, now: float, metrics: Metrics) -> None:
+        """A token of the answer was drawn."""
+        self._generation_tokens += 1
+        if job.first_token is None:
+            job.first_token = now
+            metrics.ttft.observe(now - job.arrived)
+        else:
+            self._token_gaps_s.append(now - job.last_token)
+        job.last_token = now
+
+    def publish(self, metrics: Metrics) -> None:
+        """Add everything to the metrics, once."""
+        metrics.prompt_tokens.inc(self._prompt_tokens)
+        metrics.generation_tokens.inc(self._generation_tokens)
+        for n_tokens in self._step_tokens:
+            metrics.step_tokens.observe(n_tokens)
+        for gap_s in self._token_gaps_s:
+            metrics.itl.observe(gap_s)
+        self._prompt_tokens = self._generation_tokens = 0
+        self._step_tokens.clear()
+        self._token_gaps_s.clear()
 
 
 def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:

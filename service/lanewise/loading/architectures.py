@@ -142,6 +142,7 @@ class SourceTensor:
     data: memoryview
     release: Callable[[], None]
     packing: Packing | None = None
+    table: bytes | None = None
 
 
 def bind_tensors(
@@ -180,7 +181,7 @@ def bind_tensors(
                 f" (outputs first); the config needs {needed}"
             )
         rope_heads = heads.get(role, 0) if interleaved_rope else 0
-        place = (item.data, rope_heads, item.release, item.packing)
+        place = (item.data, rope_heads, item.release, item.packing, item.table)
         tensors.append(Tensor(name, role, layer, kind, rows, cols, *place))
     return tensors
 

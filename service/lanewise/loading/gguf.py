@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lanewise.loading.checkpoint import BLOCKS, ModelFileError, TensorType
+from lanewise.loading.checkpoint import BLOCKS, STORED_ROWS, ModelFileError, TensorType
 from lanewise.loading.mapped_file import MappedFile
 
 MAGIC = b"GGUF"
@@ -58,6 +58,7 @@ class GgufFile:
         try:
             reader = _Reader(path, self.file.view)
             self.metadata, self.tensors = reader.read()
+            self.value_spans = reader.value_spans
         except BaseException:
             self.file.close()
             raise
@@ -75,6 +76,7 @@ class _Reader:
         self.view = view
         self.size = len(view)
         self.position = 0
+        self.value_spans: dict[str, tuple[int, int]] = {}  # bytes of type and value by key
 
     def fail(self, field: str, offset: int, problem: str) -> NoReturn:
         raise ModelFileError(f"{self.path}: {field} at byte {offset}: {problem}")
@@ -96,7 +98,9 @@ class _Reader:
             key = self.string(f"metadata key {index}", MAX_NAME_BYTES)
             if key in metadata:
                 self.fail(f"metadata key {index}", start, f"{key!r} occurs twice")
+            begin = self.position
             metadata[key] = self.value(self.scalar("I", f"{key} value type"), key, 0)
+            self.value_spans[key] = begin, self.position
         return metadata, self.tensor_table(tensor_count, metadata)
 
     def scalar(self, code: str, field: str) -> Any:
@@ -233,6 +237,8 @@ class _Reader:
         kind: int = self.scalar("I", f"{field} type")
         try:
             tensor_type = TensorType(kind)
+            if tensor_type in STORED_ROWS:
+                raise ValueError(kind)
         except ValueError:
             self.fail(field, start, f"type {kind} is unknown; {accepted_types()}")
         offset: int = self.scalar("Q", f"{field} offset")

@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class NativeError(Exception):
@@ -64,7 +64,7 @@ class Native:
 @cache
 def native() -> Native:
     """The library that belongs to this package, opened on first use."""
-    return Native(header=_find_header(), library=_find_library())
+    return Native(header=_find_header(), library=library_path())
 
 
 def definitions(header: Path) -> str:
@@ -99,7 +99,8 @@ def _find_header() -> Path:
     )
 
 
-def _find_library() -> Path:
+def library_path() -> Path:
+    """Where the native library lies."""
     # LANEWISE_LIBRARY lets tests and sanitizer builds use a library that is not installed.
     if override := os.environ.get("LANEWISE_LIBRARY"):
         if not Path(override).is_file():

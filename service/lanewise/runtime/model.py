@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lanewise.loading.architectures import HF, TENSOR_NAMES
 from lanewise.loading.checkpoint import (
+    TABLE_BYTES,
     Checkpoint,
     ModelConfig,
     ModelFileError,
@@ -15,6 +16,7 @@ from lanewise.loading.checkpoint import (
     Role,
     Tensor,
     TensorType,
+    has_table,
 )
 from lanewise.runtime.library import Native, NativeError, native
 
@@ -40,7 +42,9 @@ MATRICES = frozenset(
     }
 )
 LOAD_WAYS = ("auto", "map", "copy")  # how packed weights come into memory
-PART_BYTES = 256 << 20
+PART_BYTES = (
+    1 << 30
+)  # of packed weights in one call: between two, this thread waits for the interpreter
 KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
 
 
@@ -88,7 +92,8 @@ class Model:
 
         The pages of a tensor are given back as soon as they are not needed. ``weights`` names the
         type to hold matrices in (see :func:`target_types`), ``isa`` the level to use instead of the
-        best one, ``load`` is auto, map or copy; ``progress`` is told (bytes done, bytes in all).
+        best one, ``load`` is auto, map or copy; ``progress`` is told (bytes done, bytes in all),
+        first when only native work is left to do.
         """
         targets = target_types(checkpoint, weights)
         way = _load_way(checkpoint, load)
@@ -97,6 +102,8 @@ class Model:
             model._say_what_is_repacked(checkpoint)
             total = sum(tensor.data.nbytes for tensor in checkpoint.tensors)
             done = 0
+            if progress:
+                progress(done, total)
             for part, part_targets in _parts(checkpoint.tensors, targets):
                 if part[0].packing is not None:
                     model._load_packed(checkpoint, part, way)
@@ -118,6 +125,7 @@ class Model:
 
     def _load_tensor(self, checkpoint: Checkpoint, tensor: Tensor, target: TensorType) -> None:
         ffi, lib = self._native.ffi, self._native.lib
+        table = ffi.NULL if tensor.table is None else ffi.from_buffer("int8_t[]", tensor.table)
         with ffi.from_buffer("char[]", tensor.data) as data:
             struct = ffi.new(
                 "lw_tensor*",
@@ -128,6 +136,7 @@ class Model:
                     "rows": tensor.rows,
                     "cols": tensor.cols,
                     "rope_heads": tensor.rope_heads,
+                    "table": table,
                 },
             )
             try:
@@ -154,6 +163,8 @@ class Model:
             struct.data, struct.n_bytes, struct.name = views[-1], tensor.data.nbytes, names[-1]
             struct.checksum = tensor.packing.checksum
             struct.layout = tensor.packing.layout.encode()[:15]
+            if tensor.table is not None:
+                ffi.memmove(struct.table, tensor.table, TABLE_BYTES)
         try:
             self._native.check(lib.lw_model_load_packed(self._handle, structs, len(tensors), way))
         except NativeError as error:
@@ -205,6 +216,7 @@ class Model:
             packing=Packing(
                 self._native.text(out.layout), out.checksum, int(self._native.lib.LW_NUMERICS)
             ),
+            table=bytes(ffi.buffer(out.table)) if has_table(TensorType(out.type)) else None,
         )
 
     def _describe(self) -> ModelInfo:

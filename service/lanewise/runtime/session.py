@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,8 @@ class Batch:
     """One ragged batch; the fields are those of ``lw_batch``.
 
     Sequence ``s`` owns tokens ``query_start[s]`` up to ``query_start[s + 1]``; they follow the
-    ``context_lens[s]`` tokens already in its blocks, which row ``s`` of ``block_tables`` lists.
+    ``context_lens[s]`` tokens already in its blocks, which are listed by row ``table_rows[s]`` of
+    ``block_tables``. An array of uint32 given there is read where it stands, not copied.
     """
 
     token_ids: Sequence[int] | Uint32s
@@ -30,14 +32,15 @@ class Batch:
     context_lens: Sequence[int] | Uint32s
     block_tables: Sequence[Sequence[int]] | Uint32s
     logit_rows: Sequence[int] | Uint32s
+    table_rows: Sequence[int] | None = None  # None: sequence s has row s
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Sampling:
-    """How to draw one token; the fields are those of ``lw_sampling``.
+    """How the tokens of one sequence are drawn; the fields are those of ``lw_sampling``.
 
-    ``history`` holds the prompt (the first ``n_prompt`` entries) and the output, and is only read
-    by penalties; ``mask`` holds one bit for each token of the vocabulary.
+    ``mask`` holds one bit for each token of the vocabulary. Make one for a sequence and keep it:
+    the session translates it once.
     """
 
     temperature: float = 1.0
@@ -47,17 +50,27 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    n_prompt: int = 0
-    history: Uint32s | None = None
     bias_ids: Uint32s | None = None
     bias_values: Floats | None = None
     mask: Uint32s | None = None
     seed: int = 0
     choice: int = 0
-    position: int = 0
-    forced_token: int = -1
     n_top_logprobs: int = 0
     want_logprob: bool = False
+
+
+class Draw(NamedTuple):
+    """One token to draw from one row of logits; the fields are those of ``lw_draw``.
+
+    ``history`` holds the prompt (the first ``n_prompt`` entries) and the output, and is only read
+    by penalties.
+    """
+
+    sampling: Sampling
+    position: int = 0
+    n_prompt: int = 0
+    history: Uint32s | None = None
+    forced_token: int = -1
 
 
 @dataclass(slots=True)
@@ -79,7 +92,7 @@ class Counters:
     gemm_calls: int
     gemv_rows: int
     gemm_rows: int
-    native_seconds: float = 0.0  # inside forward steps and draws
+    native_seconds: float = 0.0  # inside forward steps, draws included
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +136,25 @@ class Session:
         self.model = model
         self.blocks = blocks
         self._vocab = model.config.vocab_size
-        self._token_ids = np.empty(max_batch_tokens, np.uint32)
-        self._query_start = np.empty(max_batch_tokens + 1, np.uint32)
-        self._context_lens = np.empty(max_batch_tokens, np.uint32)
-        self._logit_rows = np.empty(max_batch_logits, np.uint32)
         self._logits = np.empty((max_batch_logits, self._vocab), np.float32)
         self._logits_pointer = ffi.from_buffer("float[]", self._logits, require_writable=True)
         self._batch = ffi.new("lw_batch*")
-        # A struct does not own what its members point to; these cdata objects do.
+        # A struct does not own what its members point to; these objects do.
         self._inputs = {
-            name: ffi.from_buffer("uint32_t[]", getattr(self, f"_{name}"))
-            for name in ("token_ids", "query_start", "context_lens", "logit_rows")
+            "token_ids": ffi.new("uint32_t[]", max_batch_tokens),
+            "query_start": ffi.new("uint32_t[]", max_batch_tokens + 1),
+            "context_lens": ffi.new("uint32_t[]", max_batch_tokens),
+            "logit_rows": ffi.new("uint32_t[]", max_batch_logits),
+            "table_rows": ffi.new("uint32_t[]", max_batch_tokens),
         }
         for name, pointer in self._inputs.items():
             setattr(self._batch, name, pointer)
-        self._params = ffi.new("lw_sampling[]", 1)
-        self._sampled = ffi.new("lw_sampled[]", 1)
+        self._tables: Uint32s = np.empty((0, 0), np.uint32)  # those of the last batch
+        self._tables_pointer: Any = None
+        self._draws = ffi.new("lw_draw[]", max_batch_logits)
+        self._drawn = ffi.new("lw_sampled[]", max_batch_logits)
+        self._counters = ffi.new("lw_counters*")
+        self._samplings: WeakKeyDictionary[Sampling, NativeSampling] = WeakKeyDictionary()
 
         config = ffi.new("lw_session_config*")
         config.n_threads = threads
@@ -153,115 +169,97 @@ class Session:
 
     def step(self, batch: Batch) -> Floats:
         """Run the model over ``batch``; its logits [n_logits, vocab] hold until the next step."""
-        tables = np.ascontiguousarray(batch.block_tables, dtype=np.uint32)
-        n_seqs, n_logits = len(batch.context_lens), len(batch.logit_rows)
-        self._copy_checked(batch, n_seqs, tables.shape)
-        struct = self._batch
-        struct.n_seqs = n_seqs
-        struct.n_logits = n_logits
-        struct.block_table_stride = tables.shape[1]
-        with self._native.ffi.from_buffer("uint32_t[]", tables) as pointer:
-            struct.block_tables = pointer
-            status = self._native.lib.lw_step(self._open_handle(), struct, self._logits_pointer)
-        self._native.check(status)
-        return self._logits[:n_logits]
+        self._run(batch, None)
+        return self._logits[: len(batch.logit_rows)]
 
-    def _copy_checked(self, batch: Batch, n_seqs: int, shape: tuple[int, ...]) -> None:
+    def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
+        """Run the model over ``batch`` and draw a token from each of its rows of logits."""
+        if len(draws) != len(batch.logit_rows):
+            raise ValueError(f"{len(draws)} draws for {len(batch.logit_rows)} rows of logits")
+        self._run(batch, draws)
+        return [_sampled(self._drawn[i]) for i in range(len(draws))]
+
+    def _run(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
+        if batch.block_tables is not self._tables:
+            self._take_tables(batch.block_tables)
+        self._copy_checked(batch)
+        # A struct does not own what its members point to: these objects do, until the call is over.
+        owners: list[Any] = []
+        for i, draw in enumerate(draws or ()):
+            self._fill(self._draws[i], draw, owners)
+        self._batch.draws = self._native.ffi.NULL if draws is None else self._draws
+        status = self._native.lib.lw_step(
+            self._open_handle(), self._batch, self._logits_pointer, self._drawn
+        )
+        self._native.check(status)
+
+    def _take_tables(self, given: Sequence[Sequence[int]] | Uint32s) -> None:
+        tables = np.ascontiguousarray(given, dtype=np.uint32)
+        if tables.ndim != 2:
+            raise ValueError(
+                f"block_tables has shape {tables.shape}; accepted: a row for each sequence"
+            )
+        self._tables = tables  # a list is never seen again, and a copy of it neither
+        self._tables_pointer = self._native.ffi.from_buffer("uint32_t[]", tables)
+        self._batch.block_tables = self._tables_pointer
+        self._batch.block_table_stride = tables.shape[1]
+
+    def _copy_checked(self, batch: Batch) -> None:
         """Copy the batch into the arrays the library reads.
 
         The library checks the values; only here is known how long the arrays are.
         """
-        if len(shape) != 2 or shape[0] != n_seqs:
+        n_seqs, n_tokens = len(batch.context_lens), len(batch.token_ids)
+        rows = range(n_seqs) if batch.table_rows is None else batch.table_rows
+        if len(rows) != n_seqs:
+            raise ValueError(f"table_rows has {len(rows)} entries for {n_seqs} sequences")
+        if max(rows, default=0) >= len(self._tables):
             raise ValueError(
-                f"block_tables has shape {shape}; accepted: one row for each of {n_seqs}"
+                f"block_tables has {len(self._tables)} rows; sequences have rows up to {max(rows)}"
             )
         if len(batch.query_start) != n_seqs + 1:
             raise ValueError(
                 f"query_start has {len(batch.query_start)} entries for {n_seqs} sequences"
             )
-        if batch.query_start[-1] != len(batch.token_ids):
+        if batch.query_start[-1] != n_tokens:
+            raise ValueError(f"query_start ends at {batch.query_start[-1]} for {n_tokens} tokens")
+        self._batch.n_seqs = n_seqs
+        self._batch.n_logits = len(batch.logit_rows)
+        self._copy("token_ids", batch.token_ids)
+        self._copy("query_start", batch.query_start)
+        self._copy("context_lens", batch.context_lens)
+        self._copy("logit_rows", batch.logit_rows)
+        self._copy("table_rows", rows)
+
+    def _copy(self, name: str, values: Sequence[int] | Uint32s) -> None:
+        target = self._inputs[name]
+        if len(values) > len(target):
+            raise ValueError(f"{name} has {len(values)} entries; the session takes {len(target)}")
+        target[0 : len(values)] = values
+
+    def _fill(self, struct: Any, draw: Draw, owners: list[Any]) -> None:
+        sampling = self._samplings.get(draw.sampling)
+        if sampling is None:
+            sampling = NativeSampling(self._native.ffi, draw.sampling, self._vocab)
+            self._samplings[draw.sampling] = sampling
+        struct.sampling = sampling.struct
+        struct.position = draw.position
+        struct.forced_token = draw.forced_token
+        if draw.history is None:
+            struct.n_prompt = struct.n_history = 0
+            return
+        if draw.n_prompt > len(draw.history):
             raise ValueError(
-                f"query_start ends at {batch.query_start[-1]} for {len(batch.token_ids)} tokens"
+                f"n_prompt is {draw.n_prompt}; history has {len(draw.history)} entries"
             )
-        for name, target in (
-            ("token_ids", self._token_ids),
-            ("query_start", self._query_start),
-            ("context_lens", self._context_lens),
-            ("logit_rows", self._logit_rows),
-        ):
-            values = getattr(batch, name)
-            if len(values) > len(target):
-                raise ValueError(
-                    f"{name} has {len(values)} entries; the session takes {len(target)}"
-                )
-            target[: len(values)] = values
-
-    def sample(self, logits: Floats, params: Sequence[Sampling]) -> list[Sampled]:
-        """Draw one token for each row of ``logits`` with the parameters at the same place."""
-        ffi = self._native.ffi
-        if logits.shape != (len(params), self._vocab):
-            raise ValueError(
-                f"logits have shape {logits.shape}; accepted: ({len(params)}, {self._vocab})"
-            )
-        if len(params) > len(self._params):
-            self._params = ffi.new("lw_sampling[]", len(params))
-            self._sampled = ffi.new("lw_sampled[]", len(params))
-        # Structs do not own what they point to: the cdata objects here do, until the call is over.
-        owners: list[Any] = []
-        for i, row in enumerate(params):
-            self._fill(self._params[i], row, owners)
-        rows = np.ascontiguousarray(logits, dtype=np.float32)
-        with ffi.from_buffer("float[]", rows) as pointer:
-            status = self._native.lib.lw_sample(
-                self._open_handle(), pointer, len(params), self._params, self._sampled
-            )
-        self._native.check(status)
-        return [self._result(self._sampled[i]) for i in range(len(params))]
-
-    def _fill(self, struct: Any, row: Sampling, owners: list[Any]) -> None:
-        struct.temperature = row.temperature
-        struct.top_p = row.top_p
-        struct.min_p = row.min_p
-        struct.top_k = row.top_k
-        struct.repetition_penalty = row.repetition_penalty
-        struct.presence_penalty = row.presence_penalty
-        struct.frequency_penalty = row.frequency_penalty
-        struct.n_prompt = row.n_prompt
-        struct.n_history, struct.history = self._borrow("uint32_t[]", row.history, owners)
-        n_values, struct.bias_values = self._borrow("float[]", row.bias_values, owners)
-        struct.n_bias, struct.bias_ids = self._borrow("uint32_t[]", row.bias_ids, owners)
-        if n_values != struct.n_bias:
-            raise ValueError(f"bias_ids has {struct.n_bias} entries, bias_values {n_values}")
-        if row.n_prompt > struct.n_history and row.history is not None:
-            raise ValueError(f"n_prompt is {row.n_prompt}; history has {struct.n_history} entries")
-        words, struct.mask = self._borrow("uint32_t[]", row.mask, owners)
-        if row.mask is not None and words * 32 < self._vocab:
-            raise ValueError(
-                f"mask has {words} words; accepted: a bit for each of {self._vocab} tokens"
-            )
-        struct.seed = row.seed & 0xFFFF_FFFF_FFFF_FFFF
-        struct.choice = row.choice
-        struct.position = row.position
-        struct.forced_token = row.forced_token
-        struct.n_top_logprobs = row.n_top_logprobs
-        struct.want_logprob = row.want_logprob
-
-    def _borrow(self, kind: str, array: NDArray[Any] | None, owners: list[Any]) -> tuple[int, Any]:
-        ffi = self._native.ffi
-        if array is None or len(array) == 0:
-            return 0, ffi.NULL
-        dtype = np.float32 if kind == "float[]" else np.uint32
-        pointer = ffi.from_buffer(kind, np.ascontiguousarray(array, dtype=dtype))
-        owners.append(pointer)
-        return len(array), pointer
-
-    def _result(self, struct: Any) -> Sampled:
-        top = [(struct.top_ids[i], struct.top_logprobs[i]) for i in range(struct.n_top)]
-        return Sampled(token=struct.token, logprob=struct.logprob, top=top)
+        history = np.ascontiguousarray(draw.history, dtype=np.uint32)
+        owners.append(self._native.ffi.from_buffer("uint32_t[]", history))
+        struct.n_prompt = draw.n_prompt
+        struct.n_history, struct.history = len(history), owners[-1]
 
     def counters(self) -> Counters:
         """Steps, tokens and matrix products so far."""
-        out = self._native.ffi.new("lw_counters*")
+        out = self._counters
         self._native.check(self._native.lib.lw_session_counters(self._open_handle(), out))
         return Counters(
             steps=out.steps,
@@ -312,3 +310,51 @@ class Session:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class NativeSampling:
+    """A ``lw_sampling`` and what it points to."""
+
+    def __init__(self, ffi: Any, sampling: Sampling, vocab_size: int) -> None:
+        def borrow(kind: str, array: NDArray[Any] | None, dtype: type) -> tuple[int, Any]:
+            if array is None or len(array) == 0:
+                return 0, ffi.NULL
+            return len(array), ffi.from_buffer(kind, np.ascontiguousarray(array, dtype=dtype))
+
+        n_bias, bias_ids = borrow("uint32_t[]", sampling.bias_ids, np.uint32)
+        n_values, bias_values = borrow("float[]", sampling.bias_values, np.float32)
+        if n_values != n_bias:
+            raise ValueError(f"bias_ids has {n_bias} entries, bias_values {n_values}")
+        words, mask = borrow("uint32_t[]", sampling.mask, np.uint32)
+        if sampling.mask is not None and words * 32 < vocab_size:
+            raise ValueError(
+                f"mask has {words} words; accepted: a bit for each of {vocab_size} tokens"
+            )
+        self._owners = (bias_ids, bias_values, mask)
+        self.struct = ffi.new(
+            "lw_sampling*",
+            {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "top_k": sampling.top_k,
+                "repetition_penalty": sampling.repetition_penalty,
+                "presence_penalty": sampling.presence_penalty,
+                "frequency_penalty": sampling.frequency_penalty,
+                "n_bias": n_bias,
+                "bias_ids": bias_ids,
+                "bias_values": bias_values,
+                "mask": mask,
+                "seed": sampling.seed & 0xFFFF_FFFF_FFFF_FFFF,
+                "choice": sampling.choice,
+                "n_top_logprobs": sampling.n_top_logprobs,
+                "want_logprob": sampling.want_logprob,
+            },
+        )
+
+
+def _sampled(struct: Any) -> Sampled:
+    top: list[tuple[int, float]] = []
+    if n_top := struct.n_top:
+        top = [(struct.top_ids[i], struct.top_logprobs[i]) for i in range(n_top)]
+    return Sampled(token=struct.token, logprob=struct.logprob, top=top)

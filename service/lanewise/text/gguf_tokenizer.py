@@ -191,13 +191,12 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         )
     pre = PRE_TOKENIZERS[name]
     texts = vocabulary.array("merges", str)
-    if {text.count(" ") for text in texts} - {1}:
-        index = next(index for index, text in enumerate(texts) if text.count(" ") != 1)
+    merges = [tuple(text.split(" ")) for text in texts]
+    if set(map(len, merges)) - {2}:
+        index = next(index for index, merge in enumerate(merges) if len(merge) != 2)
         raise vocabulary.error(
             f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
         )
-    words = " ".join(texts).split(" ") if texts else []
-    merges = list(zip(words[::2], words[1::2], strict=True))
     tokenizer = build(
         f"{vocabulary.path}: {PREFIX}merges",
         lambda: Tokenizer(BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges)),

@@ -12,8 +12,7 @@
 #include <string.h>
 
 #include "kernels/layout.h"
-
-#define LW_INLINE static inline __attribute__((always_inline))
+#include "kernels/minimums.h"
 
 enum {
     TILE_ROWS = 2,
@@ -30,7 +29,7 @@ typedef struct weight_type {
     size_t few_rows;     // up to which every tile decodes in registers
     int chunks;          // of 4 inputs that share a scale
     int run;             // chunks whose 16-bit sums may be added, or WORDS
-    int shift;           // log2 of the offset of the unsigned codes
+    int shift;           // log2 of the offset of the unsigned codes, -1 = none
     size_t group_bytes;  // 32 inputs
     size_t segment_bytes;
     // Codes of chunk c (0..7) of the 32 inputs at `group`, and scale g of the segment at `segment`.
@@ -61,6 +60,7 @@ typedef struct row_segment {
 typedef struct tile_scratch {
     uint8_t codes[2 * LW_SEGMENT * LW_PANEL];
     float differences[PREFIXES * LW_PANEL];
+    float minimums[LW_MINIMUM_FLOATS];
     float results[];  // [rows][32]
 } tile_scratch;
 
@@ -111,7 +111,8 @@ LW_INLINE void prepare_rows(const weight_type type, const int rows, const row_se
     for (int r = 0; r < rows; ++r) {
         const int32_t* prefix = x->prefix + (size_t)r * (x->stride / 16);
         for (int i = 0; type.run != WORDS && i < PREFIXES; i += 8) {
-            const __m256i sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)(prefix + i)), type.shift);
+            __m256i sums = _mm256_setzero_si256();
+            if (type.shift >= 0) sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)(prefix + i)), type.shift);
             _mm256_store_si256((__m256i*)(to->offsets[r] + i),
                                _mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS)));
         }

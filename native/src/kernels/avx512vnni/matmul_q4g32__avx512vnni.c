@@ -2,12 +2,14 @@
 #include "kernels/avx512vnni/matmul_tile.h"
 
 // Chunks 0-3 are the low nibbles, 4-7 the high ones of the same bytes.
-LW_INLINE __m512i codes(const uint8_t* group, int c, int vector) {
+LW_INLINE __m512i codes(const weight_segment* w, int i, int c, int vector) {
+    const uint8_t* group = w->data + (size_t)i * LW_Q4_GROUP_BYTES;
     const __m512i two = _mm512_load_si512(group + c % 4 * CHUNK_BYTES + vector * 64);
     return _mm512_and_si512(c < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
 }
 
-LW_INLINE __m512 scale(const uint8_t* segment, size_t g, int vector) {
+LW_INLINE __m512 scale(const weight_segment* w, size_t g, int vector) {
+    const uint8_t* segment = w->data;
     return load_halves(segment + g * LW_Q4_GROUP_BYTES + LW_PANEL * LW_GROUP / 2 + vector * 32);
 }
 

@@ -2,7 +2,8 @@
 #include "kernels/avx512vnni/matmul_tile.h"
 
 // Low bits: chunks 0-3 are the low nibbles, 4-7 the high ones. Upper bits: two chunks to each pair of bits.
-LW_INLINE __m512i codes(const uint8_t* group, int c, int vector) {
+LW_INLINE __m512i codes(const weight_segment* w, int i, int c, int vector) {
+    const uint8_t* group = w->data + (size_t)i * LW_Q6_GROUP_BYTES;
     const __m512i two = _mm512_load_si512(group + c % 4 * CHUNK_BYTES + vector * 64);
     const __m512i four = _mm512_load_si512(group + LW_Q6_LOW_BYTES + c % 2 * CHUNK_BYTES + vector * 64);
     const __m512i low = _mm512_and_si512(c < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
@@ -12,7 +13,8 @@ LW_INLINE __m512i codes(const uint8_t* group, int c, int vector) {
 }
 
 // The half's scale times the int8 scale of these 16 inputs; exact.
-LW_INLINE __m512 scale(const uint8_t* segment, size_t g, int vector) {
+LW_INLINE __m512 scale(const weight_segment* w, size_t g, int vector) {
+    const uint8_t* segment = w->data;
     const uint8_t* at = segment + g / 2 * LW_Q6_GROUP_BYTES + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + g % 2 * LW_PANEL;
     const __m512i small = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(at + vector * 16)));
     return _mm512_mul_ps(load_halves(segment + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + vector * 32),

@@ -1,11 +1,13 @@
 // Q8_0 products: bytes hold q + 128 for the code q.
 #include "kernels/avx512vnni/matmul_tile.h"
 
-LW_INLINE __m512i codes(const uint8_t* group, int c, int vector) {
+LW_INLINE __m512i codes(const weight_segment* w, int i, int c, int vector) {
+    const uint8_t* group = w->data + (size_t)i * LW_Q8_GROUP_BYTES;
     return _mm512_load_si512(group + c * CHUNK_BYTES + vector * 64);
 }
 
-LW_INLINE __m512 scale(const uint8_t* segment, size_t g, int vector) {
+LW_INLINE __m512 scale(const weight_segment* w, size_t g, int vector) {
+    const uint8_t* segment = w->data;
     return load_halves(segment + g * LW_Q8_GROUP_BYTES + LW_PANEL * LW_GROUP + vector * 32);
 }
 

@@ -12,9 +12,9 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "kernels/lanes.h"
 #include "kernels/layout.h"
-
-#define LW_INLINE static inline __attribute__((always_inline))
+#include "kernels/minimums.h"
 
 enum {
     FEW_ROWS = 16,               // up to here tiles decode the weights themselves
@@ -25,27 +25,30 @@ enum {
     CHUNK_BYTES = LW_PANEL * 4,
 };
 
-// What differs between weight types. Every use is a compile-time constant.
-typedef struct weight_type {
-    int chunks;          // of 4 inputs that share a scale
-    int shift;           // log2 of the offset of the unsigned codes
-    bool plain;          // codes lie in memory as the tile needs them
-    size_t group_bytes;  // 32 inputs
-    size_t segment_bytes;
-    // Codes of chunk c (0..7) of the 32 inputs at `group`, and scale g of the segment at `segment`.
-    __m512i (*codes)(const uint8_t* group, int c, int vector);
-    __m512 (*scale)(const uint8_t* segment, size_t g, int vector);
-} weight_type;
-
 // One segment of a panel: as packed, and decoded when more than one tile of rows needs it.
 typedef struct weight_segment {
     const uint8_t* data;
     const uint8_t* codes;  // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
     size_t group_bytes;
-    const float* differences;  // [scale][32]: s[g] - s[g + 1]
-    size_t groups;             // of 32 inputs
-    const uint8_t* fetch;      // the segment to come, or NULL when it is on its way already
+    const float* differences;           // [scale][32]: s[g] - s[g + 1]
+    size_t groups;                      // of 32 inputs
+    const uint8_t* fetch;               // the segment to come, or NULL when it is on its way already
+    const uint8_t *supers, *selectors;  // of coded types
+    __m512i table;                      // of coded types: entry + 128, four times
 } weight_segment;
+
+// What differs between weight types. Every use is a compile-time constant.
+typedef struct weight_type {
+    int chunks;          // of 4 inputs that share a scale
+    int shift;           // log2 of the offset of the unsigned codes, -1 = none
+    bool plain;          // codes lie in memory as the tile needs them
+    size_t group_bytes;  // 32 inputs
+    size_t segment_bytes;
+    lw_format format;  // of coded types, else zero
+    // Codes of chunk c (0..7) of the 32 inputs `group` of a segment, and its scale g.
+    __m512i (*codes)(const struct weight_segment* w, int group, int c, int vector);
+    __m512 (*scale)(const struct weight_segment* w, size_t g, int vector);
+} weight_type;
 
 // The same segment of some activation rows.
 typedef struct row_segment {
@@ -58,6 +61,7 @@ typedef struct row_segment {
 typedef struct tile_scratch {
     uint8_t codes[LW_SEGMENT * LW_PANEL];
     float differences[PREFIXES * LW_PANEL];
+    float minimums[LW_MINIMUM_FLOATS];
     float results[];  // [rows][32]
 } tile_scratch;
 
@@ -81,7 +85,8 @@ LW_INLINE void dot4_row(__m512i sum[VECTORS], __m512i w0, __m512i w1, const int8
 // What the offset of the codes adds to the sums by the end of each 16 inputs, as the float to subtract.
 LW_INLINE void offset_sums(const weight_type type, const int32_t* prefix, float* to) {
     _Static_assert(PREFIXES == 8, "one vector of 256 bits holds the sums of a segment");
-    const __m256i sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)prefix), type.shift);
+    __m256i sums = _mm256_setzero_si256();
+    if (type.shift >= 0) sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)prefix), (unsigned)type.shift);
     _mm256_store_ps(to, _mm256_castsi256_ps(_mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS))));
 }
 
@@ -92,9 +97,9 @@ LW_INLINE __m512 exact_float(__m512i sum, const float* offset_sum) {
     return result;
 }
 
-LW_INLINE __m512 scale_difference(const weight_type type, const uint8_t* segment, size_t g, size_t scales, int v) {
-    const __m512 next = g + 1 < scales ? type.scale(segment, g + 1, v) : _mm512_setzero_ps();
-    return _mm512_sub_ps(type.scale(segment, g, v), next);
+LW_INLINE __m512 scale_difference(const weight_type type, const weight_segment* w, size_t g, size_t scales, int v) {
+    const __m512 next = g + 1 < scales ? type.scale(w, g + 1, v) : _mm512_setzero_ps();
+    return _mm512_sub_ps(type.scale(w, g, v), next);
 }
 
 // Weights of the next segment. The instructions of a group fill the reorder buffer: left to the hardware, memory would
@@ -110,20 +115,20 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
                           const float offsets[][PREFIXES], const int g) {
     const int parts = 8 / type.chunks, scales = LW_SEGMENT_GROUPS * parts;
     const int i = g / parts, first = g % parts * type.chunks, end = (g + 1) * (PREFIXES / scales) - 1;
-    const uint8_t* group = packed ? w->data + (size_t)i * type.group_bytes : w->codes + (size_t)i * w->group_bytes;
+    const uint8_t* group = w->codes + (size_t)i * w->group_bytes;  // decoded
     if (w->fetch != NULL && g % parts == 0) fetch_group(type, w->fetch + (size_t)i * type.group_bytes);
 #pragma GCC unroll 8
     for (int chunk = 0; chunk < type.chunks; ++chunk) {
         const int c = first + chunk;
         const uint8_t* at = group + c * CHUNK_BYTES;
-        const __m512i w0 = packed ? type.codes(group, c, 0) : _mm512_load_si512(at);
-        const __m512i w1 = packed ? type.codes(group, c, 1) : _mm512_load_si512(at + 64);
+        const __m512i w0 = packed ? type.codes(w, i, c, 0) : _mm512_load_si512(at);
+        const __m512i w1 = packed ? type.codes(w, i, c, 1) : _mm512_load_si512(at + 64);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) dot4_row(sum[r], w0, w1, x->q + r * LW_SEGMENT + i * LW_GROUP + c * 4, r % 2);
     }
     const float* d = w->differences + g * LW_PANEL;
-    const __m512 d0 = packed ? scale_difference(type, w->data, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
-    const __m512 d1 = packed ? scale_difference(type, w->data, (size_t)g, (size_t)scales, 1) : _mm512_load_ps(d + 16);
+    const __m512 d0 = packed ? scale_difference(type, w, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
+    const __m512 d1 = packed ? scale_difference(type, w, (size_t)g, (size_t)scales, 1) : _mm512_load_ps(d + 16);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         const __m512 p0 = exact_float(sum[r][0], &offsets[r][end]), p1 = exact_float(sum[r][1], &offsets[r][end]);
@@ -148,7 +153,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     }
     __asm__("" : "+m"(offsets));  // else they stay in registers, and each use shuffles
     const int scales = LW_SEGMENT_GROUPS * 8 / type.chunks;
-    if (rows == 1) {  // memory's pace
+    if (rows == 1 && type.format.low == 0) {  // memory's pace
         tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
 #pragma GCC unroll 1
         for (int g = 1; g < scales; ++g) tile_group(type, 1, packed, w, x, sum, seg, offsets, g);
@@ -173,14 +178,24 @@ LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t 
                          .results = results + row * LW_PANEL};
 }
 
+// Rows of the next tile. Coded types, which are many, have code for fewer sizes.
+LW_INLINE size_t tile_rows(const weight_type type, const bool packed, const size_t most, size_t row, size_t rows) {
+    const size_t left = rows - row;
+    if (type.format.low == 0 || !packed) {
+        const size_t tiles = (left + most - 1) / most;
+        return (left + tiles - 1) / tiles;
+    }
+    return left >= 8 ? 8 : left >= 6 ? 6 : left == 5 ? 3 : left;
+}
+
 // All rows, in tiles whose sizes differ by at most one.
 LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t most, weight_segment* w,
                         const lw_activations* x, size_t segment, float* results) {
-    const size_t tiles = (x->rows + most - 1) / most;
-    for (size_t t = 0, row = 0, end; t < tiles; ++t, row = end, w->fetch = NULL) {
-        end = x->rows * (t + 1) / tiles;
+    const bool every_size = type.format.low == 0 || !packed;
+    for (size_t row = 0, n; row < x->rows; row += n, w->fetch = NULL) {
+        n = tile_rows(type, packed, most, row, x->rows);
         const row_segment rows = some_rows(x, segment, row, results);
-        switch (end - row) {
+        switch (n) {
             case 1:
                 tile(type, 1, packed, w, &rows);
                 break;
@@ -194,16 +209,16 @@ LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t 
                 tile(type, 4, packed, w, &rows);
                 break;
             case 5:
-                tile(type, 5, packed, w, &rows);
+                if (every_size) tile(type, 5, packed, w, &rows);
                 break;
             case 6:
                 tile(type, 6, packed, w, &rows);
                 break;
             case 7:
-                tile(type, 7, packed, w, &rows);
+                if (every_size) tile(type, 7, packed, w, &rows);
                 break;
             default:
-                if (packed) tile(type, 8, packed, w, &rows);
+                if (packed && most > 7) tile(type, 8, packed, w, &rows);
                 break;
         }
     }
@@ -211,10 +226,36 @@ LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t 
 
 LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w, size_t panel, size_t segment) {
     const size_t left = w->groups - segment * LW_SEGMENT_GROUPS;
-    const uint8_t* data = w->data + panel * w->panel_bytes + segment * type.segment_bytes;
-    return (weight_segment){.data = data,
-                            .fetch = data + type.segment_bytes,
-                            .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
+    const uint8_t* data = w->data + panel * w->panel_bytes;
+    weight_segment ws = {.groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
+    if (type.format.low != 0) {  // coded panels have whole segments
+        const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
+        ws.groups = LW_SEGMENT_GROUPS;
+        ws.supers = data + p.supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
+        ws.selectors = data + p.selectors + segment * LW_PANEL;
+        data += p.segments;
+        if (type.format.map != LW_MAP_OFFSET)
+            ws.table = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)w->table)),
+                                        _mm512_set1_epi8(-128));
+    }
+    ws.data = data + segment * type.segment_bytes;
+    // About 2.5 kB ahead: what comes from memory while a segment of Q4_0 is multiplied.
+    ws.fetch = ws.data + type.segment_bytes * (type.segment_bytes < 1500 ? 2 : 1);
+    return ws;
+}
+
+LW_INLINE void decode_group(const weight_type type, const weight_segment* w, const int g, uint8_t* to) {
+    // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
+    const int missing = type.format.low != 0 ? 128 - (type.shift < 0 ? 0 : 1 << type.shift) : 0;
+    if (type.format.low != 0) fetch_group(type, w->fetch + (size_t)g * type.group_bytes);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; ++c)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; ++v) {
+            __m512i codes = type.codes(w, g, c, v);
+            if (missing != 0) codes = _mm512_add_epi8(codes, _mm512_set1_epi8((char)missing));
+            _mm512_store_si512(to + c * CHUNK_BYTES + v * 64, codes);
+        }
 }
 
 // Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it. Groups that a
@@ -225,33 +266,54 @@ LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s
     w->codes = in_place ? w->data : s->codes;
     w->group_bytes = in_place ? type.group_bytes : 8 * CHUNK_BYTES;
     w->differences = s->differences;
-    for (size_t g = 0; g < (in_place ? 0 : w->groups); ++g)
-#pragma GCC unroll 8
-        for (int c = 0; c < 8; ++c)
-#pragma GCC unroll 2
-            for (int v = 0; v < VECTORS; ++v)
-                _mm512_store_si512(s->codes + (g * 8 + (size_t)c) * CHUNK_BYTES + v * 64,
-                                   type.codes(w->data + g * type.group_bytes, c, v));
+    if (type.format.low != 0) {  // whole segments, whose groups differ in where their bits are
+        decode_group(type, w, 0, s->codes);
+        decode_group(type, w, 1, s->codes + 8 * CHUNK_BYTES);
+        decode_group(type, w, 2, s->codes + 16 * CHUNK_BYTES);
+        decode_group(type, w, 3, s->codes + 24 * CHUNK_BYTES);
+    } else if (!in_place) {
+        for (size_t g = 0; g < w->groups; ++g) decode_group(type, w, (int)g, s->codes + g * 8 * CHUNK_BYTES);
+    }
     for (size_t g = 0; g < scales; ++g)
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v)
-            _mm512_store_ps(s->differences + g * LW_PANEL + v * 16, scale_difference(type, w->data, g, scales, v));
+            _mm512_store_ps(s->differences + g * LW_PANEL + v * 16, scale_difference(type, w, g, scales, v));
     memset(s->differences + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
 }
+
+LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                      tile_scratch* s) {
+    if (type.format.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(type.format, w, x, panel, s->results, s->minimums);
+    lw_store_panel(w, panel, x->rows, s->results, out);
+}
+
+// What most coded types share once they are decoded (matmul_decoded__avx512vnni.c): all rows of one segment.
+void lw_decoded_rows_16__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 
 LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     for (size_t segment = 0; segment < x->segments; ++segment) {
         weight_segment ws = open_segment(type, w, panel, segment);
-        if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
+        if (type.format.low != 0) {
+            if (x->rows <= FEW_ROWS) {
+                all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+                continue;
+            }
+            decode(type, &ws, s);
+            if (type.chunks == 4)
+                lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
+            else
+                lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
+        } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
             all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
         } else {
             decode(type, &ws, s);
             all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
         }
     }
-    lw_store_panel(w, panel, x->rows, s->results, out);
+    finish(type, w, x, panel, out, s);
 }
 
 // One row. Memory is the limit.
@@ -268,7 +330,7 @@ LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activat
             tile(type, 1, false, &ws, &row);
         }
     }
-    lw_store_panel(w, panel, 1, s->results, out);
+    finish(type, w, x, panel, out, s);
 }
 
 #endif

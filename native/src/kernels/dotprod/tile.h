@@ -21,9 +21,9 @@ typedef struct lw_dot_tile {
 
 typedef void (*lw_dot_tile_fn)(const lw_dot_tile* t);
 
-// Kinds of tiles, each for 4 to 8 rows: of decoded groups of 32 inputs, of 16, of packed Q4_0, and of packed Q4_0 that
-// is also left decoded in `codes`.
-enum { TILES_G32, TILES_G16, TILES_Q4, TILES_STORE };
+// Kinds of tiles, each for 4 to 8 rows: of decoded groups of 32 inputs, of 16, of packed Q4_0, of packed Q4_0 that is
+// also left decoded in `codes`, and of whole decoded segments in groups of 64 and 128.
+enum { TILES_G32, TILES_G16, TILES_Q4, TILES_STORE, TILES_G64, TILES_G128 };
 #define LW_DOT_TILES(kind)                                                                                    \
     extern void tile_4_##kind##__dotprod(const lw_dot_tile*), tile_5_##kind##__dotprod(const lw_dot_tile*),   \
         tile_6_##kind##__dotprod(const lw_dot_tile*), tile_7_##kind##__dotprod(const lw_dot_tile*),           \
@@ -35,8 +35,10 @@ LW_DOT_TILES(g32);
 LW_DOT_TILES(g16);
 LW_DOT_TILES(q4);
 LW_DOT_TILES(store);
-static const lw_dot_tile_fn* const lw_dot_tiles[] = {lw_dot_tiles_g32, lw_dot_tiles_g16, lw_dot_tiles_q4,
-                                                     lw_dot_tiles_store};
+LW_DOT_TILES(g64);
+LW_DOT_TILES(g128);
+static const lw_dot_tile_fn* const lw_dot_tiles[] = {lw_dot_tiles_g32,   lw_dot_tiles_g16, lw_dot_tiles_q4,
+                                                     lw_dot_tiles_store, lw_dot_tiles_g64, lw_dot_tiles_g128};
 
 // One row or two by a panel of packed Q4_0, whole segments only (rows__dotprod.S knows the order of the fields).
 typedef struct lw_dot_rows {

@@ -81,9 +81,12 @@
     fmla v\s\().4s, v26.4s, v28.4s
 .endm
 
-// 32 inputs, group `g` of the segment; `first` adds what comes first of them.
+// 32 inputs, group `g` of the segment; `first` adds what comes first of them. Of more than 32 inputs that share a scale,
+// the last 32 add, and there are whole segments.
 .macro group load, rows, size, g, first
+.if \size <= 32 || (\g + 1) * 32 % \size == 0
     ldr q28, [x9]
+.endif
     \load 0
     each_row \rows, "multiply 32 * \g,"
 .if \size == 16
@@ -95,12 +98,20 @@
 .else
     \load 1
     each_row \rows, "multiply 32 * \g + 16,"
+.if (\g + 1) * 32 == \size
+    each_row \rows, add_first
+.elseif (\g + 1) * 32 % \size == 0
     each_row \rows, \first
 .endif
+.endif
 .if \g < 3
+.if \size <= 32
     cmp x16, #\g + 1
     b.eq 2f
     add x9, x9, #4096 / \size
+.elseif (\g + 1) * 32 % \size == 0
+    add x9, x9, #128
+.endif
     add x10, x10, x15
     add x11, x11, #576
 .endif
@@ -185,6 +196,8 @@ lw_constants__dotprod:
     tile \rows\()_g16, load_decoded, \rows, 16
     tile \rows\()_q4, load_q4, \rows, 32
     tile \rows\()_store, load_store, \rows, 32
+    tile \rows\()_g64, load_decoded, \rows, 64
+    tile \rows\()_g128, load_decoded, \rows, 128
 .endr
 
     .section .note.GNU-stack, "", %progbits

@@ -68,7 +68,7 @@ INLINE void pair_scales(const lw_activations* x, size_t pair, size_t n, size_t s
 // Pairs of rows in the next tile: 3 to 6, so that no tile is left with too few sums to keep the pipes busy.
 INLINE size_t next_tile(size_t pairs) { return pairs == 6 || pairs > 8 ? 6 : pairs > 6 ? 4 : pairs; }
 
-INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[3][4], const lw_matrix* w,
+INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
                          const lw_activations* x, size_t panel, lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const size_t pairs = (x->rows + 1) / 2;
@@ -91,7 +91,7 @@ INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[3][4], con
             pair_scales(x, pair, n, i, scale);
             t.q = x->q + pair * t.q_stride + 2 * s.k;
             t.results = work.results + pair * 2 * LW_PANEL;
-            tiles[in_tile && pair == 0 ? 2 : from == FROM_Q6][n - 3](&t);
+            tiles[in_tile && pair == 0 ? LW_MM_Q4 : from == FROM_Q6 ? LW_MM_G16 : LW_MM_G32][n - 3](&t);
         }
     }
     for (size_t pair = 0; pair < pairs; ++pair) separate_rows(work.results + pair * 2 * LW_PANEL);
@@ -99,8 +99,8 @@ INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[3][4], con
 }
 
 // Two and more rows. Eight are too few for decoding once to pay.
-INLINE void gemm(const source from, const lw_mm_tile_fn tiles[3][4], const lw_matrix* w, const lw_activations* x,
-                 size_t panel, lw_output out, void* scratch) {
+INLINE void gemm(const source from, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
+                 const lw_activations* x, size_t panel, lw_output out, void* scratch) {
     if (x->rows <= 8)
         gemm_in_registers(from, w, x, panel, out, scratch);
     else

@@ -19,20 +19,27 @@ typedef struct lw_mm_tile {
     const uint8_t* packed;  // tile_12_q4 only: packed Q4_0, which it decodes to `codes` on its way
 } lw_mm_tile;
 
-// 3 to 6 pairs of rows, groups of 32 inputs or of 16; 12_q4 is a tile of 6 pairs that decodes what others reuse, so
-// that products hide the stores.
 typedef void (*lw_mm_tile_fn)(const lw_mm_tile* t);
-#define LW_MM_TILES(level)                                                                      \
-    extern void tile_6_g32__##level(const lw_mm_tile*), tile_8_g32__##level(const lw_mm_tile*), \
-        tile_10_g32__##level(const lw_mm_tile*), tile_12_g32__##level(const lw_mm_tile*),       \
-        tile_6_g16__##level(const lw_mm_tile*), tile_8_g16__##level(const lw_mm_tile*),         \
-        tile_10_g16__##level(const lw_mm_tile*), tile_12_g16__##level(const lw_mm_tile*),       \
-        tile_12_q4__##level(const lw_mm_tile*);                                                 \
-    static const lw_mm_tile_fn lw_mm_tiles[3][4] = {                                            \
-        {tile_6_g32__##level, tile_8_g32__##level, tile_10_g32__##level, tile_12_g32__##level}, \
-        {tile_6_g16__##level, tile_8_g16__##level, tile_10_g16__##level, tile_12_g16__##level}, \
-        {NULL, NULL, NULL, tile_12_q4__##level},                                                \
-    }
+
+// Kinds of tiles by the inputs that share a scale, each for 3 to 6 pairs of rows. Q4 is a tile of 6 pairs that decodes
+// what others reuse, so that products hide the stores. G64 and G128 want whole segments.
+enum { LW_MM_G32, LW_MM_G16, LW_MM_Q4, LW_MM_G64, LW_MM_G128, LW_MM_KINDS };
+#define LW_MM_DECLARE(kind, level)                                                                        \
+    extern void tile_6_##kind##__##level(const lw_mm_tile*), tile_8_##kind##__##level(const lw_mm_tile*), \
+        tile_10_##kind##__##level(const lw_mm_tile*), tile_12_##kind##__##level(const lw_mm_tile*)
+#define LW_MM_ROW(kind, level) \
+    {tile_6_##kind##__##level, tile_8_##kind##__##level, tile_10_##kind##__##level, tile_12_##kind##__##level}
+#define LW_MM_TILES(level)                                                                             \
+    LW_MM_DECLARE(g32, level);                                                                         \
+    LW_MM_DECLARE(g16, level);                                                                         \
+    LW_MM_DECLARE(g64, level);                                                                         \
+    LW_MM_DECLARE(g128, level);                                                                        \
+    extern void tile_12_q4__##level(const lw_mm_tile*);                                                \
+    static const lw_mm_tile_fn lw_mm_tiles[LW_MM_KINDS][4] = {LW_MM_ROW(g32, level),                   \
+                                                              LW_MM_ROW(g16, level),                   \
+                                                              {NULL, NULL, NULL, tile_12_q4__##level}, \
+                                                              LW_MM_ROW(g64, level),                   \
+                                                              LW_MM_ROW(g128, level)}
 
 // One row or two by a panel of packed Q4_0, whole segments only (rows__i8mm.S knows the order of the fields).
 typedef struct lw_mm_rows {

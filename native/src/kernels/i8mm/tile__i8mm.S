@@ -75,10 +75,13 @@
     fmla v\sb\().4s, v31.4s, v29.4s
 .endm
 
-// 32 inputs, group `g` of the segment; `first` adds what comes first of them.
+// 32 inputs, group `g` of the segment; `first` adds what comes first of them. Of more than 32 inputs that share a scale,
+// the last 32 add, and there are whole segments.
 .macro group load, pairs, size, g, first
+.if \size <= 32 || (\g + 1) * 32 % \size == 0
     ldr q28, [x8]
     ldr q29, [x8, #16]
+.endif
     chunk \load, \pairs, \g, 0
     chunk \load, \pairs, \g, 1
 .if \size == 16
@@ -91,14 +94,22 @@
 .else
     chunk \load, \pairs, \g, 2
     chunk \load, \pairs, \g, 3
+.if (\g + 1) * 32 == \size
+    each_pair \pairs, add_first
+.elseif (\g + 1) * 32 % \size == 0
     each_pair \pairs, \first
 .endif
+.endif
 .if \g < 3
+    add x7, x7, x15
+.if \size <= 32
     cmp x16, #\g + 1
     b.eq 2f
-    add x7, x7, x15
     add x12, x12, #576
     add x8, x8, #8192 / \size
+.elseif (\g + 1) * 32 % \size == 0
+    add x8, x8, #256
+.endif
 .endif
 .endm
 
@@ -185,5 +196,11 @@ lw_magic__i8mm:
     tile 10_g16, load_decoded, 5, 16
     tile 12_g16, load_decoded, 6, 16
     tile 12_q4, load_q4, 6, 32
+.irp size, 64, 128
+    tile 6_g\size, load_decoded, 3, \size
+    tile 8_g\size, load_decoded, 4, \size
+    tile 10_g\size, load_decoded, 5, \size
+    tile 12_g\size, load_decoded, 6, \size
+.endr
 
     .section .note.GNU-stack, "", %progbits

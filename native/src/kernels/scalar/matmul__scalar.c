@@ -7,13 +7,31 @@
 //             P += sum over the group of weight code * activation code
 //             seg = fmaf((float)P, s[g] - s[g + 1], seg)          with s past the segment's last group = 0
 //         acc = fmaf(seg, activation scale of the segment, acc)
-// which is the sum over groups of s[g] * (integer product of the group), by parts.
+// which is the sum over groups of s[g] * (integer product of the group), by parts. Then, for types with minimums,
+//     for each group, ascending: acc = fmaf(activation scale * sum of the group's activation codes, -minimum, acc)
 #include <math.h>
 #include <string.h>
 
 #include "kernels/unpack.h"
 
 typedef void (*read_group)(const lw_matrix*, const uint8_t*, size_t, size_t, lw_group*);
+
+// One segment, `n` groups of `size` inputs from group `first` of the row on, of one output for all rows.
+static inline void add_segment(const lw_activations* x, const lw_group* groups, size_t n, const size_t size,
+                               size_t first, float* results) {
+    const size_t segment = first * size / LW_SEGMENT;
+    for (size_t row = 0; row < x->rows; ++row, results += LW_PANEL) {
+        float seg = 0;
+        int32_t sum = 0;
+        for (size_t g = 0; g < n; ++g) {
+            for (size_t i = 0; i < size; ++i)
+                sum += groups[g].codes[i] * x->q[lw_q_offset(x, row, (first + g) * size + i)];
+            const float next = g + 1 < n ? groups[g + 1].scale : 0.0f;
+            seg = fmaf((float)sum, groups[g].scale - next, seg);
+        }
+        *results = fmaf(seg, x->scale[lw_scale_offset(x, row, segment)], *results);
+    }
+}
 
 // The inputs of one output, group after group, for all rows; `size` is the inputs per group.
 static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, float* results,
@@ -26,18 +44,7 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
             const size_t n = groups - first < per_segment ? groups - first : per_segment;
             lw_group views[LW_SEGMENT / 16];
             for (size_t g = 0; g < n; ++g) read(w, data, output, first + g, &views[g]);
-            for (size_t row = 0; row < x->rows; ++row) {
-                float seg = 0;
-                int32_t sum = 0;
-                for (size_t g = 0; g < n; ++g) {
-                    for (size_t i = 0; i < size; ++i)
-                        sum += views[g].codes[i] * x->q[lw_q_offset(x, row, (first + g) * size + i)];
-                    const float next = g + 1 < n ? views[g + 1].scale : 0.0f;
-                    seg = fmaf((float)sum, views[g].scale - next, seg);
-                }
-                float* acc = results + row * LW_PANEL + output;
-                *acc = fmaf(seg, x->scale[lw_scale_offset(x, row, first / per_segment)], *acc);
-            }
+            add_segment(x, views, n, size, first, results + output);
         }
     }
     lw_store_panel(w, panel, x->rows, results, out);
@@ -57,6 +64,49 @@ void matmul_q6k_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size
                                void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q6, 16);
 }
+
+static void coded_panel(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, float* results) {
+    const lw_coded_view view = lw_view_coded(f, w, w->data + panel * w->panel_bytes);
+    const size_t inputs = lw_step_inputs(f), steps = w->cols / inputs, per_segment = LW_SEGMENT / inputs;
+    memset(results, 0, x->rows * LW_PANEL * sizeof(float));
+    for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output)
+        for (size_t first = 0; first < steps; first += per_segment) {
+            const size_t n = steps - first < per_segment ? steps - first : per_segment;
+            lw_group groups[LW_SEGMENT / 16];
+            for (size_t g = 0; g < n; ++g) lw_unpack_step(&view, output, first + g, &groups[g]);
+            add_segment(x, groups, n, inputs, first, results + output);
+        }
+}
+
+static void subtract_minimums(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
+                              float* results) {
+    const lw_coded_view view = lw_view_coded(f, w, w->data + panel * w->panel_bytes);
+    const size_t inputs = lw_step_inputs(f), first = inputs == 16 ? LW_SUMS_16 : 0;
+    for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output)
+        for (size_t k = 0; k < w->cols; k += inputs) {
+            const float minimum = lw_unpack_minimum(&view, output, k);
+            for (size_t row = 0; row < x->rows; ++row) {
+                const float* sums = x->sums + (row * x->segments + k / LW_SEGMENT) * LW_SUMS + first;
+                float* acc = results + row * LW_PANEL + output;
+                *acc = fmaf(sums[k % LW_SEGMENT / inputs], -minimum, *acc);
+            }
+        }
+}
+
+static void coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                  float* results) {
+    coded_panel(f, w, x, panel, results);
+    if (f.minimum != LW_MINIMUM_NONE) subtract_minimums(f, w, x, panel, results);
+    lw_store_panel(w, panel, x->rows, results, out);
+}
+
+#define CODED(type, name, ...)                                                                                    \
+    void matmul_##name##_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                        void* scratch) {                                                          \
+        coded(lw_format_##name, w, x, panel, out, scratch);                                                       \
+    }
+#include "kernels/formats.inc"
+#undef CODED
 
 // Float weights: one chain of fmaf over the inputs, ascending.
 static float weight_f32(const uint8_t* p) {

@@ -87,9 +87,12 @@
     add x8, x8, #256
 .endm
 
-// 32 inputs, group `g` of the segment; `first` adds what comes first of them.
+// 32 inputs, group `g` of the segment; `first` adds what comes first of them. Of more than 32 inputs that share a scale,
+// the last 32 add, and there are whole segments.
 .macro group load, pairs, size, g, first
+.if \size <= 32 || (\g + 1) * 32 % \size == 0
     differences
+.endif
     chunk \load, \pairs, \g, 0
     chunk \load, \pairs, \g, 1
 .if \size == 16
@@ -101,11 +104,17 @@
 .else
     chunk \load, \pairs, \g, 2
     chunk \load, \pairs, \g, 3
+.if (\g + 1) * 32 == \size
+    each_pair \pairs, add_first
+.elseif (\g + 1) * 32 % \size == 0
     each_pair \pairs, \first
 .endif
+.endif
 .if \g < 3
+.if \size <= 32
     cmp x16, #\g + 1
     b.eq 2f
+.endif
     add x7, x7, x15
     add x11, x11, #64
 .endif
@@ -194,5 +203,11 @@ lw_magic__sve:
     tile 10_g16, load_decoded, 5, 16
     tile 12_g16, load_decoded, 6, 16
     tile 12_q4, load_q4, 6, 32
+.irp size, 64, 128
+    tile 6_g\size, load_decoded, 3, \size
+    tile 8_g\size, load_decoded, 4, \size
+    tile 10_g\size, load_decoded, 5, \size
+    tile 12_g\size, load_decoded, 6, \size
+.endr
 
     .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,105 @@
+// Products of the coded types (kernels/formats.inc): their columns are constants here, so each type gets its own code.
+#ifndef LW_KERNELS_AVX512VNNI_MATMUL_CODED_H
+#define LW_KERNELS_AVX512VNNI_MATMUL_CODED_H
+
+#include "kernels/avx512vnni/matmul_tile.h"
+
+// The bits of chunk c of group i.
+LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v) {
+    const int in_byte = 8 / f.low,
+              chunks = 8 / in_byte;  // codes of the first plane in a byte, bytes' chunks of a group
+    const __m512i* low = (const __m512i*)(w->data + (i * chunks + c % chunks) * CHUNK_BYTES + v * 64);
+    __m512i bits = _mm512_load_si512(low);
+    const int shift = c / chunks * f.low;
+    if (shift > 0) bits = _mm512_srli_epi16(bits, (unsigned)shift);
+    if (f.low < 8) bits = _mm512_and_si512(bits, _mm512_set1_epi8((char)((1 << f.low) - 1)));
+    if (f.high == 0) return bits;
+    const int chunk = i * 8 + c, bit = chunk / 4;  // of the segment
+    __m512i high = _mm512_load_si512(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + chunk % 4 * CHUNK_BYTES + v * 64);
+    if (bit < f.low) high = _mm512_slli_epi16(high, (unsigned)(f.low - bit));
+    if (bit > f.low) high = _mm512_srli_epi16(high, (unsigned)(bit - f.low));
+    return _mm512_ternarylogic_epi32(bits, high, _mm512_set1_epi8((char)(1 << f.low)), 0xF8);  // bits | (high & mask)
+}
+
+// The selectors of group i, a byte for each code, above the codes' bits.
+LW_INLINE __m512i coded_selectors(const lw_format f, const weight_segment* w, int i, int v) {
+    const __m512i four_times =
+        _mm512_set_epi32(0x0F0F0F0F, 0x0E0E0E0E, 0x0D0D0D0D, 0x0C0C0C0C, 0x0B0B0B0B, 0x0A0A0A0A, 0x09090909, 0x08080808,
+                         0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202, 0x01010101, 0);
+    const __m128i outputs = _mm_loadu_si128((const __m128i*)(w->selectors + v * 16));
+    __m512i selectors = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(outputs), four_times);
+    const int from = 2 * i, to = f.low + f.high;
+    if (from < to) selectors = _mm512_slli_epi16(selectors, (unsigned)(to - from));
+    if (from > to) selectors = _mm512_srli_epi16(selectors, (unsigned)(from - to));
+    return _mm512_and_si512(selectors, _mm512_set1_epi8((char)(((1 << f.selector) - 1) << to)));
+}
+
+LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
+    __m512i bits = coded_bits(f, w, i, c, v);
+    if (f.map == LW_MAP_OFFSET) return bits;
+    if (f.selector != 0) bits = _mm512_or_si512(bits, coded_selectors(f, w, i, v));
+    if (f.map ==
+        LW_MAP_TRELLIS) {  // the input before: a byte below, for the first of a chunk the last of the one before
+        const __m512i before = _mm512_slli_epi32(bits, 8);
+        bits = _mm512_slli_epi16(bits, 2);
+        const __m512i last = c + i == 0 ? _mm512_setzero_si512()
+                                        : _mm512_srli_epi32(coded_bits(f, w, c > 0 ? i : i - 1, (c + 7) % 8, v), 24);
+        bits = _mm512_ternarylogic_epi32(bits, before, last, 0xFE);  // a | b | c
+    }
+    return _mm512_shuffle_epi8(w->table, bits);
+}
+
+LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t g, int v) {
+    const size_t inputs = f.group == 16 ? 16 : 32, scales = LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
+    const uint8_t* at = w->data + scales + (g * inputs / f.group * LW_PANEL + (size_t)v * 16) * lw_scale_bytes(f);
+    if (f.scale == LW_SCALE_F16) return load_halves(at);
+    const __m128i bytes = _mm_loadu_si128((const __m128i*)at);
+    if (f.scale == LW_SCALE_E8M0) {  // half of 2^(byte - 127); subnormal if the byte is 0 or 1
+        const __m512i e = _mm512_cvtepu8_epi32(bytes);
+        const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+        const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+        const __m512i value = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), small);
+        return _mm512_castsi512_ps(_mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(e, _mm512_set1_epi32(255)), value));
+    }
+    const __m512i small = f.scale == LW_SCALE_NIBBLES ? _mm512_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8(15)))
+                                                      : _mm512_cvtepi8_epi32(bytes);
+    const __m512 super =
+        f.super == LW_SUPER_ROW ? _mm512_loadu_ps((const float*)w->supers + v * 16) : load_halves(w->supers + v * 32);
+    return _mm512_mul_ps(super, _mm512_cvtepi32_ps(small));
+}
+
+// log2 of the offset of the unsigned codes: a table's entries are 128 too large.
+LW_INLINE int coded_shift(const lw_format f) {
+    if (f.map != LW_MAP_OFFSET) return 7;
+    return f.offset == 0 ? -1 : f.offset == 4 ? 2 : f.offset == 8 ? 3 : f.offset == 16 ? 4 : 7;
+}
+
+LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weight_segment*, int, int, int),
+                                 __m512 (*scale)(const weight_segment*, size_t, int)) {
+    const size_t segment_bytes = lw_coded_panel_of(f, 0).segment_bytes;
+    return (weight_type){.chunks = f.group == 16 ? 4 : 8,
+                         .shift = coded_shift(f),
+                         .group_bytes = segment_bytes / LW_SEGMENT_GROUPS,
+                         .segment_bytes = segment_bytes,
+                         .format = f,
+                         .codes = codes,
+                         .scale = scale};
+}
+
+#define LW_CODED_KERNELS(name)                                                                            \
+    LW_INLINE __m512i codes_##name(const weight_segment* w, int i, int c, int v) {                        \
+        return coded_codes(lw_format_##name, w, i, c, v);                                                 \
+    }                                                                                                     \
+    LW_INLINE __m512 scale_##name(const weight_segment* w, size_t g, int v) {                             \
+        return coded_scale(lw_format_##name, w, g, v);                                                    \
+    }                                                                                                     \
+    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
+                                               lw_output out, void* scratch) {                            \
+        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
+    }                                                                                                     \
+    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
+                                               lw_output out, void* scratch) {                            \
+        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
+    }
+
+#endif

@@ -1,0 +1,8 @@
+// Coded types whose codes are numbers.
+#include "kernels/dotprod/matmul_coded.h"
+
+#define OF_OFFSET(name) LW_CODED_KERNELS(name)
+#define OF_TABLE(name)
+#define OF_TRELLIS(name)
+#define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) OF_##map(name)
+#include "kernels/formats.inc"

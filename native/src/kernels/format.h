@@ -1,0 +1,151 @@
+// Coded weight types (formats.inc): what a row of one holds, and where its parts lie in a stored row and in a panel.
+// Normative text: quantizer/FORMAT.md, "Coded types".
+#ifndef LW_KERNELS_FORMAT_H
+#define LW_KERNELS_FORMAT_H
+
+#include "kernels/kernel.h"
+
+typedef enum lw_scale_kind {
+    LW_SCALE_F16,      // one f16 per group
+    LW_SCALE_I8,       // int8 per group, times the super scale
+    LW_SCALE_NIBBLES,  // low nibble per group, times the super scale; the high nibble is the minimum's
+    LW_SCALE_E8M0,     // 2^(byte - 128) per group; in panels 255 is a scale of 0
+} lw_scale_kind;
+
+typedef enum lw_super_kind {
+    LW_SUPER_NONE,
+    LW_SUPER_BLOCK,  // f16 per 256 inputs
+    LW_SUPER_ROW,    // f32 per row, whose significand has 12 bits: times a difference of int8 it is exact
+} lw_super_kind;
+
+typedef enum lw_minimum_kind {  // what is subtracted from scale * code
+    LW_MINIMUM_NONE,
+    LW_MINIMUM_F16,      // one f16 per 32 inputs
+    LW_MINIMUM_U8,       // byte per 32 inputs, times the super minimum (f16 per 256)
+    LW_MINIMUM_NIBBLES,  // high nibble of the group's scale, times the super minimum
+    LW_MINIMUM_ZERO,     // (byte per group - offset), times the group's scale
+} lw_minimum_kind;
+
+typedef enum lw_map_kind {
+    LW_MAP_OFFSET,   // code - offset
+    LW_MAP_TABLE,    // table[selector of the 32 inputs << bits | code]
+    LW_MAP_TRELLIS,  // table[code << 2 | code of the input before]; 0 before the first input of a segment
+} lw_map_kind;
+
+// A minimum that is a zero point takes the offset of the codes off as well: (u - offset) - (z - offset).
+typedef struct lw_format {
+    uint8_t low, high;  // bits of a code in the first and the second plane
+    uint8_t group;      // inputs that share a scale
+    uint8_t scale, super, minimum, map;
+    uint8_t offset;
+    uint8_t selector;  // bits of a selector
+} lw_format;
+
+enum { LW_SUPER_BLOCK_INPUTS = 256, LW_TABLE_ENTRIES = 16 };
+
+#define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) \
+    static const lw_format lw_format_##name = {                                           \
+        low, high, group, LW_SCALE_##scale, LW_SUPER_##super, LW_MINIMUM_##minimum, LW_MAP_##map, offset, selector};
+#include "kernels/formats.inc"
+#undef CODED
+
+// False for types that are not coded.
+static inline bool lw_find_format(lw_type type, lw_format* out) {
+    switch (type) {
+#define CODED(type, name, ...)   \
+    case type:                   \
+        *out = lw_format_##name; \
+        return true;
+#include "kernels/formats.inc"
+#undef CODED
+        default:
+            return false;
+    }
+}
+
+static inline size_t lw_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+static inline size_t lw_round_64(size_t n) { return (n + 63) / 64 * 64; }
+
+// Inputs that a step of the product, and so a group of the scalar kernel, has: 16 or 32.
+static inline size_t lw_step_inputs(lw_format f) { return f.group == 16 ? 16 : 32; }
+
+static inline size_t lw_scale_bytes(lw_format f) { return f.scale == LW_SCALE_F16 ? 2 : 1; }
+
+// Byte offsets of the parts of a stored row.
+typedef struct lw_stored_row {
+    size_t low, high, scales, minimums, selectors, supers, super_minimums, bytes;
+} lw_stored_row;
+
+static inline bool lw_has_super_minimum(lw_format f) {
+    return f.minimum == LW_MINIMUM_U8 || f.minimum == LW_MINIMUM_NIBBLES;
+}
+
+// Bytes of the minimums of so many inputs of one output; nibbles lie with the scales.
+static inline size_t lw_minimum_bytes(lw_format f, size_t cols) {
+    switch (f.minimum) {
+        case LW_MINIMUM_F16:
+            return lw_ceil_div(cols, LW_GROUP) * 2;
+        case LW_MINIMUM_U8:
+            return lw_ceil_div(cols, LW_GROUP);
+        case LW_MINIMUM_ZERO:
+            return lw_ceil_div(cols, f.group);
+        default:
+            return 0;
+    }
+}
+
+static inline size_t lw_super_bytes(lw_format f, size_t cols) {
+    return f.super == LW_SUPER_ROW     ? sizeof(float)
+           : f.super == LW_SUPER_BLOCK ? lw_ceil_div(cols, LW_SUPER_BLOCK_INPUTS) * 2
+                                       : 0;
+}
+
+static inline lw_stored_row lw_stored_row_of(lw_format f, size_t cols) {
+    const size_t super_minimums = lw_has_super_minimum(f) ? lw_ceil_div(cols, LW_SUPER_BLOCK_INPUTS) * 2 : 0;
+    lw_stored_row s = {.low = 0};
+    s.high = cols * f.low / 8;
+    s.scales = s.high + cols * f.high / 8;
+    s.minimums = s.scales + lw_ceil_div(cols, f.group) * lw_scale_bytes(f);
+    s.selectors = s.minimums + lw_minimum_bytes(f, cols);
+    s.supers = s.selectors + (f.selector != 0 ? lw_ceil_div(cols, LW_SEGMENT) : 0);
+    s.super_minimums = s.supers + lw_super_bytes(f, cols);
+    s.bytes = s.super_minimums + super_minimums;
+    return s;
+}
+
+// Byte offsets of the parts of a panel, and within a segment. Every part has whole segments: what lies past the last
+// input is zero, and so are its scales.
+typedef struct lw_coded_panel {
+    size_t supers, super_minimums, minimums, selectors;  // [..][LW_PANEL] each
+    size_t segments;                                     // the first segment
+    size_t high, scales;                                 // within a segment, after the low planes of its 4 groups
+    size_t segment_bytes;
+    size_t bytes;
+} lw_coded_panel;
+
+static inline lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
+    const size_t segments = lw_ceil_div(cols, LW_SEGMENT), padded = segments * LW_SEGMENT;
+    lw_coded_panel p = {.supers = 0};
+    p.super_minimums = lw_round_64(lw_super_bytes(f, padded) * LW_PANEL);
+    p.minimums =
+        p.super_minimums + (lw_has_super_minimum(f) ? lw_ceil_div(padded, LW_SUPER_BLOCK_INPUTS) * 2 * LW_PANEL : 0);
+    p.selectors = p.minimums + lw_minimum_bytes(f, padded) * LW_PANEL;
+    p.segments = lw_round_64(p.selectors + (f.selector != 0 ? segments * LW_PANEL : 0));
+    p.high = (size_t)LW_SEGMENT * LW_PANEL * f.low / 8;
+    p.scales = p.high + (size_t)LW_SEGMENT * LW_PANEL * f.high / 8;
+    p.segment_bytes = p.scales + LW_SEGMENT / f.group * lw_scale_bytes(f) * LW_PANEL;
+    p.bytes = p.segments + segments * p.segment_bytes;
+    return p;
+}
+
+// Where the bit of input k (0 .. 127 of its segment) of an output lies in the second plane: byte and bit.
+static inline size_t lw_high_byte(lw_layout layout, size_t output, size_t k) {
+    const size_t chunk = k / layout.chunk, places = (size_t)LW_SEGMENT / layout.chunk / 8;
+    return (chunk % places * LW_PANEL + output) * layout.chunk + k % layout.chunk;
+}
+
+static inline size_t lw_high_bit(lw_layout layout, size_t k) {
+    return k / layout.chunk / ((size_t)LW_SEGMENT / layout.chunk / 8);
+}
+
+#endif

@@ -1,0 +1,3 @@
+#define LEVEL i8mm
+#define FOUR 0
+#include "kernels/neon/gemv_cb2.inc"

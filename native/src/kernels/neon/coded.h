@@ -1,0 +1,240 @@
+// What the coded types (kernels/formats.inc) have in common on every Arm level: codes and scale differences of a segment.
+// Columns of formats.inc are constants where these are called, so each type gets its own code.
+//
+// Vectors of 16 codes of a group are numbered as they lie decoded, [chunk][32 outputs][inputs of a chunk]: a chunk takes
+// `stride` of them, 2 * inputs of a chunk, and vector `at` of every chunk holds the same outputs.
+#ifndef LW_KERNELS_NEON_CODED_H
+#define LW_KERNELS_NEON_CODED_H
+
+#include "kernels/minimums.h"
+#include "kernels/neon/matmul_common.h"
+
+enum { GROUP_VECTORS = LW_GROUP * LW_PANEL / 16 };
+
+typedef struct coded_segment {
+    const uint8_t* data;       // planes and scales
+    const uint8_t* supers;     // of 32 outputs
+    const uint8_t* selectors;  // of 32 outputs
+    uint8x16_t table;
+} coded_segment;
+
+INLINE coded_segment coded_segment_of(const lw_format f, const lw_matrix* w, const lw_coded_panel* p, size_t panel,
+                                      size_t index) {
+    const uint8_t* data = w->data + panel * w->panel_bytes;
+    return (coded_segment){
+        .data = data + p->segments + index * p->segment_bytes,
+        .supers = data + p->supers + (f.super == LW_SUPER_BLOCK ? index / 2 * LW_PANEL * 2 : 0),
+        .selectors = data + p->selectors + index * LW_PANEL,
+        .table = vld1q_u8((const uint8_t*)w->table),
+    };
+}
+
+INLINE uint8x16_t shift_bits(uint8x16_t x, int left) { return vshlq_u8(x, vdupq_n_s8((int8_t)left)); }
+
+// In each lane of one chunk's inputs of an output, x one byte up and the last byte of `before` as the first.
+INLINE uint8x16_t one_input_later(const int stride, uint8x16_t x, uint8x16_t before) {
+    if (stride == 4) {
+        const uint16x8_t last = vshrq_n_u16(vreinterpretq_u16_u8(before), 8);
+        return vreinterpretq_u8_u16(vsliq_n_u16(last, vreinterpretq_u16_u8(x), 8));
+    }
+    if (stride == 8) {
+        const uint32x4_t last = vshrq_n_u32(vreinterpretq_u32_u8(before), 24);
+        return vreinterpretq_u8_u32(vsliq_n_u32(last, vreinterpretq_u32_u8(x), 8));
+    }
+    const uint64x2_t last = vshrq_n_u64(vreinterpretq_u64_u8(before), 56);
+    return vreinterpretq_u8_u64(vsliq_n_u64(last, vreinterpretq_u64_u8(x), 8));
+}
+
+// Indices into the trellis' table: a code above the one of the input before, four pairs in each byte.
+INLINE void trellis_column(const int stride, const coded_segment* s, size_t g, size_t at, uint8x16_t* out) {
+    static const uint8_t none[16] = {0};
+    const int places = GROUP_VECTORS / 4 / stride;
+    const uint8_t* group = s->data + g * (LW_GROUP * LW_PANEL / 4) + at * 16;
+    uint8x16_t raw[4];
+    UNROLL
+    for (int i = 0; i < places; ++i) raw[i] = vld1q_u8(group + i * stride * 16);
+    // The chunk before one of the first place is the part before of the last place.
+    const uint8x16_t group_before = vld1q_u8(g ? group - stride * 16 : none);
+    uint8x16_t before = vsliq_n_u8(vshrq_n_u8(group_before, 6), raw[places - 1], 2);
+    UNROLL
+    for (int i = 0; i < places; ++i) {
+        const uint8x16_t previous = one_input_later(stride, raw[i], before);
+        const uint8x16_t even = vbslq_u8(vdupq_n_u8(0xCC), vshlq_n_u8(raw[i], 2), previous);
+        const uint8x16_t odd = vbslq_u8(vdupq_n_u8(0xCC), raw[i], vshrq_n_u8(previous, 2));
+        out[i] = vandq_u8(even, vdupq_n_u8(15));
+        out[places + i] = vandq_u8(odd, vdupq_n_u8(15));
+        out[2 * places + i] = vshrq_n_u8(even, 4);
+        out[3 * places + i] = vshrq_n_u8(odd, 4);
+        before = raw[i];
+    }
+}
+
+// The bits of codes, selectors above them.
+INLINE void bits_column(const lw_format f, const int stride, const coded_segment* s, size_t g, size_t at,
+                        uint8x16_t* out) {
+    const int chunks = GROUP_VECTORS / stride, parts = 8 / f.low, places = chunks / parts, bits = f.low + f.high;
+    const uint8_t* group = s->data + g * (size_t)(LW_GROUP * LW_PANEL / 8 * f.low) + at * 16;
+    const uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << f.low) - 1));
+    UNROLL
+    for (int c = 0; c < chunks; ++c) {
+        const uint8x16_t raw = vld1q_u8(group + c % places * stride * 16);
+        const int part = c / places;
+        if (f.low == 8)
+            out[c] = raw;
+        else if (f.low == 4)
+            out[c] = part == 0 ? vandq_u8(raw, mask) : vshrq_n_u8(raw, 4);
+        else
+            out[c] = part == 0   ? vandq_u8(raw, mask)
+                     : part == 1 ? vandq_u8(vshrq_n_u8(raw, 2), mask)
+                     : part == 2 ? vandq_u8(vshrq_n_u8(raw, 4), mask)
+                                 : vshrq_n_u8(raw, 6);
+    }
+    if (f.high != 0) {  // a group's bits are bits 2 g and 2 g + 1 of all bytes of the second plane
+        const uint8_t* high = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)f.low + at * 16;
+        UNROLL
+        for (int i = 0; i < chunks / 2; ++i) {
+            const uint8x16_t bit = shift_bits(vld1q_u8(high + i * stride * 16), f.low - 2 * (int)g);
+            const uint8x16_t one = vdupq_n_u8((uint8_t)(1 << f.low));
+            out[i] = vbslq_u8(one, bit, out[i]);
+            out[chunks / 2 + i] = vbslq_u8(one, vshrq_n_u8(bit, 1), out[chunks / 2 + i]);
+        }
+    }
+    if (f.selector != 0) {
+        const uint8x16_t lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        const uint8x16_t outputs = stride == 4   ? vshrq_n_u8(lanes, 1)
+                                   : stride == 8 ? vshrq_n_u8(lanes, 2)
+                                                 : vshrq_n_u8(lanes, 3);
+        uint8x16_t selectors = vqtbl1q_u8(vld1q_u8(s->selectors + at * (size_t)(32 / stride)), outputs);
+        selectors =
+            vandq_u8(shift_bits(selectors, bits - 2 * (int)g), vdupq_n_u8((uint8_t)(((1 << f.selector) - 1) << bits)));
+        UNROLL
+        for (int c = 0; c < chunks; ++c) out[c] = vorrq_u8(out[c], selectors);
+    }
+}
+
+// What a code of a column is larger by than the weight's.
+INLINE int coded_bias(const lw_format f) { return f.map == LW_MAP_OFFSET && f.low < 8 ? f.offset : 0; }
+
+// Vector `at` of every chunk of group g; codes of MAP_OFFSET are larger by coded_bias.
+INLINE void coded_column(const lw_format f, const int stride, const coded_segment* s, size_t g, size_t at,
+                         int8x16_t* w) {
+    uint8x16_t bits[16];
+    if (f.map == LW_MAP_TRELLIS)
+        trellis_column(stride, s, g, at, bits);
+    else
+        bits_column(f, stride, s, g, at, bits);
+    UNROLL
+    for (int c = 0; c < GROUP_VECTORS / stride; ++c) {
+        if (f.map != LW_MAP_OFFSET) bits[c] = vqtbl1q_u8(s->table, bits[c]);
+        if (f.map == LW_MAP_OFFSET && f.low == 8) bits[c] = veorq_u8(bits[c], vdupq_n_u8(0x80));  // less 128
+        w[c] = vreinterpretq_s8_u8(bits[c]);
+    }
+}
+
+// A segment's codes as [4 groups][chunks][32 outputs][inputs of a chunk].
+INLINE void decode_coded(const lw_format f, const int stride, const coded_segment* s, int8_t* codes) {
+    for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g)
+        for (size_t at = 0; at < (size_t)stride; ++at) {
+            int8x16_t w[16];
+            coded_column(f, stride, s, g, at, w);
+            UNROLL
+            for (int c = 0; c < GROUP_VECTORS / stride; ++c) {
+                if (coded_bias(f) != 0) w[c] = vsubq_s8(w[c], vdupq_n_s8((int8_t)coded_bias(f)));
+                vst1q_s8(codes + ((g * GROUP_VECTORS + at) + (size_t)(c * stride)) * 16, w[c]);
+            }
+        }
+}
+
+// Half of 2^(byte - 127): subnormal if the byte is 0 or 1, 0 if it is 255.
+INLINE float32x4_t e8m0_scale(uint16x4_t bytes) {
+    const uint32x4_t e = vmovl_u16(bytes);
+    const uint32x4_t normal = vshlq_n_u32(vsubq_u32(e, vdupq_n_u32(1)), 23);
+    const uint32x4_t small = vshlq_u32(vdupq_n_u32(0x00200000), vreinterpretq_s32_u32(e));
+    const uint32x4_t value = vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), small, normal);
+    return vreinterpretq_f32_u32(vbicq_u32(value, vceqq_u32(e, vdupq_n_u32(255))));
+}
+
+// Scales of eight outputs of F16 and E8M0.
+INLINE float32x4x2_t coded_scale8(const lw_format f, const uint8_t* at) {
+    if (f.scale == LW_SCALE_F16) return load_half8(at);
+    const uint16x8_t bytes = vmovl_u8(vld1_u8(at));
+    return (float32x4x2_t){{e8m0_scale(vget_low_u16(bytes)), e8m0_scale(vget_high_u16(bytes))}};
+}
+
+// Super scales of eight outputs.
+INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, size_t output) {
+    if (f.super == LW_SUPER_BLOCK) return load_half8(s->supers + 2 * output);
+    if (f.super == LW_SUPER_NONE) return (float32x4x2_t){{vdupq_n_f32(0), vdupq_n_f32(0)}};
+    const float* at = (const float*)s->supers + output;
+    return (float32x4x2_t){{vld1q_f32(at), vld1q_f32(at + 4)}};
+}
+
+// super * (scale - next) of eight outputs, exact; there may be no next.
+INLINE float32x4x2_t small_difference(const lw_format f, float32x4x2_t super, const uint8_t* scale,
+                                      const uint8_t* next) {
+    uint8x8_t a = vld1_u8(scale), b = next ? vld1_u8(next) : vdup_n_u8(0);
+    if (f.scale == LW_SCALE_NIBBLES) {
+        a = vand_u8(a, vdup_n_u8(15));
+        b = vand_u8(b, vdup_n_u8(15));
+    }
+    const int16x8_t difference = vsubl_s8(vreinterpret_s8_u8(a), vreinterpret_s8_u8(b));
+    const int32x4_t low = vaddw_s16(vdupq_n_s32(LW_MAGIC_BITS), vget_low_s16(difference));
+    const int32x4_t high = vaddw_high_s16(vdupq_n_s32(LW_MAGIC_BITS), difference);
+    if (f.super == LW_SUPER_BLOCK) {  // an f16 times the magic number is exact: one rounding, of what needs none
+        const float32x4_t low_off = vmulq_n_f32(super.val[0], -LW_MAGIC),
+                          high_off = vmulq_n_f32(super.val[1], -LW_MAGIC);
+        return (float32x4x2_t){{vfmaq_f32(low_off, super.val[0], vreinterpretq_f32_s32(low)),
+                                vfmaq_f32(high_off, super.val[1], vreinterpretq_f32_s32(high))}};
+    }
+    const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
+    return (float32x4x2_t){
+        {vmulq_f32(super.val[0], prefix_float(low, magic)), vmulq_f32(super.val[1], prefix_float(high, magic))}};
+}
+
+INLINE void store_difference(const int copies, float32x4_t ds, float* to) {
+    const float64x2_t twos = vreinterpretq_f64_f32(ds);
+    if (copies == 1) {
+        vst1q_f32(to, ds);
+    } else {
+        vst1q_f32(to, vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 0)));
+        vst1q_f32(to + 4, vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 1)));
+    }
+}
+
+// A segment's scale differences: [scale groups][32 outputs], or with `copies` 2 [scale groups][16 pairs][s0 s1 s0 s1].
+INLINE void coded_differences(const lw_format f, const int copies, const coded_segment* s, float* ds) {
+    const size_t groups = LW_SEGMENT / f.group, step = LW_PANEL * lw_scale_bytes(f);
+    const bool small = f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES;
+    const uint8_t* scales = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
+    for (size_t output = 0; output < LW_PANEL; output += 8) {
+        const uint8_t* at = scales + output * lw_scale_bytes(f);
+        const float32x4x2_t super = coded_super8(f, s, output);
+        float32x4x2_t scale = super;
+        if (!small) scale = coded_scale8(f, at);
+        UNROLL
+        for (size_t g = 0; g < groups; ++g, at += step) {
+            float32x4x2_t difference = scale;
+            if (small) {
+                difference = small_difference(f, super, at, g + 1 < groups ? at + step : NULL);
+            } else if (g + 1 < groups) {
+                const float32x4x2_t next = coded_scale8(f, at + step);
+                difference.val[0] = vsubq_f32(scale.val[0], next.val[0]);
+                difference.val[1] = vsubq_f32(scale.val[1], next.val[1]);
+                scale = next;
+            }
+            float* to = ds + (g * LW_PANEL + output) * (size_t)copies;
+            store_difference(copies, difference.val[0], to);
+            store_difference(copies, difference.val[1], to + 4 * copies);
+        }
+    }
+}
+
+// The integer part of a product becomes the product, and goes out.
+INLINE void finish_coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                         const workspace* work) {
+    float* minimums = work->ds + 16 * 2 * LW_PANEL;
+    if (f.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(f, w, x, panel, work->results, minimums);
+    lw_store_panel(w, panel, x->rows, work->results, out);
+}
+
+#endif

@@ -1,0 +1,46 @@
+// Products of the coded types on Armv8.0: a segment is decoded for all rows.
+#ifndef LW_KERNELS_NEON_MATMUL_CODED_H
+#define LW_KERNELS_NEON_MATMUL_CODED_H
+
+#include "kernels/neon/coded.h"
+
+// Every row by a decoded segment (matmul_decoded__neon.c). `terms`: products whose sum an int16 holds, 2, 8 or 16.
+extern void decoded_rows__neon(const segment* s, bool halves, size_t terms, const lw_activations* x, float* results);
+
+// 2 of int8 codes, 8 of codes up to 31, 16 of smaller ones (8 are a group of 16).
+INLINE size_t coded_terms(const lw_format f) {
+    if (f.map != LW_MAP_OFFSET || f.low == 8) return 2;
+    return f.group == 16 || (f.high != 0 && f.offset == 0) ? 8 : 16;
+}
+
+// Groups of more than 32 inputs have their difference with their last 32, and 0 before.
+INLINE void spread_differences(const lw_format f, float* ds) {
+    const size_t parts = f.group / LW_GROUP;
+    for (size_t i = LW_SEGMENT_GROUPS; parts > 1 && i-- > 0;)
+        for (size_t o = 0; o < LW_PANEL; ++o)
+            ds[i * LW_PANEL + o] = i % parts == parts - 1 ? ds[i / parts * LW_PANEL + o] : 0;
+}
+
+INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                          void* scratch) {
+    const workspace work = workspace_of(scratch, x->rows);
+    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
+    for (size_t i = 0; i < x->segments; ++i) {
+        const coded_segment packed = coded_segment_of(f, w, &p, panel, i);
+        coded_differences(f, 1, &packed, work.ds);
+        spread_differences(f, work.ds);
+        decode_coded(f, 4, &packed, work.codes);
+        const segment s = {
+            .codes = work.codes, .ds = work.ds, .k = i * LW_SEGMENT, .groups = LW_SEGMENT_GROUPS, .index = i};
+        decoded_rows__neon(&s, f.group == 16, coded_terms(f), x, work.results);
+    }
+    finish_coded(f, w, x, panel, out, &work);
+}
+
+#define LW_CODED_KERNELS(name)                                                                                       \
+    void matmul_##name##_q8s128_1x32__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                           void* scratch) {                                                          \
+        coded_product(lw_format_##name, w, x, panel, out, scratch);                                                  \
+    }
+
+#endif

@@ -1,0 +1,1 @@
+"""Codes, scales and tables that lose least: calibration, tables, error feedback."""

@@ -1,0 +1,98 @@
+"""A whole model's matrices, quantized one after the other on text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.loading.checkpoint import Role
+from lanewise_quantizer.coded import CodedMatrix, CodedType
+from lanewise_quantizer.fit.calibrate import Moment, calibrate
+from lanewise_quantizer.fit.feedback import (
+    ROUNDS,
+    quantize_by_importance,
+    quantize_with_feedback,
+)
+from lanewise_quantizer.fit.hessian import DAMPING, Hessian
+from lanewise_quantizer.fit.source import Source
+
+Floats = npt.NDArray[np.float32]
+
+EMBEDDING_DAMPING = 1.0  # a tied embedding is also looked up, where every input counts alike
+
+Kind = Callable[[Role, int], CodedType | None]  # None: the matrix stays as it is
+Keep = Callable[[Role, int, CodedMatrix], None]
+Known = Callable[[Role, int], Floats | None]  # weights of a matrix that is quantized already
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What becomes of each matrix, and with how much effort."""
+
+    kind: Kind
+    tables: Mapping[str, npt.NDArray[np.int8]]  # by name of the type
+    rounds: int = ROUNDS
+    damping: float = DAMPING
+    known: Known = lambda _role, _layer: None
+
+
+def quantize_model(
+    source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep, head: Moment | None = None
+) -> Moment:
+    """Quantize all matrices of a model; ``keep`` is given each as soon as it is done.
+
+    ``ids`` is [windows, tokens] of calibration text. A tied embedding is needed before the inputs
+    of the head are known: ``head`` is their moment, such as an earlier call returned; without it,
+    every input counts alike. Returns that moment, with the quantized layers.
+    """
+    embedding = _embedding(source, plan, keep, head)
+
+    def quantize(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+        kind = plan.kind(role, layer)
+        if kind is None:
+            return weights
+        known = plan.known(role, layer)
+        if known is not None:
+            return known
+        matrix = _fitted(weights, kind, moment.mean(), plan, plan.damping)
+        keep(role, layer, matrix)
+        return matrix.decode()
+
+    moment = calibrate(source, ids, quantize, embedding)
+    if source.config.tied_embeddings:
+        return moment
+    kind = plan.kind(Role.OUTPUT, 0)
+    if kind is not None and plan.known(Role.OUTPUT, 0) is None:
+        weights = source(Role.OUTPUT)
+        keep(Role.OUTPUT, 0, _fitted(weights, kind, moment.mean(), plan, plan.damping))
+    return moment
+
+
+def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
+    """The moment of the head's inputs in the model as it is."""
+    return calibrate(source, ids, lambda _role, _layer, w, _m: w, source(Role.TOKEN_EMBEDDING))
+
+
+def _embedding(source: Source, plan: Plan, keep: Keep, head: Moment | None) -> Floats:
+    weights, kind = source(Role.TOKEN_EMBEDDING), plan.kind(Role.TOKEN_EMBEDDING, 0)
+    if kind is None:
+        return weights
+    known = plan.known(Role.TOKEN_EMBEDDING, 0)
+    if known is not None:
+        return known
+    if head is None or not source.config.tied_embeddings:
+        matrix = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
+    else:
+        matrix = _fitted(weights, kind, head.mean(), plan, EMBEDDING_DAMPING)
+    keep(Role.TOKEN_EMBEDDING, 0, matrix)
+    return matrix.decode()
+
+
+def _fitted(
+    weights: Floats, kind: CodedType, moment: Floats, plan: Plan, damping: float
+) -> CodedMatrix:
+    hessian = Hessian.of(moment, damping, kind.group)
+    return quantize_with_feedback(weights, kind, hessian, plan.tables.get(kind.name), plan.rounds)

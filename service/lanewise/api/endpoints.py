@@ -1,0 +1,99 @@
+"""Every endpoint once: what the router serves and what the documentation describes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lanewise.api import chat_completions, completions, health, models, tokenize
+from lanewise.api.schemas import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from lanewise.api.state import ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path, what answers there, and the schema of its body, which makes it a POST."""
+
+    path: str
+    summary: str
+    answer: Callable[[Request, ServerState], Awaitable[Response]]
+    body: type[BaseModel] | None = None
+
+    @property
+    def method(self) -> str:
+        """POST with a body, GET without."""
+        return "GET" if self.body is None else "POST"
+
+    def served_by(self, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
+        """The function that a router calls."""
+
+        async def answer(request: Request) -> Response:
+            return await self.answer(request, state)
+
+        return answer
+
+
+async def list_models(_: Request, state: ServerState) -> Response:
+    """The served model, as a list."""
+    return JSONResponse(models.list_models(state))
+
+
+async def get_model(request: Request, state: ServerState) -> Response:
+    """The served model, if that is its name."""
+    return JSONResponse(models.get_model(request.path_params["name"], state))
+
+
+async def tokenizer_info(_: Request, state: ServerState) -> Response:
+    """Special tokens and chat template."""
+    return JSONResponse(tokenize.tokenizer_info(state))
+
+
+async def live(_: Request, state: ServerState) -> Response:
+    """Whether the engine's thread runs."""
+    return health.live(state)
+
+
+async def ready(_: Request, state: ServerState) -> Response:
+    """Whether requests are welcome."""
+    return health.ready(state)
+
+
+async def metrics(_: Request, state: ServerState) -> Response:
+    """All metrics, in Prometheus' text format."""
+    text = state.engine.metrics.render()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def version(_: Request, state: ServerState) -> Response:
+    """The server's version."""
+    return JSONResponse({"version": state.version})
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/v1/completions", "Continue prompts", completions.create_completion, CompletionRequest
+    ),
+    Endpoint(
+        "/v1/chat/completions",
+        "Answer a conversation",
+        chat_completions.create_chat_completion,
+        ChatCompletionRequest,
+    ),
+    Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
+    Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
+    Endpoint("/v1/models", "The served model", list_models),
+    Endpoint("/v1/models/{name:path}", "One model", get_model),
+    Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
+    Endpoint("/health", "Alive?", live),
+    Endpoint("/health/live", "Alive?", live),
+    Endpoint("/health/ready", "Ready for requests?", ready),
+    Endpoint("/metrics", "Prometheus metrics", metrics),
+    Endpoint("/version", "The server's version", version),
+)

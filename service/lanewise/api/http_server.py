@@ -1,0 +1,99 @@
+"""The HTTP server: uvicorn, which drains instead of stopping at once."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+import uvicorn
+
+from lanewise.api.app import create_app
+from lanewise.api.state import Phase, ServerState
+from lanewise.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+ACTIVITY_TICKS = 100  # of a tenth of a second
+KEEP_ALIVE_S = 75  # longer than load balancers keep a connection they may still use
+LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
+
+
+def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
+    """The server of one application."""
+    config = uvicorn.Config(
+        create_app(state, cors_origins=settings.cors_origins),
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LAST_WORDS_S,
+    )
+    return DrainingServer(config, state, settings.drain_timeout_s)
+
+
+class DrainingServer(uvicorn.Server):
+    """After the first signal it is not ready but still listens, until all answers are complete."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, drain_timeout_s: float) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain_timeout_s = drain_timeout_s
+        self._deadline: float | None = None
+        self._last_load_at = time.monotonic()
+        self._last_load = state.engine.metrics.load()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike the base class, do not raise the signal again at the end: the exit is orderly."""
+        # Python lets only the main thread handle signals; elsewhere somebody else must.
+        is_main = threading.current_thread() is threading.main_thread()
+        handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; a second signal ends at once."""
+        if self._deadline is not None:
+            self._deadline = 0.0
+            return
+        self._state.phase = Phase.DRAINING
+        self._deadline = time.monotonic() + self._drain_timeout_s
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: look whether it is time to go."""
+        if self._deadline is not None and not self.should_exit:
+            engine = self._state.engine
+            engine.stop_accepting()
+            if time.monotonic() >= self._deadline and engine.unfinished:
+                logger.warning("%d sequences have not ended in time", engine.unfinished)
+                await asyncio.to_thread(engine.stop)  # their clients are told why
+            self.should_exit = not engine.unfinished
+        if counter % ACTIVITY_TICKS == 0:
+            self._log_activity()
+        return await super().on_tick(counter)
+
+    def _log_activity(self) -> None:
+        """A line of load now and then, while there is any."""
+        metrics = self._state.engine.metrics
+        now, load = time.monotonic(), metrics.load()
+        seconds, before = now - self._last_load_at, self._last_load
+        self._last_load_at, self._last_load = now, load
+        if load.running or load.waiting or load.generation_tokens > before.generation_tokens:
+            logger.info(
+                "prompt %.0f and generation %.0f tokens/s, %d running, %d waiting, KV %.0f %%",
+                (load.prompt_tokens - before.prompt_tokens) / seconds,
+                (load.generation_tokens - before.generation_tokens) / seconds,
+                load.running,
+                load.waiting,
+                100 * load.kv_usage,
+            )

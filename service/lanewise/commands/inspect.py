@@ -1,0 +1,209 @@
+"""``lanewise inspect``: the tensors of a model file, their types, shapes and bits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+from lanewise.commands.quantize_stream import checksum
+from lanewise.host import format_size
+from lanewise.loading.checkpoint import MATRIX_TYPES, ModelFileError, TensorType, row_bytes
+from lanewise.loading.gguf import GgufFile
+from lanewise.loading.hf_checkpoint import close_all, open_weights
+from lanewise.loading.hub import resolve_model
+from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.packed_checkpoint import ROWS, TensorNote, is_packed
+from lanewise.loading.safetensors import DTYPES, SafetensorsFile
+from lanewise.settings import InspectSettings
+from lanewise_quantizer.quantize import check_finite
+from lanewise_quantizer.storage import decode_rows
+
+OK, FAILED = 0, 1
+CHECKED_BYTES = 8 << 20  # at a time; a multiple of 8
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """One tensor of a file."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]  # outputs first
+    data: memoryview
+    note: TensorNote | None = None  # of our own files
+    is_packed: bool = False
+
+    @property
+    def weights(self) -> int:
+        """How many numbers it holds."""
+        return prod(self.shape)
+
+    @property
+    def bits(self) -> float | None:
+        """Bits per weight; None where the size of the type is not known."""
+        return 8 * self.data.nbytes / self.weights if self.data.nbytes else None
+
+
+def run(settings: InspectSettings) -> int:
+    """Print what is in the file; the exit status is 1 if --check finds something wrong."""
+    path = resolve_model(settings.model)
+    with opened(path) as (kind, tensors):
+        problems = [p for tensor in tensors for p in problems_of(tensor)] if settings.check else []
+        report = report_of(path, kind, tensors)
+        if settings.check:
+            report["problems"] = problems
+        if settings.json:
+            print(json.dumps(report))
+        else:
+            show(report)
+    return FAILED if problems else OK
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[str, list[Inspected]]]:
+    """The kind of file and its tensors, whether or not the model could be served."""
+    if path.is_file():
+        gguf = GgufFile(path)
+        try:
+            yield "GGUF", list(gguf_tensors(gguf))
+        finally:
+            gguf.close()
+        return
+    if not path.is_dir():
+        raise ModelFileError(f"{path}: no such file or directory")
+    config = path / "config.json"
+    ours = config.is_file() and is_packed(Fields(read_object(config), str(config)))
+    files = open_weights(path)
+    try:
+        kind = "Hugging Face"
+        if ours:
+            kind = "quantized" if files[0].metadata.get("layout") == ROWS else "packed"
+        yield kind, [t for file in files for t in safetensors_tensors(file, kind)]
+    finally:
+        close_all(files)
+
+
+def gguf_tensors(file: GgufFile) -> Iterator[Inspected]:
+    """The tensors of a GGUF file."""
+    for tensor in file.tensors.values():
+        data = file.file.view[tensor.start : tensor.start + tensor.n_bytes]
+        shape = tuple(reversed(tensor.shape))
+        yield Inspected(tensor.name, tensor.type.name.lower(), shape, data)
+
+
+def safetensors_tensors(file: SafetensorsFile, kind: str) -> Iterator[Inspected]:
+    """The tensors of a safetensors file, of other programs or ours."""
+    for tensor in file.tensors.values():
+        data = file.file.view[tensor.start : tensor.start + tensor.n_bytes]
+        if kind == "Hugging Face":
+            known = DTYPES.get(tensor.dtype)
+            name = tensor.dtype if known is None else known.name
+            yield Inspected(tensor.name, name.lower(), tensor.shape, data)
+            continue
+        note = TensorNote.read(file, tensor.name)
+        is_matrix = tensor.dtype == "U8"
+        shape = (note.rows, note.cols) if is_matrix else tensor.shape
+        is_packed_matrix = is_matrix and kind == "packed"
+        yield Inspected(tensor.name, note.type.name.lower(), shape, data, note, is_packed_matrix)
+
+
+def problems_of(tensor: Inspected) -> Iterator[str]:
+    """What is wrong with the bytes of a tensor."""
+    if tensor.note is not None:
+        total = 0
+        for at in range(0, tensor.data.nbytes, CHECKED_BYTES):
+            part = np.frombuffer(tensor.data[at : at + CHECKED_BYTES], np.uint8)
+            total += checksum(part, at)
+        if total % 2**64 != tensor.note.checksum:
+            yield (
+                f"{tensor.name}: checksum {total % 2**64:016x}, its note says"
+                f" {tensor.note.checksum:016x}: the file is damaged"
+            )
+            return
+    try:
+        kind = TensorType[tensor.type.upper()]
+    except KeyError:
+        return
+    if tensor.is_packed or kind not in MATRIX_TYPES:
+        return
+    cols = tensor.shape[-1]
+    size = row_bytes(kind, cols)
+    table = None if tensor.note is None or tensor.note.table is None else tensor.note.table
+    entries = None if table is None else np.frombuffer(table, np.int8)
+    rows = np.frombuffer(tensor.data, np.uint8).reshape(-1, size)
+    step = max(1, CHECKED_BYTES // (4 * cols))
+    for start in range(0, len(rows), step):
+        part = np.ascontiguousarray(rows[start : start + step])
+        try:
+            weights = decode_rows(tensor.type, part, cols, entries)
+            check_finite(weights, range(start, start + len(part)))
+        except ValueError as error:
+            yield f"{tensor.name}: {error}"
+            return
+
+
+def report_of(path: Path, kind: str, tensors: list[Inspected]) -> dict[str, Any]:
+    """Everything as plain values."""
+    types: dict[str, dict[str, Any]] = {}
+    for tensor in tensors:
+        row = types.setdefault(tensor.type, {"tensors": 0, "weights": 0, "bytes": 0})
+        row["tensors"] += 1
+        row["weights"] += tensor.weights
+        row["bytes"] += tensor.data.nbytes
+    for row in types.values():
+        row["bits_per_weight"] = 8 * row["bytes"] / row["weights"] if row["bytes"] else None
+    weights, size = (sum(row[key] for row in types.values()) for key in ("weights", "bytes"))
+    return {
+        "path": str(path),
+        "kind": kind,
+        "tensors": [
+            {
+                "name": tensor.name,
+                "type": tensor.type,
+                "shape": list(tensor.shape),
+                "bytes": tensor.data.nbytes,
+                "bits_per_weight": tensor.bits,
+            }
+            for tensor in tensors
+        ],
+        "types": types,
+        "weights": weights,
+        "bytes": size,
+        "bits_per_weight": 8 * size / weights if weights else None,
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print a report as tables."""
+    console = Console(highlight=False)
+    right = [Column(name, justify="right", no_wrap=True) for name in ("shape", "bytes", "bits")]
+    names = [Column(name, no_wrap=True) for name in ("tensor", "type")]
+    table = Table(*names, *right, box=None, pad_edge=False)
+    for tensor in report["tensors"]:
+        shape = " x ".join(map(str, tensor["shape"]))
+        bits = _bits(tensor["bits_per_weight"])
+        table.add_row(tensor["name"], tensor["type"], shape, str(tensor["bytes"]), bits)
+    console.print(table, soft_wrap=True)
+    console.print()
+    for name, row in report["types"].items():
+        of_type = f"{row['tensors']} {name}: {row['weights']} weights, {format_size(row['bytes'])}"
+        console.print(f"{of_type}, {_bits(row['bits_per_weight'])} bits each", soft_wrap=True)
+    total = f"{report['weights']} weights, {format_size(report['bytes'])}"
+    line = f"{report['path']} ({report['kind']}): {total}, {_bits(report['bits_per_weight'])} bits"
+    console.print(line, soft_wrap=True, markup=False)
+    if "problems" in report:
+        for problem in report["problems"] or ["checked: all weights are sound"]:
+            console.print(problem, soft_wrap=True, markup=False)
+
+
+def _bits(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3f}"

@@ -1,0 +1,167 @@
+"""``lanewise quantize``: a model in fewer bits; streaming, resumable, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.commands.opening import progress_bar, threads_of
+from lanewise.commands.partial_output import PartialOutput
+from lanewise.commands.quantize_calibrated import (
+    Calibrated,
+    calibration_windows,
+    fitted_tables,
+)
+from lanewise.commands.quantize_files import (
+    GgufPlan,
+    WeightsFile,
+    gguf_plan,
+    safetensors_header,
+    safetensors_plan,
+)
+from lanewise.commands.quantize_plan import Target, plan, replaced
+from lanewise.commands.quantize_stream import Fitting, Job, check_done, stream
+from lanewise.host import format_size
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, open_checkpoint
+from lanewise.loading.hub import resolve_model
+from lanewise.loading.packed_checkpoint import WEIGHTS
+from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
+from lanewise.settings import QuantizeSettings, SettingsError
+from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.quantize import DEFAULT_TABLES
+
+GGUF_WEIGHTS = "model.gguf"
+
+
+def run(settings: QuantizeSettings) -> None:
+    """Quantize the model and write the directory, or the GGUF file."""
+    if settings.output is None:
+        raise SettingsError("--output: not given; accepted: a directory that is new or empty")
+    output = Path(settings.output).expanduser().absolute()
+    if settings.gguf and output.exists():
+        raise ModelFileError(f"{output}: exists; give a new file")
+    if not settings.gguf:
+        check_folder(output)
+    if "t2" in (settings.format, settings.head) and settings.calibrate is None:
+        raise SettingsError("--format t2: needs --calibrate TEXT, to follow its codes' chain on")
+    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+        targets = plan(checkpoint, settings.format, settings.head, settings.gguf)
+        ids = None
+        if settings.calibrate is not None:
+            ids = calibration_windows(checkpoint, settings.calibrate, settings.calibration_tokens)
+        fitting = fit(checkpoint, targets, ids is not None)
+        file: WeightsFile
+        if settings.gguf:
+            file = gguf_plan(checkpoint, targets)
+        else:
+            file = safetensors_plan(targets, fitting)
+        about = description(checkpoint, targets, settings) | fitted(fitting, ids)
+        name = GGUF_WEIGHTS if settings.gguf else WEIGHTS
+        with PartialOutput(output, name, about, file.size) as partial:
+            job = Job(
+                checkpoint.path,
+                settings.format,
+                settings.head,
+                settings.gguf,
+                fitting,
+                file.offsets,
+                partial.weights,
+            )
+            write(checkpoint, targets, file, job, partial, threads_of(settings), ids)
+            if isinstance(file, GgufPlan):
+                partial.finish_file()
+            else:
+                header = safetensors_header(targets, fitting, partial.done)
+                partial.write(memoryview(header), 0)
+                write_tokenizer(partial.folder, checkpoint)
+                config = packed_config(checkpoint, format=settings.format)
+                write_json(partial.folder / "config.json", config)
+                partial.finish()
+    for line in summary(output, targets, file.size):
+        print(line)
+
+
+def fit(checkpoint: Checkpoint, targets: Sequence[Target], to_weights: bool) -> Fitting:
+    """Return what the quantizer needs to know of the whole model."""
+    if to_weights:
+        return Fitting(fitted_tables(checkpoint, targets), {})
+    types = {target.type for target in targets if target.type in CODED_TYPES}
+    tables = {
+        name: np.array(DEFAULT_TABLES[name], np.int8)
+        for name in types
+        if CODED_TYPES[name].needs_table
+    }
+    return Fitting(tables, {})
+
+
+def fitted(fitting: Fitting, ids: npt.NDArray[np.int64] | None) -> dict[str, Any]:
+    """Return what calibrated runs must have in common besides."""
+    tables = {name: table.tobytes().hex() for name, table in fitting.tables.items()}
+    text = None if ids is None else hashlib.sha256(ids.tobytes()).hexdigest()
+    return {"tables": tables, "calibration text": text}
+
+
+def description(
+    checkpoint: Checkpoint, targets: Sequence[Target], settings: QuantizeSettings
+) -> dict[str, Any]:
+    """Return what two runs must have in common to go on with each other's work."""
+    files = [checkpoint.path]
+    if checkpoint.path.is_dir():
+        files = sorted(checkpoint.path.glob("*.safetensors"))
+    stats = [(path.name, path.stat()) for path in files]
+    return {
+        "source": str(checkpoint.path.resolve()),
+        "source files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
+        "format": settings.format,
+        "types": [[target.name, target.type] for target in targets],
+        "version": 1,
+    }
+
+
+def write(
+    checkpoint: Checkpoint,
+    targets: Sequence[Target],
+    file: WeightsFile,
+    job: Job,
+    partial: PartialOutput,
+    threads: int,
+    ids: npt.NDArray[np.int64] | None,
+) -> None:
+    """Write all tensors that are not there yet, under a bar; coded ones on ``ids`` if given."""
+    if isinstance(file, GgufPlan):
+        partial.write(memoryview(file.header), 0)
+        partial.write(memoryview(file.rope_factors), file.rope_at)
+    check_done(targets, file.offsets, partial)
+    try:
+        with progress_bar("quantizing") as bar:
+            total = sum(target.source.data.nbytes for target in targets)
+            task = bar.add_task(checkpoint.name, total=total)
+
+            def progress(done: int) -> None:
+                bar.advance(task, done)
+
+            progress(sum(t.source.data.nbytes for t in targets if t.name in partial.done))
+            if ids is not None:
+                Calibrated(checkpoint, targets, job.fitting, file.offsets, partial, progress).run(
+                    ids
+                )
+            stream(job, targets, partial, threads, progress)
+    except ModelFileError as error:  # the source itself cannot be quantized
+        partial.discard()
+        raise ModelFileError(f"{checkpoint.path}: {error}") from None
+
+
+def summary(output: Path, targets: Sequence[Target], size: int) -> list[str]:
+    """Return what was made, and what was made otherwise than asked."""
+    matrices = [target for target in targets if target.is_matrix]
+    weights = sum(target.source.rows * target.source.cols for target in targets)
+    counts = Counter(target.type for target in matrices)
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    bits = f"{8 * size / weights:.3f} bits per weight"
+    return [f"{output}: {format_size(size)}, {bits}: {kinds}", *replaced(targets)]

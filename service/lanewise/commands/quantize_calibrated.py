@@ -1,0 +1,114 @@
+"""Quantizes matrices on text: each on the inputs that the quantized ones before it give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.commands.partial_output import PartialOutput
+from lanewise.commands.perplexity import cut_windows, read_text
+from lanewise.commands.quantize_plan import Target, half_split_rows
+from lanewise.commands.quantize_stream import Fitting, checksum
+from lanewise.loading.checkpoint import Checkpoint, Role
+from lanewise.settings import SettingsError
+from lanewise.text.tokenizer import Tokenizer
+from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType
+from lanewise_quantizer.fit.model import Plan, quantize_model
+from lanewise_quantizer.fit.samples import sample_groups
+from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.tables import fit_table
+from lanewise_quantizer.storage import decode_rows, encode_rows
+
+Floats = npt.NDArray[np.float32]
+
+WINDOW = 512  # tokens that see each other
+CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
+
+
+def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.NDArray[np.int64]:
+    """Return token ids [windows, tokens of a window] of a text, about ``tokens`` in all."""
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
+    text = read_text(file, tokens * CHARS_PER_TOKEN, "--calibrate")
+    ids = tokenizer.encode(text, add_bos=False, parse_special=False)
+    size = min(WINDOW, checkpoint.config.context_length)
+    start = tokenizer.encode("", add_bos=True, parse_special=False)
+    windows = [w for w in cut_windows(ids[:tokens], start, size) if len(w) == size]
+    if not windows:
+        raise SettingsError(
+            f"--calibrate: {file} has {len(ids)} tokens; accepted: {size} at least, a whole window"
+        )
+    return np.array(windows, np.int64)
+
+
+def fitted_tables(checkpoint: Checkpoint, targets: Sequence[Target]) -> Mapping[str, Any]:
+    """Return a table for each type that needs one, fitted to the model's weights."""
+    names = {t.type for t in targets if t.type in CODED_TYPES and CODED_TYPES[t.type].needs_table}
+    if not names:
+        return {}
+    samples = sample_groups(Source(checkpoint))
+    return {name: fit_table(CODED_TYPES[name], samples) for name in sorted(names)}
+
+
+class Calibrated:
+    """The matrices of a result that are made on text, and how they get there."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        targets: Sequence[Target],
+        fitting: Fitting,
+        offsets: Mapping[str, int],
+        output: PartialOutput,
+        progress: Callable[[int], None],
+    ) -> None:
+        self.source = Source(checkpoint)
+        self.targets = {(t.source.role, t.source.layer): t for t in targets if t.is_matrix}
+        self.fitting = fitting
+        self.offsets = offsets
+        self.output = output
+        self.progress = progress
+
+    def run(self, ids: npt.NDArray[np.int64]) -> None:
+        """Make every matrix that is to be of a coded type and is not one of it already."""
+        quantize_model(
+            self.source, ids, Plan(self.kind, self.fitting.tables, known=self.known), self.keep
+        )
+
+    def kind(self, role: Role, layer: int) -> CodedType | None:
+        """Return what a matrix becomes, or None if it stays or becomes a float type."""
+        target = self.targets[role, layer]
+        same = target.source.type.name.lower() == target.type
+        return None if same else CODED_TYPES.get(target.type)
+
+    def keep(self, role: Role, layer: int, matrix: CodedMatrix) -> None:
+        """Write a matrix, its rows in the order of the result."""
+        target = self.targets[role, layer]
+        rows = encode_rows(matrix)
+        order = half_split_rows(target)
+        if order is not None:
+            rows = rows[order]
+        data = np.ascontiguousarray(rows)
+        self.output.write(memoryview(data.data).cast("B"), self.offsets[target.name])
+        self.output.mark_done(target.name, checksum(data, 0))
+        self.progress(target.source.data.nbytes)
+        target.source.release()
+
+    def known(self, role: Role, layer: int) -> Floats | None:
+        """Return a matrix that an earlier run has made, or None."""
+        target = self.targets[role, layer]
+        if target.name not in self.output.done:
+            return None
+        data = self.output.read(target.n_bytes, self.offsets[target.name])
+        rows = np.frombuffer(data, np.uint8).reshape(target.source.rows, -1)
+        weights = decode_rows(
+            target.type, rows, target.source.cols, self.fitting.tables.get(target.type)
+        )
+        order = half_split_rows(target)
+        if order is None:
+            return weights
+        back = np.empty_like(weights)
+        back[order] = weights
+        return back

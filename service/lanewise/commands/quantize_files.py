@@ -1,0 +1,108 @@
+"""Where tensors lie in the weights file of a quantized model, and what its header says."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lanewise.commands.quantize_plan import Target, tensor_type
+from lanewise.commands.quantize_stream import Fitting
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TensorType
+from lanewise.loading.gguf_checkpoint import ROPE_FACTORS
+from lanewise.loading.gguf_writer import (
+    TensorInfo,
+    aligned,
+    gguf_header,
+    has_rope_tensor,
+    metadata_of,
+)
+from lanewise.loading.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
+from lanewise.loading.packed_writer import Entry, header_of
+from lanewise.text.gguf_export import gguf_tokenizer
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """The plan of a weights file; ``header`` begins it once all checksums are known."""
+
+    size: int
+    offsets: Mapping[str, int]  # of tensors from the start of the file
+
+
+def safetensors_plan(targets: Sequence[Target], fitting: Fitting) -> WeightsFile:
+    """Return where tensors lie in model.safetensors."""
+    ordered = in_file_order(targets)
+    offset = len(safetensors_header(targets, fitting, {}))
+    offsets = {}
+    for target in ordered:
+        offsets[target.name] = offset
+        offset += target.n_bytes
+    return WeightsFile(offset, offsets)
+
+
+def safetensors_header(
+    targets: Sequence[Target], fitting: Fitting, checksums: Mapping[str, int]
+) -> bytes:
+    """Return the header of model.safetensors; its size does not depend on the checksums."""
+    entries = []
+    for target in in_file_order(targets):
+        source = target.source
+        dtype = "U8" if target.is_matrix else "F32"
+        shape = (source.rows, target.row_bytes) if target.is_matrix else (source.cols,)
+        note = TensorNote(
+            tensor_type(target.type),
+            source.rows,
+            source.cols,
+            checksums.get(target.name, 0),
+            fitting.table(target.type),
+        )
+        entries.append(Entry(target.name, dtype, shape, target.n_bytes, note))
+    return header_of(entries, {"layout": ROWS})
+
+
+def in_file_order(targets: Sequence[Target]) -> list[Target]:
+    """Return matrices first, those of whole cache lines before others, which would shift them."""
+    return sorted(targets, key=lambda t: (not t.is_matrix, t.n_bytes % ALIGNMENT != 0))
+
+
+@dataclass(frozen=True)
+class GgufPlan(WeightsFile):
+    """A GGUF file, whose header is known before any tensor is written."""
+
+    header: bytes
+    rope_factors: bytes  # of a tensor of their own at ``rope_at``; empty if there is none
+    rope_at: int
+
+
+def gguf_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPlan:
+    """Return the header of a GGUF file and where its tensors lie."""
+    infos: list[TensorInfo] = []
+    offset = 0
+    for target in targets:
+        source = target.source
+        shape = (source.cols, source.rows) if target.is_matrix else (source.cols,)
+        infos.append((target.name, shape, int(tensor_type(target.type)), offset))
+        offset = aligned(offset + target.n_bytes)
+    rope_at, factors = offset, rope_tensor(checkpoint)
+    if factors:
+        infos.append((ROPE_FACTORS, (len(factors) // 4,), int(TensorType.F32), rope_at))
+        offset = aligned(offset + len(factors))
+    tokenizer = None if checkpoint.path.is_file() else gguf_tokenizer(checkpoint.tokenizer)
+    types = [target.type for target in targets if target.is_matrix]
+    header = gguf_header(metadata_of(checkpoint, types, tokenizer), infos)
+    offsets = {name: len(header) + at for name, _, _, at in infos}
+    return GgufPlan(len(header) + offset, offsets, header, factors, len(header) + rope_at)
+
+
+def rope_tensor(checkpoint: Checkpoint) -> bytes:
+    """Return the divisors of the RoPE frequencies if a tensor must hold them."""
+    factors = checkpoint.config.rope_factors
+    if factors is None or (checkpoint.path.is_file() and not has_rope_tensor(checkpoint.path)):
+        return b""
+    if checkpoint.config.architecture not in ("llama", "mistral"):
+        raise ModelFileError(
+            f"{checkpoint.path}: GGUF's {checkpoint.config.architecture} has no place for scaled"
+            " RoPE frequencies; accepted with --gguf: rope_type 'default'"
+        )
+    return struct.pack(f"<{len(factors)}f", *factors)

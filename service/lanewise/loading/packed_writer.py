@@ -1,0 +1,150 @@
+"""Writes the directories of `lanewise pack`, and what those of `lanewise quantize` share."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lanewise.loading.architectures import FAMILIES, is_vector
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Tensor
+from lanewise.loading.mapped_file import HUGE_PAGE
+from lanewise.loading.packed_checkpoint import (
+    ALIGNMENT,
+    FORMAT_VERSION,
+    METHOD,
+    WEIGHTS,
+    TensorNote,
+)
+from lanewise.loading.tokenizer_files import GGUF_TOKENIZER, JSON_FILES
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ModelFileError unless a model can be written to ``folder``."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelFileError(f"{folder}: exists and is not an empty directory; give a new one")
+
+
+def write_packed(
+    folder: Path, checkpoint: Checkpoint, tensors: Sequence[Tensor], level: str
+) -> int:
+    """Write packed ``tensors`` and the small files of ``checkpoint``; returns the bytes of weights.
+
+    The folder must be new or empty. What is written of it goes again when something fails.
+    """
+    check_folder(folder)
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        size = write_weights(folder / WEIGHTS, tensors, level)
+        write_tokenizer(folder, checkpoint)
+        write_json(folder / "config.json", packed_config(checkpoint))  # last: without it, no model
+    except BaseException:
+        for path in folder.iterdir():
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+    return size
+
+
+def packed_config(checkpoint: Checkpoint, **notes: str) -> dict[str, Any]:
+    """Return config.json: that of the source if it had one, and the model config as it is."""
+    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
+    own = {"model_type": family.hf} | dict(checkpoint.tokenizer.json_files.get("config.json", {}))
+    about = {"quant_method": METHOD, "version": FORMAT_VERSION, "model": asdict(checkpoint.config)}
+    return own | {"quantization_config": about | notes}
+
+
+def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the small files of a directory as they are, or the tokenizer's part of GGUF metadata.
+
+    JSON holds every value of the metadata exactly, and is read ten times as fast as GGUF.
+    """
+    files = checkpoint.tokenizer
+    if files.gguf is not None:
+        kept = {key: value for key, value in files.gguf.items() if key.startswith("tokenizer.")}
+        write_json(folder / GGUF_TOKENIZER, kept)
+        return
+    for name in JSON_FILES:
+        if name in files.json_files and name != "config.json":
+            write_json(folder / name, files.json_files[name])
+    for name, text in files.text_files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file that holds exactly ``value``."""
+    # Escapes would take twice as long to read; only halves of characters need them.
+    try:
+        text = json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value).encode()
+    path.write_bytes(text)
+
+
+def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
+    """Write a safetensors file whose matrices lie at multiples of 64 bytes; returns its size."""
+    # Matrices are whole multiples of 64 bytes; vectors, which are copied when loaded, come last.
+    ordered = sorted(tensors, key=lambda tensor: is_vector(tensor.role))
+    metadata = {"level": level}
+    entries = []
+    for tensor in ordered:
+        packing, size = tensor.packing, tensor.data.nbytes
+        assert packing is not None
+        dtype, shape = ("F32", (tensor.cols,)) if is_vector(tensor.role) else ("U8", (size,))
+        if dtype == "U8":
+            metadata |= {"layout": packing.layout, "numerics": str(packing.numerics)}
+        note = TensorNote(tensor.type, tensor.rows, tensor.cols, packing.checksum, tensor.table)
+        entries.append(Entry(tensor.name, dtype, shape, size, note))
+    start = memoryview(header_of(entries, metadata))
+    write_blocks(path, [start, *(tensor.data for tensor in ordered)])
+    return len(start) + sum(entry.n_bytes for entry in entries)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file to be written: a vector as F32, or the bytes of a matrix."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    n_bytes: int
+    note: TensorNote
+
+
+def header_of(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """Return the header, a multiple of 64 bytes, of tensors that follow it without holes."""
+    notes = {"format": METHOD, "version": str(FORMAT_VERSION), **metadata}
+    notes |= {entry.name: entry.note.text() for entry in entries}
+    header: dict[str, Any] = {"__metadata__": notes}
+    offset = 0
+    for entry in entries:
+        header[entry.name] = {
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
+            "data_offsets": [offset, offset + entry.n_bytes],
+        }
+        offset += entry.n_bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_blocks(path: Path, parts: Iterable[memoryview]) -> None:
+    """Write a file in whole blocks of 2 MiB, which the page cache can then keep in huge pages."""
+    at = 0
+    with path.open("wb", buffering=HUGE_PAGE) as file:
+        for part in parts:
+            while part.nbytes:
+                piece = part[: HUGE_PAGE - at % HUGE_PAGE]
+                file.write(piece)
+                at += piece.nbytes
+                part = part[piece.nbytes :]

@@ -1,0 +1,481 @@
+"""``lanewise quantize`` on small models: what it writes, what it refuses, what interrupts it."""
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import tiny_models
+from lanewise import cli
+from lanewise.commands import partial_output, quantize_stream
+from lanewise.commands.partial_output import PartialOutput
+from lanewise.loading.checkpoint import (
+    MATRIX_TYPES,
+    Checkpoint,
+    TensorType,
+    open_checkpoint,
+    row_bytes,
+)
+from lanewise.settings import QUANTIZED_FORMATS
+from lanewise.text.tokenizer import Tokenizer
+from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.gguf_blocks import LAYOUTS
+from lanewise_quantizer.storage import decode_rows
+
+pytestmark = pytest.mark.slow
+every_format = pytest.mark.parametrize("name", QUANTIZED_FORMATS)
+LARGEST_ERROR = {2: 0.16, 3: 0.035, 4: 0.02, 5: 0.005, 6: 0.001, 8: 0.0002}  # of the variance
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A llama with rows of 256 and 512 inputs, which every type can have."""
+    return write_model(tmp_path_factory.mktemp("source") / "model", hidden=256, ffn=512)
+
+
+def write_model(folder: Path, *, hidden: int, ffn: int, **changes) -> Path:
+    changes |= {"hidden_size": hidden, "intermediate_size": ffn}
+    return tiny_models.write_hf(tiny_models.tiny_model("llama2", **changes), folder)
+
+
+def quantize(source: Path, output: Path, *options: str) -> int:
+    if "t2" in options:
+        text = tiny_models.write_text(output.with_name(f"{output.name}.txt"))
+        options += ("--calibrate", str(text), "--calibration-tokens", "512")
+    return cli.main(["quantize", str(source), "--output", str(output), *options])
+
+
+def weights_of(path: Path) -> dict[tuple, np.ndarray]:
+    """All tensors as floats, by role and layer, rows in half-split order."""
+    found = {}
+    with open_checkpoint(path) as checkpoint:
+        for tensor in checkpoint.tensors:
+            rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1).copy()
+            table = None if tensor.table is None else np.frombuffer(tensor.table, np.int8)
+            weights = decode_rows(tensor.type.name.lower(), rows, tensor.cols, table)
+            if tensor.rope_heads:
+                flat = weights if tensor.rows > 1 else weights.T
+                halves = flat.reshape(tensor.rope_heads, -1, 2, flat.shape[1]).swapaxes(1, 2)
+                weights = halves.reshape(weights.shape)
+            found[tensor.role.name, tensor.layer] = weights
+    return found
+
+
+def test_formats_are_those_that_the_quantizer_and_the_loader_know():
+    assert set(QUANTIZED_FORMATS) == set(CODED_TYPES)
+    assert {kind.name.lower() for kind in MATRIX_TYPES} == {*CODED_TYPES, "f32", "f16", "bf16"}
+    for name, kind in CODED_TYPES.items():
+        assert TensorType[name.upper()] == kind.id
+        for cols in (32, 96, 256, 288, 2048):
+            expected = kind.row_bytes(cols)
+            if name in LAYOUTS:
+                inputs, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind.id)]
+                expected = 0 if cols % inputs else cols // inputs * size
+            assert row_bytes(TensorType[name.upper()], cols) == expected
+        assert row_bytes(TensorType[name.upper()], 40) == 0
+
+
+@every_format
+def test_every_format_is_written_and_read(source, tmp_path, capsys, name):
+    output = tmp_path / "out"
+    assert quantize(source, output, "--format", name) == 0
+    bits = CODED_TYPES[name].bits
+    line = capsys.readouterr().out
+    assert line.startswith(f"{output}: ")
+    assert f": 21 {name}, 2 " in line or f": 23 {name}\n" in line
+    before, after = weights_of(source), weights_of(output)
+    assert before.keys() == after.keys()
+    with open_checkpoint(source) as one, open_checkpoint(output) as other:
+        assert other.config == one.config
+        assert other.weights_name == name
+        assert other.tokenizer.text_files == one.tokenizer.text_files
+    for key, weights in before.items():
+        error = ((after[key] - weights) ** 2).mean() / weights.var()
+        if weights.shape[0] == 1:
+            assert error == 0
+        else:
+            head = key[0] in ("TOKEN_EMBEDDING", "OUTPUT")
+            # on text, errors of weights grow so that those of outputs shrink
+            limit = (
+                0.3 if name == "t2" and not head else LARGEST_ERROR[max(6, bits) if head else bits]
+            )
+            assert error < limit, key
+
+
+def test_what_is_written_is_what_the_format_page_says(source, tmp_path):
+    output = tmp_path / "out"
+    quantize(source, output, "--format", "cb2", "--head", "q8_0")
+    data = (output / "model.safetensors").read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    notes = header.pop("__metadata__")
+    assert (notes["format"], notes["version"], notes["layout"]) == ("lanewise", "1", "rows")
+    assert "numerics" not in notes
+    tensors = load_file(output / "model.safetensors")  # the public reader wants no holes
+    for name, tensor in tensors.items():
+        kind, rows, cols, checksum, *table = notes[name].split(" ")
+        assert (kind == "cb2") == (len(table) == 1)
+        words = np.frombuffer(tensor.tobytes() + bytes(-tensor.nbytes % 8), "<u8").tolist()
+        total = sum(word * (2 * i + 1) for i, word in enumerate(words)) % 2**64
+        assert f"{total:016x}" == checksum
+        if kind == "f32":
+            assert tensor.dtype == np.float32
+        else:
+            assert tensor.shape == (int(rows), row_bytes(TensorType[kind.upper()], int(cols)))
+    q = "model.layers.0.self_attn.q_proj.weight"
+    assert notes[q].startswith("cb2 256 256 ")
+    assert notes["lm_head.weight"].startswith("q8_0 ")
+    config = json.loads((output / "config.json").read_text())["quantization_config"]
+    assert (config["quant_method"], config["format"]) == ("lanewise", "cb2")
+
+
+GGUF_FORMATS = [name for name in QUANTIZED_FORMATS if name in LAYOUTS]
+
+
+@pytest.mark.parametrize("name", GGUF_FORMATS)
+def test_gguf_holds_the_same_weights(source, tmp_path, name):
+    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    assert quantize(source, folder, "--format", name) == 0
+    assert quantize(source, file, "--format", name, "--gguf") == 0
+    one, other = weights_of(folder), weights_of(file)
+    assert all((one[key] == other[key]).all() for key in one)
+    reader = gguf.GGUFReader(file)
+    kinds = {tensor.name: tensor.tensor_type for tensor in reader.tensors}
+    assert kinds["blk.1.ffn_down.weight"] == gguf.GGMLQuantizationType[name.upper()]
+    assert reader.fields["general.file_type"].contents() == gguf.LlamaFileType[
+        {"q2_k": "MOSTLY_Q2_K", "q3_k": "MOSTLY_Q3_K_M", "q4_k": "MOSTLY_Q4_K_M",
+         "q5_k": "MOSTLY_Q5_K_M", "mxfp4": "MOSTLY_MXFP4_MOE"}.get(name, f"MOSTLY_{name.upper()}")
+    ]  # fmt: skip
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+@pytest.mark.parametrize("to", ["folder", "file"])
+def test_families_from_and_to_both_kinds_of_file(tmp_path, family, kind, to):
+    """Rows of 40 inputs and the like: what has no blocks of 32 becomes F16."""
+    model = tiny_models.tiny_model(family)
+    if kind == "hf":
+        source = tiny_models.write_hf(model, tmp_path / "source")
+    else:
+        source = tiny_models.write_gguf(model, tmp_path / "source.gguf")
+    output = tmp_path / ("out" if to == "folder" else "out.gguf")
+    options = ["--format", "q8_0"] + (["--gguf"] if to == "file" else [])
+    if family == "mistral" and (kind, to) == ("hf", "file"):
+        assert quantize(source, output, *options) == 1  # GGUF's llama has no sliding window
+        return
+    assert quantize(source, output, *options) == 0
+    with open_checkpoint(source) as one, open_checkpoint(output) as other:
+        assert other.config == one.config
+        if kind == "hf":
+            assert_same_tokenizer(one, other)
+        else:
+            assert tokenizer_keys(one) == tokenizer_keys(other)
+    before, after = weights_of(source), weights_of(output)
+    for key, weights in before.items():
+        assert ((after[key] - weights) ** 2).mean() <= 0.0002 * weights.var(), key
+
+
+def tokenizer_keys(checkpoint: Checkpoint) -> dict[str, object]:
+    metadata = checkpoint.tokenizer.gguf or {}
+    return {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
+
+
+def assert_same_tokenizer(one: Checkpoint, other: Checkpoint) -> None:
+    first, second = (Tokenizer.from_files(c.tokenizer) for c in (one, other))
+    for text in ("Hello <|end|> there", "3.14 ünïcödé", " a  b\n\n c", "don't 12345 你好"):
+        for options in ({"add_bos": True}, {"add_bos": False}):
+            ids = first.encode(text, **options, parse_special=True)
+            assert ids == second.encode(text, **options, parse_special=True)
+            assert len(ids) > 2
+    assert first.eos_ids == second.eos_ids
+    assert first.adds_bos == second.adds_bos
+
+
+def test_what_is_quantized_already_stays_as_it_is(source, tmp_path):
+    first, second = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    quantize(source, first, "--format", "q4_0", "--gguf")
+    assert quantize(first, second, "--format", "q4_0", "--gguf") == 0
+    assert first.read_bytes() == second.read_bytes()
+    third = tmp_path / "c"
+    assert quantize(first, third, "--format", "a8_g32", "--head", "q6_k") == 0
+    one, other = weights_of(first), weights_of(third)
+    for key, weights in one.items():
+        assert ((other[key] - weights) ** 2).mean() <= 0.0001 * weights.var()
+
+
+def test_rows_that_blocks_do_not_divide_are_named_in_the_summary(tmp_path, capsys):
+    source = write_model(tmp_path / "source", hidden=96, ffn=128, head_dim=24)
+    assert quantize(source, tmp_path / "out", "--format", "q4_k") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "q5_0" in lines[0]
+    assert any(
+        line.startswith("model.layers.0.self_attn.q_proj.weight and ")
+        and "q5_0, because rows of 96 inputs are no multiple of 256, which q4_k needs" in line
+        for line in lines[1:]
+    )
+    # stored rows need multiples of 32 only, whatever the group
+    assert quantize(source, tmp_path / "own", "--format", "a4_g128", "--head", "q8_0") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def run_with(arguments: list[str], **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "lanewise", "quantize", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def change(source: Path, target: Path, name: str, value: float, at=(5, 7)) -> Path:
+    """A copy of a model with one weight changed."""
+    target.mkdir()
+    for path in source.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    tensors = {
+        key: tensor.copy() for key, tensor in load_file(source / "model.safetensors").items()
+    }
+    tensors[name][at if tensors[name].ndim == 2 else at[0]] = value
+    save_file(tensors, target / "model.safetensors")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("model.layers.1.mlp.up_proj.weight", np.nan, "row 5, column 7 is nan; accepted: finite"),
+        ("model.layers.0.self_attn.q_proj.weight", -np.inf, "row 5, column 7 is -inf"),
+        ("model.norm.weight", np.inf, "column 5 is inf; accepted: finite numbers"),
+        ("model.layers.2.mlp.up_proj.weight", 1e9, "a scale or minimum of 1.25e+08 is needed; acc"),
+    ],
+)
+@pytest.mark.parametrize("to", ["folder", "file"])
+def test_a_weight_that_cannot_be_is_named(source, tmp_path, capsys, name, value, says, to):
+    broken = change(source, tmp_path / "broken", name, value)
+    output = tmp_path / ("out" if to == "folder" else "out.gguf")
+    extra = ["--gguf"] if to == "file" else []
+    assert quantize(broken, output, "--format", "q4_0", *extra) == 1
+    error = capsys.readouterr().err
+    assert f"{broken}: tensor '{name}': " in error
+    assert says in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken"]
+
+
+def test_all_zero_tensors_stay_zero(source, tmp_path):
+    zeros = tmp_path / "zeros"
+    name = "model.layers.0.mlp.down_proj.weight"
+    change(source, zeros, name, 0.0, at=slice(None))
+    for kind in ("q4_0", "q4_k", "cb2", "mxfp4", "a4_g64"):
+        assert quantize(zeros, tmp_path / kind, "--format", kind) == 0
+        assert not weights_of(tmp_path / kind)["FFN_DOWN", 0].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "says"),
+    [
+        (["--format", "q4"], 2, "--format: 'q4' cannot be used; accepted: q4_0 | q4_1"),
+        (["--format", "cb2", "--gguf"], 1, "--format: cb2 is no type of GGUF files; accepted"),
+        (["--head", "a4_g64", "--gguf"], 1, "--head: a4_g64 is no type of GGUF files"),
+        (["--head", "x"], 2, "--head: 'x' cannot be used; accepted: q4_0"),
+        (["--threads", "0"], 2, "--threads: '0' cannot be used; accepted: a whole number from 1"),
+    ],
+)
+def test_options_that_cannot_be(source, tmp_path, capsys, options, status, says):
+    assert quantize(source, tmp_path / "out", *options) == status
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_outputs_that_cannot_be(source, tmp_path, capsys):
+    assert cli.main(["quantize", str(source)]) == 2
+    assert "--output: not given; accepted: a directory" in capsys.readouterr().err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert quantize(source, tmp_path / "full") == 1
+    assert "exists and is not an empty directory" in capsys.readouterr().err
+    assert quantize(source, tmp_path / "full" / "file", "--gguf") == 1
+    assert "exists; give a new file" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert quantize(source, tmp_path / "empty") == 0
+
+
+def test_sources_that_cannot_be(source, tmp_path, capsys):
+    assert quantize(tmp_path / "none", tmp_path / "out") == 1
+    assert "no such file or directory" in capsys.readouterr().err
+    tensors = load_file(source / "model.safetensors")
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    for path in source.iterdir():
+        (wrong / path.name).write_bytes(path.read_bytes())
+    name = "model.layers.0.mlp.up_proj.weight"
+    save_file(tensors | {name: tensors[name].astype(np.int8)}, wrong / "model.safetensors")
+    assert quantize(wrong, tmp_path / "out") == 1
+    assert f"tensor '{name}' has type I8; accepted are F32, F16, BF16" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong"]
+
+
+def test_full_disk_is_seen_before_any_work(source, tmp_path):
+    """A limit on the size of files is the full disk that a test can have without privileges."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    done = run_with([str(source), "-o", str(tmp_path / "out")], preexec_fn=limit)
+    assert done.returncode == 1
+    assert "model.safetensors" in done.stderr or "out.partial" in done.stderr
+    assert os.strerror(errno.EFBIG) in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_space_says_how_much(source, tmp_path, capsys, monkeypatch):
+    usage = partial_output.shutil.disk_usage(tmp_path)._replace(free=1 << 10)
+    monkeypatch.setattr(partial_output.shutil, "disk_usage", lambda path: usage)
+    assert quantize(source, tmp_path / "out") == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'out.partial'}: " in error
+    assert "MiB are needed and 1.00 KiB free" in error
+    assert not list(tmp_path.iterdir())
+
+
+class InterruptedRunError(Exception):
+    """Stands for any end of the process."""
+
+
+@pytest.fixture
+def interrupted_after(monkeypatch):
+    """Has a run stop after some tensors, as a killed one would; returns what is done."""
+    real = PartialOutput.mark_done
+
+    def arrange(tensors: int) -> None:
+        def mark_done(self, name, checksum):
+            if len(self.done) == tensors:
+                raise InterruptedRunError
+            real(self, name, checksum)
+
+        monkeypatch.setattr(PartialOutput, "mark_done", mark_done)
+
+    return arrange
+
+
+@pytest.mark.parametrize("to", ["folder", "file"])
+def test_an_interrupted_run_goes_on_where_it_was(
+    source, tmp_path, monkeypatch, interrupted_after, to
+):
+    extra = ["--gguf"] if to == "file" else []
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    assert quantize(source, whole, "--format", "q4_0", *extra) == 0
+    interrupted_after(5)
+    with pytest.raises(InterruptedRunError):
+        quantize(source, output, "--format", "q4_0", *extra)
+    assert not output.exists()
+    assert len((tmp_path / "out.partial" / "done.jsonl").read_text().splitlines()) == 5
+    assert not (tmp_path / "out.partial" / "config.json").exists()
+    monkeypatch.undo()
+    made = []
+    real = quantize_stream.Worker.make
+    monkeypatch.setattr(
+        quantize_stream.Worker, "make", lambda self, *rows: made.append(rows) or real(self, *rows)
+    )
+    assert quantize(source, output, "--format", "q4_0", *extra) == 0
+    with open_checkpoint(source) as checkpoint:
+        assert len({index for index, _, _ in made}) == len(checkpoint.tensors) - 5
+    assert contents(output) == contents(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {item.name: item.read_bytes() for item in path.iterdir()}
+
+
+def test_tensors_that_were_damaged_are_made_again(source, tmp_path, interrupted_after, monkeypatch):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    quantize(source, whole, "--format", "q4_0")
+    interrupted_after(9)
+    with pytest.raises(InterruptedRunError):
+        quantize(source, output, "--format", "q4_0")
+    monkeypatch.undo()
+    weights = tmp_path / "out.partial" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    middle = slice(len(data) // 20, len(data) - len(data) // 20)
+    data[middle] = bytes(len(data[middle]))
+    weights.write_bytes(data)
+    with (tmp_path / "out.partial" / "done.jsonl").open("a") as file:
+        file.write('{"name": "lm_h')  # killed while it wrote a line
+    assert quantize(source, output, "--format", "q4_0") == 0
+    assert contents(output) == contents(whole)
+
+
+def test_half_written_with_other_options_is_refused(source, tmp_path, capsys, interrupted_after):
+    interrupted_after(3)
+    with pytest.raises(InterruptedRunError):
+        quantize(source, tmp_path / "out", "--format", "q4_0")
+    assert quantize(source, tmp_path / "out", "--format", "q8_0") == 1
+    error = capsys.readouterr().err
+    assert "out.partial: holds a model half written with other format and types;" in error
+    assert "or delete the folder" in error
+
+
+def test_two_runs_at_a_time_are_refused(source, tmp_path, capsys):
+    plan = {"version": 0}
+    with PartialOutput(tmp_path / "out", "model.safetensors", plan, 100):
+        assert quantize(source, tmp_path / "out") == 1
+    assert "out.partial: another process is writing this model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_killed_at_any_moment_it_leaves_no_half_model(tmp_path, threads):
+    """A model large enough for several processes, killed again and again until it is whole."""
+    source = write_model(
+        tmp_path / "source", hidden=1024, ffn=2048, head_dim=128, num_hidden_layers=4
+    )
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    options = ["--format", "q4_0", "--threads", threads]
+    done = run_with([str(source), "-o", str(whole), *options])
+    assert done.returncode == 0, done.stderr
+    journal, kills = tmp_path / "out.partial" / "done.jsonl", 0
+    for lines in (1, 9, 20):
+        command = [sys.executable, "-m", "lanewise", "quantize", str(source), "-o", str(output)]
+        process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE)
+        while process.poll() is None and not output.exists():
+            if journal.exists() and len(journal.read_text().splitlines()) >= lines:
+                process.kill()
+                kills += 1
+                break
+            time.sleep(0.005)
+        process.wait()
+        process.stderr.close()
+        if output.exists():
+            break
+        assert not (tmp_path / "out.partial" / "config.json").exists()
+    assert kills > 0
+    done = run_with([str(source), "-o", str(output), *options])
+    assert done.returncode == 0, done.stderr
+    assert contents(output) == contents(whole)
+
+
+def test_memory_stays_within_twice_the_largest_tensor(tmp_path):
+    """The interpreter, its modules and the mapped pages counted in."""
+    sizes = {"num_hidden_layers": 1, "head_dim": 128, "num_attention_heads": 4}
+    source = write_model(tmp_path / "source", hidden=512, ffn=65536, **sizes)
+    largest = 65536 * 512 * 4
+    script = (
+        "import re, sys; from lanewise import cli; status = cli.main(sys.argv[1:]);"
+        "print(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1]);"
+        "sys.exit(status)"
+    )
+    command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--threads", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) << 10 < 2 * largest

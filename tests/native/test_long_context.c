@@ -1,0 +1,161 @@
+// Long contexts, which threads split among themselves: the logits of every step are those of one thread, to the bit.
+//
+// Tiny models, with and without a sliding window. Each session is fed the same steps: a prompt over several splits of
+// 1024 tokens in chunks, short ones beside it, single tokens, and a few tokens at once. One thread never splits, more than
+// one must. Argument: tokens of the long prompt.
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/session.h"
+
+enum { SEQS = 3, CHUNK = 250, VOCAB = 50, HIDDEN = 48, MAX_STEPS = 64 };
+
+typedef struct variant {
+    const char* name;
+    uint32_t heads, kv_heads, window;
+    lw_type kv;
+} variant;
+
+static const variant variants[] = {
+    {"one KV head", 4, 1, 0, LW_F16},
+    {"two KV heads, f32", 4, 2, 0, LW_F32},
+    {"three heads, window", 3, 3, 1500, LW_F16},
+};
+
+typedef struct step {
+    uint32_t tokens[SEQS];  // of each sequence; one without tokens is left out
+} step;
+
+static uint32_t n_steps, blocks_per_seq;
+static step steps[MAX_STEPS];
+
+static void check(lw_status status) {
+    if (status == LW_OK) return;
+    printf("status %d: %s\n", (int)status, lw_last_error());
+    exit(2);
+}
+
+static void plan(uint32_t prompt) {
+    for (uint32_t done = 0; done < prompt; done += CHUNK)
+        steps[n_steps++] = (step){{prompt - done < CHUNK ? prompt - done : CHUNK, done == 0 ? 40 : 1, done > 500}};
+    for (uint32_t i = 0; i < 3; ++i) steps[n_steps++] = (step){{1, 0, 0}};
+    for (uint32_t i = 0; i < 3; ++i) steps[n_steps++] = (step){{1, 1, 1}};
+    steps[n_steps++] = (step){{7, 0, 1}};
+    steps[n_steps++] = (step){{37, 2, 0}};
+    blocks_per_seq = (prompt + 100) / LW_BLOCK_TOKENS + 1;
+}
+
+static void load(lw_model* model, lw_role role, uint32_t layer, uint32_t rows, uint32_t cols) {
+    float* data = malloc(sizeof(float) * rows * cols);
+    if (data == NULL) exit(2);
+    uint32_t x = (uint32_t)role * 977 + layer;
+    for (size_t i = 0; i < (size_t)rows * cols; ++i) {
+        x = x * 1664525 + 1013904223;
+        data[i] = rows == 1 ? 1.0f : (float)(int32_t)x * 0x1p-32f;
+    }
+    const lw_tensor tensor = {data, sizeof(float) * rows * cols, LW_F32, rows, cols, 0, NULL};
+    check(lw_model_load(model, role, layer, &tensor, LW_F32));
+    free(data);
+}
+
+static lw_model* open_model(const variant* v, const char* isa) {
+    const lw_model_config config = {.n_layers = 2,
+                                    .hidden_size = HIDDEN,
+                                    .ffn_size = HIDDEN,
+                                    .n_heads = v->heads,
+                                    .n_kv_heads = v->kv_heads,
+                                    .head_dim = 16,
+                                    .vocab_size = VOCAB,
+                                    .context_length = 8192,
+                                    .sliding_window = v->window,
+                                    .tied_embeddings = 1,
+                                    .rms_norm_eps = 1e-5f,
+                                    .rope_theta = 10000};
+    lw_model* model;
+    check(lw_model_create(&config, isa, 1, &model));
+    load(model, LW_TOKEN_EMBEDDING, 0, VOCAB, HIDDEN);
+    load(model, LW_OUTPUT_NORM, 0, 1, HIDDEN);
+    for (uint32_t l = 0; l < 2; ++l) {
+        load(model, LW_ATTN_NORM, l, 1, HIDDEN);
+        load(model, LW_ATTN_Q, l, v->heads * 16, HIDDEN);
+        load(model, LW_ATTN_K, l, v->kv_heads * 16, HIDDEN);
+        load(model, LW_ATTN_V, l, v->kv_heads * 16, HIDDEN);
+        load(model, LW_ATTN_OUTPUT, l, HIDDEN, v->heads * 16);
+        load(model, LW_FFN_NORM, l, 1, HIDDEN);
+        load(model, LW_FFN_GATE, l, HIDDEN, HIDDEN);
+        load(model, LW_FFN_UP, l, HIDDEN, HIDDEN);
+        load(model, LW_FFN_DOWN, l, HIDDEN, HIDDEN);
+    }
+    check(lw_model_finish(model));
+    return model;
+}
+
+// Runs one step after `done` tokens of each sequence; the logits of each sequence's last token go to `out`.
+static void run_step(lw_session* session, const step* now, uint32_t* done, float* out) {
+    uint32_t ids[SEQS * CHUNK], start[SEQS + 1] = {0}, lens[SEQS], rows[SEQS], n = 0, total = 0;
+    uint32_t* tables = malloc(sizeof(uint32_t) * SEQS * blocks_per_seq);
+    if (tables == NULL) exit(2);
+    for (uint32_t s = 0; s < SEQS; ++s) {
+        if (now->tokens[s] == 0) continue;
+        lens[n] = done[s];
+        for (uint32_t b = 0; b < blocks_per_seq; ++b) tables[n * blocks_per_seq + b] = b * SEQS + s;
+        for (uint32_t t = 0; t < now->tokens[s]; ++t) ids[total++] = ((done[s] + t) * 7 + s) % VOCAB;
+        done[s] += now->tokens[s];
+        rows[n++] = total - 1;
+        start[n] = total;
+    }
+    const lw_batch batch = {n, n, blocks_per_seq, ids, start, lens, tables, rows, NULL, NULL};
+    check(lw_step(session, &batch, out, NULL));
+    free(tables);
+}
+
+// All logits of all steps; *splits counts the steps whose first tile was split.
+static void run(const variant* v, const lw_model* model, uint32_t threads, float* out, uint32_t* splits) {
+    const lw_session_config config = {threads, SEQS * blocks_per_seq, SEQS * CHUNK, SEQS, v->kv};
+    lw_session* session;
+    check(lw_session_open(model, &config, &session));
+    uint32_t done[SEQS] = {0};
+    *splits = 0;
+    for (uint32_t i = 0; i < n_steps; ++i) {
+        run_step(session, &steps[i], done, out + (size_t)i * SEQS * VOCAB);
+        *splits += session->b.tiles[0].n_splits > 1;
+    }
+    lw_session_close(session);
+}
+
+int main(int argc, char** argv) {
+    static const uint32_t threads[] = {1, 2, 3, 5, 8};
+    static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
+    plan(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 3300);
+    const size_t size = (size_t)n_steps * SEQS * VOCAB;
+    float *expected = calloc(size, sizeof(float)), *got = calloc(size, sizeof(float));
+    if (expected == NULL || got == NULL) return 2;
+    int failed = 0, passed = 0;
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; ++i) {
+        bool first = true;
+        for (size_t l = 1; l < sizeof levels / sizeof *levels; ++l) {  // scalar takes long
+            if (lw_cpu_check(levels[l]) != LW_OK) continue;
+            lw_model* model = open_model(&variants[i], levels[l]);
+            for (size_t t = 0; t < sizeof threads / sizeof *threads; ++t) {
+                uint32_t splits;
+                float* out = first ? expected : got;
+                memset(out, 0, size * sizeof(float));  // a step leaves the rows of missing sequences
+                run(&variants[i], model, threads[t], out, &splits);
+                const bool same = first || memcmp(got, expected, size * sizeof(float)) == 0;
+                const bool split_as_meant = (splits > 0) == (threads[t] > 1);
+                first = false;
+                ++*(same && split_as_meant ? &passed : &failed);
+                if (!same || !split_as_meant)
+                    printf("%s: %s, %u threads: %s logits, %u of %u steps split\n", variants[i].name, levels[l],
+                           threads[t], same ? "the same" : "other", splits, n_steps);
+            }
+            lw_model_close(model);
+        }
+    }
+    free(expected);
+    free(got);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

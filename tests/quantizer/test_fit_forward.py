@@ -1,0 +1,76 @@
+"""The calibration's forward pass has the logits of transformers, its moments the inputs'."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lanewise.loading.checkpoint import ModelFileError, Role, open_checkpoint
+from lanewise_quantizer.fit.calibrate import calibrate
+from lanewise_quantizer.fit.forward import STEPS, run
+from lanewise_quantizer.fit.source import Source
+from tiny_models import CONFIGS, tiny_model, write_gguf, write_hf
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "reference" / "logits.npz")
+
+
+def written(family, kind, folder):
+    model = tiny_model(family)
+    return write_gguf(model, folder / "m.gguf") if kind == "gguf" else write_hf(model, folder / "m")
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_logits_are_those_of_transformers(family, kind, tmp_path):
+    with open_checkpoint(written(family, kind, tmp_path)) as checkpoint:
+        source = Source(checkpoint)
+        hidden = run(source.config, source, GOLDEN[f"{family}/prompt"][None])
+        tied = source.config.tied_embeddings
+        head = source(Role.TOKEN_EMBEDDING if tied else Role.OUTPUT)
+        found = hidden[0, GOLDEN[f"{family}/positions"]] @ head.T
+    expected = GOLDEN[f"{family}/logits"]
+    assert np.abs(found - expected).max() / np.abs(expected).max() < 2e-4
+
+
+def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path):
+    """With matrices replaced by others, moments and outputs are those of the others' model."""
+    with open_checkpoint(written("qwen3", "safetensors", tmp_path)) as checkpoint:
+        source = Source(checkpoint)
+        ids = np.arange(2 * 24).reshape(2, 24) % 200 + 2
+        replaced, order, traces = {}, [], {}
+
+        def quantize(role, layer, weights, moment):
+            order.append((role, layer))
+            replaced[role, layer] = np.round(weights * 64) / np.float32(64)
+            assert moment.tokens == ids.size
+            traces[role, layer] = moment.mean()
+            return replaced[role, layer]
+
+        embedding = source(Role.TOKEN_EMBEDDING)
+        head = calibrate(source, ids, quantize, embedding)
+        layers = range(source.config.n_layers)
+        assert order == [(r, layer) for layer in layers for step in STEPS for r in step]
+
+        def weights(role, layer=0):
+            key = (role, layer)
+            return replaced[key] if key in replaced else source(role, layer)
+
+        hidden = run(source.config, weights, ids)
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        np.testing.assert_allclose(head.mean(), rows.T @ rows / len(rows), rtol=1e-3, atol=1e-4)
+        first = embedding[ids].reshape(-1, embedding.shape[1])
+        scale = 1 / np.sqrt(np.mean(first**2, axis=1, keepdims=True) + source.config.rms_norm_eps)
+        normed = first * scale * source(Role.ATTN_NORM)
+        expected = normed.T @ normed / len(normed)
+        np.testing.assert_allclose(traces[Role.ATTN_V, 0], expected, rtol=1e-3, atol=1e-5)
+        assert traces[Role.FFN_DOWN, 1].shape == (source.config.ffn_size,) * 2
+
+
+def test_a_tensor_with_nan_is_named(tmp_path):
+    model = tiny_model("llama2")
+    name = "model.layers.1.mlp.up_proj.weight"
+    model.tensors[name][3, 5] = np.nan
+    with open_checkpoint(write_hf(model, tmp_path / "m")) as checkpoint:
+        source = Source(checkpoint)
+        with pytest.raises(ModelFileError, match=f"{name}.*row 3 holds NaN"):
+            source(Role.FFN_UP, 1)

@@ -1,0 +1,70 @@
+"""A trained model quantized on text: what calibration buys, in perplexity on other text."""
+
+import numpy as np
+import pytest
+
+from lanewise.loading.checkpoint import Role, open_checkpoint
+from lanewise.text.tokenizer import Tokenizer
+from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.fit.feedback import quantize_by_importance
+from lanewise_quantizer.fit.forward import STEPS, run
+from lanewise_quantizer.fit.model import Plan, quantize_model
+from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.tables import default_table
+
+pytestmark = [pytest.mark.native, pytest.mark.slow]
+
+WINDOW = 128
+
+
+@pytest.fixture(scope="module")
+def stories(shared_data):
+    path = shared_data / "models" / "stories260K-hf"
+    text = shared_data / "text" / "tinystories_val_yuninxia.txt"
+    if not path.exists() or not text.exists():
+        pytest.skip("no test data: ../shared/data does not have stories260K-hf")
+    with open_checkpoint(path) as checkpoint:
+        tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
+        ids = tokenizer.encode(text.read_text()[:120_000], add_bos=False, parse_special=False)
+        windows = np.array(ids[: len(ids) // WINDOW * WINDOW]).reshape(-1, WINDOW)
+        yield Source(checkpoint), windows[64:192], windows[:48]
+
+
+def perplexity(source, replaced, ids):
+    def weights(role, layer=0):
+        key = (role, layer)
+        return replaced[key] if key in replaced else source(role, layer)
+
+    logits = (run(source.config, weights, ids)[:, :-1] @ weights(Role.TOKEN_EMBEDDING).T).astype(
+        np.float64
+    )
+    logits -= logits.max(axis=-1, keepdims=True)
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return float(np.exp(-np.take_along_axis(log_p, ids[:, 1:, None], axis=-1).mean()))
+
+
+@pytest.mark.parametrize("name", ["t2", "cb2", "q4_0"])
+def test_calibration_takes_most_of_the_loss_away(name, stories):
+    """Much of the log perplexity lost by rounding is given back."""
+    source, calibration, held_out = stories
+    kind = CODED_TYPES[name]
+    table = default_table(kind) if kind.needs_table else None
+    matrices = [(role, n) for n in range(source.config.n_layers) for step in STEPS for role in step]
+    matrices = [key for key in matrices if source.tensors[key].cols % 32 == 0]  # not FFN_DOWN
+    rounded = {
+        key: quantize_by_importance(source(*key), kind, None, table).decode() for key in matrices
+    }
+    fitted = {}
+    plan = Plan(
+        lambda role, _: None if role in (Role.TOKEN_EMBEDDING, Role.FFN_DOWN) else kind,
+        {} if table is None else {name: table},
+    )
+    quantize_model(
+        source, calibration, plan, lambda role, n, m: fitted.update({(role, n): m.decode()})
+    )
+    assert set(fitted) == set(matrices)
+    base, plain, best = (
+        np.log(perplexity(source, replaced, held_out)) for replaced in ({}, rounded, fitted)
+    )
+    assert base < best < plain
+    assert best - base < 0.8 * (plain - base)
