@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../../tests/native/kernel_data.h"
 #include "memory.h"
+#include "profile.h"
 
 enum { MAX_LIST = 32, MAX_RESULTS = 8192 };
 
@@ -25,11 +25,7 @@ typedef struct options {
     double seconds;
 } options;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)lw_profile_now(); }
 
 // Least seconds of one product of `outputs` outputs; each takes the next part of `w`.
 static double measure(const lw_kernel* kernel, const lw_matrix* w, size_t panels, const lw_activations* x,
@@ -84,6 +80,19 @@ typedef struct result {
 static result results[MAX_RESULTS];
 static size_t n_results;
 
+static bool is_wanted(const options* o, const lw_kernel* k, lw_type type, size_t rows) {
+    if (k->weights != type || k->run == NULL || !(k->levels >> o->level & 1) || rows < k->min_rows) return false;
+    if (rows > 1 && strncmp(k->symbol, "gemv", 4) == 0) return false;
+    return o->kernel ? strstr(k->symbol, o->kernel) != NULL : k == lw_kernel_find(type, o->level, rows);
+}
+
+static bool is_any_wanted(const options* o, lw_type type) {
+    for (size_t r = 0; r < o->n_rows; ++r)
+        for (uint32_t i = 0; i < lw_n_kernels; ++i)
+            if (is_wanted(o, &lw_kernels[i], type, o->rows[r])) return true;
+    return false;
+}
+
 static void bench_shape(const options* o, size_t shape, lw_type type) {
     const size_t outputs = o->outputs[shape], inputs = o->inputs[shape];
     if (!holds_rows_of(type, (uint32_t)inputs)) return;
@@ -96,12 +105,8 @@ static void bench_shape(const options* o, size_t shape, lw_type type) {
         const lw_activations x = pack_activations(&plain, o->rows[r], layout);
         for (uint32_t i = 0; i < lw_n_kernels; ++i) {
             const lw_kernel* k = &lw_kernels[i];
-            if (k->weights != type || k->run == NULL || !(k->levels >> o->level & 1) || o->rows[r] < k->min_rows)
-                continue;
-            if (o->rows[r] > 1 && strncmp(k->symbol, "gemv", 4) == 0) continue;
-            if (o->kernel ? !strstr(k->symbol, o->kernel) : k != lw_kernel_find(type, o->level, o->rows[r])) continue;
+            if (n_results == MAX_RESULTS || !is_wanted(o, k, type, o->rows[r])) continue;
             const double s = measure(k, &w, outputs / LW_PANEL, &x, o->seconds);
-            if (n_results == MAX_RESULTS) continue;
             results[n_results++] = (result){.symbol = k->symbol,
                                             .outputs = outputs,
                                             .inputs = inputs,
@@ -194,6 +199,7 @@ int main(int argc, char** argv) {
     const uint64_t saved = lw_fp_enter();
     measure_limits(o.level, &limits);
     for (size_t t = 0; t < sizeof all_types / sizeof *all_types; ++t) {
+        if (!is_any_wanted(&o, all_types[t])) continue;
         for (size_t shape = 0; shape < o.n_shapes; ++shape) bench_shape(&o, shape, all_types[t]);
         measure_limits(o.level, &limits);
     }

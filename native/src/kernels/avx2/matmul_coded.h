@@ -139,7 +139,7 @@ LW_INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_act
             const weight_segment ws = {
                 .codes = s->codes, .differences = s->differences, .scales = LW_SEGMENT / (size_t)type.chunks / 4};
             for (size_t at = 0; at < p.segment_bytes; at += 64)
-                _mm_prefetch(packed.data + p.segment_bytes + at, _MM_HINT_T0);
+                _mm_prefetch(packed.data + LW_FETCH_AHEAD + at, _MM_HINT_T0);
             decode_coded(f, &packed, s);
             for (size_t row = first; row < end; row += TILE_ROWS) {
                 const row_segment rows = some_rows(x, segment, row, end, s->results);

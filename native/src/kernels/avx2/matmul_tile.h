@@ -43,7 +43,7 @@ typedef struct weight_segment {
     const uint8_t* codes;      // [chunk][vector][32], or words [chunk][vector][even, odd][32]
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
     size_t scales;
-    const uint8_t* fetch;  // the segment to come, or NULL when it is on its way already
+    const uint8_t* fetch;  // a segment to come, or NULL when it is on its way already
 } weight_segment;
 
 // The same segment of some activation rows.
@@ -299,8 +299,9 @@ LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w
     const size_t left = w->groups - segment * LW_SEGMENT_GROUPS;
     const uint8_t* data = w->data + panel * w->panel_bytes + segment * type.segment_bytes;
     const size_t groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS;
-    return (weight_segment){
-        .data = data, .scales = groups * (8 / (size_t)type.chunks), .fetch = data + type.segment_bytes};
+    return (weight_segment){.data = data,
+                            .scales = groups * (8 / (size_t)type.chunks),
+                            .fetch = data + lw_ceil_div(LW_FETCH_AHEAD, type.segment_bytes) * type.segment_bytes};
 }
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t end, float* results) {

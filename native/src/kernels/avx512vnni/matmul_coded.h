@@ -4,15 +4,16 @@
 
 #include "kernels/avx512vnni/matmul_tile.h"
 
-// The bits of chunk c of group i.
-LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v) {
+// The bits of chunk c of group i, or-ed with `above`.
+LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {
     const int in_byte = 8 / f.low,
               chunks = 8 / in_byte;  // codes of the first plane in a byte, bytes' chunks of a group
     const __m512i* low = (const __m512i*)(w->data + (i * chunks + c % chunks) * CHUNK_BYTES + v * 64);
     __m512i bits = _mm512_load_si512(low);
     const int shift = c / chunks * f.low;
     if (shift > 0) bits = _mm512_srli_epi16(bits, (unsigned)shift);
-    if (f.low < 8) bits = _mm512_and_si512(bits, _mm512_set1_epi8((char)((1 << f.low) - 1)));
+    const __m512i mask = _mm512_set1_epi8((char)((1 << f.low) - 1));
+    if (f.low < 8) bits = _mm512_ternarylogic_epi32(bits, mask, above, 0xEA);  // (bits & mask) | above
     if (f.high == 0) return bits;
     const int chunk = i * 8 + c, bit = chunk / 4;  // of the segment
     __m512i high = _mm512_load_si512(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + chunk % 4 * CHUNK_BYTES + v * 64);
@@ -35,15 +36,15 @@ LW_INLINE __m512i coded_selectors(const lw_format f, const weight_segment* w, in
 }
 
 LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
-    __m512i bits = coded_bits(f, w, i, c, v);
+    const __m512i none = _mm512_setzero_si512();
+    __m512i bits = coded_bits(f, w, i, c, v, f.selector != 0 ? coded_selectors(f, w, i, v) : none);
     if (f.map == LW_MAP_OFFSET) return bits;
-    if (f.selector != 0) bits = _mm512_or_si512(bits, coded_selectors(f, w, i, v));
     if (f.map ==
         LW_MAP_TRELLIS) {  // the input before: a byte below, for the first of a chunk the last of the one before
         const __m512i before = _mm512_slli_epi32(bits, 8);
         bits = _mm512_slli_epi16(bits, 2);
-        const __m512i last = c + i == 0 ? _mm512_setzero_si512()
-                                        : _mm512_srli_epi32(coded_bits(f, w, c > 0 ? i : i - 1, (c + 7) % 8, v), 24);
+        const __m512i last =
+            c + i == 0 ? none : _mm512_srli_epi32(coded_bits(f, w, c > 0 ? i : i - 1, (c + 7) % 8, v, none), 24);
         bits = _mm512_ternarylogic_epi32(bits, before, last, 0xFE);  // a | b | c
     }
     return _mm512_shuffle_epi8(w->table, bits);

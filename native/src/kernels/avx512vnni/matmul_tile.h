@@ -32,10 +32,18 @@ typedef struct weight_segment {
     size_t group_bytes;
     const float* differences;           // [scale][32]: s[g] - s[g + 1]
     size_t groups;                      // of 32 inputs
-    const uint8_t* fetch;               // the segment to come, or NULL when it is on its way already
+    const uint8_t* fetch;               // a segment to come, or NULL when it is on its way already
+    const uint8_t *supers, *selectors;  // of coded types
+    __m512i table;                      // of coded types
+} weight_segment;
+
+// A panel as packed.
+typedef struct weight_panel {
+    const uint8_t* data;                // the first segment
+    size_t groups;                      // of 32 inputs
     const uint8_t *supers, *selectors;  // of coded types
     __m512i table;                      // of coded types: entry + 128, four times
-} weight_segment;
+} weight_panel;
 
 // What differs between weight types. Every use is a compile-time constant.
 typedef struct weight_type {
@@ -102,7 +110,7 @@ LW_INLINE __m512 scale_difference(const weight_type type, const weight_segment* 
     return _mm512_sub_ps(type.scale(w, g, v), next);
 }
 
-// Weights of the next segment. The instructions of a group fill the reorder buffer: left to the hardware, memory would
+// Weights of a segment to come. The instructions of a group fill the reorder buffer: left to the hardware, memory would
 // wait for arithmetic (measured: 12 to 48 % slower up to 8 rows).
 LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
 #pragma GCC unroll 20
@@ -224,23 +232,30 @@ LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t 
     }
 }
 
-LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w, size_t panel, size_t segment) {
-    const size_t left = w->groups - segment * LW_SEGMENT_GROUPS;
-    const uint8_t* data = w->data + panel * w->panel_bytes;
-    weight_segment ws = {.groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
+LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
+    weight_panel wp = {.data = w->data + panel * w->panel_bytes, .groups = w->groups};
+    if (type.format.low == 0) return wp;
+    const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
+    wp.supers = wp.data + p.supers;
+    wp.selectors = wp.data + p.selectors;
+    wp.data += p.segments;
+    if (type.format.map != LW_MAP_OFFSET)
+        wp.table =
+            _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)w->table)), _mm512_set1_epi8(-128));
+    return wp;
+}
+
+LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment) {
+    const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
+    weight_segment ws = {.data = p->data + segment * type.segment_bytes,
+                         .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
     if (type.format.low != 0) {  // coded panels have whole segments
-        const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
         ws.groups = LW_SEGMENT_GROUPS;
-        ws.supers = data + p.supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
-        ws.selectors = data + p.selectors + segment * LW_PANEL;
-        data += p.segments;
-        if (type.format.map != LW_MAP_OFFSET)
-            ws.table = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)w->table)),
-                                        _mm512_set1_epi8(-128));
+        ws.supers = p->supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
+        ws.selectors = p->selectors + segment * LW_PANEL;
+        ws.table = p->table;
     }
-    ws.data = data + segment * type.segment_bytes;
-    // About 2.5 kB ahead: what comes from memory while a segment of Q4_0 is multiplied.
-    ws.fetch = ws.data + type.segment_bytes * (type.segment_bytes < 1500 ? 2 : 1);
+    ws.fetch = ws.data + lw_ceil_div(LW_FETCH_AHEAD, type.segment_bytes) * type.segment_bytes;
     return ws;
 }
 
@@ -294,8 +309,9 @@ void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activation
 LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(type, w, panel);
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(type, w, panel, segment);
+        weight_segment ws = open_segment(type, &wp, segment);
         if (type.format.low != 0) {
             if (x->rows <= FEW_ROWS) {
                 all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
@@ -320,8 +336,9 @@ LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activat
 LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(type, w, panel);
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(type, w, panel, segment);
+        weight_segment ws = open_segment(type, &wp, segment);
         const row_segment row = some_rows(x, segment, 0, s->results);
         if (ws.groups == LW_SEGMENT_GROUPS) {
             tile(type, 1, true, &ws, &row);
