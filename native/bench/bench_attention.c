@@ -37,7 +37,8 @@ static lw_kv_cache describe(const shape* s, size_t context) {
 
 static void fill(const lw_kv_cache* cache) {
     uint16_t* const halves = cache->block.data;  // f16 of +-2^-4 .. 2^-3, or any codes
-    for (size_t i = 0; i < cache->block.mapped / 2; ++i) halves[i] = (uint16_t)(0x2C00 | (i * 2654435761u >> 16 & 0x83FF));
+    for (size_t i = 0; i < cache->block.mapped / 2; ++i)
+        halves[i] = (uint16_t)(0x2C00 | (i * 2654435761u >> 16 & 0x83FF));
     uint8_t* head = cache->block.data;
     for (; cache->type == LW_I8 && head + cache->head_bytes <= (uint8_t*)halves + cache->block.mapped;
          head += cache->head_bytes)
@@ -109,8 +110,8 @@ int main(int argc, char** argv) {
         const double tokens = (double)(decode[i][0] * decode[i][1]);
         const double seconds = measure(&s, decode[i][0], 1, 1, (uint32_t)decode[i][1]);
         const double bytes = (double)describe(&s, LW_BLOCK_TOKENS).block_bytes / LW_BLOCK_TOKENS;
-        printf("decode  context %6zu  %6.2f GB/s  %8.2f million tokens/s\n", decode[i][0], tokens * bytes / seconds / 1e9,
-               tokens / seconds / 1e6);
+        printf("decode  context %6zu  %6.2f GB/s  %8.2f million tokens/s\n", decode[i][0],
+               tokens * bytes / seconds / 1e9, tokens / seconds / 1e6);
     }
     static const size_t prefill[][2] = {{512, 512}, {2048, 512}, {8192, 512}, {64, 64}};  // context, queries
     for (size_t i = 0; i < sizeof prefill / sizeof *prefill; ++i) {

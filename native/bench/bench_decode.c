@@ -65,7 +65,8 @@ static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, ui
     uint8_t* data = malloc(bytes);
     if (data == NULL) exit(2);
     for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)(i * 2654435761u >> 13);
-    for (uint64_t i = 0; type != LW_F32 && i < bytes; i += block)  // a scale of about 2^-8, or 2^-18 beside those of Q6_K
+    for (uint64_t i = 0; type != LW_F32 && i < bytes;
+         i += block)  // a scale of about 2^-8, or 2^-18 beside those of Q6_K
         memcpy(data + i + (type == LW_Q4_0 ? 0 : 208), &(uint16_t){type == LW_Q4_0 ? 0x1C00 : 0x0040}, 2);
     for (uint64_t i = 0; type == LW_F32 && i < bytes; i += 4) memcpy(data + i, &(float){1.0f}, 4);
     const lw_tensor tensor = {data, bytes, type, rows, cols, 0, NULL};

@@ -151,8 +151,7 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
     const lw_kv_view* kv = &s->job.kv;
     float score = 0;
     if (kv->type != LW_I8) {
-        for (size_t d = 0; d < kv->head_dim; ++d)
-            score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
+        for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
         return score;
     }
     int32_t codes[256], sum = 0;
@@ -181,8 +180,7 @@ static void add_values(const sample* s, softmax* p, const float* probability, co
     const float scale = code(codes, weights, LW_BLOCK_TOKENS, 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) {
         int32_t sum = 0;
-        for (size_t t = first; t < end; ++t)
-            sum += codes[t] * (int8_t)values[(t / 4 * kv->value_dim + d) * 4 + t % 4];
+        for (size_t t = first; t < end; ++t) sum += codes[t] * (int8_t)values[(t / 4 * kv->value_dim + d) * 4 + t % 4];
         p->values[d] = fmaf((float)sum, scale, p->values[d] * shrink);
     }
 }
@@ -250,9 +248,11 @@ static size_t compare(const sample* s, const char* level) {
             if (memcmp(expected, got, s->job.kv.head_dim * sizeof(float)) == 0) continue;
             if (failed++ == 0)
                 printf(
-                    "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu: token %zu, head %zu "
+                    "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu: token %zu, head "
+                    "%zu "
                     "differs\n",
-                    level, (int)s->job.kv.type, s->context, s->job.n_tokens, s->job.group, s->job.kv.head_dim, s->job.window, t, h);
+                    level, (int)s->job.kv.type, s->context, s->job.n_tokens, s->job.group, s->job.kv.head_dim,
+                    s->job.window, t, h);
         }
     return failed;
 }

@@ -55,11 +55,12 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
     vi high[DOT_ROWS * DOT_VECTORS], low[DOT_ROWS * DOT_VECTORS];
     for (int i = 0; i < rows * vectors; ++i) high[i] = low[i] = vi_set1(0);
     for (size_t i = 0; i < n; ++i) {
-#pragma GCC unroll 8
-        for (int line = 0; line < DOT_LINES; ++line) __builtin_prefetch(fetch + (i * DOT_LINES + (size_t)line) * 64);
 #pragma GCC unroll 4
         for (size_t quad = 0; quad < 4; ++quad) {
             const uint8_t* at = bytes + (4 * i + quad) * stride;
+#pragma GCC unroll 2
+            for (size_t v = 0; v < DOT_VECTORS; ++v)
+                __builtin_prefetch(fetch + ((4 * i + quad) * DOT_VECTORS + v) * 64);
             vi byte[DOT_VECTORS];
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; ++v) byte[v] = _mm512_loadu_si512(at + 64 * v);
@@ -72,8 +73,8 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 #pragma GCC unroll 2
                 for (int v = 0; v < vectors; ++v) {
                     const int s = r * vectors + v;
-                    high[s] = key_bytes ? _mm512_dpbusd_epi32(high[s], byte[v], h)
-                                        : _mm512_dpbusd_epi32(high[s], h, byte[v]);
+                    high[s] =
+                        key_bytes ? _mm512_dpbusd_epi32(high[s], byte[v], h) : _mm512_dpbusd_epi32(high[s], h, byte[v]);
                     low[s] =
                         key_bytes ? _mm512_dpbusd_epi32(low[s], byte[v], l) : _mm512_dpbusd_epi32(low[s], l, byte[v]);
                 }
@@ -118,15 +119,15 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 }
 #elif defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar)
 // One quad of codes, `quad` a constant.
-#define LW_DOT_QUAD(quad)                                                                                \
-    do {                                                                                                 \
-        const int8_t* at = (const int8_t*)bytes + (4 * i + (quad)) * stride;                             \
+#define LW_DOT_QUAD(quad)                                                                                  \
+    do {                                                                                                   \
+        const int8_t* at = (const int8_t*)bytes + (4 * i + (quad)) * stride;                               \
         const int8x16_t byte[4] = {vld1q_s8(at), vld1q_s8(at + 16), vld1q_s8(at + 32), vld1q_s8(at + 48)}; \
-        for (int r = 0; r < rows; ++r)                                                                   \
-            for (int p = 0; p < 4; ++p) {                                                                \
-                high[r].v[p] = vdotq_laneq_s32(high[r].v[p], byte[p], h[r], quad);                       \
-                low[r].v[p] = vdotq_laneq_s32(low[r].v[p], byte[p], l[r], quad);                         \
-            }                                                                                            \
+        for (int r = 0; r < rows; ++r)                                                                     \
+            for (int p = 0; p < 4; ++p) {                                                                  \
+                high[r].v[p] = vdotq_laneq_s32(high[r].v[p], byte[p], h[r], quad);                         \
+                low[r].v[p] = vdotq_laneq_s32(low[r].v[p], byte[p], l[r], quad);                           \
+            }                                                                                              \
     } while (0)
 
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
