@@ -94,8 +94,8 @@ def test_sizes_have_units(text, size):
         ([], {"LANEWISE_THREADS": "0"}, "LANEWISE_THREADS: '0' cannot be used; .* from 1 to 256"),
         (
             [],
-            {"LANEWISE_KV_TYPE": "int3"},
-            r"LANEWISE_KV_TYPE: 'int3' .* accepted: auto | f16 | f32",
+            {"LANEWISE_KV_CACHE_DTYPE": "int3"},
+            r"LANEWISE_KV_CACHE_DTYPE: 'int3' .* accepted: auto | f16 | f32 | int8",
         ),
         (["--kv-memory", "4G"], {}, "--kv-memory: '4G' cannot be used; accepted: bytes .* GiB"),
         (["--kv-memory", "0"], {}, "--kv-memory: '0' cannot be used"),
