@@ -38,7 +38,11 @@ def config(tmp_path):
 
 def test_defaults_need_no_source():
     assert parse([]) == Settings()
-    assert (Settings().host, Settings().port, Settings().kv_cache_dtype) == ("127.0.0.1", 8000, "auto")
+    assert (Settings().host, Settings().port, Settings().kv_cache_dtype) == (
+        "127.0.0.1",
+        8000,
+        "auto",
+    )
 
 
 def test_flag_wins_over_variable_over_file_over_default(config):
