@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kv_cache.h"
+#include "fill_cache.h"
 
 typedef struct shape {
     const lw_lane_ops* ops;
@@ -35,21 +35,11 @@ static lw_kv_cache describe(const shape* s, size_t context) {
     return cache;
 }
 
-static void fill(const lw_kv_cache* cache) {
-    uint16_t* const halves = cache->block.data;  // f16 of +-2^-4 .. 2^-3, or any codes
-    for (size_t i = 0; i < cache->block.mapped / 2; ++i)
-        halves[i] = (uint16_t)(0x2C00 | (i * 2654435761u >> 16 & 0x83FF));
-    uint8_t* head = cache->block.data;
-    for (; cache->type == LW_I8 && head + cache->head_bytes <= (uint8_t*)halves + cache->block.mapped;
-         head += cache->head_bytes)
-        for (size_t i = 0; i < 2 * LW_BLOCK_TOKENS; ++i) ((float*)(head + cache->scale_offset))[i] = 0x1p-10f;
-}
-
 // Best seconds to attend `queries` tokens that end a context of `context`, over all heads of `layers` layers.
 static double measure(const shape* s, size_t context, size_t queries, size_t tile, uint32_t layers) {
     lw_kv_cache cache = describe(s, context);
     if (!lw_kv_open(&cache, layers)) exit(2);
-    fill(&cache);
+    fill_cache(&cache);
     const size_t blocks = cache.n_blocks, q_size = s->kv_heads * s->group * s->head_dim;
     const lw_block q = map(2 * queries * q_size * sizeof(float));
     const lw_block scratch = map(sizeof(float) * lw_attention_scratch_floats(tile, s->group, cache.value_dim));

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "fill_cache.h"
 #include "graph/session.h"
 
 typedef struct shape {
@@ -97,17 +98,6 @@ static lw_model* open_model(const lw_model_config* c, uint32_t threads) {
     return model;
 }
 
-// f16 of 2^-4 to 2^-3 either sign, or any codes with one scale.
-static void fill(const lw_kv_cache* cache) {
-    uint16_t* const halves = cache->block.data;
-    for (size_t i = 0; i < cache->block.mapped / 2; ++i)
-        halves[i] = (uint16_t)(0x2C00 | (i * 2654435761u >> 16 & 0x83FF));
-    uint8_t* head = cache->block.data;
-    uint8_t* const end = head + cache->block.mapped / cache->head_bytes * cache->head_bytes;
-    for (; cache->type == LW_I8 && head < end; head += cache->head_bytes)
-        for (size_t i = 0; i < 2 * LW_BLOCK_TOKENS; ++i) ((float*)(head + cache->scale_offset))[i] = 0x1p-10f;
-}
-
 static double median(double* x, uint32_t n) {
     for (uint32_t i = 1; i < n; ++i)
         for (uint32_t j = i; j > 0 && x[j] < x[j - 1]; --j) {
@@ -141,7 +131,7 @@ int main(int argc, char** argv) {
     for (int k = 0; k < TYPES; ++k) {
         const lw_session_config config = {threads, blocks, 1, 1, caches[k].type};
         check(lw_session_open(model, &config, &sessions[k]));
-        fill(&sessions[k]->kv);
+        fill_cache(&sessions[k]->kv);
     }
     for (uint32_t step = 0; step < steps; ++step)  // in turns: other work on the machine slows all down alike
         for (int k = 0; k < TYPES; ++k) {

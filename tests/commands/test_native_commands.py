@@ -80,6 +80,21 @@ def test_doctor_passes_its_self_test(capsys):
 
 
 @pytest.mark.slow
+def test_commands_take_a_cache_of_int8(capsys):
+    arguments = "bench --prefill 0 --decode 8 --repeat 1 --threads 1 --kv-cache-dtype int8 --json"
+    assert cli.main(arguments.split()) == 0
+    assert json.loads(capsys.readouterr().out)["kv_type"] == "int8"
+    tokens = {}
+    for dtype in ("f16", "int8"):
+        assert cli.main(["doctor", "--json", "--model", "random", "--kv-cache-dtype", dtype]) == 0
+        tokens[dtype] = json.loads(capsys.readouterr().out)["model"]
+        assert tokens[dtype]["kv_type"] == dtype
+    # All the tokens that 64 sequences can use fit either way; they take half the memory.
+    assert tokens["int8"]["kv_tokens"] == tokens["f16"]["kv_tokens"]
+    assert tokens["int8"]["kv_bytes"] < 0.54 * tokens["f16"]["kv_bytes"]
+
+
+@pytest.mark.slow
 def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
     windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(2)]
     windows.append(windows[0][:20])
