@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
     uint32_t* table = malloc(blocks * sizeof *table);
     float* logits = malloc(s->config.vocab_size * sizeof *logits);
     double* seconds = malloc(TYPES * steps * sizeof *seconds);
-    if (table == NULL || logits == NULL || seconds == NULL) return 2;
+    if (table == NULL || logits == NULL || seconds == NULL) exit(2);
     for (uint32_t i = 0; i < blocks; ++i) table[i] = i;
     for (int k = 0; k < TYPES; ++k) {
         const lw_session_config config = {threads, blocks, 1, 1, caches[k].type};
