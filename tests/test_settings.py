@@ -38,7 +38,11 @@ def config(tmp_path):
 
 def test_defaults_need_no_source():
     assert parse([]) == Settings()
-    assert (Settings().host, Settings().port, Settings().kv_type) == ("127.0.0.1", 8000, "auto")
+    assert (Settings().host, Settings().port, Settings().kv_cache_dtype) == (
+        "127.0.0.1",
+        8000,
+        "auto",
+    )
 
 
 def test_flag_wins_over_variable_over_file_over_default(config):
@@ -94,8 +98,8 @@ def test_sizes_have_units(text, size):
         ([], {"LANEWISE_THREADS": "0"}, "LANEWISE_THREADS: '0' cannot be used; .* from 1 to 256"),
         (
             [],
-            {"LANEWISE_KV_TYPE": "int3"},
-            r"LANEWISE_KV_TYPE: 'int3' .* accepted: auto | f16 | f32",
+            {"LANEWISE_KV_CACHE_DTYPE": "int3"},
+            r"LANEWISE_KV_CACHE_DTYPE: 'int3' .* accepted: auto | f16 | f32 | int8",
         ),
         (["--kv-memory", "4G"], {}, "--kv-memory: '4G' cannot be used; accepted: bytes .* GiB"),
         (["--kv-memory", "0"], {}, "--kv-memory: '0' cannot be used"),

@@ -1,19 +1,19 @@
 // Speed of attention alone, one thread: decode (GB/s of keys and values) and prefill (GMAC/s), as a table.
 //
-// Usage: bench_attention [--isa NAME] [--group 4] [--head-dim 64] [--kv-heads 8]
-// The cache is laid out as a session's, f16, larger than the last-level cache for the longer contexts.
+// Usage: bench_attention [--isa NAME] [--group 4] [--head-dim 64] [--kv-heads 8] [--kv f16|int8]
+// The cache is laid out as a session's, larger than the last-level cache for the longer contexts.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "kernels/lane_ops.h"
-#include "memory.h"
+#include "fill_cache.h"
 
 typedef struct shape {
     const lw_lane_ops* ops;
     size_t group, head_dim, kv_heads;
+    lw_type kv;
 } shape;
 
 static double now(void) {
@@ -28,18 +28,24 @@ static lw_block map(size_t bytes) {
     return block;
 }
 
+static lw_kv_cache describe(const shape* s, size_t context) {
+    const lw_model_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)s->head_dim};
+    lw_kv_cache cache;
+    lw_kv_describe(&config, s->kv, (uint32_t)((context + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS), &cache);
+    return cache;
+}
+
 // Best seconds to attend `queries` tokens that end a context of `context`, over all heads of `layers` layers.
-static double measure(const shape* s, size_t context, size_t queries, size_t tile, size_t layers) {
-    const size_t blocks = (context + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS;
-    const size_t value_dim = lw_align_floats(s->head_dim), head_bytes = LW_BLOCK_TOKENS * (s->head_dim + value_dim) * 2;
-    const size_t layer_bytes = blocks * s->kv_heads * head_bytes, q_size = s->kv_heads * s->group * s->head_dim;
-    const lw_block cache = map(layers * layer_bytes), q = map(2 * queries * q_size * sizeof(float));
-    const lw_block scratch = map(sizeof(float) * lw_attention_scratch_floats(tile, s->group, value_dim));
+static double measure(const shape* s, size_t context, size_t queries, size_t tile, uint32_t layers) {
+    lw_kv_cache cache = describe(s, context);
+    if (!lw_kv_open(&cache, layers)) exit(2);
+    fill_cache(&cache);
+    const size_t blocks = cache.n_blocks, q_size = s->kv_heads * s->group * s->head_dim;
+    const lw_block q = map(2 * queries * q_size * sizeof(float));
+    const lw_block scratch = map(sizeof(float) * lw_attention_scratch_floats(tile, s->group, cache.value_dim));
     uint32_t* table = malloc(blocks * sizeof *table);
     if (table == NULL) exit(2);
     for (size_t i = 0; i < blocks; ++i) table[i] = (uint32_t)i;
-    for (size_t i = 0; i < cache.mapped / 2 && i < layers * layer_bytes / 2; ++i)  // f16 of +-2^-4 .. 2^-3
-        ((uint16_t*)cache.data)[i] = (uint16_t)(0x2C00 | (i * 2654435761u >> 16 & 0x83FF));
     float* queries_in = q.data;
     for (size_t i = 0; i < queries * q_size; ++i)
         queries_in[i] = (float)(i * 2654435761u >> 16 & 0xFFFF) * 0x1p-16f - 0.5f;
@@ -47,17 +53,11 @@ static double measure(const shape* s, size_t context, size_t queries, size_t til
     const double begin = now();
     for (int pass = 0; pass < 3 || now() - begin < 0.5; ++pass) {
         const double start = now();
-        for (size_t layer = 0; layer < layers; ++layer)
+        for (uint32_t layer = 0; layer < layers; ++layer)
             for (size_t first = 0; first < queries; first += tile)
                 for (size_t head = 0; head < s->kv_heads; ++head) {
                     const size_t offset = first * q_size + head * s->group * s->head_dim;
-                    const lw_attention_job job = {.kv = {.base = (const uint8_t*)cache.data + layer * layer_bytes,
-                                                         .block_bytes = s->kv_heads * head_bytes,
-                                                         .head_bytes = head_bytes,
-                                                         .value_offset = LW_BLOCK_TOKENS * s->head_dim * 2,
-                                                         .head_dim = s->head_dim,
-                                                         .value_dim = value_dim,
-                                                         .is_f16 = true},
+                    const lw_attention_job job = {.kv = lw_kv_layer(&cache, layer),
                                                   .blocks = table,
                                                   .kv_head = head,
                                                   .n_tokens = queries - first < tile ? queries - first : tile,
@@ -73,18 +73,20 @@ static double measure(const shape* s, size_t context, size_t queries, size_t til
         if (now() - start < best) best = now() - start;
     }
     free(table);
-    lw_block blocks_to_unmap[] = {cache, q, scratch};
-    for (int i = 0; i < 3; ++i) lw_block_unmap(&blocks_to_unmap[i]);
+    lw_block blocks_to_unmap[] = {q, scratch};
+    for (int i = 0; i < 2; ++i) lw_block_unmap(&blocks_to_unmap[i]);
+    lw_kv_close(&cache);
     return best;
 }
 
 int main(int argc, char** argv) {
-    shape s = {NULL, 4, 64, 8};
+    shape s = {NULL, 4, 64, 8, LW_F16};
     const char* isa = lw_cpu_isa();
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
         if (strcmp(argv[i], "--group") == 0) s.group = strtoul(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--head-dim") == 0) s.head_dim = strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--kv") == 0) s.kv = strcmp(argv[i + 1], "int8") == 0 ? LW_I8 : LW_F16;
         if (strcmp(argv[i], "--kv-heads") == 0) s.kv_heads = strtoul(argv[i + 1], NULL, 10);
     }
     lw_level level;
@@ -95,9 +97,11 @@ int main(int argc, char** argv) {
     s.ops = lw_level_lane_ops[level];
     static const size_t decode[][2] = {{128, 32}, {1024, 8}, {8192, 4}, {32768, 1}};  // context, layers
     for (size_t i = 0; i < sizeof decode / sizeof *decode; ++i) {
-        const double bytes = (double)(decode[i][0] * decode[i][1] * s.kv_heads * 2 * s.head_dim * 2);
-        printf("decode  context %6zu  %6.2f GB/s\n", decode[i][0],
-               bytes / measure(&s, decode[i][0], 1, 1, decode[i][1]) / 1e9);
+        const double tokens = (double)(decode[i][0] * decode[i][1]);
+        const double seconds = measure(&s, decode[i][0], 1, 1, (uint32_t)decode[i][1]);
+        const double bytes = (double)describe(&s, LW_BLOCK_TOKENS).block_bytes / LW_BLOCK_TOKENS;
+        printf("decode  context %6zu  %6.2f GB/s  %8.2f million tokens/s\n", decode[i][0],
+               tokens * bytes / seconds / 1e9, tokens / seconds / 1e6);
     }
     static const size_t prefill[][2] = {{512, 512}, {2048, 512}, {8192, 512}, {64, 64}};  // context, queries
     for (size_t i = 0; i < sizeof prefill / sizeof *prefill; ++i) {

@@ -53,6 +53,7 @@ typedef enum lw_type {
     LW_Q6_K = 14,
     LW_IQ4_NL = 20,
     LW_IQ4_XS = 23,
+    LW_I8 = 24,  // KV caches only: codes with a scale for each token and KV head
     LW_BF16 = 30,
     LW_MXFP4 = 39,
     LW_CB2 = 258,  // shared codebooks: 2, 3 and 4 bits
@@ -156,7 +157,7 @@ typedef struct lw_session_config {
     uint32_t n_blocks;          // KV blocks of LW_BLOCK_TOKENS tokens, all layers
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
-    lw_type kv_type;            // LW_F16 or LW_F32
+    lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
 } lw_session_config;
 
 // How the tokens of one sequence are drawn. Order: bias, penalties, mask; log-probabilities are those of the raw logits;

@@ -4,16 +4,20 @@
 
 #include "kernels/half.h"
 
-static size_t element_bytes(lw_type type) { return type == LW_F16 ? 2 : 4; }
+static size_t element_bytes(lw_type type) { return type == LW_I8 ? 1 : type == LW_F16 ? 2 : 4; }
 
 void lw_kv_describe(const lw_model_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
     const size_t value_dim = lw_round_up(config->head_dim, LW_LANES);
-    const size_t head_bytes = LW_BLOCK_TOKENS * (config->head_dim + value_dim) * element_bytes(type);
+    // 8-bit codes are multiplied in groups of four dimensions or tokens: keys are padded as values are.
+    const size_t key_dim = type == LW_I8 ? value_dim : config->head_dim, scales = type == LW_I8 ? 2 * sizeof(float) : 0;
+    const size_t head_bytes = LW_BLOCK_TOKENS * ((key_dim + value_dim) * element_bytes(type) + scales);
     *out = (lw_kv_cache){.type = type,
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
                          .head_dim = config->head_dim,
                          .value_dim = value_dim,
+                         .value_offset = LW_BLOCK_TOKENS * key_dim * element_bytes(type),
+                         .scale_offset = head_bytes - LW_BLOCK_TOKENS * scales,
                          .head_bytes = head_bytes,
                          .block_bytes = head_bytes * config->n_kv_heads,
                          .layer_bytes = head_bytes * config->n_kv_heads * n_blocks};
@@ -29,10 +33,11 @@ lw_kv_view lw_kv_layer(const lw_kv_cache* cache, uint32_t layer) {
     return (lw_kv_view){.base = (const uint8_t*)cache->block.data + layer * cache->layer_bytes,
                         .block_bytes = cache->block_bytes,
                         .head_bytes = cache->head_bytes,
-                        .value_offset = LW_BLOCK_TOKENS * cache->head_dim * element_bytes(cache->type),
+                        .value_offset = cache->value_offset,
+                        .scale_offset = cache->scale_offset,
                         .head_dim = cache->head_dim,
                         .value_dim = cache->value_dim,
-                        .is_f16 = cache->type == LW_F16};
+                        .type = cache->type};
 }
 
 static void write_f16(uint16_t* keys, uint16_t* values, size_t offset, const float* key, const float* value,
@@ -48,15 +53,20 @@ static void write_f32(float* keys, float* values, size_t offset, const float* ke
     memcpy(values, value, dim * sizeof(float));
 }
 
-void lw_kv_write(const lw_kv_cache* cache, uint32_t layer, uint32_t block, uint32_t offset, const float* key,
-                 const float* value) {
-    const size_t dim = cache->head_dim, keys_size = dim * LW_BLOCK_TOKENS;
-    uint8_t* base = (uint8_t*)cache->block.data + layer * cache->layer_bytes + block * cache->block_bytes;
-    for (uint32_t h = 0; h < cache->n_kv_heads; ++h, base += cache->head_bytes, key += dim, value += dim) {
-        if (cache->type == LW_F16)
-            write_f16((uint16_t*)base, (uint16_t*)base + keys_size + offset * cache->value_dim, offset, key, value,
-                      dim);
+bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t layer, uint32_t block, uint32_t offset,
+                 const float* key, const float* value) {
+    const size_t dim = cache->head_dim, values_at = offset * cache->value_dim;
+    const lw_kv_view view = lw_kv_layer(cache, layer);
+    uint8_t* head = (uint8_t*)cache->block.data + layer * cache->layer_bytes + block * cache->block_bytes;
+    bool finite = true;
+    for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, key += dim, value += dim) {
+        uint8_t* values = head + cache->value_offset;
+        if (cache->type == LW_I8)
+            finite &= ops->store_kv(&view, head, offset, key, value);
+        else if (cache->type == LW_F16)
+            write_f16((uint16_t*)head, (uint16_t*)values + values_at, offset, key, value, dim);
         else
-            write_f32((float*)base, (float*)base + keys_size + offset * cache->value_dim, offset, key, value, dim);
+            write_f32((float*)head, (float*)values + values_at, offset, key, value, dim);
     }
+    return finite;
 }

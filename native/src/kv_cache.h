@@ -1,5 +1,6 @@
 // The paged cache of keys and values: for every layer and block, per KV head, keys [head_dim][32 tokens] (a lane is a
-// token) and values [32 tokens][value_dim] (a lane is a head dimension).
+// token) and values [32 tokens][value_dim] (a lane is a head dimension), or 8-bit codes of them with a scale for each token
+// and head (lw_kv_view).
 #ifndef LW_KV_CACHE_H
 #define LW_KV_CACHE_H
 
@@ -12,8 +13,11 @@ typedef struct lw_kv_cache {
     uint32_t n_blocks;
     uint32_t n_kv_heads;
     size_t head_dim, value_dim;
+    size_t value_offset, scale_offset;  // see lw_kv_view
     size_t head_bytes, block_bytes, layer_bytes;
 } lw_kv_cache;
+
+static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
 
 // Sizes only; `block` stays empty.
 void lw_kv_describe(const lw_model_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);
@@ -21,8 +25,9 @@ bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers);
 void lw_kv_close(lw_kv_cache* cache);
 
 lw_kv_view lw_kv_layer(const lw_kv_cache* cache, uint32_t layer);
-// Writes one token's key and value, [n_kv_heads][head_dim] floats each, to place `offset` of `block`.
-void lw_kv_write(const lw_kv_cache* cache, uint32_t layer, uint32_t block, uint32_t offset, const float* key,
-                 const float* value);
+// Writes one token's key and value, [n_kv_heads][head_dim] floats each, to place `offset` of `block`. Returns false when
+// a cache of codes was given a value that is not finite; the other types hold those as they are.
+bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t layer, uint32_t block, uint32_t offset,
+                 const float* key, const float* value);
 
 #endif

@@ -172,10 +172,12 @@ class ModelSettings(WeightSettings):
             "packed weights: map the file or copy it; auto = copy what would be on small pages",
         ),
     )
-    kv_type: str = field(
+    kv_cache_dtype: str = field(
         default="auto",
         metadata=knob(
-            choice("auto", "f16", "f32"), "type of cached keys and values; auto = that of the model"
+            choice("auto", "f16", "f32", "int8"),
+            "type of cached keys and values; auto = that of the model, f16 or f32;"
+            " int8 takes half the memory of f16",
         ),
     )
     autotune: bool = field(

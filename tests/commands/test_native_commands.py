@@ -80,6 +80,18 @@ def test_doctor_passes_its_self_test(capsys):
 
 
 @pytest.mark.slow
+def test_a_cache_of_int8_takes_half_the_memory_for_as_many_tokens(capsys):
+    tokens = {}
+    for dtype in ("f16", "int8"):
+        assert cli.main(["doctor", "--json", "--model", "random", "--kv-cache-dtype", dtype]) == 0
+        tokens[dtype] = json.loads(capsys.readouterr().out)["model"]
+        assert tokens[dtype]["kv_type"] == dtype
+    # All the tokens that 64 sequences can use fit either way; they take half the memory.
+    assert tokens["int8"]["kv_tokens"] == tokens["f16"]["kv_tokens"]
+    assert tokens["int8"]["kv_bytes"] < 0.54 * tokens["f16"]["kv_bytes"]
+
+
+@pytest.mark.slow
 def test_random_model_is_as_good_as_guessing_whatever_the_chunks_and_batches():
     windows = [[(17 * w + 7 * i) % CONFIG.vocab_size for i in range(50)] for w in range(2)]
     windows.append(windows[0][:20])

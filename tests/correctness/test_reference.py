@@ -130,7 +130,9 @@ def test_the_tolerance_notices_a_sliding_window_one_token_too_wide(tmp_path):
         assert_equal_to_reference(path.parent, "mistral")
 
 
-def perplexity(path: Path, text: str, context: int, weights: str | None) -> tuple[float, int]:
+def perplexity(
+    path: Path, text: str, context: int, weights: str | None, kv_type: str | None = None
+) -> tuple[float, int]:
     """Perplexity and tokens scored, in the windows of `lanewise perplexity`."""
     with (
         open_checkpoint(path) as checkpoint,
@@ -146,7 +148,7 @@ def perplexity(path: Path, text: str, context: int, weights: str | None) -> tupl
             blocks=batch * context // BLOCK_TOKENS,
             max_batch_tokens=batch * context,
             max_batch_logits=batch * context,
-            kv_type="f32" if model.weights == "f32" else "f16",
+            kv_type=kv_type or ("f32" if model.weights == "f32" else "f16"),
         ) as session:
             score = score_windows(session, windows, chunk=context, batch=batch)
         return score.perplexity, score.tokens
@@ -164,6 +166,14 @@ def test_the_bundled_model_is_within_half_a_percent_of_its_f32_weights():
     found, tokens = perplexity(BUNDLED, text, record["context"], None)
     assert tokens == record["tokens"]
     assert found == pytest.approx(record["f32"], rel=0.005)
+
+
+def test_a_cache_of_int8_costs_less_than_a_fifth_of_a_percent():
+    record, text = record_of("books7M", None)
+    exact, _ = perplexity(BUNDLED, text, record["context"], None)
+    found, _ = perplexity(BUNDLED, text, record["context"], None, "int8")
+    assert found != exact
+    assert found == pytest.approx(exact, rel=0.002)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from lanewise.loading.hub import resolve_model
-from serving import free_port, running
+from serving import free_port, lanewise_server, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
@@ -145,3 +145,31 @@ def test_answers_that_do_not_end_in_time_are_told():
         assert json.loads(events[-2])["error"]["message"] == "the server is shutting down"
         assert events[-1] == "[DONE]"
         assert process.wait(20) == 0
+
+
+def test_a_cache_of_int8_holds_twice_the_tokens_and_answers():
+    blocks, texts = {}, {}
+    for dtype in ("f16", "int8"):
+        options = ("--threads", "1", "--kv-cache-dtype", dtype, "--kv-memory", "8MiB")
+        with (
+            lanewise_server(*options) as url,
+            httpx.Client(base_url=url, timeout=60) as client,
+        ):
+            body = {"prompt": "It was a dark night, and", "max_tokens": 40, "temperature": 0}
+            texts[dtype] = [
+                client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+                for _ in range(2)
+            ]
+            (info,) = (
+                line
+                for line in client.get("/metrics").text.splitlines()
+                if line.startswith("vllm:cache_config_info{")
+            )
+            assert f'cache_dtype="{dtype}"' in info
+            blocks[dtype] = metric(client, "lanewise_kv_blocks_total")
+    assert 1.75 < blocks["int8"] / blocks["f16"] < 2
+    for first, second in texts.values():
+        assert first == second
+        assert first.strip()
+    # The cache's rounding is far below what decides between two words here.
+    assert texts["int8"][0][:20] == texts["f16"][0][:20]

@@ -1,7 +1,7 @@
 // Attention of every level against its definition, written here token by token and bit for bit.
 //
 // Shapes are drawn at random: contexts across several splits of 1024 tokens, windows, groups of query heads, head
-// sizes that are no multiple of a vector, f16 and f32 caches, scattered blocks, unwritten tokens that hold NaN. Each job
+// sizes that are no multiple of a vector, f16, f32 and int8 caches, scattered blocks, unwritten tokens that hold NaN. Each job
 // is done whole and in splits, the last one first.
 #include <math.h>
 #include <stdbool.h>
@@ -11,6 +11,7 @@
 
 #include "kernels/half.h"
 #include "kernels/lane_ops.h"
+#include "kv_cache.h"
 
 enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3 };
 
@@ -40,31 +41,68 @@ static void* allocate(size_t bytes) {
 }
 
 static void put(const sample* s, size_t index, uint8_t* base, float value) {
-    if (s->job.kv.is_f16)
+    if (s->job.kv.type == LW_F16)
         ((uint16_t*)base)[index] = lw_float_to_half(value);
     else
         ((float*)base)[index] = value;
 }
 
 static float get(const sample* s, size_t index, const uint8_t* base) {
-    return s->job.kv.is_f16 ? lw_half_to_float(((const uint16_t*)base)[index]) : ((const float*)base)[index];
+    return s->job.kv.type == LW_F16 ? lw_half_to_float(((const uint16_t*)base)[index]) : ((const float*)base)[index];
 }
 
 static uint8_t* head_at(const sample* s, size_t block) {
     return s->cache + s->blocks[block] * s->job.kv.block_bytes + s->job.kv_head * s->job.kv.head_bytes;
 }
 
+// Codes with `peak` for the largest magnitude; returns their scale.
+static float code(int32_t* codes, const float* x, size_t n, float peak) {
+    float largest = 0;
+    for (size_t i = 0; i < n; ++i) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    for (size_t i = 0; i < n; ++i) {
+        float value = largest < 1e-30f ? 0.0f : x[i] * (peak / largest);
+        value = value < -peak ? -peak : value > peak ? peak : value;
+        codes[i] = (int32_t)nearbyintf(value);
+    }
+    return largest < 1e-30f ? 0.0f : largest / peak;
+}
+
+static void put_token(const sample* s, size_t t, const float* key, const float* value) {
+    const lw_kv_view* kv = &s->job.kv;
+    uint8_t* head = head_at(s, t / LW_BLOCK_TOKENS);
+    const size_t offset = t % LW_BLOCK_TOKENS;
+    int32_t codes[256];
+    for (size_t d = 0; d < kv->head_dim && kv->type != LW_I8; ++d) {
+        put(s, d * LW_BLOCK_TOKENS + offset, head, key[d]);
+        put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
+    }
+    if (kv->type != LW_I8) return;
+    float scale = code(codes, key, kv->head_dim, 127);
+    memcpy(head + kv->scale_offset + 4 * offset, &scale, 4);
+    for (size_t d = 0; d < kv->value_dim; ++d)
+        head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] =
+            (uint8_t)((d < kv->head_dim ? codes[d] : 0) + LW_KEY_BIAS);
+    scale = code(codes, value, kv->head_dim, 127);
+    memcpy(head + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + offset), &scale, 4);
+    for (size_t d = 0; d < kv->value_dim; ++d)
+        head[kv->value_offset + (offset / 4 * kv->value_dim + d) * 4 + offset % 4] =
+            (uint8_t)(d < kv->head_dim ? codes[d] : 0);
+}
+
+static int32_t key_code(const uint8_t* head, size_t offset, size_t d) {
+    const uint8_t byte = head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4];
+    return (int8_t)(uint8_t)(byte - LW_KEY_BIAS);
+}
+
 static sample make(void) {
-    static const size_t dims[] = {8, 18, 64, 64, 80, 128};
+    static const uint32_t dims[] = {8, 18, 64, 64, 80, 128};
     sample s = {.kv_heads = 1 + draw(HEADS)};
     lw_kv_view* kv = &s.job.kv;
-    kv->is_f16 = draw(4) > 0;
-    kv->head_dim = dims[draw(6)];
-    kv->value_dim = lw_align_floats(kv->head_dim);
-    const size_t element = kv->is_f16 ? 2 : 4;
-    kv->value_offset = LW_BLOCK_TOKENS * kv->head_dim * element;
-    kv->head_bytes = kv->value_offset + LW_BLOCK_TOKENS * kv->value_dim * element;
-    kv->block_bytes = kv->head_bytes * s.kv_heads;
+    static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8};
+    const lw_model_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(6)]};
+    lw_kv_cache cache;
+    lw_kv_describe(&config, types[draw(5)], MAX_BLOCKS, &cache);
+    *kv = lw_kv_layer(&cache, 0);
     s.job.group = 1 + draw(9);
     s.job.n_tokens = draw(3) == 0 ? 1 : 1 + draw(MAX_ROWS / s.job.group);
     s.context = s.job.n_tokens + draw(draw(2) ? 100 : MAX_BLOCKS * LW_BLOCK_TOKENS - MAX_ROWS);
@@ -76,11 +114,13 @@ static sample make(void) {
     for (uint32_t i = 0; i < MAX_BLOCKS; ++i) s.blocks[i] = i * 37 % MAX_BLOCKS;
     const float scale = draw(2) ? 1.0f : 30.0f;  // flat and peaked softmax
     for (size_t t = 0; t < s.context; ++t) {
-        uint8_t* head = head_at(&s, t / LW_BLOCK_TOKENS);
-        for (size_t d = 0; d < kv->head_dim; ++d) put(&s, d * LW_BLOCK_TOKENS + t % LW_BLOCK_TOKENS, head, uniform());
-        for (size_t d = 0; d < kv->value_dim; ++d)
-            put(&s, t % LW_BLOCK_TOKENS * kv->value_dim + d, head + kv->value_offset,
-                d < kv->head_dim ? uniform() : 0.0f);
+        float key[256], value[256];
+        const float size = draw(50) == 0 ? 0.0f : draw(20) == 0 ? 100.0f : 1.0f;  // zeros and outliers
+        for (size_t d = 0; d < kv->head_dim; ++d) {
+            key[d] = uniform();
+            value[d] = size * uniform();
+        }
+        put_token(&s, t, key, value);
     }
     s.job.q_stride = s.job.out_stride = s.job.group * kv->head_dim + draw(20);
     s.q = allocate(s.job.n_tokens * s.job.q_stride * sizeof(float));
@@ -107,15 +147,51 @@ typedef struct softmax {
     float largest, sums[LW_LANES], values[256];
 } softmax;
 
+static float score_of(const sample* s, const float* q, const uint8_t* head, size_t offset) {
+    const lw_kv_view* kv = &s->job.kv;
+    float score = 0;
+    if (kv->type != LW_I8) {
+        for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
+        return score;
+    }
+    int32_t codes[256], sum = 0;
+    const float scale = code(codes, q, kv->head_dim, 16256);
+    for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(head, offset, d);
+    float key_scale;
+    memcpy(&key_scale, head + kv->scale_offset + 4 * offset, 4);
+    return (float)sum * (key_scale * scale);
+}
+
+// Adds the block's values, of which tokens first .. end-1 are seen.
+static void add_values(const sample* s, softmax* p, const float* probability, const uint8_t* head, size_t first,
+                       size_t end, float shrink) {
+    const lw_kv_view* kv = &s->job.kv;
+    const uint8_t* values = head + kv->value_offset;
+    for (size_t d = 0; d < kv->head_dim && kv->type != LW_I8; ++d) {
+        p->values[d] *= shrink;
+        for (size_t t = first; t < end; ++t)
+            p->values[d] = fmaf(probability[t], get(s, t * kv->value_dim + d, values), p->values[d]);
+    }
+    if (kv->type != LW_I8) return;
+    float weights[LW_BLOCK_TOKENS] = {0}, scales[LW_BLOCK_TOKENS];
+    int32_t codes[LW_BLOCK_TOKENS];
+    memcpy(scales, head + kv->scale_offset + 4 * LW_BLOCK_TOKENS, sizeof scales);
+    for (size_t t = first; t < end; ++t) weights[t] = probability[t] * scales[t];
+    const float scale = code(codes, weights, LW_BLOCK_TOKENS, 16256);
+    for (size_t d = 0; d < kv->head_dim; ++d) {
+        int32_t sum = 0;
+        for (size_t t = first; t < end; ++t) sum += codes[t] * (int8_t)values[(t / 4 * kv->value_dim + d) * 4 + t % 4];
+        p->values[d] = fmaf((float)sum, scale, p->values[d] * shrink);
+    }
+}
+
 // Tokens first .. end-1 of one block, all of which the query sees.
 static void step_block(const sample* s, softmax* p, const float* q, size_t first, size_t end) {
-    const lw_kv_view* kv = &s->job.kv;
     const uint8_t* head = head_at(s, first / LW_BLOCK_TOKENS);
     const size_t base = first / LW_BLOCK_TOKENS * LW_BLOCK_TOKENS;
     float probability[LW_BLOCK_TOKENS] = {0}, largest = p->largest;
     for (size_t t = first - base; t < end - base; ++t) {
-        for (size_t d = 0; d < kv->head_dim; ++d)
-            probability[t] = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + t, head), probability[t]);
+        probability[t] = score_of(s, q, head, t);
         if (probability[t] > largest) largest = probability[t];
     }
     const float shrink = p->largest == largest ? 1.0f : exp_of(p->largest - largest);
@@ -123,11 +199,7 @@ static void step_block(const sample* s, softmax* p, const float* q, size_t first
         probability[t] = t < first - base || t >= end - base ? 0.0f : exp_of(probability[t] - largest);
     for (size_t i = 0; i < LW_LANES; ++i)
         p->sums[i] = (p->sums[i] * shrink + probability[i]) + probability[LW_LANES + i];
-    for (size_t d = 0; d < kv->head_dim; ++d) {
-        p->values[d] *= shrink;
-        for (size_t t = first - base; t < end - base; ++t)
-            p->values[d] = fmaf(probability[t], get(s, t * kv->value_dim + d, head + kv->value_offset), p->values[d]);
-    }
+    add_values(s, p, probability, head, first - base, end - base, shrink);
     p->largest = largest;
 }
 
@@ -176,8 +248,11 @@ static size_t compare(const sample* s, const char* level) {
             if (memcmp(expected, got, s->job.kv.head_dim * sizeof(float)) == 0) continue;
             if (failed++ == 0)
                 printf(
-                    "%s: context %zu, %zu tokens, group %zu, head_dim %zu, window %zu: token %zu, head %zu differs\n",
-                    level, s->context, s->job.n_tokens, s->job.group, s->job.kv.head_dim, s->job.window, t, h);
+                    "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu: token %zu, head "
+                    "%zu "
+                    "differs\n",
+                    level, (int)s->job.kv.type, s->context, s->job.n_tokens, s->job.group, s->job.kv.head_dim,
+                    s->job.window, t, h);
         }
     return failed;
 }
@@ -192,6 +267,28 @@ static void attend_in_splits(const sample* s, const lw_lane_ops* ops) {
     free(states);
 }
 
+// Whether a level writes a token's key and value as the definition does, touching nothing else, and notices NaN.
+static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
+    sample defined = *s;
+    uint8_t* const head = head_at(s, 0);
+    uint8_t* const got = allocate(s->job.kv.head_bytes);
+    defined.cache = allocate(MAX_BLOCKS * s->job.kv.block_bytes);
+    float key[256], value[256];
+    for (size_t d = 0; d < s->job.kv.head_dim; ++d) {
+        key[d] = uniform();
+        value[d] = uniform() * 1e-3f;
+    }
+    const size_t offset = draw(LW_BLOCK_TOKENS);
+    put_token(&defined, offset, key, value);
+    bool alike = ops->store_kv(&s->job.kv, got, offset, key, value) &&
+                 memcmp(got, defined.cache + (head - s->cache), s->job.kv.head_bytes) == 0;
+    value[s->job.kv.head_dim - 1] = draw(2) ? NAN : -INFINITY;
+    alike &= !ops->store_kv(&s->job.kv, got, offset, key, value);
+    free(got);
+    free(defined.cache);
+    return alike;
+}
+
 int main(int argc, char** argv) {
     const unsigned long samples = argc > 1 ? strtoul(argv[1], NULL, 10) : 40;
     const uint64_t saved = lw_fp_enter();
@@ -203,6 +300,7 @@ int main(int argc, char** argv) {
             allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group, s.job.kv.value_dim));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             if (!(lw_cpu_levels() >> level & 1)) continue;
+            if (s.job.kv.type == LW_I8) ++*(stores_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             for (int in_splits = 0; in_splits < 2; ++in_splits) {
                 memset(s.out, 0xFF, s.job.n_tokens * s.job.q_stride * sizeof(float));
                 if (in_splits)

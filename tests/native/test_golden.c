@@ -99,6 +99,8 @@ static const variant variants[] = {
      false,
      LW_F16,
      {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128}},
+    {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, {0}},
+    {"f32 int8 cache, window", LW_F32, LW_F32, 54, 80, 3, 1, 18, 24, true, false, false, false, false, LW_I8, {0}},
 };
 
 static bool perturb;

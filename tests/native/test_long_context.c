@@ -21,6 +21,7 @@ typedef struct variant {
 static const variant variants[] = {
     {"one KV head", 4, 1, 0, LW_F16},
     {"two KV heads, f32", 4, 2, 0, LW_F32},
+    {"two KV heads, int8", 4, 2, 0, LW_I8},
     {"three heads, window", 3, 3, 1500, LW_F16},
 };
 

@@ -116,12 +116,17 @@ def test_close_closes_sessions_first_and_only_once(fake, checkpoint):
 
 @pytest.mark.parametrize(
     ("asked", "weights", "used"),
-    [("auto", "f32", "f32"), ("auto", "q4_0", "f16"), ("f16", "f32", "f16")],
+    [
+        ("auto", "f32", "f32"),
+        ("auto", "q4_0", "f16"),
+        ("f16", "f32", "f16"),
+        ("int8", "f32", "int8"),
+    ],
 )
 def test_kv_type_follows_the_matrices_unless_it_is_given(asked, weights, used):
     assert resolve_kv_type(asked, weights) == used
 
 
 def test_unknown_kv_type_is_named(fake, checkpoint):
-    with pytest.raises(ValueError, match="kv_type 'int3' is unknown; accepted: f16, f32"):
+    with pytest.raises(ValueError, match="kv_type 'int3' is unknown; accepted: f16, f32, int8"):
         Model.load(checkpoint).kv_block_bytes("int3")

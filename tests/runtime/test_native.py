@@ -290,7 +290,36 @@ def test_native_seconds_are_part_of_the_wall_time_of_steps(session):
     assert 0 < after_step < after_draw < time.perf_counter() - start
 
 
-def test_cache_of_f32_takes_twice_the_bytes_of_f16(model):
-    keys_and_values = 2 * CONFIG.n_layers * CONFIG.n_kv_heads * CONFIG.head_dim * 32
-    assert model.kv_block_bytes("f16") >= 2 * keys_and_values
-    assert model.kv_block_bytes("f32") >= 4 * keys_and_values
+def test_cache_bytes_follow_the_type(model):
+    vectors = 2 * CONFIG.n_layers * CONFIG.n_kv_heads * 32
+    assert model.kv_block_bytes("f16") == 2 * vectors * CONFIG.head_dim
+    assert model.kv_block_bytes("f32") == 4 * vectors * CONFIG.head_dim
+    assert model.kv_block_bytes("int8") == vectors * (CONFIG.head_dim + 4)  # a scale beside each
+
+
+def steps_in(model, kv_type, chunk, threads):
+    """Logits of a prompt, run in chunks beside another sequence, with a cache of one type."""
+    tokens = [(5 * i + 1) % CONFIG.vocab_size for i in range(45)]
+    rows = []
+    with Session(
+        model, threads=threads, blocks=4, max_batch_tokens=64, max_batch_logits=64, kv_type=kv_type
+    ) as session:
+        for start in range(0, len(tokens), chunk):
+            part = tokens[start : start + chunk]
+            n = len(part)
+            step = Batch([*part, 7], [0, n, n + 1], [start, 0], [[3, 1], [2, 0]], range(n))
+            rows.append(session.step(step).copy())
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("kind", [TensorType.Q4_0, TensorType.F32])
+def test_cache_of_int8_is_close_to_f16_and_no_bit_depends_on_how_it_is_used(kind):
+    with Model.load(random_checkpoint(kind), isa="scalar") as model:
+        expected = steps_in(model, "int8", 45, 1)
+        exact = steps_in(model, "f32", 45, 1)
+    error = np.abs(expected - exact).max() / np.abs(exact).max()
+    assert 0 < error < 0.02
+    for isa in usable_levels():
+        with Model.load(random_checkpoint(kind), isa=isa) as model:
+            for chunk, threads in ((45, 2), (7, 1), (32, 2)):
+                assert np.array_equal(steps_in(model, "int8", chunk, threads), expected)

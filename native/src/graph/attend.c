@@ -101,7 +101,7 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
         const size_t end = one.end < read.end ? one.end : read.end;
         seen += end > first ? end - first : 0;
     }
-    const size_t cache_bytes = (read.end - read.first) * dims * (job->kv.is_f16 ? 2 : 4);
+    const size_t cache_bytes = (read.end - read.first) * (job->kv.head_bytes / LW_BLOCK_TOKENS);
     const size_t row_bytes = tile->split == 0 ? 2 * job->n_tokens * job->group * job->kv.head_dim * sizeof(float) : 0;
     lw_profile_work(w->profile, LW_OP_ATTENTION, 0, cache_bytes + row_bytes, seen * job->group * dims);
 }

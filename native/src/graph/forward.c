@@ -131,7 +131,9 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
         for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
         const uint32_t position = w->b->position[row];
         const uint32_t* table = lw_block_table(batch, w->b->sequence[row]);
-        lw_kv_write(&w->s->kv, index, table[position / LW_BLOCK_TOKENS], position % LW_BLOCK_TOKENS, k, v);
+        const uint32_t block = table[position / LW_BLOCK_TOKENS];
+        if (!lw_kv_write(&w->s->kv, w->ops, index, block, position % LW_BLOCK_TOKENS, k, v))
+            atomic_store(&w->step->non_finite, true);
         lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
     }
     lw_end_phase(w, LW_OP_ROTATE);

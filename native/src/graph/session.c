@@ -99,8 +99,8 @@ static lw_status check_config(const lw_session_config* c) {
     if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_logits is %u, must be 1 to max_batch_tokens (%u)",
                        c->max_batch_logits, c->max_batch_tokens);
-    if (c->kv_type != LW_F16 && c->kv_type != LW_F32)
-        return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1) or F32 (0)", (int)c->kv_type);
+    if (!lw_is_kv_type(c->kv_type))
+        return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1), F32 (0) or I8 (24)", (int)c->kv_type);
     return LW_OK;
 }
 

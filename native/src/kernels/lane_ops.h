@@ -14,15 +14,25 @@
 enum { LW_LANES = 16 };
 
 // Where the keys and values of one KV head of one block lie: keys [head_dim][32 tokens], values [32 tokens][value_dim].
+// LW_I8: keys [value_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32 scales of the keys [32]
+// and of the values [32].
 typedef struct lw_kv_view {
     const uint8_t* base;  // of the layer
     size_t block_bytes;   // from one block of the layer to the next
     size_t head_bytes;    // from one head of a block to the next
     size_t value_offset;  // from the keys of a head to its values
+    size_t scale_offset;  // LW_I8: from the keys of a head to its scales
     size_t head_dim;
-    size_t value_dim;  // head_dim rounded up to LW_LANES; the rest is zero
-    bool is_f16;       // else f32
+    size_t value_dim;  // head_dim rounded up to LW_LANES; the rest is zero, or in LW_I8 anything
+    lw_type type;      // LW_F32, LW_F16 or LW_I8
 } lw_kv_view;
+
+// Codes of LW_I8 keys are stored plus this: VPDPBUSD multiplies unsigned by signed bytes, SDOT signed ones.
+#if defined(__x86_64__)
+enum { LW_KEY_BIAS = 128 };
+#else
+enum { LW_KEY_BIAS = 0 };
+#endif
 
 // The queries of one sequence that share one KV head.
 typedef struct lw_attention_job {
@@ -52,6 +62,9 @@ typedef struct lw_lane_ops {
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
     // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.
     void (*rope)(float* head, const float* cosine, const float* sine, size_t head_dim);
+    // LW_I8: writes one token's key and value of one head, head_dim floats each, to place `offset` of the block whose part
+    // for that head is at `head`. Returns false when a value is not finite.
+    bool (*store_kv)(const lw_kv_view* kv, uint8_t* head, size_t offset, const float* key, const float* value);
     void (*attention)(const lw_attention_job* job);
     // The same in parts that threads share: the state of one split of lw_attention_splits(...), then, from those of all
     // of them one after the other (which it overwrites), the result. Each state has

@@ -43,6 +43,13 @@ LW_INLINE float vf_sum(vf a) {
     return t[0];
 }
 
+LW_INLINE int32_t vi_sum(vi a) {
+    int32_t t[16], sum = 0;
+    memcpy(t, &a, sizeof t);
+    for (int i = 0; i < 16; ++i) sum += t[i];
+    return sum;
+}
+
 // x[i] = exp(x[i]) for -87 <= x[i] <= 88, relative error below 2e-7; anything for others. Cody-Waite reduction and a
 // Taylor-like polynomial of degree 6 on [-ln2/2, ln2/2], all steps fused or exact. Its steps wait for each other: several
 // vectors side by side keep a core busy where a vector is one register.

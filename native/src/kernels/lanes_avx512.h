@@ -23,10 +23,12 @@ LW_INLINE vf vf_keep_ge(vf x, float limit, vf a) {
 LW_INLINE vi vf_bits(vf a) { return _mm512_castps_si512(a); }
 LW_INLINE vf vi_as_float(vi a) { return _mm512_castsi512_ps(a); }
 LW_INLINE vi vf_round(vf a) { return _mm512_cvtps_epi32(a); }  // nearest even; |a| < 2^31
+LW_INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 LW_INLINE vi vi_set1(int32_t a) { return _mm512_set1_epi32(a); }
 LW_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 LW_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 LW_INLINE vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+LW_INLINE vi vi_sar(vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }  // rounds down
 LW_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 LW_INLINE int32_t vi_largest(vi a) { return _mm512_reduce_max_epi32(a); }
 // to[i] = before + the sum of x[0] .. x[i], exact; returns to[3].

@@ -34,10 +34,12 @@ LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) {
 LW_INLINE vi vf_bits(vf x) { LW_EACH(vi, vreinterpretq_s32_f32(x.v[i])); }
 LW_INLINE vf vi_as_float(vi x) { LW_EACH(vf, vreinterpretq_f32_s32(x.v[i])); }
 LW_INLINE vi vf_round(vf x) { LW_EACH(vi, vcvtnq_s32_f32(x.v[i])); }
+LW_INLINE vf vf_from_int(vi x) { LW_EACH(vf, vcvtq_f32_s32(x.v[i])); }
 LW_INLINE vi vi_set1(int32_t x) { LW_EACH(vi, vdupq_n_s32(x)); }
 LW_INLINE vi vi_add(vi x, vi y) { LW_EACH(vi, vaddq_s32(x.v[i], y.v[i])); }
 LW_INLINE vi vi_and(vi x, vi y) { LW_EACH(vi, vandq_s32(x.v[i], y.v[i])); }
 LW_INLINE vi vi_shl(vi x, int n) { LW_EACH(vi, vshlq_s32(x.v[i], vdupq_n_s32(n))); }
+LW_INLINE vi vi_sar(vi x, int n) { LW_EACH(vi, vshlq_s32(x.v[i], vdupq_n_s32(-n))); }
 LW_INLINE vi vi_max(vi x, vi y) { LW_EACH(vi, vmaxq_s32(x.v[i], y.v[i])); }
 LW_INLINE int32_t vi_largest(vi x) {
     return vmaxvq_s32(vmaxq_s32(vmaxq_s32(x.v[0], x.v[1]), vmaxq_s32(x.v[2], x.v[3])));

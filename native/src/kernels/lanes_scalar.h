@@ -38,6 +38,7 @@ LW_INLINE vf vi_as_float(vi x) {
 }
 // Adding 1.5 * 2^23 rounds to nearest even; only used for |x| < 2^22.
 LW_INLINE vi vf_round(vf x) { LW_EACH(vi, (int32_t)((x.v[i] + 12582912.0f) - 12582912.0f)); }
+LW_INLINE vf vf_from_int(vi x) { LW_EACH(vf, (float)x.v[i]); }
 LW_INLINE vi vi_set1(int32_t x) { LW_EACH(vi, x); }
 LW_INLINE vi vi_add(vi x, vi y) { LW_EACH(vi, (int32_t)((uint32_t)x.v[i] + (uint32_t)y.v[i])); }
 LW_INLINE vi vi_and(vi x, vi y) { LW_EACH(vi, x.v[i] & y.v[i]); }

@@ -91,6 +91,8 @@ const char* lw_type_name(lw_type type) {
             return "f16";
         case LW_BF16:
             return "bf16";
+        case LW_I8:
+            return "i8";
         case LW_Q4_0:
             return "q4_0";
         case LW_Q8_0:

@@ -64,7 +64,7 @@ def _make_engine(
     asked = settings.max_model_len
     if asked is not None and asked > context:
         raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
-    kv_type = resolve_kv_type(settings.kv_type, model.weights)
+    kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
     kv = host.choose_kv_blocks(
         kv_memory=settings.kv_memory,
         limit=limit,
@@ -82,8 +82,9 @@ def _make_engine(
         )
     max_model_len = min(asked or context, holds)
     logger.info(
-        "KV cache: %d blocks of %d tokens, %s (%s); the context holds %d tokens",
-        *(kv.blocks, BLOCK_TOKENS, host.format_size(kv.n_bytes), kv.reason, max_model_len),
+        "KV cache: %d blocks of %d tokens in %s, %s (%s); the context holds %d tokens",
+        *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
+        max_model_len,
     )
     rows = LOGITS_BYTES // (4 * model.config.vocab_size)
     config = EngineConfig(

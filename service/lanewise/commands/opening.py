@@ -44,7 +44,7 @@ def open_model(settings: ModelSettings) -> Iterator[Opened]:
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         tuning.prepare(settings.isa, cpu_name(), enabled=settings.autotune)
         with load_model(checkpoint, settings, threads, settings.load) as model:
-            kv_type = resolve_kv_type(settings.kv_type, model.weights)
+            kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
             yield Opened(checkpoint, model, threads, kv_type)
 
 

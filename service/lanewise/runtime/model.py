@@ -45,7 +45,7 @@ LOAD_WAYS = ("auto", "map", "copy")  # how packed weights come into memory
 PART_BYTES = (
     1 << 30
 )  # of packed weights in one call: between two, this thread waits for the interpreter
-KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32"}
+KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32", "int8": "LW_I8"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,200 @@
+// Exact sums of products of bytes and 15-bit codes, the inner loop of attention over a cache of bytes.
+//
+// Integer sums have no order, so each ISA multiplies as it does best: two halves of a code by VPDPBUSD or SDOT, whole
+// codes by VPMADDWD or SMLAL.
+#ifndef LW_KERNELS_CODE_DOTS_H
+#define LW_KERNELS_CODE_DOTS_H
+
+#include "kernels/lane_ops.h"
+#include "kernels/lanes.h"
+
+enum { WIDE_PEAK = 127 * 128 };  // largest magnitude of a 15-bit code
+
+// Sixteen of them.
+#if defined(LW_ISA_avx512vnni) || (defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar))
+typedef struct wide_codes {
+    int8_t high[LW_LANES], low[LW_LANES];  // code = 128 * high + low, 0 <= low < 128
+} wide_codes;
+
+LW_INLINE void wide_store(wide_codes* to, vi codes) {
+    vi_store_i8(to->high, vi_sar(codes, 7));
+    vi_store_i8(to->low, vi_and(codes, vi_set1(127)));
+}
+#else
+typedef struct wide_codes {
+    int16_t code[LW_LANES];
+} wide_codes;
+
+LW_INLINE void wide_store(wide_codes* to, vi codes) {
+#if defined(LW_ISA_avx2)
+    _mm256_storeu_si256((__m256i*)to->code, _mm256_permute4x64_epi64(_mm256_packs_epi32(codes.a, codes.b), 0xD8));
+#elif defined(__aarch64__) && !defined(LW_ISA_scalar)
+    for (int i = 0; i < 4; ++i) vst1_s16(to->code + 4 * i, vmovn_s32(codes.v[i]));
+#else
+    for (int i = 0; i < LW_LANES; ++i) to->code[i] = (int16_t)codes.v[i];
+#endif
+}
+#endif
+
+// Tile sizes that keep all sums in registers.
+#if defined(LW_ISA_avx512vnni)
+enum { DOT_ROWS = 4, DOT_VECTORS = 2 };
+#else
+enum { DOT_ROWS = 2, DOT_VECTORS = 1 };
+#endif
+
+enum { DOT_LINES = 4 * DOT_VECTORS };  // cache lines that 16 codes meet
+
+// sum[r * vectors + v], lane i: the sum over k < 16 n of x[r * x_stride] code k times the byte
+//     bytes[k / 4 * stride + v * 64 + 4 * i + k % 4],
+// modulo 2^32. With `key_bytes` they are LW_KEY_BIAS more than they count for, so that sum is too large by the bias times
+// the sum of x; else bytes are signed and x is not negative. Fetches DOT_LINES lines for every 16 codes.
+#if defined(LW_ISA_avx512vnni)
+LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
+                         const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    vi high[DOT_ROWS * DOT_VECTORS], low[DOT_ROWS * DOT_VECTORS];
+    for (int i = 0; i < rows * vectors; ++i) high[i] = low[i] = vi_set1(0);
+    for (size_t i = 0; i < n; ++i) {
+#pragma GCC unroll 4
+        for (size_t quad = 0; quad < 4; ++quad) {
+            const uint8_t* at = bytes + (4 * i + quad) * stride;
+#pragma GCC unroll 2
+            for (size_t v = 0; v < DOT_VECTORS; ++v)
+                __builtin_prefetch(fetch + ((4 * i + quad) * DOT_VECTORS + v) * 64);
+            vi byte[DOT_VECTORS];
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; ++v) byte[v] = _mm512_loadu_si512(at + 64 * v);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; ++r) {
+                int32_t four[2];
+                memcpy(&four[0], x[(size_t)r * x_stride + i].high + 4 * quad, 4);
+                memcpy(&four[1], x[(size_t)r * x_stride + i].low + 4 * quad, 4);
+                const vi h = vi_set1(four[0]), l = vi_set1(four[1]);
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; ++v) {
+                    const int s = r * vectors + v;
+                    high[s] =
+                        key_bytes ? _mm512_dpbusd_epi32(high[s], byte[v], h) : _mm512_dpbusd_epi32(high[s], h, byte[v]);
+                    low[s] =
+                        key_bytes ? _mm512_dpbusd_epi32(low[s], byte[v], l) : _mm512_dpbusd_epi32(low[s], l, byte[v]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows * vectors; ++i) sum[i] = vi_add(vi_shl(high[i], 7), low[i]);
+}
+#elif defined(LW_ISA_avx2)
+LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
+                         const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    __m256i pairs[DOT_ROWS][4];  // of lanes 4 p .. 4 p + 3, two sums each
+    for (int r = 0; r < rows; ++r)
+        for (int p = 0; p < 4; ++p) pairs[r][p] = _mm256_setzero_si256();
+    for (size_t i = 0; i < n; ++i) {
+#pragma GCC unroll 4
+        for (int line = 0; line < DOT_LINES; ++line) __builtin_prefetch(fetch + (i * DOT_LINES + (size_t)line) * 64);
+#pragma GCC unroll 4
+        for (size_t quad = 0; quad < 4; ++quad) {
+            const uint8_t* at = bytes + (4 * i + quad) * stride;
+            __m256i word[4];
+#pragma GCC unroll 4
+            for (int p = 0; p < 4; ++p) {
+                const __m128i byte = _mm_loadu_si128((const __m128i*)(at + 16 * p));
+                word[p] = key_bytes ? _mm256_cvtepu8_epi16(byte) : _mm256_cvtepi8_epi16(byte);
+            }
+#pragma GCC unroll 2
+            for (int r = 0; r < rows; ++r) {
+                int64_t four;
+                memcpy(&four, x[(size_t)r * x_stride + i].code + 4 * quad, 8);
+                const __m256i codes = _mm256_set1_epi64x(four);
+#pragma GCC unroll 4
+                for (int p = 0; p < 4; ++p)
+                    pairs[r][p] = _mm256_add_epi32(pairs[r][p], _mm256_madd_epi16(word[p], codes));
+            }
+        }
+    }
+    for (int r = 0; r < rows; ++r)
+        sum[r * vectors] = (vi){_mm256_permute4x64_epi64(_mm256_hadd_epi32(pairs[r][0], pairs[r][1]), 0xD8),
+                                _mm256_permute4x64_epi64(_mm256_hadd_epi32(pairs[r][2], pairs[r][3]), 0xD8)};
+}
+#elif defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar)
+// One quad of codes, `quad` a constant.
+#define LW_DOT_QUAD(quad)                                                                                  \
+    do {                                                                                                   \
+        const int8_t* at = (const int8_t*)bytes + (4 * i + (quad)) * stride;                               \
+        const int8x16_t byte[4] = {vld1q_s8(at), vld1q_s8(at + 16), vld1q_s8(at + 32), vld1q_s8(at + 48)}; \
+        for (int r = 0; r < rows; ++r)                                                                     \
+            for (int p = 0; p < 4; ++p) {                                                                  \
+                high[r].v[p] = vdotq_laneq_s32(high[r].v[p], byte[p], h[r], quad);                         \
+                low[r].v[p] = vdotq_laneq_s32(low[r].v[p], byte[p], l[r], quad);                           \
+            }                                                                                              \
+    } while (0)
+
+LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
+                         const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    (void)key_bytes;  // all are signed
+    vi high[DOT_ROWS], low[DOT_ROWS];
+    for (int r = 0; r < rows; ++r) high[r] = low[r] = vi_set1(0);
+    for (size_t i = 0; i < n; ++i) {
+        for (int line = 0; line < DOT_LINES; ++line) __builtin_prefetch(fetch + (i * DOT_LINES + (size_t)line) * 64);
+        int8x16_t h[DOT_ROWS], l[DOT_ROWS];
+        for (int r = 0; r < rows; ++r) {
+            h[r] = vld1q_s8(x[(size_t)r * x_stride + i].high);
+            l[r] = vld1q_s8(x[(size_t)r * x_stride + i].low);
+        }
+        LW_DOT_QUAD(0);
+        LW_DOT_QUAD(1);
+        LW_DOT_QUAD(2);
+        LW_DOT_QUAD(3);
+    }
+    for (int r = 0; r < rows; ++r) sum[r * vectors] = vi_add(vi_shl(high[r], 7), low[r]);
+}
+#undef LW_DOT_QUAD
+#elif defined(__aarch64__) && !defined(LW_ISA_scalar)
+// Code `place` of a quad, a constant: `byte` holds that byte of all lanes.
+#define LW_DOT_PLACE(place)                                                                                 \
+    do {                                                                                                    \
+        const int16x8_t word[2] = {vmovl_s8(vget_low_s8(byte.val[place])), vmovl_high_s8(byte.val[place])}; \
+        for (int r = 0; r < rows; ++r)                                                                      \
+            for (int p = 0; p < 2; ++p) {                                                                   \
+                vi* s = &sum[r * vectors];                                                                  \
+                s->v[2 * p] = vmlal_lane_s16(s->v[2 * p], vget_low_s16(word[p]), codes[r], place);          \
+                s->v[2 * p + 1] = vmlal_high_lane_s16(s->v[2 * p + 1], word[p], codes[r], place);           \
+            }                                                                                               \
+    } while (0)
+
+LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
+                         const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    (void)key_bytes;  // all are signed
+    for (int r = 0; r < rows; ++r) sum[r * vectors] = vi_set1(0);
+    for (size_t i = 0; i < 4 * n; ++i) {
+        __builtin_prefetch(fetch + i * DOT_LINES / 4 * 64);
+        const int8x16x4_t byte = vld4q_s8((const int8_t*)bytes + i * stride);
+        int16x4_t codes[DOT_ROWS];
+        for (int r = 0; r < rows; ++r) codes[r] = vld1_s16(x[(size_t)r * x_stride + i / 4].code + i % 4 * 4);
+        LW_DOT_PLACE(0);
+        LW_DOT_PLACE(1);
+        LW_DOT_PLACE(2);
+        LW_DOT_PLACE(3);
+    }
+}
+#undef LW_DOT_PLACE
+#else
+LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
+                         const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    (void)fetch;
+    for (int r = 0; r < rows; ++r)
+        for (int v = 0; v < vectors; ++v)
+            for (int lane = 0; lane < LW_LANES; ++lane) {
+                uint32_t total = 0;
+                for (size_t k = 0; k < 16 * n; ++k) {
+                    const uint8_t byte = bytes[k / 4 * stride + (size_t)(v * 64 + 4 * lane) + k % 4];
+                    const int32_t counts = key_bytes && LW_KEY_BIAS != 0 ? byte : (int8_t)byte;
+                    total += (uint32_t)(x[(size_t)r * x_stride + k / 16].code[k % 16] * counts);
+                }
+                sum[r * vectors + v].v[lane] = (int32_t)total;
+            }
+}
+#endif
+
+#endif

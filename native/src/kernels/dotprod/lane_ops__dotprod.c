@@ -1,0 +1,1 @@
+#include "kernels/lane_ops.inc"
