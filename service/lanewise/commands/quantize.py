@@ -140,13 +140,13 @@ def write(
     check_done(targets, file.offsets, partial)
     try:
         with progress_bar("quantizing") as bar:
-            total = sum(target.source.data.nbytes for target in targets)
+            total = sum(target.source.n_bytes for target in targets)
             task = bar.add_task(checkpoint.name, total=total)
 
             def progress(done: int) -> None:
                 bar.advance(task, done)
 
-            progress(sum(t.source.data.nbytes for t in targets if t.name in partial.done))
+            progress(sum(t.source.n_bytes for t in targets if t.name in partial.done))
             if ids is not None:
                 Calibrated(checkpoint, targets, job.fitting, file.offsets, partial, progress).run(
                     ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,12 @@ from lanewise.loading.architectures import (
     FAMILIES,
     GGUF,
     HF,
+    ORDERS,
     TENSOR_NAMES,
     is_vector,
 )
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor, TensorType
+from lanewise.loading.quantized_sources import original_columns
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple
@@ -44,6 +46,7 @@ class Target:
     order: npt.NDArray[np.intp] | None  # rows of the source, or entries of a vector; None = as is
     asked: str  # the type that was asked for
     alternates: int = 0  # RoPE heads whose halves alternate in the result; 0 = one after the other
+    columns: npt.NDArray[np.intp] | None = None  # of the source, in the order of its inputs
 
     @property
     def row_bytes(self) -> int:
@@ -72,7 +75,15 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
                     f"{option}: {name} is no type of GGUF files; accepted with --gguf:"
                     f" {', '.join(accepted)}"
                 )
-    return [target_of(checkpoint, tensor, kind, head, to_gguf) for tensor in checkpoint.tensors]
+    columns = original_columns(checkpoint.tensors)
+    return [
+        replace(
+            target_of(checkpoint, tensor, kind, head, to_gguf),
+            columns=columns.get((tensor.role, tensor.layer)),
+        )
+        for tensor in checkpoint.tensors
+        if tensor.role not in ORDERS
+    ]
 
 
 def default_head(kind: str) -> str:

@@ -171,7 +171,7 @@ def _stream(
     def take_oldest() -> None:
         target, rows, is_last, future = window.popleft()
         sums[target.name] = (sums.get(target.name, 0) + future.result()) % 2**64
-        progress(rows * target.source.data.nbytes // target.source.rows)
+        progress(rows * target.source.n_bytes // target.source.rows)
         if is_last:
             output.mark_done(target.name, sums.pop(target.name))
 
@@ -203,13 +203,15 @@ def quantized_rows(target: Target, start: int, stop: int, fitting: Fitting) -> B
     table = target.source.table
     own = None if table is None else np.frombuffer(table, np.int8)
     weights = decode_rows(name, rows, cols, own)
+    if target.columns is not None:
+        weights = weights[:, target.columns]
     numbers = range(start, stop) if target.order is None else target.order[start:stop].tolist()
     if target.is_matrix:
         check_finite(weights, numbers)
     else:
         check_finite(weights)
         weights = weights if target.order is None else weights[:, target.order]
-    if name == target.type and target.is_matrix and own is None:
+    if name == target.type and target.is_matrix and own is None and target.columns is None:
         return rows  # as it is: to quantize again what is quantized would only lose
     if target.type in FLOAT_BYTES:
         return encode_floats(target.type, weights)

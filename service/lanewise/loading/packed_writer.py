@@ -97,7 +97,7 @@ def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
     metadata = {"level": level}
     entries = []
     for tensor in ordered:
-        packing, size = tensor.packing, tensor.data.nbytes
+        packing, size = tensor.packing, tensor.n_bytes
         assert packing is not None
         dtype, shape = ("F32", (tensor.cols,)) if is_vector(tensor.role) else ("U8", (size,))
         if dtype == "U8":
