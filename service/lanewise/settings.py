@@ -306,6 +306,46 @@ class PerplexitySettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareSettings(ReportSettings):
+    """What ``lanewise compare`` can be told."""
+
+    model: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT,
+            "the original, which all are compared with; the first MODEL when not given",
+            "--reference",
+        ),
+    )
+    models: tuple[str, ...] = field(
+        default=(), metadata=knob(TEXTS, "models to compare; same as MODEL …")
+    )
+    file: str | None = field(default=None, metadata=knob(TEXT, "UTF-8 text to score"))
+    tokens: int = field(
+        default=4096, metadata=knob(integer(2), "tokens of that text to score at most")
+    )
+    context: int | None = field(
+        default=None,
+        metadata=knob(
+            integer(2), "tokens of one window; 512 or the model's context if that is less"
+        ),
+    )
+    prefill: int = field(
+        default=512, metadata=knob(integer(0), "tokens of the prompt timed; 0 = leave it out")
+    )
+    decode: int = field(
+        default=128, metadata=knob(integer(0), "tokens whose decoding is timed; 0 = leave it out")
+    )
+    repeat: int = field(
+        default=3, metadata=knob(integer(1), "runs of each timing; their median is reported")
+    )
+    picture: str | None = field(
+        default=None,
+        metadata=knob(TEXT, "write FILE.png and FILE.svg: perplexity over bits per weight"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DoctorSettings(ReportSettings):
     """What ``lanewise doctor`` can be told."""
 
@@ -378,6 +418,7 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     Settings,
     BenchSettings,
     PerplexitySettings,
+    CompareSettings,
     DoctorSettings,
     PackSettings,
     QuantizeSettings,
