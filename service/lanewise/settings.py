@@ -100,6 +100,7 @@ COUNTS = Kind(
 SECONDS = Kind(
     _checked(float, lambda value: 0 <= value < float("inf")), "seconds from 0", "SECONDS"
 )
+BITS = Kind(_checked(float, lambda value: 1 <= value <= 16), "a number from 1 to 16", "N")
 SIZE = Kind(
     _checked(parse_size, lambda value: value > 0),
     "bytes above 0, alone or with B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024)",
@@ -367,8 +368,18 @@ class QuantizeSettings(SourceSettings):
         default=None,
         metadata=knob(TEXT, "directory to write, new or empty; with --gguf a new file", "-o"),
     )
-    format: str = field(
-        default="q4_0", metadata=knob(choice(*QUANTIZED_FORMATS), "type of the matrices")
+    format: str | None = field(
+        default=None,
+        metadata=knob(
+            choice(*QUANTIZED_FORMATS),
+            "type of the matrices; without it and --bits, q4_0",
+        ),
+    )
+    bits: float | None = field(
+        default=None,
+        metadata=knob(
+            BITS, "bits per weight of the whole file: a type for each matrix, by what it loses"
+        ),
     )
     head: str | None = field(
         default=None,

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from lanewise.commands.bench import run_tests
 from lanewise.commands.compare_picture import check_picture, draw
-from lanewise.commands.opening import Opened, open_model
+from lanewise.commands.opening import Opened, open_model, steps_bar
 from lanewise.commands.perplexity import (
     context_of,
     cut_windows,
@@ -158,7 +157,6 @@ def score(
     divergences: list[float] = []
     agreed = 0
     chunk = min(CHUNK, text.context)
-    console = Console(stderr=True)
     with (
         Session(
             opened.model,
@@ -168,15 +166,7 @@ def score(
             max_batch_logits=chunk,
             kv_type=opened.kv_type,
         ) as session,
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        ) as bar,
+        steps_bar("scoring") as bar,
     ):
         for window in bar.track(text.windows, description=opened.checkpoint.name):
             for _, start, found in run_group(session, [window], chunk):

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -62,6 +63,20 @@ def load_model(
             load=load,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+def steps_bar(verb: str) -> Progress:
+    """A bar of steps on stderr, or nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn(f"{verb} {{task.description}}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def progress_bar(verb: str) -> Progress:

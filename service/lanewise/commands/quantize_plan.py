@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,6 +64,9 @@ class Target:
         return not is_vector(self.source.role)
 
 
+Kinds = Mapping[tuple[Role, int], str]  # the type of each matrix
+
+
 def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> list[Target]:
     """Return the tensors of the result, in the order of the forward step."""
     head = head or default_head(kind)
@@ -75,10 +78,19 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
                     f"{option}: {name} is no type of GGUF files; accepted with --gguf:"
                     f" {', '.join(accepted)}"
                 )
+    kinds = {
+        (tensor.role, tensor.layer): head if tensor.role in HEADS else kind
+        for tensor in checkpoint.tensors
+    }
+    return plan_as(checkpoint, kinds, to_gguf)
+
+
+def plan_as(checkpoint: Checkpoint, kinds: Kinds, to_gguf: bool) -> list[Target]:
+    """Return the tensors of the result for given types of its matrices."""
     columns = original_columns(checkpoint.tensors)
     return [
         replace(
-            target_of(checkpoint, tensor, kind, head, to_gguf),
+            target_of(checkpoint, tensor, kinds, to_gguf),
             columns=columns.get((tensor.role, tensor.layer)),
         )
         for tensor in checkpoint.tensors
@@ -91,17 +103,18 @@ def default_head(kind: str) -> str:
     return "q8_0" if kind in EIGHT_BITS else kind if kind in FLOAT_BYTES else "q6_k"
 
 
-def target_of(
-    checkpoint: Checkpoint, tensor: Tensor, kind: str, head: str, to_gguf: bool
-) -> Target:
+def kinds_of(targets: Iterable[Target]) -> Kinds:
+    """Return the types that :func:`plan_as` makes the same targets of."""
+    return {(t.source.role, t.source.layer): t.type for t in targets if t.is_matrix}
+
+
+def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: bool) -> Target:
     """Return what becomes of one tensor."""
     if tensor.packing is not None:
         raise ModelFileError(
             f"{checkpoint.path}: packed weights cannot be quantized; give the model that was packed"
         )
-    asked = head if tensor.role in HEADS else kind
-    if is_vector(tensor.role):
-        asked = "f32"
+    asked = "f32" if is_vector(tensor.role) else kinds[tensor.role, tensor.layer]
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
     order = row_order(checkpoint, tensor, to_gguf)

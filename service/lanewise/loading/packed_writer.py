@@ -54,7 +54,7 @@ def write_packed(
     return size
 
 
-def packed_config(checkpoint: Checkpoint, **notes: str) -> dict[str, Any]:
+def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
     """Return config.json: that of the source if it had one, and the model config as it is."""
     family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
     own = {"model_type": family.hf} | dict(checkpoint.tokenizer.json_files.get("config.json", {}))
