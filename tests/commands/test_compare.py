@@ -71,6 +71,7 @@ def error_of(capsys, *arguments):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_the_report_agrees_with_perplexity_and_inspect(models, text, capsys):
     names = ["original", "q8_0", "q4_0"]
     report = compare(capsys, text, *(models / name for name in names), *OPTIONS, "--repeat", "1")
@@ -99,6 +100,7 @@ def test_the_report_agrees_with_perplexity_and_inspect(models, text, capsys):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_a_copy_of_the_original_is_equal_to_it(models, text, tmp_path, capsys):
     model = tiny_models.tiny_model("llama2", hidden_size=64, intermediate_size=64)
     copy = tiny_models.write_hf(model, tmp_path / "copy")
@@ -112,6 +114,7 @@ def test_a_copy_of_the_original_is_equal_to_it(models, text, tmp_path, capsys):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_the_table_and_the_picture(models, text, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     arguments = [models / "original", models / "q4_0", "--file", text, *QUICK]
@@ -155,6 +158,7 @@ def test_what_cannot_be_compared_is_explained(capsys, arguments, message):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_models_of_other_tokens_are_refused(models, text, tmp_path, capsys):
     model = tiny_models.tiny_model("llama2")
     other = tiny_models.write_hf(model, tmp_path / "other")

@@ -44,6 +44,7 @@ def perplexity(capsys, model: Path, text: Path, *options: str) -> float:
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("bits", [2.8, 3.5, 5.25])
 def test_the_file_has_the_bits_asked_for(source, tmp_path, bits):
     out = quantize(source, tmp_path / "out", "--bits", bits)
@@ -55,6 +56,7 @@ def test_the_file_has_the_bits_asked_for(source, tmp_path, bits):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_gguf_and_a_head_of_its_own(source, tmp_path):
     out = quantize(source, tmp_path / "out.gguf", "--bits", 5, "--gguf", "--head", "q8_0")
     assert 0.99 * 5 <= bits_of(out) <= 5
@@ -65,6 +67,7 @@ def test_gguf_and_a_head_of_its_own(source, tmp_path):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_text_decides_by_what_the_model_does_with_it(tmp_path):
     sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2}
     source = tiny_models.write_hf(tiny_models.tiny_model("llama2", **sizes), tmp_path / "source")
@@ -77,6 +80,7 @@ def test_text_decides_by_what_the_model_does_with_it(tmp_path):
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_mixed_types_beat_the_uniform_one_of_the_same_size(shared_data, tmp_path, capsys):
     model = shared_data / "models" / "stories3M-hf"
     stories = shared_data / "text" / "tinystories_val_yuninxia.txt"
@@ -105,6 +109,7 @@ def test_bits_that_cannot_be_are_explained(source, tmp_path, capsys, options, me
 
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_the_range_that_a_model_can_have_is_named(source, tmp_path, capsys):
     for bits in ("1.5", "16"):
         command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--bits", bits]

@@ -11,7 +11,7 @@ from lanewise.loading.checkpoint import Converted, ModelFileError, Role, open_ch
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from packed_by_others import write_model
 
-pytestmark = [pytest.mark.native, pytest.mark.slow]
+pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 
 PROMPT = tiny_models.prompt(40)
 KINDS = {

@@ -117,10 +117,14 @@ def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: boo
     asked = "f32" if is_vector(tensor.role) else kinds[tensor.role, tensor.layer]
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
-    order = row_order(checkpoint, tensor, to_gguf)
-    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
-    heads = rope_heads(checkpoint, tensor) if to_gguf and family.gguf_interleaved_rope else 0
-    return Target(tensor, name, fitting(asked, tensor.cols), order, asked, heads)
+    heads = rope_heads(checkpoint, tensor)
+    alternates = to_gguf and alternates_in_gguf(checkpoint)
+    order = None
+    if heads and (tensor.rope_heads > 0) != alternates:
+        size = heads * checkpoint.config.head_dim
+        order = swapped_halves(size, heads, alternates=tensor.rope_heads > 0)
+    kind = fitting(asked, tensor.cols)
+    return Target(tensor, name, kind, order, asked, heads if alternates else 0)
 
 
 def fitting(kind: str, cols: int) -> str:
@@ -130,21 +134,10 @@ def fitting(kind: str, cols: int) -> str:
     return kind
 
 
-def row_order(checkpoint: Checkpoint, tensor: Tensor, to_gguf: bool) -> npt.NDArray[np.intp] | None:
-    """Return the rows of the source in the order they get, if RoPE heads are to be reordered.
-
-    Hugging Face files have the halves of a head one after the other, GGUF's llama alternates them.
-    """
-    config = checkpoint.config
-    heads = rope_heads(checkpoint, tensor)
-    family = next(f for f in FAMILIES if f.name == config.architecture)
-    alternates = tensor.rope_heads > 0
-    if not heads or alternates == (to_gguf and family.gguf_interleaved_rope):
-        return None
-    half = config.head_dim // 2
-    shape = (heads, half, 2) if alternates else (heads, 2, half)
-    rows = np.arange(heads * config.head_dim).reshape(shape)
-    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(-1))
+def alternates_in_gguf(checkpoint: Checkpoint) -> bool:
+    """Return whether GGUF has the halves of RoPE heads alternate, as no other files do."""
+    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
+    return family.gguf_interleaved_rope
 
 
 def rope_heads(checkpoint: Checkpoint, tensor: Tensor) -> int:
@@ -162,8 +155,14 @@ def half_split_rows(target: Target) -> npt.NDArray[np.intp] | None:
     """Return the rows of a half-split matrix in the order of the result, if that is another."""
     if not target.alternates:
         return None
-    rows = np.arange(target.source.rows).reshape(target.alternates, 2, -1)
-    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(-1))
+    return swapped_halves(target.source.rows, target.alternates, alternates=False)
+
+
+def swapped_halves(rows: int, heads: int, alternates: bool) -> npt.NDArray[np.intp]:
+    """Return rows whose heads' halves alternate one half after the other, or the other way."""
+    shape = (heads, -1, 2) if alternates else (heads, 2, -1)
+    order = np.arange(rows).reshape(shape).swapaxes(1, 2)
+    return np.ascontiguousarray(order.reshape(-1))
 
 
 def replaced(targets: Iterable[Target]) -> list[str]:
