@@ -20,7 +20,7 @@ from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.runtime import Model, tuning
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.settings import ModelSettings, QuantizeSettings, WeightSettings
+from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Opened:
     kv_type: str
 
 
-def threads_of(settings: WeightSettings | QuantizeSettings) -> int:
+def threads_of(settings: ComputeSettings) -> int:
     """The threads asked for, or those this host suggests."""
     return settings.threads or default_threads().threads
 

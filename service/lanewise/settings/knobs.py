@@ -1,119 +1,22 @@
-"""Every knob once: a flag, a ``LANEWISE_…`` environment variable and a YAML key of the same name.
+"""The settings of each command: one field for each knob."""
 
-A field named ``kv_memory`` is the flag ``--kv-memory``, the variable ``LANEWISE_KV_MEMORY`` and the
-key ``kv_memory`` of the file given with ``--config``. Flags win over variables, variables over the
-file, the file over the default.
-"""
-
-import argparse
-import dataclasses
-import difflib
-import re
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
 
-ENV_PREFIX = "LANEWISE_"
+from lanewise.settings.kinds import (
+    BITS,
+    COUNTS,
+    ON_OFF,
+    SECONDS,
+    SIZE,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    choice,
+    integer,
+    knob,
+)
+
 MIB = 1 << 20
-
-_T = TypeVar("_T", bound="SourceSettings")
-_Raw = str | Sequence[str]
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used; the message names source, value and what is accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How the text of a setting becomes a value."""
-
-    parse: Callable[[str], object]
-    accepts: str
-    metavar: str
-    is_list: bool = False
-    is_switch: bool = False
-
-
-def _checked(parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], object]:
-    def parse_and_check(text: str) -> object:
-        value = parse(text)
-        if not ok(value):
-            raise ValueError(text)
-        return value
-
-    return parse_and_check
-
-
-def integer(low: int, high: int | None = None) -> Kind:
-    """A whole number between two limits, both included."""
-    upper = float("inf") if high is None else high
-    accepts = f"a whole number from {low} to {high}" if high is not None else f"at least {low}"
-    return Kind(_checked(int, lambda value: low <= value <= upper), accepts, "N")
-
-
-def choice(*names: str) -> Kind:
-    """One of a few names, in any case."""
-    return Kind(_checked(str.lower, names.__contains__), " | ".join(names), "NAME")
-
-
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", start=1)}
-_UNITS |= {f"{prefix}i{b}": 1024**i for i, prefix in enumerate("kmgt", start=1) for b in ("", "b")}
-
-
-def parse_size(text: str) -> int:
-    """Bytes from text such as ``4GiB``, ``512MB`` or ``1048576``."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in _UNITS:
-        raise ValueError(text)
-    return (
-        int(float(match[1]) * _UNITS[match[2]])
-        if "." in match[1]
-        else int(match[1]) * _UNITS[match[2]]
-    )
-
-
-def _parse_switch(text: str) -> bool:
-    names = {"true": True, "1": True, "yes": True, "on": True}
-    names |= {"false": False, "0": False, "no": False, "off": False}
-    if text.lower() not in names:
-        raise ValueError(text)
-    return names[text.lower()]
-
-
-def _parse_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError(text)
-    return text
-
-
-TEXT = Kind(_parse_text, "text that is not empty", "TEXT")
-TEXTS = Kind(_parse_text, "one or more texts, separated by commas", "TEXT,…", is_list=True)
-COUNTS = Kind(
-    _checked(int, lambda value: value >= 1),
-    "whole numbers from 1, separated by commas",
-    "N,…",
-    is_list=True,
-)
-SECONDS = Kind(
-    _checked(float, lambda value: 0 <= value < float("inf")), "seconds from 0", "SECONDS"
-)
-BITS = Kind(_checked(float, lambda value: 1 <= value <= 16), "a number from 1 to 16", "N")
-SIZE = Kind(
-    _checked(parse_size, lambda value: value > 0),
-    "bytes above 0, alone or with B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024)",
-    "SIZE",
-)
-ON_OFF = Kind(_parse_switch, "on | off", "")
-SWITCH = Kind(_parse_switch, "true | false", "", is_switch=True)
-
-
-def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
-    """The metadata that makes a dataclass field a setting; ``text`` is its line in ``--help``."""
-    return {"kind": kind, "help": text, "short": short}
-
 
 # What `lanewise quantize` can make of matrices; quantizer/FORMAT.md describes each.
 QUANTIZED_FORMATS = (
@@ -136,7 +39,20 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightSettings(SourceSettings):
+class ComputeSettings(SourceSettings):
+    """What every command that computes understands."""
+
+    threads: int | None = field(
+        default=None,
+        metadata=knob(
+            integer(1, 256),
+            "threads that compute; from CPU quota, affinity and cores when not given",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSettings(ComputeSettings):
     """What every command that packs weights understands."""
 
     weights: str | None = field(
@@ -151,13 +67,6 @@ class WeightSettings(SourceSettings):
         metadata=knob(
             choice("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"),
             "instruction set level to use; the best one of this CPU when not given",
-        ),
-    )
-    threads: int | None = field(
-        default=None,
-        metadata=knob(
-            integer(1, 256),
-            "threads that compute; from CPU quota, affinity and cores when not given",
         ),
     )
 
@@ -361,7 +270,7 @@ class PackSettings(WeightSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeSettings(SourceSettings):
+class QuantizeSettings(ComputeSettings):
     """What ``lanewise quantize`` can be told."""
 
     output: str | None = field(
@@ -398,13 +307,6 @@ class QuantizeSettings(SourceSettings):
     calibration_tokens: int = field(
         default=8192, metadata=knob(integer(2), "tokens of that text to use")
     )
-    threads: int | None = field(
-        default=None,
-        metadata=knob(
-            integer(1, 256),
-            "threads that compute; from CPU quota, affinity and cores when not given",
-        ),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,125 +338,3 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     InspectSettings,
     PullSettings,
 )
-
-
-def flag_of(name: str) -> str:
-    """The command-line flag of a setting."""
-    return "--" + name.replace("_", "-")
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
-    return ENV_PREFIX + name.upper()
-
-
-def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings]) -> None:
-    """Give a command the flags of its settings; values stay text until :func:`resolve`."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings")
-    for item in dataclasses.fields(settings):
-        kind: Kind = item.metadata["kind"]
-        text = f"{item.metadata['help']} [{_default_text(item)}; {variable_of(item.name)}]"
-        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
-        if kind.is_switch:
-            options |= {"action": "store_const", "const": "true"}
-        else:
-            options["metavar"] = (
-                kind.accepts.replace(" ", "") if "|" in kind.accepts else kind.metavar
-            )
-            options["action"] = "append" if kind.is_list else "store"
-        parser.add_argument(*item.metadata["short"], flag_of(item.name), dest=item.name, **options)
-
-
-def _default_text(item: dataclasses.Field[Any]) -> str:
-    if item.default is None:
-        return "automatic" if item.name in ("isa", "threads", "kv_memory") else "not set"
-    if isinstance(item.default, tuple):
-        return ",".join(map(str, item.default)) or "none"
-    if item.metadata["kind"] is ON_OFF:
-        return "on" if item.default else "off"
-    return str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
-
-
-def resolve(
-    settings: type[_T],
-    flags: Mapping[str, _Raw],
-    environ: Mapping[str, str],
-    config: str | None = None,
-) -> _T:
-    """Settings from flags, environment variables and the YAML file, in this order of precedence."""
-    config = config or environ.get(variable_of("config"))
-    keys = _read_config(Path(config)) if config else {}
-    values: dict[str, Any] = {}
-    for item in dataclasses.fields(settings):
-        name = item.name
-        found = _from_environ(environ, name)
-        if name in flags:
-            values[name] = _parse(item.metadata["kind"], flag_of(name), flags[name])
-        elif found is not None:
-            values[name] = _parse(item.metadata["kind"], variable_of(name), found)
-        elif name in keys:
-            values[name] = _parse(item.metadata["kind"], f"{config}: {name}", keys[name])
-    return settings(**values)
-
-
-def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
-    value = environ.get(variable_of(name))
-    # Kubernetes sets LANEWISE_PORT=tcp://10.0.0.1:8000 in every pod beside a Service called
-    # "lanewise"; that is nobody's choice of a port.
-    if name == "port" and value is not None and value.startswith("tcp://"):
-        return None
-    return value or None  # an empty variable is how compose files and charts leave one unset
-
-
-def _parse(kind: Kind, source: str, raw: _Raw) -> object:
-    texts = [raw] if isinstance(raw, str) else list(raw)
-    if not kind.is_list and len(texts) != 1:
-        raise SettingsError(f"{source}: {texts!r} is a list; accepted: {kind.accepts}")
-    if kind.is_list:
-        texts = [part.strip() for text in texts for part in text.split(",")]
-    try:
-        parsed = [kind.parse(text) for text in texts]
-    except ValueError:
-        shown = ",".join(texts)
-        raise SettingsError(
-            f"{source}: {shown!r} cannot be used; accepted: {kind.accepts}"
-        ) from None
-    return tuple(parsed) if kind.is_list else parsed[0]
-
-
-def _read_config(path: Path) -> dict[str, _Raw]:
-    """The keys of a YAML file as text; a key with no value counts as not set."""
-    import yaml  # takes a while, and most commands read no file
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise SettingsError(f"--config: {path}: {reason}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"--config: {path}:{where} is not YAML") from None
-    if not isinstance(content, dict | None):
-        raise SettingsError(f"{path}: a {type(content).__name__}; accepted: lines of 'key: value'")
-    known = {item.name for settings in EVERY_SETTINGS for item in dataclasses.fields(settings)}
-    keys: dict[str, _Raw] = {}
-    for key, value in (content or {}).items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = (
-                f"did you mean {close[0]!r}?" if close else f"accepted: {', '.join(sorted(known))}"
-            )
-            raise SettingsError(f"{path}: {key!r} is not a setting; {hint}")
-        if isinstance(value, dict):
-            raise SettingsError(f"{path}: {key}: a mapping; accepted: a value or a list of values")
-        if value is not None:
-            keys[name] = (
-                [_text(part) for part in value] if isinstance(value, list) else _text(value)
-            )
-    return keys
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
