@@ -15,6 +15,7 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 TOPICS = {
     "data": re.compile(r"shared/data|test data"),
     "reference": re.compile(r"\b(torch|transformers)\b"),
+    "picture": re.compile(r"\bmatplotlib\b"),
     "machine": re.compile(r"\bthis (cpu|kernel)\b|\broot reads every file\b"),
     "arm": re.compile(r"\b(arm|arm64|aarch64\S*|qemu\S*|emulat\w+|cross[- ]compiler)\b"),
     "prometheus": re.compile(r"\b(prometheus|promtool)\b"),

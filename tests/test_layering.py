@@ -37,6 +37,7 @@ OUTSIDE = {
     "uvicorn": {"api"},
     "tokenizers": {"text", "demo"},
     "lanewise_quantizer": {"commands"},
+    "matplotlib": {"commands"},
 }
 
 # The same for the folders of native/src; "base" is its files in no folder, with the exceptions

@@ -88,7 +88,12 @@ typedef enum lw_role {
     LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
     LW_FFN_UP = 15,
     LW_FFN_DOWN = 16,  // (hidden_size, ffn_size)
-    LW_ROLE_COUNT = 17
+    // Optional vectors: input j of the matrices after it is value number order[j], so that inputs which share a scale
+    // lie together (GPTQ's act-order). A permutation of 0 .. size-1.
+    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K and V
+    LW_ATTN_OUTPUT_ORDER = 18,  // (1, n_heads * head_dim)
+    LW_FFN_INPUT_ORDER = 19,    // (1, hidden_size), for gate and up
+    LW_ROLE_COUNT = 20
 } lw_role;
 
 typedef struct lw_model_config {

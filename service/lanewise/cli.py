@@ -12,6 +12,7 @@ from lanewise import __version__
 from lanewise.host import HostError
 from lanewise.settings import (
     BenchSettings,
+    CompareSettings,
     DoctorSettings,
     InspectSettings,
     PackSettings,
@@ -54,6 +55,9 @@ COMMANDS = {
     "perplexity": Command(
         PerplexitySettings, "lanewise.commands.perplexity", "score a text and hash all its logits"
     ),
+    "compare": Command(
+        CompareSettings, "lanewise.commands.compare", "compare quantized models with the original"
+    ),
     "doctor": Command(
         DoctorSettings, "lanewise.commands.doctor", "say what this machine can do, test its kernels"
     ),
@@ -84,7 +88,11 @@ def build_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name, help=command.help, description=about, epilog=EPILOG, allow_abbrev=False
         )
-        sub.add_argument("positional_model", metavar="MODEL", nargs="?", help="same as --model")
+        if command.settings is CompareSettings:
+            about = "models to compare, the original first"
+            sub.add_argument("positional_models", metavar="MODEL", nargs="*", help=about)
+        else:
+            sub.add_argument("positional_model", metavar="MODEL", nargs="?", help="same as --model")
         add_arguments(sub, command.settings)
     return parser
 
@@ -98,13 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # pydantic would search all installed packages for plugins at every start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config = flags.pop("config")
-    positional = flags.pop("positional_model")
+    positional = flags.pop("positional_model", None)
+    several = flags.pop("positional_models", [])
     try:
         if positional is not None:
             if "model" in flags:
                 both = f"{flags['model']!r} beside MODEL {positional!r}"
                 raise SettingsError(f"--model: {both}; accepted: one of them")
             flags["model"] = positional
+        if several:
+            flags["models"] = [*several, *flags.get("models", [])]
         settings = resolve(command.settings, flags, os.environ, config)
         gc.disable()  # modules are not garbage; looking for it takes a tenth of importing them
         module = importlib.import_module(command.module)

@@ -14,21 +14,12 @@ from lanewise.loading.checkpoint import Role, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.mapped_file import MappedFile
 from lanewise.runtime import Batch, Model, Session, usable_levels
-from lanewise.runtime.library import LibraryMissingError, native
 from lanewise.text.tokenizer import Tokenizer
 
-pytestmark = [pytest.mark.native, pytest.mark.slow]
+pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 
 TEXT = "It was a dark night, and the sea lay still. Nobody came. 'Who is there?' 1234 ünïcödé\n" * 3
 CHAT = [{"role": "user", "content": "Hello <|end|> there"}]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 @pytest.fixture(scope="module")

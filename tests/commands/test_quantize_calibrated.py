@@ -9,19 +9,10 @@ import pytest
 import tiny_models
 from lanewise import cli
 from lanewise.commands.quantize_calibrated import Calibrated
-from lanewise.runtime.library import LibraryMissingError, native
 
-pytestmark = [pytest.mark.native, pytest.mark.slow]
+pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SOME = ["--calibration-tokens", "512"]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 @pytest.fixture(scope="module")

@@ -9,21 +9,12 @@ import tiny_models
 from lanewise import cli
 from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
-from lanewise.runtime.library import LibraryMissingError, native
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import decode_rows
 
-pytestmark = [pytest.mark.native, pytest.mark.slow]
+pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 @pytest.fixture(scope="module")

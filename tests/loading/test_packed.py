@@ -34,7 +34,7 @@ def pack(source: Checkpoint, folder: Path) -> Path:
         name = TENSOR_NAMES[tensor.role][HF].format(tensor.layer)
         packing = Packing("c4", 2**64 - 1 - tensor.layer, 1)
         made = dataclasses.replace(
-            tensor, name=name, type=TensorType.F32, data=data, rope_heads=0, packing=packing
+            tensor, name=name, type=TensorType.F32, stored=data, rope_heads=0, packing=packing
         )
         tensors.append(made)
     write_packed(folder, source, tensors, "scalar")

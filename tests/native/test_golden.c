@@ -101,7 +101,11 @@ static const variant variants[] = {
      {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128}},
     {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, {0}},
     {"f32 int8 cache, window", LW_F32, LW_F32, 54, 80, 3, 1, 18, 24, true, false, false, false, false, LW_I8, {0}},
+    {"orders", LW_A4_G64, LW_F16, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, {0}},
 };
+
+// The variant whose matrices before the last read their inputs in another order.
+static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }
 
 static bool perturb;
 
@@ -195,6 +199,15 @@ static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, ui
     free(data);
 }
 
+static void load_order(lw_model* model, lw_role role, uint32_t layer, uint32_t n) {
+    float* order = malloc(n * sizeof(float));
+    if (order == NULL) exit(2);
+    for (uint32_t i = 0; i < n; ++i) order[i] = (float)((i * 37 + layer) % n);  // n is a power of two
+    const lw_tensor tensor = {.data = order, .n_bytes = n * sizeof(float), .type = LW_F32, .rows = 1, .cols = n};
+    check(lw_model_load(model, role, layer, &tensor, LW_F32));
+    free(order);
+}
+
 static lw_type matrix_type(const variant* v, int i) {
     return v->matrices == MIXED ? v->mixed[i] : (lw_type)v->matrices;
 }
@@ -240,6 +253,11 @@ static lw_model* open_model(const variant* v, const char* isa) {
         }
         // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
         load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, q, 0.2f, 0);
+        if (has_orders(v)) {
+            load_order(model, LW_ATTN_INPUT_ORDER, l, h);
+            load_order(model, LW_ATTN_OUTPUT_ORDER, l, q);
+            load_order(model, LW_FFN_INPUT_ORDER, l, h);
+        }
         load(model, LW_FFN_NORM, l, LW_F32, 1, h, 1.0f, 0);
         load(model, LW_FFN_GATE, l, matrix_type(v, 4), v->ffn, h, 0.2f, 0);
         load(model, LW_FFN_UP, l, matrix_type(v, 5), v->ffn, h, 0.2f, 0);

@@ -162,7 +162,7 @@ def test_errors_are_those_of_the_thread_that_failed(session):
 def test_broken_tensor_is_named():
     checkpoint = random_checkpoint(TensorType.Q4_0)
     tensor = checkpoint.tensors[3]
-    object.__setattr__(tensor, "data", tensor.data[:-1])
+    object.__setattr__(tensor, "stored", tensor.data[:-1])
     with pytest.raises(NativeError, match="tensor attn_q: "):
         Model.load(checkpoint, isa=ISA)
 

@@ -136,8 +136,9 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const size_t jobs = w->step->n_tiles * c->n_kv_heads, job_cols = group * c->head_dim;
     const lw_batch* batch = w->step->batch;
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
-    const bool with_codes = lw_is_quantized(w->model->layers[index].attn_output.type) && job_cols % LW_SEGMENT == 0 &&
-                            index + 1 < c->n_layers;
+    const lw_layer* layer = &w->model->layers[index];
+    const bool with_codes = lw_is_quantized(layer->attn_output.type) && layer->attn_output_order == NULL &&
+                            job_cols % LW_SEGMENT == 0 && index + 1 < c->n_layers;
     const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
     size_t item, end;
     while (lw_work_take(lw_this_phase(w), jobs, 1, &item, &end)) {

@@ -59,20 +59,31 @@ static void embed(worker* w) {
     lw_end_phase(w, LW_OP_EMBED);
 }
 
-static void normalize_row(worker* w, const lw_activations* out, size_t row, const float* weight, bool quantized) {
+static void put_in_order(float* out, const float* values, const float* order, size_t n) {
+    for (size_t i = 0; i < n; ++i) out[i] = values[(uint32_t)order[i]];
+}
+
+// What comes before some matrices: the weight of the RMSNorm, and the order of their inputs or NULL.
+typedef struct norm {
+    const float *weight, *order;
+} norm;
+
+static void normalize_row(worker* w, const lw_activations* out, size_t row, norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
     float* values = (float*)out->f32 + row * n;
-    w->ops->rmsnorm(values, w->b->x + row * n, weight, n, w->c->rms_norm_eps);
+    float* normed = by.order != NULL ? w->scratch : values;
+    w->ops->rmsnorm(normed, w->b->x + row * n, by.weight, n, w->c->rms_norm_eps);
+    if (by.order != NULL) put_in_order(values, normed, by.order, n);
     if (quantized) quantize_row(w, out, row, values);
 }
 
 // norm = rmsnorm(x) and, for quantized matrices, its codes.
-static lw_activations normalize(worker* w, lw_operation operation, const float* weight, bool quantized) {
+static lw_activations normalize(worker* w, lw_operation operation, norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
     if (w->rows <= LW_OWN_ROWS) {  // every thread for itself: a row takes less time than waiting for each other
         const lw_own* own = &w->s->own[w->thread];
         const lw_activations out = lw_activations_in(w, n, &own->codes, own->norm);
-        for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, weight, quantized);
+        for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, by, quantized);
         const size_t values = w->thread == 0 ? n * w->rows : 0;  // bytes count once
         lw_charge_row(w, operation, 2 * values, quantized ? values : 0);
         return out;
@@ -80,7 +91,7 @@ static lw_activations normalize(worker* w, lw_operation operation, const float* 
     const lw_activations out = lw_activations_in(w, n, &w->b->codes, w->b->norm);
     size_t row, end;
     while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
-        normalize_row(w, &out, row, weight, quantized);
+        normalize_row(w, &out, row, by, quantized);
         lw_charge_row(w, operation, 2 * n, quantized ? n : 0);
     }
     lw_end_phase(w, operation);
@@ -139,15 +150,19 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
     lw_end_phase(w, LW_OP_ROTATE);
 }
 
-// The input of the output projection: the result of attention and its codes, unless they are there already.
-static lw_activations attention_values(worker* w, const lw_matrix* output, bool have_codes) {
-    const size_t cols = output->cols;
-    const lw_activations out = lw_activations_in(w, cols, &w->b->codes, w->b->attn);
-    if (have_codes || !lw_is_quantized(output->type)) return out;
+// The input of the output projection: the result of attention in its order, and its codes unless they are there already.
+static lw_activations attention_values(worker* w, const lw_layer* layer, bool have_codes) {
+    const size_t cols = layer->attn_output.cols;
+    const float* order = layer->attn_output_order;
+    const bool quantized = lw_is_quantized(layer->attn_output.type);
+    float* values = order != NULL ? w->b->q : w->b->attn;  // queries are not needed any more
+    const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
+    if (have_codes || (order == NULL && !quantized)) return out;
     size_t row, end;
     while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
-        quantize_row(w, &out, row, w->b->attn + row * cols);
-        lw_charge_row(w, LW_OP_ATTN_CODES, cols, cols);
+        if (order != NULL) put_in_order(values + row * cols, w->b->attn + row * cols, order, cols);
+        if (quantized) quantize_row(w, &out, row, values + row * cols);
+        lw_charge_row(w, LW_OP_ATTN_CODES, order != NULL ? 2 * cols : cols, quantized ? cols : 0);
     }
     lw_end_phase(w, LW_OP_ATTN_CODES);
     return out;
@@ -170,7 +185,8 @@ static void keep_logit_rows(worker* w) {
 
 static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
-    const lw_activations x = normalize(w, LW_OP_ATTN_NORM, layer->attn_norm, any_quantized(inputs, 3));
+    const lw_activations x =
+        normalize(w, LW_OP_ATTN_NORM, (norm){layer->attn_norm, layer->attn_input_order}, any_quantized(inputs, 3));
     const lw_product qkv[] = {lw_product_at(w, &layer->q, w->b->q, false), lw_product_at(w, &layer->k, w->b->k, false),
                               lw_product_at(w, &layer->v, w->b->v, false)};
     multiply(w, LW_OP_QKV, qkv, 3, &x);
@@ -178,15 +194,15 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const bool have_codes = lw_attend(w, index);
     if (index + 1 == w->c->n_layers) keep_logit_rows(w);
     if (w->rows == 0) return;
-    const lw_matrix* output = &layer->attn_output;
-    const lw_activations values = attention_values(w, output, have_codes);
-    const lw_product o = lw_product_at(w, output, w->b->x, true);
+    const lw_activations values = attention_values(w, layer, have_codes);
+    const lw_product o = lw_product_at(w, &layer->attn_output, w->b->x, true);
     multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
 }
 
 static void ffn_half(worker* w, const lw_layer* layer) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
-    const lw_activations x = normalize(w, LW_OP_FFN_NORM, layer->ffn_norm, any_quantized(inputs, 2));
+    const lw_activations x =
+        normalize(w, LW_OP_FFN_NORM, (norm){layer->ffn_norm, layer->ffn_input_order}, any_quantized(inputs, 2));
     const lw_activations values = lw_gate_up(w, layer, &x);
     const lw_product down = lw_product_at(w, &layer->down, w->b->x, true);
     multiply(w, LW_OP_DOWN, &down, 1, &values);
@@ -194,7 +210,8 @@ static void ffn_half(worker* w, const lw_layer* layer) {
 
 static void logits(worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    const lw_activations x = normalize(w, LW_OP_OUTPUT_NORM, w->model->output_norm, lw_is_quantized(head->type));
+    const lw_activations x =
+        normalize(w, LW_OP_OUTPUT_NORM, (norm){w->model->output_norm, NULL}, lw_is_quantized(head->type));
     const lw_product product = lw_product_of(head, w->model->level, w->rows, w->step->logits, false);
     multiply(w, LW_OP_HEAD, &product, 1, &x);
 }

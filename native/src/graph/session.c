@@ -78,6 +78,7 @@ static bool open_memory(lw_session* s) {
     const size_t group = c->n_heads / c->n_kv_heads;
     const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(c), group, s->kv.value_dim);
     if (attention > scratch) scratch = attention;
+    if (c->hidden_size * sizeof(float) > scratch) scratch = c->hidden_size * sizeof(float);  // a row before its order
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
     lw_size_splits(s);

@@ -11,6 +11,7 @@
 #include "status.h"
 
 static bool per_layer(lw_role role) { return role >= LW_ATTN_NORM; }
+static bool is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
 
 static lw_status check_range(const char* field, uint64_t value, uint64_t least, uint64_t most) {
     if (value >= least && value <= most) return LW_OK;
@@ -175,7 +176,7 @@ static lw_status check_complete(lw_model* model) {
         const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
-            if (!slot.wanted || is_loaded(&slot)) continue;
+            if (!slot.wanted || is_optional((lw_role)role) || is_loaded(&slot)) continue;
             char name[64];
             describe_slot(name, sizeof name, &slot, (lw_role)role, layer);
             return lw_fail(LW_ERR_FORMAT, "%s: missing", name);
@@ -184,9 +185,40 @@ static lw_status check_complete(lw_model* model) {
     return LW_OK;
 }
 
+// A permutation; `seen` has room for a flag of each of its n entries.
+static bool is_order(const float* order, uint32_t n, bool* seen) {
+    memset(seen, 0, n * sizeof *seen);
+    for (uint32_t i = 0; i < n; ++i) {
+        if (!(order[i] >= 0 && order[i] < (float)n) || order[i] != floorf(order[i])) return false;
+        bool* one = &seen[(uint32_t)order[i]];
+        if (*one) return false;
+        *one = true;
+    }
+    return true;
+}
+
+static lw_status check_orders(lw_model* model) {
+    static const lw_role roles[] = {LW_ATTN_INPUT_ORDER, LW_ATTN_OUTPUT_ORDER, LW_FFN_INPUT_ORDER};
+    const lw_model_config* c = &model->config;
+    const size_t widest = c->hidden_size > c->n_heads * c->head_dim ? c->hidden_size : c->n_heads * c->head_dim;
+    bool* seen = malloc(widest * sizeof *seen);
+    if (seen == NULL) return lw_fail(LW_ERR_MEMORY, "no memory to check orders of %zu inputs", widest);
+    lw_status status = LW_OK;
+    for (uint32_t layer = 0; status == LW_OK && layer < c->n_layers; ++layer)
+        for (size_t i = 0; status == LW_OK && i < sizeof roles / sizeof *roles; ++i) {
+            const lw_slot slot = lw_model_slot(model, roles[i], layer);
+            if (!is_loaded(&slot) || is_order(*slot.vector, slot.cols, seen)) continue;
+            status = lw_fail(LW_ERR_FORMAT, "layer %u %s: must hold each number from 0 to %u once", layer, slot.name,
+                             slot.cols - 1);
+        }
+    free(seen);
+    return status;
+}
+
 lw_status lw_model_finish(lw_model* model) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
     LW_RETURN_IF_FAILED(check_complete(model));
+    LW_RETURN_IF_FAILED(check_orders(model));
     LW_RETURN_IF_FAILED(lw_model_selftest(model));
     lw_pool_close(model->pool);
     model->pool = NULL;

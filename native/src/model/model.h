@@ -14,6 +14,8 @@ typedef struct lw_layer {
     float *attn_norm, *ffn_norm;      // [hidden_size]
     float *q_bias, *k_bias, *v_bias;  // [outputs], NULL without bias
     float *q_norm, *k_norm;           // [head_dim], NULL without QK norm
+    // [inputs] which value is input j of the matrices after it, or NULL: as they come
+    float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
 
 enum { LW_TYPE_LIMIT = 288 };  // numbers of types are below

@@ -41,6 +41,12 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
             return (lw_slot){"FFN up", &l->up, NULL, c->ffn_size, c->hidden_size, true};
         case LW_FFN_DOWN:
             return (lw_slot){"FFN down", &l->down, NULL, c->hidden_size, c->ffn_size, true};
+        case LW_ATTN_INPUT_ORDER:
+            return (lw_slot){"order of Q, K and V", NULL, &l->attn_input_order, 1, c->hidden_size, true};
+        case LW_ATTN_OUTPUT_ORDER:
+            return (lw_slot){"order of attention output", NULL, &l->attn_output_order, 1, q, true};
+        case LW_FFN_INPUT_ORDER:
+            return (lw_slot){"order of gate and up", NULL, &l->ffn_input_order, 1, c->hidden_size, true};
         case LW_ROLE_COUNT:
             break;
     }

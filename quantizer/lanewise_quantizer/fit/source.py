@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor, TensorType
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.quantized_sources import original_columns
+from lanewise_quantizer.storage import decode_rows
 
 Floats = npt.NDArray[np.float32]
+
+# Unquantized, or with so many bits that little is lost twice; and what others quantized already.
+ACCEPTED = ("f32", "f16", "bf16", "q8_0", *(f"a8_g{n}" for n in (32, 128)))
+ACCEPTED += ("q4_g64", "q4_g128", *(f"a4_g{n}" for n in (32, 64, 128)))
 
 
 class Source:
@@ -16,6 +22,7 @@ class Source:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.config = checkpoint.config
         self.tensors = {(tensor.role, tensor.layer): tensor for tensor in checkpoint.tensors}
+        self._columns = original_columns(checkpoint.tensors)
 
     def has(self, role: Role, layer: int = 0) -> bool:
         """Return whether the model has this tensor."""
@@ -25,6 +32,8 @@ class Source:
         """Return a matrix [outputs, inputs] or a vector [size]; NaN and infinity are an error."""
         tensor = self.tensors[role, layer]
         values = decode(tensor)
+        if (role, layer) in self._columns:
+            values = values[:, self._columns[role, layer]]
         if not np.isfinite(values).all():
             row = int(np.nonzero(~np.isfinite(values).all(axis=1))[0][0])
             raise ModelFileError(f"tensor {tensor.name!r}: row {row} holds NaN or infinity")
@@ -37,19 +46,11 @@ class Source:
 
 def decode(tensor: Tensor) -> Floats:
     """The values of a tensor as stored, [rows, cols]."""
-    data = np.frombuffer(tensor.data, np.uint8)
-    shape = (tensor.rows, tensor.cols)
-    if tensor.type == TensorType.F32:
-        return data.view("<f4").astype(np.float32).reshape(shape)
-    if tensor.type == TensorType.F16:
-        return data.view("<f2").astype(np.float32).reshape(shape)
-    if tensor.type == TensorType.BF16:
-        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
-    if tensor.type == TensorType.Q8_0:
-        blocks = data.reshape(-1, 34)
-        scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-        return (blocks[:, 2:].view(np.int8) * scales).reshape(shape)
-    raise ModelFileError(
-        f"tensor {tensor.name!r} has type {tensor.type.name}; quantizing starts from"
-        " F32, F16, BF16 or Q8_0"
-    )
+    name = tensor.type.name.lower()
+    if name not in ACCEPTED:
+        raise ModelFileError(
+            f"tensor {tensor.name!r} has type {tensor.type.name}; calibration starts from"
+            f" {', '.join(ACCEPTED).upper()}"
+        )
+    rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)
+    return decode_rows(name, rows, tensor.cols)

@@ -60,7 +60,7 @@ def run(settings: BenchSettings) -> None:
     with open_model(settings) as opened:
         _check_lengths(settings, opened)
         before = measure_limits(opened.threads, settings.isa)
-        tests = _run_tests(settings, opened)
+        tests = run_tests(settings, opened)
         after = measure_limits(opened.threads, settings.isa)
         # Neighbours on a shared host only ever slow a measurement down, so the better one counts.
         limits = Limits(
@@ -126,7 +126,8 @@ def decode_work(info: ModelInfo, kv_token_bytes: float, context: float, batch: i
     )
 
 
-def _run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
+def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
+    """Measure what the settings ask for."""
     info = opened.model.info
     kv_token_bytes = opened.model.kv_block_bytes(opened.kv_type) / BLOCK_TOKENS
     tests = []

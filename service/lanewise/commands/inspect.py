@@ -16,12 +16,22 @@ from rich.table import Column, Table
 
 from lanewise.commands.quantize_stream import checksum
 from lanewise.host import format_size
-from lanewise.loading.checkpoint import MATRIX_TYPES, ModelFileError, TensorType, row_bytes
+from lanewise.loading.architectures import is_vector
+from lanewise.loading.checkpoint import (
+    MATRIX_TYPES,
+    Checkpoint,
+    Converted,
+    ModelFileError,
+    TensorType,
+    open_checkpoint,
+    row_bytes,
+)
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.hf_checkpoint import close_all, open_weights
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.packed_checkpoint import ROWS, TensorNote, is_packed
+from lanewise.loading.quantization import find_quantization
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
 from lanewise.settings import InspectSettings
 from lanewise_quantizer.quantize import check_finite
@@ -38,9 +48,14 @@ class Inspected:
     name: str
     type: str
     shape: tuple[int, ...]  # outputs first
-    data: memoryview
+    stored: memoryview | Converted
     note: TensorNote | None = None  # of our own files
     is_packed: bool = False
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes."""
+        return self.stored if isinstance(self.stored, memoryview) else self.stored.view()
 
     @property
     def weights(self) -> int:
@@ -50,7 +65,7 @@ class Inspected:
     @property
     def bits(self) -> float | None:
         """Bits per weight; None where the size of the type is not known."""
-        return 8 * self.data.nbytes / self.weights if self.data.nbytes else None
+        return 8 * self.stored.nbytes / self.weights if self.stored.nbytes else None
 
 
 def run(settings: InspectSettings) -> int:
@@ -81,7 +96,14 @@ def opened(path: Path) -> Iterator[tuple[str, list[Inspected]]]:
     if not path.is_dir():
         raise ModelFileError(f"{path}: no such file or directory")
     config = path / "config.json"
-    ours = config.is_file() and is_packed(Fields(read_object(config), str(config)))
+    fields = Fields(read_object(config) if config.is_file() else {}, str(config))
+    ours = is_packed(fields)
+    quantization = None if ours else find_quantization(fields, path)
+    if quantization is not None:
+        with open_checkpoint(path) as checkpoint:
+            kind = f"Hugging Face, {quantization.text('quant_method')}"
+            yield kind, list(checkpoint_tensors(checkpoint))
+        return
     files = open_weights(path)
     try:
         kind = "Hugging Face"
@@ -90,6 +112,13 @@ def opened(path: Path) -> Iterator[tuple[str, list[Inspected]]]:
         yield kind, [t for file in files for t in safetensors_tensors(file, kind)]
     finally:
         close_all(files)
+
+
+def checkpoint_tensors(checkpoint: Checkpoint) -> Iterator[Inspected]:
+    """The tensors of a model as it is served."""
+    for tensor in checkpoint.tensors:
+        shape = (tensor.cols,) if is_vector(tensor.role) else (tensor.rows, tensor.cols)
+        yield Inspected(tensor.name, tensor.type.name.lower(), shape, tensor.stored)
 
 
 def gguf_tensors(file: GgufFile) -> Iterator[Inspected]:
@@ -158,7 +187,7 @@ def report_of(path: Path, kind: str, tensors: list[Inspected]) -> dict[str, Any]
         row = types.setdefault(tensor.type, {"tensors": 0, "weights": 0, "bytes": 0})
         row["tensors"] += 1
         row["weights"] += tensor.weights
-        row["bytes"] += tensor.data.nbytes
+        row["bytes"] += tensor.stored.nbytes
     for row in types.values():
         row["bits_per_weight"] = 8 * row["bytes"] / row["weights"] if row["bytes"] else None
     weights, size = (sum(row[key] for row in types.values()) for key in ("weights", "bytes"))
@@ -170,7 +199,7 @@ def report_of(path: Path, kind: str, tensors: list[Inspected]) -> dict[str, Any]
                 "name": tensor.name,
                 "type": tensor.type,
                 "shape": list(tensor.shape),
-                "bytes": tensor.data.nbytes,
+                "bytes": tensor.stored.nbytes,
                 "bits_per_weight": tensor.bits,
             }
             for tensor in tensors

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -19,7 +20,7 @@ from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.runtime import Model, tuning
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.settings import ModelSettings, QuantizeSettings, WeightSettings
+from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Opened:
     kv_type: str
 
 
-def threads_of(settings: WeightSettings | QuantizeSettings) -> int:
+def threads_of(settings: ComputeSettings) -> int:
     """The threads asked for, or those this host suggests."""
     return settings.threads or default_threads().threads
 
@@ -62,6 +63,20 @@ def load_model(
             load=load,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+def steps_bar(verb: str) -> Progress:
+    """A bar of steps on stderr, or nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn(f"{verb} {{task.description}}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def progress_bar(verb: str) -> Progress:

@@ -48,7 +48,7 @@ def run(settings: PerplexitySettings) -> None:
     """Score the file and print the result."""
     text = read_text(settings.file, settings.chars)
     with open_model(settings) as opened:
-        context = _context(settings.context, opened.model.config.context_length)
+        context = context_of(settings.context, opened.model.config.context_length)
         tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
         start = tokenizer.encode("", add_bos=True, parse_special=False)
         ids = tokenizer.encode(text, add_bos=False, parse_special=False)
@@ -97,7 +97,8 @@ def read_text(file: str | None, chars: int | None, option: str = "--file") -> st
     return text if chars is None else text[:chars]
 
 
-def _context(asked: int | None, limit: int) -> int:
+def context_of(asked: int | None, limit: int) -> int:
+    """Tokens of a window: those asked for, or the default, within the model's limit."""
     if asked is not None and asked > limit:
         raise SettingsError(f"--context: {asked}; accepted: the model's {limit} at most")
     return asked or min(DEFAULT_CONTEXT, limit)
@@ -157,7 +158,7 @@ def score_windows(
         group = windows[first : first + batch]
         # The first window can be hashed as it is computed; the others wait for their turn.
         waiting: list[list[tuple[int, Floats]]] = [[] for _ in group]
-        for index, start, logits in _run_group(session, group, chunk):
+        for index, start, logits in run_group(session, group, chunk):
             if index == 0:
                 tally.add(group[0], start, logits)
             else:
@@ -187,7 +188,7 @@ class _Tally:
         return math.fsum(self.losses) / len(self.losses)
 
 
-def _run_group(
+def run_group(
     session: Session, group: list[list[int]], chunk: int
 ) -> Iterator[tuple[int, int, Floats]]:
     """Run the windows of a group side by side; yields (window, position, logits from there on).

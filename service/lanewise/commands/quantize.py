@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lanewise.commands.opening import progress_bar, threads_of
 from lanewise.commands.partial_output import PartialOutput
+from lanewise.commands.quantize_bits import Wanted, allocate
 from lanewise.commands.quantize_calibrated import (
     Calibrated,
     calibration_windows,
@@ -25,18 +26,18 @@ from lanewise.commands.quantize_files import (
     safetensors_header,
     safetensors_plan,
 )
-from lanewise.commands.quantize_plan import Target, plan, replaced
+from lanewise.commands.quantize_plan import Target, kinds_of, plan, plan_as, replaced
 from lanewise.commands.quantize_stream import Fitting, Job, check_done, stream
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
+from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
-from lanewise_quantizer.coded import CODED_TYPES
-from lanewise_quantizer.quantize import DEFAULT_TABLES
 
 GGUF_WEIGHTS = "model.gguf"
+DEFAULT_FORMAT = "q4_0"
 
 
 def run(settings: QuantizeSettings) -> None:
@@ -48,13 +49,16 @@ def run(settings: QuantizeSettings) -> None:
         raise ModelFileError(f"{output}: exists; give a new file")
     if not settings.gguf:
         check_folder(output)
+    if settings.format is not None and settings.bits is not None:
+        raise SettingsError("--bits: given beside --format; accepted: one of them")
     if "t2" in (settings.format, settings.head) and settings.calibrate is None:
         raise SettingsError("--format t2: needs --calibrate TEXT, to follow its codes' chain on")
+    use_threads(threads_of(settings))
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-        targets = plan(checkpoint, settings.format, settings.head, settings.gguf)
         ids = None
         if settings.calibrate is not None:
             ids = calibration_windows(checkpoint, settings.calibrate, settings.calibration_tokens)
+        targets = planned(checkpoint, settings, ids)
         fitting = fit(checkpoint, targets, ids is not None)
         file: WeightsFile
         if settings.gguf:
@@ -66,8 +70,7 @@ def run(settings: QuantizeSettings) -> None:
         with PartialOutput(output, name, about, file.size) as partial:
             job = Job(
                 checkpoint.path,
-                settings.format,
-                settings.head,
+                kinds_of(targets),
                 settings.gguf,
                 fitting,
                 file.offsets,
@@ -80,24 +83,34 @@ def run(settings: QuantizeSettings) -> None:
                 header = safetensors_header(targets, fitting, partial.done)
                 partial.write(memoryview(header), 0)
                 write_tokenizer(partial.folder, checkpoint)
-                config = packed_config(checkpoint, format=settings.format)
+                config = packed_config(checkpoint, **asked(settings))
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
     for line in summary(output, targets, file.size):
         print(line)
 
 
+def planned(
+    checkpoint: Checkpoint, settings: QuantizeSettings, ids: npt.NDArray[np.int64] | None
+) -> list[Target]:
+    """Return the tensors of the result: of one format, or of those that --bits comes to."""
+    if settings.bits is None:
+        kind = settings.format or DEFAULT_FORMAT
+        return plan(checkpoint, kind, settings.head, settings.gguf)
+    wanted = Wanted(settings.bits, settings.head, settings.gguf)
+    return plan_as(checkpoint, allocate(checkpoint, wanted, ids), settings.gguf)
+
+
+def asked(settings: QuantizeSettings) -> dict[str, Any]:
+    """Return what the result is, as its config.json says."""
+    if settings.bits is not None:
+        return {"format": "mixed", "bits": settings.bits}
+    return {"format": settings.format or DEFAULT_FORMAT}
+
+
 def fit(checkpoint: Checkpoint, targets: Sequence[Target], to_weights: bool) -> Fitting:
     """Return what the quantizer needs to know of the whole model."""
-    if to_weights:
-        return Fitting(fitted_tables(checkpoint, targets), {})
-    types = {target.type for target in targets if target.type in CODED_TYPES}
-    tables = {
-        name: np.array(DEFAULT_TABLES[name], np.int8)
-        for name in types
-        if CODED_TYPES[name].needs_table
-    }
-    return Fitting(tables, {})
+    return Fitting(fitted_tables(checkpoint, targets)) if to_weights else Fitting.default(targets)
 
 
 def fitted(fitting: Fitting, ids: npt.NDArray[np.int64] | None) -> dict[str, Any]:
@@ -118,7 +131,7 @@ def description(
     return {
         "source": str(checkpoint.path.resolve()),
         "source files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
-        "format": settings.format,
+        **asked(settings),
         "types": [[target.name, target.type] for target in targets],
         "version": 1,
     }
@@ -140,13 +153,13 @@ def write(
     check_done(targets, file.offsets, partial)
     try:
         with progress_bar("quantizing") as bar:
-            total = sum(target.source.data.nbytes for target in targets)
+            total = sum(target.source.n_bytes for target in targets)
             task = bar.add_task(checkpoint.name, total=total)
 
             def progress(done: int) -> None:
                 bar.advance(task, done)
 
-            progress(sum(t.source.data.nbytes for t in targets if t.name in partial.done))
+            progress(sum(t.source.n_bytes for t in targets if t.name in partial.done))
             if ids is not None:
                 Calibrated(checkpoint, targets, job.fitting, file.offsets, partial, progress).run(
                     ids

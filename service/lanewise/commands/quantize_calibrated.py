@@ -93,7 +93,7 @@ class Calibrated:
         data = np.ascontiguousarray(rows)
         self.output.write(memoryview(data.data).cast("B"), self.offsets[target.name])
         self.output.mark_done(target.name, checksum(data, 0))
-        self.progress(target.source.data.nbytes)
+        self.progress(target.source.n_bytes)
         target.source.release()
 
     def known(self, role: Role, layer: int) -> Floats | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,12 @@ from lanewise.loading.architectures import (
     FAMILIES,
     GGUF,
     HF,
+    ORDERS,
     TENSOR_NAMES,
     is_vector,
 )
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor, TensorType
+from lanewise.loading.quantized_sources import original_columns
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple
@@ -44,6 +46,7 @@ class Target:
     order: npt.NDArray[np.intp] | None  # rows of the source, or entries of a vector; None = as is
     asked: str  # the type that was asked for
     alternates: int = 0  # RoPE heads whose halves alternate in the result; 0 = one after the other
+    columns: npt.NDArray[np.intp] | None = None  # of the source, in the order of its inputs
 
     @property
     def row_bytes(self) -> int:
@@ -61,6 +64,9 @@ class Target:
         return not is_vector(self.source.role)
 
 
+Kinds = Mapping[tuple[Role, int], str]  # the type of each matrix
+
+
 def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> list[Target]:
     """Return the tensors of the result, in the order of the forward step."""
     head = head or default_head(kind)
@@ -72,7 +78,24 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
                     f"{option}: {name} is no type of GGUF files; accepted with --gguf:"
                     f" {', '.join(accepted)}"
                 )
-    return [target_of(checkpoint, tensor, kind, head, to_gguf) for tensor in checkpoint.tensors]
+    kinds = {
+        (tensor.role, tensor.layer): head if tensor.role in HEADS else kind
+        for tensor in checkpoint.tensors
+    }
+    return plan_as(checkpoint, kinds, to_gguf)
+
+
+def plan_as(checkpoint: Checkpoint, kinds: Kinds, to_gguf: bool) -> list[Target]:
+    """Return the tensors of the result for given types of its matrices."""
+    columns = original_columns(checkpoint.tensors)
+    return [
+        replace(
+            target_of(checkpoint, tensor, kinds, to_gguf),
+            columns=columns.get((tensor.role, tensor.layer)),
+        )
+        for tensor in checkpoint.tensors
+        if tensor.role not in ORDERS
+    ]
 
 
 def default_head(kind: str) -> str:
@@ -80,23 +103,28 @@ def default_head(kind: str) -> str:
     return "q8_0" if kind in EIGHT_BITS else kind if kind in FLOAT_BYTES else "q6_k"
 
 
-def target_of(
-    checkpoint: Checkpoint, tensor: Tensor, kind: str, head: str, to_gguf: bool
-) -> Target:
+def kinds_of(targets: Iterable[Target]) -> Kinds:
+    """Return the types that :func:`plan_as` makes the same targets of."""
+    return {(t.source.role, t.source.layer): t.type for t in targets if t.is_matrix}
+
+
+def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: bool) -> Target:
     """Return what becomes of one tensor."""
     if tensor.packing is not None:
         raise ModelFileError(
             f"{checkpoint.path}: packed weights cannot be quantized; give the model that was packed"
         )
-    asked = head if tensor.role in HEADS else kind
-    if is_vector(tensor.role):
-        asked = "f32"
+    asked = "f32" if is_vector(tensor.role) else kinds[tensor.role, tensor.layer]
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
-    order = row_order(checkpoint, tensor, to_gguf)
-    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
-    heads = rope_heads(checkpoint, tensor) if to_gguf and family.gguf_interleaved_rope else 0
-    return Target(tensor, name, fitting(asked, tensor.cols), order, asked, heads)
+    heads = rope_heads(checkpoint, tensor)
+    alternates = to_gguf and alternates_in_gguf(checkpoint)
+    order = None
+    if heads and (tensor.rope_heads > 0) != alternates:
+        size = heads * checkpoint.config.head_dim
+        order = swapped_halves(size, heads, alternates=tensor.rope_heads > 0)
+    kind = fitting(asked, tensor.cols)
+    return Target(tensor, name, kind, order, asked, heads if alternates else 0)
 
 
 def fitting(kind: str, cols: int) -> str:
@@ -106,21 +134,10 @@ def fitting(kind: str, cols: int) -> str:
     return kind
 
 
-def row_order(checkpoint: Checkpoint, tensor: Tensor, to_gguf: bool) -> npt.NDArray[np.intp] | None:
-    """Return the rows of the source in the order they get, if RoPE heads are to be reordered.
-
-    Hugging Face files have the halves of a head one after the other, GGUF's llama alternates them.
-    """
-    config = checkpoint.config
-    heads = rope_heads(checkpoint, tensor)
-    family = next(f for f in FAMILIES if f.name == config.architecture)
-    alternates = tensor.rope_heads > 0
-    if not heads or alternates == (to_gguf and family.gguf_interleaved_rope):
-        return None
-    half = config.head_dim // 2
-    shape = (heads, half, 2) if alternates else (heads, 2, half)
-    rows = np.arange(heads * config.head_dim).reshape(shape)
-    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(-1))
+def alternates_in_gguf(checkpoint: Checkpoint) -> bool:
+    """Return whether GGUF has the halves of RoPE heads alternate, as no other files do."""
+    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
+    return family.gguf_interleaved_rope
 
 
 def rope_heads(checkpoint: Checkpoint, tensor: Tensor) -> int:
@@ -138,8 +155,14 @@ def half_split_rows(target: Target) -> npt.NDArray[np.intp] | None:
     """Return the rows of a half-split matrix in the order of the result, if that is another."""
     if not target.alternates:
         return None
-    rows = np.arange(target.source.rows).reshape(target.alternates, 2, -1)
-    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(-1))
+    return swapped_halves(target.source.rows, target.alternates, alternates=False)
+
+
+def swapped_halves(rows: int, heads: int, alternates: bool) -> npt.NDArray[np.intp]:
+    """Return rows whose heads' halves alternate one half after the other, or the other way."""
+    shape = (heads, -1, 2) if alternates else (heads, 2, -1)
+    order = np.arange(rows).reshape(shape).swapaxes(1, 2)
+    return np.ascontiguousarray(order.reshape(-1))
 
 
 def replaced(targets: Iterable[Target]) -> list[str]:

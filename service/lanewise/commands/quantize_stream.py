@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.partial_output import PartialOutput, write_all
-from lanewise.commands.quantize_plan import Target, plan
+from lanewise.commands.quantize_plan import Kinds, Target, plan_as
 from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
 from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.quantize import check_finite, quantize_matrix
 from lanewise_quantizer.storage import (
     FLOAT_BYTES,
@@ -31,7 +32,6 @@ from lanewise_quantizer.storage import (
 )
 
 Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 
 CHUNK_WEIGHTS = 1 << 20
 SMALL_MODEL = 1 << 25  # weights
@@ -43,7 +43,12 @@ class Fitting:
     """What the numbers of a model say about how to quantize it."""
 
     tables: Mapping[str, npt.NDArray[np.int8]]  # by type
-    importance: Mapping[str, Floats]  # [cols] by tensor of the result; empty: all inputs alike
+
+    @staticmethod
+    def default(targets: Iterable[Target]) -> Fitting:
+        """Tables for weights nobody has looked at, for the types that need one."""
+        kinds = {CODED_TYPES[t.type] for t in targets if t.type in CODED_TYPES}
+        return Fitting({k.name: default_table(k) for k in kinds if k.needs_table})
 
     def table(self, kind: str) -> bytes | None:
         """Return the table of a type as stored, if it has one."""
@@ -56,8 +61,7 @@ class Job:
     """What a worker process needs to make any part of the result; small, for it is sent to each."""
 
     model: Path
-    format: str
-    head: str | None
+    kinds: Kinds
     to_gguf: bool
     fitting: Fitting
     offsets: Mapping[str, int]  # of tensors in the weights file
@@ -70,7 +74,7 @@ class Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.checkpoint = open_checkpoint(job.model)
-        self.targets = plan(self.checkpoint, job.format, job.head, job.to_gguf)
+        self.targets = plan_as(self.checkpoint, job.kinds, job.to_gguf)
         self.file = os.open(job.weights, os.O_WRONLY)
 
     def make(self, index: int, start: int, stop: int) -> int:
@@ -171,7 +175,7 @@ def _stream(
     def take_oldest() -> None:
         target, rows, is_last, future = window.popleft()
         sums[target.name] = (sums.get(target.name, 0) + future.result()) % 2**64
-        progress(rows * target.source.data.nbytes // target.source.rows)
+        progress(rows * target.source.n_bytes // target.source.rows)
         if is_last:
             output.mark_done(target.name, sums.pop(target.name))
 
@@ -203,19 +207,20 @@ def quantized_rows(target: Target, start: int, stop: int, fitting: Fitting) -> B
     table = target.source.table
     own = None if table is None else np.frombuffer(table, np.int8)
     weights = decode_rows(name, rows, cols, own)
+    if target.columns is not None:
+        weights = weights[:, target.columns]
     numbers = range(start, stop) if target.order is None else target.order[start:stop].tolist()
     if target.is_matrix:
         check_finite(weights, numbers)
     else:
         check_finite(weights)
         weights = weights if target.order is None else weights[:, target.order]
-    if name == target.type and target.is_matrix and own is None:
+    if name == target.type and target.is_matrix and own is None and target.columns is None:
         return rows  # as it is: to quantize again what is quantized would only lose
     if target.type in FLOAT_BYTES:
         return encode_floats(target.type, weights)
-    importance = fitting.importance.get(target.name)
-    tables = fitting.tables.get(target.type)
-    return encode_rows(quantize_matrix(weights, CODED_TYPES[target.type], tables, importance))
+    kind = CODED_TYPES[target.type]
+    return encode_rows(quantize_matrix(weights, kind, fitting.tables.get(target.type)))
 
 
 def source_rows(target: Target, start: int, stop: int) -> Bytes:

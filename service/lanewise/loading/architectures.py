@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lanewise.loading.checkpoint import (
     MATRIX_TYPES,
     VECTOR_TYPES,
+    Converted,
     ModelConfig,
     ModelFileError,
     Packing,
@@ -58,11 +59,15 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.FFN_GATE: ("blk.{}.ffn_gate.weight", "model.layers.{}.mlp.gate_proj.weight"),
     Role.FFN_UP: ("blk.{}.ffn_up.weight", "model.layers.{}.mlp.up_proj.weight"),
     Role.FFN_DOWN: ("blk.{}.ffn_down.weight", "model.layers.{}.mlp.down_proj.weight"),
+    Role.ATTN_INPUT_ORDER: ("blk.{}.attn_input_order", "model.layers.{}.self_attn.input_order"),
+    Role.ATTN_OUTPUT_ORDER: ("blk.{}.attn_output_order", "model.layers.{}.self_attn.output_order"),
+    Role.FFN_INPUT_ORDER: ("blk.{}.ffn_input_order", "model.layers.{}.mlp.input_order"),
 }
 GGUF, HF = 0, 1  # columns of TENSOR_NAMES
 
 BIASES = (Role.ATTN_Q_BIAS, Role.ATTN_K_BIAS, Role.ATTN_V_BIAS)
 HEAD_NORMS = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM)
+ORDERS = (Role.ATTN_INPUT_ORDER, Role.ATTN_OUTPUT_ORDER, Role.FFN_INPUT_ORDER)  # optional
 PER_MODEL = (Role.TOKEN_EMBEDDING, Role.OUTPUT_NORM, Role.OUTPUT)
 
 
@@ -124,12 +129,15 @@ def shape_of(role: Role, config: ModelConfig) -> tuple[int, int]:
         Role.FFN_GATE: (config.ffn_size, hidden),
         Role.FFN_UP: (config.ffn_size, hidden),
         Role.FFN_DOWN: (hidden, config.ffn_size),
+        Role.ATTN_INPUT_ORDER: (1, hidden),
+        Role.ATTN_OUTPUT_ORDER: (1, queries),
+        Role.FFN_INPUT_ORDER: (1, hidden),
     }[role]
 
 
 def is_vector(role: Role) -> bool:
     """Return whether a role is a vector, stored with one dimension."""
-    return role in BIASES or "NORM" in role.name
+    return role in BIASES or role in ORDERS or "NORM" in role.name
 
 
 @dataclass(frozen=True)
@@ -139,10 +147,14 @@ class SourceTensor:
     where: str  # file, for errors
     shape: tuple[int, ...]
     type: TensorType | str  # a string when the file's dtype has no number here
-    data: memoryview
+    data: memoryview | Converted
     release: Callable[[], None]
     packing: Packing | None = None
     table: bytes | None = None
+
+    def view(self) -> memoryview:
+        """Return the bytes."""
+        return self.data if isinstance(self.data, memoryview) else self.data.view()
 
 
 def bind_tensors(
@@ -156,7 +168,11 @@ def bind_tensors(
 
     A missing, unknown, misshapen or unreadable tensor is an error that names it.
     """
-    wanted = list(_wanted(config))
+    wanted = [
+        (role, layer)
+        for role, layer in _wanted(config)
+        if role not in ORDERS or TENSOR_NAMES[role][column].format(layer) in sources
+    ]
     names = [TENSOR_NAMES[role][column].format(layer) for role, layer in wanted]
     missing = [name for name in names if name not in sources]
     if missing:

@@ -178,6 +178,10 @@ class Role(IntEnum):
     FFN_GATE = 14
     FFN_UP = 15
     FFN_DOWN = 16
+    # Vectors that some models have: which value is input j of the matrices after them.
+    ATTN_INPUT_ORDER = 17
+    ATTN_OUTPUT_ORDER = 18
+    FFN_INPUT_ORDER = 19
 
 
 @dataclass(frozen=True)
@@ -211,11 +215,42 @@ class Packing:
     numerics: int  # version of the numeric contract it was packed for
 
 
+class LastConverted:
+    """Room for the bytes of one :class:`Converted`, which all of a checkpoint share."""
+
+    def __init__(self) -> None:
+        self.owner: Converted | None = None
+        self.data = memoryview(b"")
+
+
+class Converted:
+    """The bytes of a tensor that are made of others, when they are asked for.
+
+    Those made last are kept until others are made, so that a checkpoint takes the memory of one.
+    """
+
+    def __init__(self, nbytes: int, make: Callable[[], memoryview], last: LastConverted) -> None:
+        self.nbytes = nbytes
+        self._make = make
+        self._last = last
+
+    def view(self) -> memoryview:
+        """Return the bytes; they stay as they are while somebody holds them."""
+        if self._last.owner is not self:
+            self._last.owner, self._last.data = None, memoryview(b"")
+            self._last.data = self._make()
+            self._last.owner = self
+        return self._last.data
+
+    def release(self) -> None:
+        """Nothing: the next tensor takes the place of this one."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One tensor of a mapped file: ``rows`` outputs of ``cols`` inputs, or one row for a vector.
 
-    ``data`` holds the rows in the storage type's own bytes, or panels if ``packing`` is given.
+    ``stored`` holds the rows in the storage type's own bytes, or panels if ``packing`` is given.
     """
 
     name: str
@@ -224,11 +259,21 @@ class Tensor:
     type: TensorType
     rows: int
     cols: int
-    data: memoryview
+    stored: memoryview | Converted
     rope_heads: int
     _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     packing: Packing | None = None
     table: bytes | None = None  # 16 int8, of codebooks and trellises
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes, which are made now if they are no part of the file."""
+        return self.stored if isinstance(self.stored, memoryview) else self.stored.view()
+
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes ``data`` has, without making them."""
+        return self.stored.nbytes
 
     def release(self) -> None:
         """Give the file's pages back to the system; reading the data again maps them anew."""
@@ -273,7 +318,7 @@ class Checkpoint:
         """Unmap the files; memory still viewed elsewhere goes when its last view does."""
         for tensor in self.tensors:
             with suppress(BufferError):  # somebody still reads it
-                tensor.data.release()
+                tensor.stored.release()
         self._close()
 
     def __enter__(self) -> Checkpoint:

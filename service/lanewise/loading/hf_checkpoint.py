@@ -24,6 +24,8 @@ from lanewise.loading.checkpoint import (
 )
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.packed_checkpoint import is_packed, open_packed
+from lanewise.loading.quantization import find_quantization, read_scheme
+from lanewise.loading.quantized_sources import unpack_sources
 from lanewise.loading.rope import rope_factors, rope_settings
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
@@ -59,6 +61,9 @@ def open_directory(path: Path) -> Checkpoint:
             if not name.endswith(IGNORED_SUFFIX)
         }
         config = read_config(fields, family, sources)
+        quantization = find_quantization(fields, path)
+        if quantization is not None:
+            sources = unpack_sources(sources, read_scheme(quantization), config.n_layers)
         if config.tied_embeddings:  # some files hold the same bytes a second time
             sources.pop(TENSOR_NAMES[Role.OUTPUT][HF], None)
         tensors = bind_tensors(config, sources, HF, False, str(path))
@@ -70,8 +75,6 @@ def open_directory(path: Path) -> Checkpoint:
 
 def read_config(fields: Fields, family: Family, sources: Mapping[str, Any]) -> ModelConfig:
     """Return the model config that config.json describes."""
-    if fields.is_set("quantization_config"):
-        raise fields.fail("quantization_config", "an unquantized model (F32, F16 or BF16)")
     if fields.text("hidden_act", default="silu") != "silu":
         raise fields.fail("hidden_act", "'silu'")
     hidden, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")

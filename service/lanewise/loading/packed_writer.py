@@ -54,7 +54,7 @@ def write_packed(
     return size
 
 
-def packed_config(checkpoint: Checkpoint, **notes: str) -> dict[str, Any]:
+def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
     """Return config.json: that of the source if it had one, and the model config as it is."""
     family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
     own = {"model_type": family.hf} | dict(checkpoint.tokenizer.json_files.get("config.json", {}))
@@ -97,7 +97,7 @@ def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
     metadata = {"level": level}
     entries = []
     for tensor in ordered:
-        packing, size = tensor.packing, tensor.data.nbytes
+        packing, size = tensor.packing, tensor.n_bytes
         assert packing is not None
         dtype, shape = ("F32", (tensor.cols,)) if is_vector(tensor.role) else ("U8", (size,))
         if dtype == "U8":

@@ -14,7 +14,9 @@ from lanewise.loading.mapped_file import MappedFile
 
 MAX_HEADER_BYTES = 100 << 20
 DTYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
-SIZES = {"U8": 1} | {dtype: BLOCKS[kind].n_bytes for dtype, kind in DTYPES.items()}
+SIZES = {"U8": 1, "I32": 4, "I64": 8} | {
+    dtype: BLOCKS[kind].n_bytes for dtype, kind in DTYPES.items()
+}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
@@ -103,19 +102,24 @@ def fit(
     def part(begin: int, end: int) -> None:
         library.check(library.lib.lw_fit(job, begin, end))
 
-    share = -(-rows // (8 * _threads())) * 8  # whole lanes
-    if rows <= 64:
+    share = -(-rows // (8 * _threads)) * 8  # whole lanes
+    if rows <= 64 or _threads == 1:
         part(0, rows)
     else:
         spans = [(i, min(i + share, rows)) for i in range(0, rows, share)]
-        list(_pool().map(lambda span: part(*span), spans))
+        list(_pool(_threads).map(lambda span: part(*span), spans))
     return out
 
 
-def _threads() -> int:
-    return len(os.sched_getaffinity(0))
+_threads = 1
+
+
+def use_threads(threads: int) -> None:
+    """Have :func:`fit` share its rows among so many threads; one unless this is called."""
+    global _threads
+    _threads = threads
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_threads())
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)

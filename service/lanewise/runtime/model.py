@@ -100,7 +100,7 @@ class Model:
         model = cls(checkpoint, isa=isa, threads=threads)
         try:
             model._say_what_is_repacked(checkpoint)
-            total = sum(tensor.data.nbytes for tensor in checkpoint.tensors)
+            total = sum(tensor.n_bytes for tensor in checkpoint.tensors)
             done = 0
             if progress:
                 progress(done, total)
@@ -110,7 +110,7 @@ class Model:
                 else:
                     model._load_tensor(checkpoint, part[0], part_targets[0])
                     part[0].release()
-                done += sum(tensor.data.nbytes for tensor in part)
+                done += sum(tensor.n_bytes for tensor in part)
                 if progress:
                     progress(done, total)
             model._native.check(model._native.lib.lw_model_finish(model._handle))
@@ -131,7 +131,7 @@ class Model:
                 "lw_tensor*",
                 {
                     "data": data,
-                    "n_bytes": tensor.data.nbytes,
+                    "n_bytes": tensor.n_bytes,
                     "type": int(tensor.type),
                     "rows": tensor.rows,
                     "cols": tensor.cols,
@@ -160,7 +160,7 @@ class Model:
             names.append(ffi.new("char[]", tensor.name.encode()))
             struct.role, struct.layer, struct.type = tensor.role, tensor.layer, tensor.type
             struct.rows, struct.cols = tensor.rows, tensor.cols
-            struct.data, struct.n_bytes, struct.name = views[-1], tensor.data.nbytes, names[-1]
+            struct.data, struct.n_bytes, struct.name = views[-1], tensor.n_bytes, names[-1]
             struct.checksum = tensor.packing.checksum
             struct.layout = tensor.packing.layout.encode()[:15]
             if tensor.table is not None:
@@ -211,7 +211,7 @@ class Model:
             type=TensorType(out.type),
             rows=out.rows,
             cols=out.cols,
-            data=memoryview(ffi.buffer(out.data, out.n_bytes)),
+            stored=memoryview(ffi.buffer(out.data, out.n_bytes)),
             rope_heads=0,
             packing=Packing(
                 self._native.text(out.layout), out.checksum, int(self._native.lib.LW_NUMERICS)
@@ -285,14 +285,14 @@ def _parts(
     """
     start = 0
     while start < len(tensors):
-        end, size = start + 1, tensors[start].data.nbytes
+        end, size = start + 1, tensors[start].n_bytes
         while (
             end < len(tensors)
             and tensors[start].packing is not None
             and tensors[end].packing is not None
-            and size + tensors[end].data.nbytes <= PART_BYTES
+            and size + tensors[end].n_bytes <= PART_BYTES
         ):
-            size += tensors[end].data.nbytes
+            size += tensors[end].n_bytes
             end += 1
         yield tensors[start:end], targets[start:end]
         start = end

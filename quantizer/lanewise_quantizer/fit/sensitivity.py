@@ -1,0 +1,183 @@
+"""What each matrix of a model loses as each type, in one unit, so that bits can go where they pay.
+
+The loss of a matrix as a type is its relative error times what an error of that matrix costs. With
+text, the relative error is that of its outputs, ``tr(E H E^T) / tr(W H W^T)``, on a sample of its
+rows, H the second moment of its inputs; and its cost is measured: the matrix alone is quantized to
+a probe type, the model run on a window of the text, and the Kullback-Leibler divergence of its
+predictions divided by the probe's relative error. To first order divergences are proportional to
+squared errors and add up. Without text H is the identity, and the costs are those found on small
+trained models, by role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.loading.checkpoint import Role
+from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.fit.calibrate import Moment, calibrate
+from lanewise_quantizer.fit.feedback import quantize_by_importance
+from lanewise_quantizer.fit.forward import STEPS, Forward
+from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.tables import default_table
+from lanewise_quantizer.storage import FLOAT_BYTES, decode_rows, encode_floats
+
+Floats = npt.NDArray[np.float32]
+Key = tuple[Role, int]
+Losses = dict[Key, dict[str, float]]  # of each matrix as each type
+
+SAMPLED_ROWS = 256
+PROBES = ("cb3", "q8_0")  # the first whose groups divide the rows
+PROBE_TOKENS = 256  # of the window that costs are measured on
+EVERY = 4  # positions of it, whose predictions are compared
+# Divergence for a relative error of the weights, FFN_GATE's being 1: means of two small models.
+COSTS = {
+    Role.TOKEN_EMBEDDING: 5.0,
+    Role.OUTPUT: 5.0,
+    Role.ATTN_Q: 0.5,
+    Role.ATTN_K: 0.5,
+    Role.ATTN_V: 0.7,
+    Role.ATTN_OUTPUT: 0.7,
+    Role.FFN_GATE: 1.0,
+    Role.FFN_UP: 1.0,
+    Role.FFN_DOWN: 1.2,
+}
+
+
+def losses_without_text(
+    source: Source, types: Mapping[Key, Sequence[str]], progress: Callable[[], None]
+) -> Losses:
+    """Losses by the error of the weights alone; ``progress`` is called after each matrix."""
+    found: Losses = {}
+    for role, layer in types:
+        weights = _sample(source(role, layer))
+        cost = COSTS[role]
+        if role == Role.TOKEN_EMBEDDING and source.config.tied_embeddings:
+            cost += COSTS[Role.OUTPUT]
+        found[role, layer] = {
+            name: cost * relative_error(weights, rounded(weights, name, None), None)
+            for name in types[role, layer]
+        }
+        progress()
+    return found
+
+
+def losses_on_text(
+    source: Source,
+    ids: npt.NDArray[np.integer],
+    types: Mapping[Key, Sequence[str]],
+    progress: Callable[[], None],
+) -> Losses:
+    """Losses by the error of outputs on text [windows, tokens], and by measured costs."""
+    found: Losses = {}
+    probes: dict[Key, float] = {}
+
+    def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+        h = moment.mean()
+        sample = _sample(weights)
+        found[role, layer] = {
+            name: relative_error(sample, rounded(sample, name, np.diag(h)), h)
+            for name in types[role, layer]
+        }
+        probe = rounded(weights, probe_of(weights), np.diag(h))
+        probes[role, layer] = relative_error(weights, probe, h)
+        return weights
+
+    embedding = source(Role.TOKEN_EMBEDDING)
+    head = calibrate(source, ids, take, embedding)
+    take(Role.TOKEN_EMBEDDING, 0, embedding, _plain(source.config.hidden_size))
+    if not source.config.tied_embeddings:
+        take(Role.OUTPUT, 0, source(Role.OUTPUT), head)
+    model = _Probed(source, ids[:1, :PROBE_TOKENS])
+    for key, error in probes.items():
+        cost = model.divergence(*key) / max(error, 1e-12)
+        found[key] = {name: cost * loss for name, loss in found[key].items()}
+        progress()
+    return found
+
+
+def rounded(weights: Floats, name: str, importance: Floats | None) -> Floats:
+    """Weights as a type has them."""
+    if name in FLOAT_BYTES:
+        return decode_rows(name, encode_floats(name, weights), weights.shape[1])
+    kind = CODED_TYPES[name]
+    table = default_table(kind) if kind.needs_table else None
+    known = None if importance is None else np.ascontiguousarray(importance)
+    return quantize_by_importance(weights, kind, known, table).decode()
+
+
+def relative_error(weights: Floats, quantized: Floats, moment: Floats | None) -> float:
+    """The squared error of the outputs as a share of their squares."""
+    error = weights - quantized
+    lost = error if moment is None else error @ moment
+    whole = weights if moment is None else weights @ moment
+    size = float((weights * whole).sum(dtype=np.float64))
+    return float((error * lost).sum(dtype=np.float64)) / size if size > 0 else 0.0
+
+
+def probe_of(weights: Floats) -> str:
+    """The type that a matrix is quantized to alone."""
+    return PROBES[0] if weights.shape[1] % 32 == 0 else "f16"
+
+
+class _Probed:
+    """A model of which one matrix at a time is quantized; runs only what comes after it."""
+
+    def __init__(self, source: Source, ids: npt.NDArray[np.integer]) -> None:
+        self.source, self.ids = source, ids
+        self.forward = Forward(source.config, ids.shape[1])
+        self.norm = source(Role.OUTPUT_NORM)
+        self.states = [source(Role.TOKEN_EMBEDDING)[ids]]  # before each layer
+        for layer in range(source.config.n_layers):
+            self.states.append(self._layer(layer, self.states[-1], None, None))
+        self.head = Role.TOKEN_EMBEDDING if source.config.tied_embeddings else Role.OUTPUT
+        self.expected = self._predictions(self.states[-1], source(self.head))
+
+    def divergence(self, role: Role, layer: int) -> float:
+        """The mean divergence of predictions, in nats, with one matrix as its probe type."""
+        weights = self.source(role, layer)
+        probe = rounded(weights, probe_of(weights), None)
+        if role in (Role.TOKEN_EMBEDDING, Role.OUTPUT):
+            x = self.states[-1]
+            if role == Role.TOKEN_EMBEDDING:
+                x = probe[self.ids]
+                for number in range(self.source.config.n_layers):
+                    x = self._layer(number, x, None, None)
+            found = self._predictions(x, probe if role == self.head else self.source(self.head))
+        else:
+            x = self._layer(layer, self.states[layer], role, probe)
+            for number in range(layer + 1, self.source.config.n_layers):
+                x = self._layer(number, x, None, None)
+            found = self._predictions(x, self.source(self.head))
+        return float((np.exp(self.expected) * (self.expected - found)).sum(axis=-1).mean())
+
+    def _layer(self, layer: int, x: Floats, role: Role | None, instead: Floats | None) -> Floats:
+        matrices = {r: self.source(r, layer) for step in STEPS for r in step if r != role}
+        if role is not None and instead is not None:
+            matrices[role] = instead
+        out = x.copy()
+        self.forward.layer(out, matrices, self.forward.vectors(self.source, layer))
+        return out
+
+    def _predictions(self, x: Floats, head: Floats) -> npt.NDArray[np.float64]:
+        """Logarithms of the probabilities at some positions [positions, vocabulary]."""
+        states = self.forward.norm(x[:, ::EVERY], self.norm)
+        logits = (states.reshape(-1, states.shape[-1]) @ head.T).astype(np.float64)
+        logits -= logits.max(axis=-1, keepdims=True)
+        out: npt.NDArray[np.float64] = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        return out
+
+
+def _plain(size: int) -> Moment:
+    return Moment(np.eye(size, dtype=np.float32), 1)
+
+
+def _sample(weights: Floats) -> Floats:
+    """Rows of a matrix, evenly spaced."""
+    if len(weights) <= SAMPLED_ROWS:
+        return weights
+    places = np.linspace(0, len(weights) - 1, SAMPLED_ROWS).astype(np.intp)
+    return np.ascontiguousarray(weights[places])

@@ -1,0 +1,281 @@
+"""``lanewise compare``: what quantized models cost and what they save, beside their original.
+
+All models score the same windows of one text (see ``lanewise perplexity``). At every position that
+has a next token, the original's distribution P and the model's Q give the Kullback-Leibler
+divergence ``sum P log(P / Q)`` in nats, whose mean over all positions is reported with its standard
+error, and whether both hold the same token most likely. Both are computed in float64 from float32
+logits; those of the original wait in a temporary file, so that one model at a time is in memory.
+
+A model is on the Pareto front when no other one is as small or smaller and as good or better by
+perplexity, and better in one of the two.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Column, Table
+
+from lanewise.commands.bench import run_tests
+from lanewise.commands.compare_picture import check_picture, draw
+from lanewise.commands.opening import Opened, open_model, steps_bar
+from lanewise.commands.perplexity import (
+    context_of,
+    cut_windows,
+    negative_log_likelihoods,
+    read_text,
+    run_group,
+)
+from lanewise.host import cpu_name, format_size
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.runtime import BLOCK_TOKENS, Session
+from lanewise.settings import BenchSettings, CompareSettings, SettingsError
+from lanewise.text.tokenizer import Tokenizer
+
+CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
+CHUNK = 512  # tokens of a window in one step
+BENCH_CONTEXT = 32  # tokens before those whose decoding is timed
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One model's row; what was not measured is None."""
+
+    model: str
+    name: str  # that tells it from the others
+    weights: str
+    bytes: int  # of the weights' files
+    bits_per_weight: float
+    perplexity: float
+    kl: float | None  # mean, nats; None for the original
+    kl_error: float | None  # standard error of the mean
+    top1: float | None  # share of positions with the original's most likely token
+    prefill: float | None  # tokens per second
+    decode: float | None
+    on_front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The windows that are scored, and how they came about."""
+
+    windows: list[list[int]]
+    ids: list[int]
+    context: int
+
+
+def run(settings: CompareSettings) -> None:
+    """Measure all models, print the table or a JSON object, and draw the picture."""
+    models = models_of(settings)
+    check_picture(settings.picture)
+    text = read_text(settings.file, settings.tokens * CHARS_PER_TOKEN)
+    with tempfile.TemporaryFile(prefix="lanewise-compare-") as logits:
+        rows = measure_all(models, settings, text, logits)
+    rows = with_front(named(rows))
+    pictures = draw(rows, settings.picture) if settings.picture is not None else []
+    report = {
+        "reference": rows[0].model,
+        "models": [asdict(row) for row in rows],
+        "file": settings.file,
+        "cpu": cpu_name(),
+        "pictures": [str(path) for path in pictures],
+    }
+    if settings.json:
+        print(json.dumps(report))
+    else:
+        show(rows, pictures)
+
+
+def models_of(settings: CompareSettings) -> list[str]:
+    """The models, the original first."""
+    models = list(settings.models)
+    if settings.model is not None:
+        models = [settings.model, *(model for model in models if model != settings.model)]
+    if len(models) < 2:
+        raise SettingsError(f"MODEL: {len(models)} given; accepted: 2 or more, the original first")
+    twice = {model for model in models if models.count(model) > 1}
+    if twice:
+        raise SettingsError(f"MODEL: {', '.join(sorted(twice))} given twice; accepted: once")
+    return models
+
+
+def measure_all(
+    models: Sequence[str], settings: CompareSettings, text: str, logits: IO[bytes]
+) -> list[Compared]:
+    """Measure one model after the other."""
+    rows: list[Compared] = []
+    first: Text | None = None
+    for model in models:
+        with open_model(replace(settings, model=model)) as opened:
+            own = cut_text(opened.checkpoint, settings, text, None if first is None else first)
+            if first is None:
+                first = own
+            row = score(opened, own, logits, is_reference=not rows, model=model)
+            prefill, decode = speeds(settings, opened)
+            rows.append(replace(row, prefill=prefill, decode=decode))
+    return rows
+
+
+def cut_text(
+    checkpoint: Checkpoint, settings: CompareSettings, text: str, first: Text | None
+) -> Text:
+    """Tokenize the text; all models must come to the same tokens."""
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
+    ids = tokenizer.encode(text, add_bos=False, parse_special=False)[: settings.tokens]
+    if first is not None:
+        if ids != first.ids:
+            raise ModelFileError(
+                f"{checkpoint.path}: its tokenizer cuts the text otherwise than the original's;"
+                " accepted: models with one tokenizer"
+            )
+        context_of(first.context, checkpoint.config.context_length)
+        return first
+    context = context_of(settings.context, checkpoint.config.context_length)
+    start = tokenizer.encode("", add_bos=True, parse_special=False)
+    windows = cut_windows(ids, start, context)
+    if not windows:
+        raise SettingsError(f"--file: {settings.file} has {len(ids)} tokens; accepted: at least 2")
+    return Text(windows, ids, context)
+
+
+def score(
+    opened: Opened, text: Text, logits: IO[bytes], *, is_reference: bool, model: str
+) -> Compared:
+    """Run one model over all windows; the original's logits are written, for others to read."""
+    logits.seek(0)
+    losses: list[float] = []
+    divergences: list[float] = []
+    agreed = 0
+    chunk = min(CHUNK, text.context)
+    with (
+        Session(
+            opened.model,
+            threads=opened.threads,
+            blocks=-(-text.context // BLOCK_TOKENS),
+            max_batch_tokens=chunk,
+            max_batch_logits=chunk,
+            kv_type=opened.kv_type,
+        ) as session,
+        steps_bar("scoring") as bar,
+    ):
+        for window in bar.track(text.windows, description=opened.checkpoint.name):
+            for _, start, found in run_group(session, [window], chunk):
+                targets = window[start + 1 : start + 1 + len(found)]
+                losses += negative_log_likelihoods(found, targets)
+                if is_reference:
+                    logits.write(np.ascontiguousarray(found, "<f4").data)
+                    continue
+                expected = read_logits(logits, found, opened.checkpoint)
+                divergences += kl_divergences(expected, found)
+                agreed += int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
+    size, weights = sizes_of(opened.checkpoint)
+    kl = None if is_reference else math.fsum(divergences) / len(divergences)
+    error = None if is_reference else float(np.std(divergences) / math.sqrt(len(divergences)))
+    return Compared(
+        model=model,
+        name=opened.checkpoint.name,
+        weights=opened.model.weights,
+        bytes=size,
+        bits_per_weight=8 * size / weights,
+        perplexity=math.exp(math.fsum(losses) / len(losses)),
+        kl=kl,
+        kl_error=error,
+        top1=None if is_reference else agreed / len(divergences),
+        prefill=None,
+        decode=None,
+    )
+
+
+def read_logits(logits: IO[bytes], like: Floats, checkpoint: Checkpoint) -> Floats:
+    """Read the original's logits of the positions that ``like`` is for."""
+    data = logits.read(like.size * 4)
+    if len(data) != like.size * 4:
+        raise ModelFileError(
+            f"{checkpoint.path}: {like.shape[1]} tokens in its vocabulary, other than the"
+            " original's; accepted: models with one vocabulary"
+        )
+    return np.frombuffer(data, "<f4").reshape(like.shape)
+
+
+def kl_divergences(expected: Floats, found: Floats) -> list[float]:
+    """The divergence of each row's distribution from the expected one, in nats, in float64."""
+    out = []
+    for p_row, q_row in zip(expected, found, strict=True):  # one at a time: rows can be wide
+        log_p, log_q = _log_softmax(p_row), _log_softmax(q_row)
+        out.append(float((np.exp(log_p) * (log_p - log_q)).sum()))
+    return out
+
+
+def _log_softmax(logits: Floats) -> NDArray[np.float64]:
+    values = logits.astype(np.float64)
+    values -= values.max()
+    out: NDArray[np.float64] = values - np.log(np.exp(values).sum())
+    return out
+
+
+def sizes_of(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Bytes of the files that hold the weights, and how many weights there are."""
+    path = checkpoint.path
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    return sum(file.stat().st_size for file in files), weights
+
+
+def speeds(settings: CompareSettings, opened: Opened) -> tuple[float | None, float | None]:
+    """Tokens per second of a prompt and of one sequence's decoding, as ``lanewise bench`` has."""
+    limit = opened.model.config.context_length
+    prefill = min(settings.prefill, limit)
+    decode = min(settings.decode, max(limit - BENCH_CONTEXT, 0))
+    bench = BenchSettings(
+        prefill=prefill, decode=decode, batch=(1,), context=BENCH_CONTEXT, repeat=settings.repeat
+    )
+    speed = {test.name[:2]: test.tokens_per_second for test in run_tests(bench, opened)}
+    return speed.get("pp"), speed.get("tg")
+
+
+def named(rows: Sequence[Compared]) -> list[Compared]:
+    """Rows whose names differ: the path where the model's name is not its own."""
+    names = [row.name for row in rows]
+    return [row if names.count(row.name) == 1 else replace(row, name=row.model) for row in rows]
+
+
+def with_front(rows: Sequence[Compared]) -> list[Compared]:
+    """Rows that know whether they are on the Pareto front of size and perplexity."""
+
+    def beats(one: Compared, other: Compared) -> bool:
+        better = one.bytes <= other.bytes and one.perplexity <= other.perplexity
+        return better and (one.bytes, one.perplexity) != (other.bytes, other.perplexity)
+
+    return [replace(row, on_front=not any(beats(other, row) for other in rows)) for row in rows]
+
+
+def show(rows: Sequence[Compared], pictures: Sequence[Path]) -> None:
+    """Print the table."""
+    heads = ("size", "bits", "perplexity", "KL", "top-1", "prefill t/s", "decode t/s", "front")
+    names = [Column(head, no_wrap=True) for head in ("model", "type")]
+    right = [Column(head, justify="right", no_wrap=True) for head in heads]
+    table = Table(*names, *right, box=None, pad_edge=False)
+    for row in rows:
+        kl = "" if row.kl is None else f"{row.kl:.5f} ± {row.kl_error:.5f}"
+        table.add_row(
+            *(row.name, row.weights, format_size(row.bytes), f"{row.bits_per_weight:.3f}"),
+            *(f"{row.perplexity:.4f}", kl, "" if row.top1 is None else f"{row.top1:.2%}"),
+            *("" if speed is None else f"{speed:.1f}" for speed in (row.prefill, row.decode)),
+            "*" if row.on_front else "",
+        )
+    console = Console(highlight=False)
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    console.width = max(console.width, needed)  # a line too long is better than one cut short
+    console.print(table)
+    for path in pictures:
+        console.print(f"drawn: {path}", soft_wrap=True, markup=False)

@@ -1,0 +1,124 @@
+"""``lanewise quantize --bits N``: a type for each matrix, for N bits per weight of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.commands.opening import steps_bar
+from lanewise.commands.quantize_files import gguf_plan, safetensors_plan
+from lanewise.commands.quantize_plan import (
+    HEADS,
+    Kinds,
+    Target,
+    fitting,
+    plan_as,
+)
+from lanewise.commands.quantize_stream import Fitting
+from lanewise.loading.architectures import is_vector
+from lanewise.loading.checkpoint import Checkpoint, Role
+from lanewise.settings import SettingsError
+from lanewise_quantizer.allocate import Option, choose
+from lanewise_quantizer.fit.sensitivity import Losses, losses_on_text, losses_without_text
+from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.storage import row_bytes
+
+# From few bits to many.
+CANDIDATES = ("cb2", "cb3", "cb4", "q5_k", "q6_k", "q8_0", "f16")
+WITH_TEXT = ("t2",)
+OF_GGUF = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0", "f16")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for."""
+
+    bits: float  # per weight, of the whole file
+    head: str | None
+    to_gguf: bool
+
+
+def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] | None) -> Kinds:
+    """Return the type of each matrix; ``ids`` is calibration text, or None."""
+    candidates = OF_GGUF if wanted.to_gguf else CANDIDATES + (WITH_TEXT if ids is not None else ())
+    types: dict[tuple[Role, int], Sequence[str]] = {}
+    for tensor in checkpoint.tensors:
+        if is_vector(tensor.role):
+            continue
+        names = (wanted.head,) if tensor.role in HEADS and wanted.head is not None else candidates
+        possible = [fitting(name, tensor.cols) for name in names]
+        types[tensor.role, tensor.layer] = list(dict.fromkeys(possible))
+    losses = measure(checkpoint, types, ids)
+    return chosen_within(checkpoint, wanted, types, losses)
+
+
+def measure(
+    checkpoint: Checkpoint,
+    types: Mapping[tuple[Role, int], Sequence[str]],
+    ids: npt.NDArray[np.int64] | None,
+) -> Losses:
+    """Return what each matrix loses as each of its types, under a bar."""
+    source = Source(checkpoint)
+    with steps_bar("measuring") as bar:
+        task = bar.add_task(checkpoint.name, total=len(types))
+        if ids is None:
+            return losses_without_text(source, types, lambda: bar.advance(task))
+        return losses_on_text(source, ids, types, lambda: bar.advance(task))
+
+
+def chosen_within(
+    checkpoint: Checkpoint,
+    wanted: Wanted,
+    types: Mapping[tuple[Role, int], Sequence[str]],
+    losses: Losses,
+) -> Kinds:
+    """Return the types of least loss whose file has the bits wanted at most."""
+    shapes = {(t.role, t.layer): (t.rows, t.cols) for t in checkpoint.tensors}
+    options = {
+        key: [
+            Option(name, shapes[key][0] * row_bytes(name, shapes[key][1]), losses[key][name])
+            for name in names
+        ]
+        for key, names in types.items()
+    }
+    smallest = {key: min(found, key=_bytes) for key, found in options.items()}
+    largest = {key: max(found, key=_bytes) for key, found in options.items()}
+    weights = sum(rows * cols for rows, cols in shapes.values())
+    limits = [8 * file_size(checkpoint, wanted, kinds) / weights for kinds in (smallest, largest)]
+    if not limits[0] <= wanted.bits <= limits[1] * 1.01:
+        raise SettingsError(
+            f"--bits: {wanted.bits:g}; accepted for this model, whole file counted:"
+            f" {np.ceil(limits[0] * 1000) / 1000:.3f} to {limits[1]:.3f}"
+        )
+    # Header and vectors, which the types hardly change; what they do is taken off in a second go.
+    budget = int(wanted.bits * weights / 8)
+    room = budget - file_size(checkpoint, wanted, smallest) + _size(smallest)
+    for _ in range(3):
+        found = choose(options, max(room, _size(smallest)))
+        excess = file_size(checkpoint, wanted, found) - budget
+        if excess <= 0:
+            break
+        room -= excess
+    return {key: option.type for key, option in found.items()}
+
+
+def file_size(
+    checkpoint: Checkpoint, wanted: Wanted, chosen: Mapping[tuple[Role, int], Option]
+) -> int:
+    """Return the bytes of the whole weights file."""
+    kinds = {key: option.type for key, option in chosen.items()}
+    targets: list[Target] = plan_as(checkpoint, kinds, wanted.to_gguf)
+    if wanted.to_gguf:
+        return gguf_plan(checkpoint, targets).size
+    return safetensors_plan(targets, Fitting.default(targets)).size
+
+
+def _bytes(option: Option) -> int:
+    return option.n_bytes
+
+
+def _size(chosen: Mapping[tuple[Role, int], Option]) -> int:
+    return sum(option.n_bytes for option in chosen.values())

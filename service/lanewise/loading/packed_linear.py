@@ -1,0 +1,253 @@
+"""Linear layers as GPTQ, AWQ and compressed-tensors pack them, made into our rows bit for bit.
+
+All three store unsigned codes in 32-bit words, lowest bits first, a scale for each group of inputs
+and perhaps a zero point: weight = scale * (code - zero).
+
+- GPTQ: ``qweight`` [inputs / n, outputs], words along the inputs; ``qzeros`` [groups, outputs / n],
+  less one unless the format is v2; ``scales`` [groups, outputs]; ``g_idx`` [inputs], each input's
+  group, which with act-order is not in sequence.
+- AWQ: ``qweight`` [inputs, outputs / 8] and ``qzeros`` [groups, outputs / 8], words along the
+  outputs in the order 0 2 4 6 1 3 5 7; ``scales`` [groups, outputs].
+- compressed-tensors: ``weight_packed`` [outputs, inputs / n]; ``weight_zero_point``
+  [outputs / n, groups], words along the outputs; ``weight_scale`` [outputs, groups];
+  ``weight_g_idx`` as GPTQ's.
+
+with n = 32 / bits. Groups without a type of ours become several of the largest that divides them:
+one of 256 is two of 128 with the same scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.loading.architectures import SourceTensor
+from lanewise.loading.checkpoint import ModelFileError, TensorType, row_bytes
+from lanewise.loading.quantization import AWQ, COMPRESSED, GPTQ, Scheme
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+Order = npt.NDArray[np.intp]
+
+AWQ_PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # output of each nibble of a word, lowest first
+# Names of the parts of a layer: codes, scales, zero points, each input's group.
+PARTS = {
+    GPTQ: ("qweight", "scales", "qzeros", "g_idx"),
+    AWQ: ("qweight", "scales", "qzeros", ""),
+    COMPRESSED: ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"),
+}
+SHAPE = "weight_shape"  # of compressed-tensors
+# Ours, by bits: inputs of a group to the type with zero points, and to that without.
+WITH_ZEROS = {
+    4: {128: TensorType.A4_G128, 64: TensorType.A4_G64, 32: TensorType.A4_G32},
+    8: {128: TensorType.A8_G128, 32: TensorType.A8_G32},
+}
+SYMMETRIC = {4: {128: TensorType.Q4_G128, 64: TensorType.Q4_G64}, 8: {}}
+NUMPY = {TensorType.F16: "<f2", TensorType.F32: "<f4", "I32": "<i4", "I64": "<i8"}
+LARGEST_ZERO = 255
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """One layer; what is small is read and checked, its codes are not read yet."""
+
+    codes: SourceTensor
+    method: str
+    bits: int
+    rows: int
+    cols: int
+    scales: Array  # f16 [rows, groups of the result]
+    zeros: Bytes  # [rows, groups of the result]
+    type: TensorType
+    order: Order | None  # input of the layer that is input j of the result; None = the same
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a stored row."""
+        return row_bytes(self.type, self.cols)
+
+    def stored_rows(self, rows: Order | None = None) -> Bytes:
+        """The layer as rows [outputs, row_bytes] of its type, outputs in the order ``rows``."""
+        plane = self._plane()
+        if self.order is not None:
+            plane = pack_codes(unpack_codes(plane, self.bits)[:, self.order], self.bits)
+        parts = [plane, self.scales.view(np.uint8)]
+        if self.type not in SYMMETRIC[self.bits].values():
+            parts.append(self.zeros)
+        self.codes.release()
+        out: Bytes = np.concatenate(parts if rows is None else [p[rows] for p in parts], axis=1)
+        return out
+
+    def _plane(self) -> Bytes:
+        """The codes [outputs, inputs * bits / 8], those of lower inputs in lower bits."""
+        words = np.frombuffer(self.codes.view(), "<u4").reshape(self.codes.shape)
+        if self.method == COMPRESSED:
+            return words.view(np.uint8)
+        across = np.ascontiguousarray(words.T)
+        if self.method == GPTQ:
+            return across.view(np.uint8)
+        plane = np.empty((len(across), 8, self.cols // 2), np.uint8)
+        for place, output in enumerate(AWQ_PLACES):
+            codes = (across >> np.uint32(4 * place)).astype(np.uint8) & np.uint8(15)
+            plane[:, output] = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+        return plane.reshape(self.rows, -1)
+
+
+def unpack_codes(plane: Bytes, bits: int) -> Bytes:
+    """Codes of 4 or 8 bits, one byte each."""
+    if bits == 8:
+        return plane
+    codes = np.empty((len(plane), 2 * plane.shape[1]), np.uint8)
+    codes[:, 0::2], codes[:, 1::2] = plane & np.uint8(15), plane >> np.uint8(4)
+    return codes
+
+
+def pack_codes(codes: Bytes, bits: int) -> Bytes:
+    """The inverse of :func:`unpack_codes`."""
+    return codes if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+
+
+def read_linear(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) -> PackedLinear:
+    """Read one layer's scales, zero points and order; ``parts`` are its tensors by last name."""
+    codes_name, scales_name, zeros_name, index_name = PARTS[scheme.method]
+    missing = {codes_name, scales_name} | ({zeros_name} if scheme.has_zeros else set())
+    missing -= set(parts)
+    codes = parts.get(codes_name)
+    if missing or codes is None:
+        where = next(iter(parts.values())).where
+        raise ModelFileError(f"{where}: layer {name!r} lacks {', '.join(sorted(missing))}")
+    rows, cols = layer_shape(name, parts, codes, scheme)
+    if row_bytes(TensorType.A4_G32, cols) == 0:
+        raise ModelFileError(f"{codes.where}: {name}: {cols} inputs; accepted: a multiple of 32")
+    order, group = read_order(name, parts.get(index_name), cols, scheme.group or cols)
+    groups = -(-cols // group)
+    scales = read_scales(f"{name}.{scales_name}", parts[scales_name], scheme, rows, groups)
+    zeros = np.full((rows, groups), 1 << (scheme.bits - 1), np.uint8)
+    if scheme.has_zeros:
+        zeros = read_zeros(f"{name}.{zeros_name}", parts[zeros_name], scheme, rows, groups)
+    kind, size = type_of(scheme.bits, group, cols, bool((zeros == 1 << (scheme.bits - 1)).all()))
+    starts = np.arange(0, cols, size) // group
+    scales, zeros = (np.ascontiguousarray(part[:, starts]) for part in (scales, zeros))
+    return PackedLinear(codes, scheme.method, scheme.bits, rows, cols, scales, zeros, kind, order)
+
+
+def type_of(bits: int, group: int, cols: int, symmetric: bool) -> tuple[TensorType, int]:
+    """Return the type for groups of ``group`` inputs of ``cols``, and the inputs of its groups."""
+    for types in (SYMMETRIC[bits], WITH_ZEROS[bits]) if symmetric else (WITH_ZEROS[bits],):
+        for size, kind in types.items():
+            if group % size == 0 or group >= cols:
+                return kind, size
+    raise AssertionError(group)  # 32 divides every group
+
+
+def layer_shape(
+    name: str, parts: Mapping[str, SourceTensor], codes: SourceTensor, scheme: Scheme
+) -> tuple[int, int]:
+    """Return outputs and inputs of a layer."""
+    in_word = 32 // scheme.bits
+    if codes.type != "I32" or len(codes.shape) != 2:
+        raise _odd(name, codes, "I32 with two dimensions")
+    first, second = codes.shape
+    if scheme.method == GPTQ:
+        return second, first * in_word
+    if scheme.method == AWQ:
+        return second * in_word, first
+    cols = second * in_word
+    if SHAPE in parts:
+        shape = [int(size) for size in _array(f"{name}.{SHAPE}", parts[SHAPE], ("I32", "I64"))]
+        if shape != [first, cols]:
+            raise ModelFileError(
+                f"{codes.where}: {name}.{SHAPE} is {shape}; the packed codes are [{first}, {cols}]"
+            )
+    return first, cols
+
+
+def read_order(
+    name: str, index: SourceTensor | None, cols: int, group: int
+) -> tuple[Order | None, int]:
+    """Return the inputs in the order of their groups, None if they are, and a group's inputs."""
+    if index is None:
+        return None, group
+    name = f"{name}.{'g_idx'}"
+    of_input = _array(name, index, ("I32", "I64"))
+    if of_input.shape != (cols,):
+        raise _odd(name, index, f"[{cols}], the layer's inputs")
+    order = np.argsort(of_input, kind="stable")
+    wanted = np.arange(cols) // group
+    if not np.array_equal(of_input[order], wanted):
+        raise ModelFileError(
+            f"{index.where}: tensor {name!r} does not put {group} inputs in each group from 0 to"
+            f" {wanted[-1]}, as group_size says"
+        )
+    return (None if np.array_equal(of_input, wanted) else order), group
+
+
+def read_scales(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, groups: int) -> Array:
+    """Return scales [rows, groups] in f16; what f16 cannot hold is rounded to it."""
+    if tensor.type == TensorType.BF16:
+        wide = np.frombuffer(tensor.view(), "<u2").astype(np.uint32) << 16
+        scales: Array = wide.view(np.float32).reshape(tensor.shape)
+    else:
+        scales = _array(name, tensor, (TensorType.F16, TensorType.F32))
+    needed = (rows, groups) if scheme.method == COMPRESSED else (groups, rows)
+    if scales.shape != needed:
+        raise _odd(name, tensor, f"{list(needed)}")
+    if not (np.abs(scales.astype(np.float32)) <= np.finfo(np.float16).max).all():
+        raise ModelFileError(f"{tensor.where}: tensor {name!r} holds numbers that f16 does not")
+    return (scales if scheme.method == COMPRESSED else scales.T).astype("<f2")
+
+
+def read_zeros(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, groups: int) -> Bytes:
+    """Return zero points [rows, groups], those of GPTQ as they are meant."""
+    words = _array(name, tensor, ("I32",)).view(np.uint32)
+    in_word = 32 // scheme.bits
+    wide = -(-rows // in_word)
+    needed = (wide, groups) if scheme.method == COMPRESSED else (groups, wide)
+    if words.shape != needed:
+        raise _odd(name, tensor, f"{list(needed)}")
+    places = AWQ_PLACES if scheme.method == AWQ else range(in_word)
+    across = words if scheme.method == COMPRESSED else words.T  # [rows / n, groups]
+    found = np.empty((wide, in_word, groups), np.int32)
+    for place, output in enumerate(places):
+        found[:, output] = across >> np.uint32(scheme.bits * place) & np.uint32(2**scheme.bits - 1)
+    zeros = found.reshape(-1, groups)[:rows]
+    if scheme.method == GPTQ and not is_v2(zeros, scheme):
+        zeros = zeros + 1
+    if zeros.max(initial=0) > LARGEST_ZERO:
+        raise ModelFileError(
+            f"{tensor.where}: tensor {name!r} holds zero point {zeros.max()}; accepted: up to"
+            f" {LARGEST_ZERO}"
+        )
+    return zeros.astype(np.uint8)
+
+
+def is_v2(zeros: Array, scheme: Scheme) -> bool:
+    """Whether zero points are stored as they are.
+
+    Some tools call v2 by v1's name; the middle of the codes, which is what symmetric layers have
+    everywhere, tells them apart: v1 stores one less.
+    """
+    middle = 1 << (scheme.bits - 1)
+    if scheme.symmetric and (zeros == middle).all():
+        return True
+    if scheme.symmetric and (zeros == middle - 1).all():
+        return False
+    return scheme.is_v2
+
+
+def _array(name: str, tensor: SourceTensor, kinds: tuple[TensorType | str, ...]) -> Array:
+    if tensor.type not in kinds:
+        names = [kind.name if isinstance(kind, TensorType) else kind for kind in kinds]
+        raise _odd(name, tensor, " or ".join(names))
+    return np.frombuffer(tensor.view(), NUMPY[tensor.type]).reshape(tensor.shape)
+
+
+def _odd(name: str, tensor: SourceTensor, needed: str) -> ModelFileError:
+    kind = tensor.type.name if isinstance(tensor.type, TensorType) else tensor.type
+    return ModelFileError(
+        f"{tensor.where}: tensor {name!r} is {kind} {list(tensor.shape)}; {needed} is needed"
+    )

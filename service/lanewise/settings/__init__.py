@@ -1,0 +1,52 @@
+"""Every knob once: a flag, a ``LANEWISE_…`` environment variable and a YAML key of the same name.
+
+A field named ``kv_memory`` is the flag ``--kv-memory``, the variable ``LANEWISE_KV_MEMORY`` and the
+key ``kv_memory`` of the file given with ``--config``. Flags win over variables, variables over the
+file, the file over the default.
+"""
+
+from lanewise.settings.kinds import SettingsError, parse_size
+from lanewise.settings.knobs import (
+    EVERY_SETTINGS,
+    QUANTIZED_FORMATS,
+    BenchSettings,
+    CompareSettings,
+    ComputeSettings,
+    DoctorSettings,
+    InspectSettings,
+    ModelSettings,
+    PackSettings,
+    PerplexitySettings,
+    PullSettings,
+    QuantizeSettings,
+    ReportSettings,
+    Settings,
+    SourceSettings,
+    WeightSettings,
+)
+from lanewise.settings.reading import add_arguments, flag_of, resolve, variable_of
+
+__all__ = [
+    "EVERY_SETTINGS",
+    "QUANTIZED_FORMATS",
+    "BenchSettings",
+    "CompareSettings",
+    "ComputeSettings",
+    "DoctorSettings",
+    "InspectSettings",
+    "ModelSettings",
+    "PackSettings",
+    "PerplexitySettings",
+    "PullSettings",
+    "QuantizeSettings",
+    "ReportSettings",
+    "Settings",
+    "SettingsError",
+    "SourceSettings",
+    "WeightSettings",
+    "add_arguments",
+    "flag_of",
+    "parse_size",
+    "resolve",
+    "variable_of",
+]

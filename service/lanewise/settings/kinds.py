@@ -1,0 +1,100 @@
+"""How the text of a setting becomes a value."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used; the message names source, value and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the text of a setting becomes a value."""
+
+    parse: Callable[[str], object]
+    accepts: str
+    metavar: str
+    is_list: bool = False
+    is_switch: bool = False
+
+
+def _checked(parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], object]:
+    def parse_and_check(text: str) -> object:
+        value = parse(text)
+        if not ok(value):
+            raise ValueError(text)
+        return value
+
+    return parse_and_check
+
+
+def integer(low: int, high: int | None = None) -> Kind:
+    """A whole number between two limits, both included."""
+    upper = float("inf") if high is None else high
+    accepts = f"a whole number from {low} to {high}" if high is not None else f"at least {low}"
+    return Kind(_checked(int, lambda value: low <= value <= upper), accepts, "N")
+
+
+def choice(*names: str) -> Kind:
+    """One of a few names, in any case."""
+    return Kind(_checked(str.lower, names.__contains__), " | ".join(names), "NAME")
+
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", start=1)}
+_UNITS |= {f"{prefix}i{b}": 1024**i for i, prefix in enumerate("kmgt", start=1) for b in ("", "b")}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from text such as ``4GiB``, ``512MB`` or ``1048576``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match[2] not in _UNITS:
+        raise ValueError(text)
+    return (
+        int(float(match[1]) * _UNITS[match[2]])
+        if "." in match[1]
+        else int(match[1]) * _UNITS[match[2]]
+    )
+
+
+def _parse_switch(text: str) -> bool:
+    names = {"true": True, "1": True, "yes": True, "on": True}
+    names |= {"false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in names:
+        raise ValueError(text)
+    return names[text.lower()]
+
+
+def _parse_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text
+
+
+TEXT = Kind(_parse_text, "text that is not empty", "TEXT")
+TEXTS = Kind(_parse_text, "one or more texts, separated by commas", "TEXT,…", is_list=True)
+COUNTS = Kind(
+    _checked(int, lambda value: value >= 1),
+    "whole numbers from 1, separated by commas",
+    "N,…",
+    is_list=True,
+)
+SECONDS = Kind(
+    _checked(float, lambda value: 0 <= value < float("inf")), "seconds from 0", "SECONDS"
+)
+BITS = Kind(_checked(float, lambda value: 1 <= value <= 16), "a number from 1 to 16", "N")
+SIZE = Kind(
+    _checked(parse_size, lambda value: value > 0),
+    "bytes above 0, alone or with B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024)",
+    "SIZE",
+)
+ON_OFF = Kind(_parse_switch, "on | off", "")
+SWITCH = Kind(_parse_switch, "true | false", "", is_switch=True)
+
+
+def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
+    """The metadata that makes a dataclass field a setting; ``text`` is its line in ``--help``."""
+    return {"kind": kind, "help": text, "short": short}

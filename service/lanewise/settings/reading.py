@@ -1,0 +1,138 @@
+"""Settings from the command line, the environment and a YAML file."""
+
+import argparse
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lanewise.settings.kinds import ON_OFF, Kind, SettingsError
+from lanewise.settings.knobs import EVERY_SETTINGS, SourceSettings
+
+ENV_PREFIX = "LANEWISE_"
+
+_T = TypeVar("_T", bound=SourceSettings)
+_Raw = str | Sequence[str]
+
+
+def flag_of(name: str) -> str:
+    """The command-line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return ENV_PREFIX + name.upper()
+
+
+def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings]) -> None:
+    """Give a command the flags of its settings; values stay text until :func:`resolve`."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings")
+    for item in dataclasses.fields(settings):
+        kind: Kind = item.metadata["kind"]
+        text = f"{item.metadata['help']} [{_default_text(item)}; {variable_of(item.name)}]"
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
+        if kind.is_switch:
+            options |= {"action": "store_const", "const": "true"}
+        else:
+            options["metavar"] = (
+                kind.accepts.replace(" ", "") if "|" in kind.accepts else kind.metavar
+            )
+            options["action"] = "append" if kind.is_list else "store"
+        parser.add_argument(*item.metadata["short"], flag_of(item.name), dest=item.name, **options)
+
+
+def _default_text(item: dataclasses.Field[Any]) -> str:
+    if item.default is None:
+        return "automatic" if item.name in ("isa", "threads", "kv_memory") else "not set"
+    if isinstance(item.default, tuple):
+        return ",".join(map(str, item.default)) or "none"
+    if item.metadata["kind"] is ON_OFF:
+        return "on" if item.default else "off"
+    return str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
+
+
+def resolve(
+    settings: type[_T],
+    flags: Mapping[str, _Raw],
+    environ: Mapping[str, str],
+    config: str | None = None,
+) -> _T:
+    """Settings from flags, environment variables and the YAML file, in this order of precedence."""
+    config = config or environ.get(variable_of("config"))
+    keys = _read_config(Path(config)) if config else {}
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(settings):
+        name = item.name
+        found = _from_environ(environ, name)
+        if name in flags:
+            values[name] = _parse(item.metadata["kind"], flag_of(name), flags[name])
+        elif found is not None:
+            values[name] = _parse(item.metadata["kind"], variable_of(name), found)
+        elif name in keys:
+            values[name] = _parse(item.metadata["kind"], f"{config}: {name}", keys[name])
+    return settings(**values)
+
+
+def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
+    value = environ.get(variable_of(name))
+    # Kubernetes sets LANEWISE_PORT=tcp://10.0.0.1:8000 in every pod beside a Service called
+    # "lanewise"; that is nobody's choice of a port.
+    if name == "port" and value is not None and value.startswith("tcp://"):
+        return None
+    return value or None  # an empty variable is how compose files and charts leave one unset
+
+
+def _parse(kind: Kind, source: str, raw: _Raw) -> object:
+    texts = [raw] if isinstance(raw, str) else list(raw)
+    if not kind.is_list and len(texts) != 1:
+        raise SettingsError(f"{source}: {texts!r} is a list; accepted: {kind.accepts}")
+    if kind.is_list:
+        texts = [part.strip() for text in texts for part in text.split(",")]
+    try:
+        parsed = [kind.parse(text) for text in texts]
+    except ValueError:
+        shown = ",".join(texts)
+        raise SettingsError(
+            f"{source}: {shown!r} cannot be used; accepted: {kind.accepts}"
+        ) from None
+    return tuple(parsed) if kind.is_list else parsed[0]
+
+
+def _read_config(path: Path) -> dict[str, _Raw]:
+    """The keys of a YAML file as text; a key with no value counts as not set."""
+    import yaml  # takes a while, and most commands read no file
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise SettingsError(f"--config: {path}: {reason}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise SettingsError(f"--config: {path}:{where} is not YAML") from None
+    if not isinstance(content, dict | None):
+        raise SettingsError(f"{path}: a {type(content).__name__}; accepted: lines of 'key: value'")
+    known = {item.name for settings in EVERY_SETTINGS for item in dataclasses.fields(settings)}
+    keys: dict[str, _Raw] = {}
+    for key, value in (content or {}).items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = (
+                f"did you mean {close[0]!r}?" if close else f"accepted: {', '.join(sorted(known))}"
+            )
+            raise SettingsError(f"{path}: {key!r} is not a setting; {hint}")
+        if isinstance(value, dict):
+            raise SettingsError(f"{path}: {key}: a mapping; accepted: a value or a list of values")
+        if value is not None:
+            keys[name] = (
+                [_text(part) for part in value] if isinstance(value, list) else _text(value)
+            )
+    return keys
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,120 @@
+"""``lanewise quantize --bits N``: a type for each matrix, and a file of the size asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tiny_models
+from lanewise import cli
+from lanewise.loading.checkpoint import open_checkpoint
+
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    model = tiny_models.tiny_model("llama2", **SIZES)
+    return tiny_models.write_hf(model, tmp_path_factory.mktemp("source") / "m")
+
+
+def quantize(source, out, *options) -> Path:
+    assert cli.main(["quantize", str(source), "-o", str(out), *map(str, options)]) == 0
+    return out
+
+
+def bits_of(path: Path) -> float:
+    """Bits per weight, header, vectors and all."""
+    file = path / "model.safetensors" if path.is_dir() else path
+    with open_checkpoint(path) as checkpoint:
+        weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    return 8 * file.stat().st_size / weights
+
+
+def types_of(path: Path) -> set[str]:
+    with open_checkpoint(path) as checkpoint:
+        return {tensor.type.name.lower() for tensor in checkpoint.tensors if tensor.rows > 1}
+
+
+def perplexity(capsys, model: Path, text: Path, *options: str) -> float:
+    capsys.readouterr()
+    assert cli.main(["perplexity", str(model), "--file", str(text), "--json", *options]) == 0
+    return float(json.loads(capsys.readouterr().out)["perplexity"])
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("bits", [2.8, 3.5, 5.25])
+def test_the_file_has_the_bits_asked_for(source, tmp_path, bits):
+    out = quantize(source, tmp_path / "out", "--bits", bits)
+    assert 0.99 * bits <= bits_of(out) <= bits
+    assert len(types_of(out)) > 1
+    about = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert (about["format"], about["bits"]) == ("mixed", bits)
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_gguf_and_a_head_of_its_own(source, tmp_path):
+    out = quantize(source, tmp_path / "out.gguf", "--bits", 5, "--gguf", "--head", "q8_0")
+    assert 0.99 * 5 <= bits_of(out) <= 5
+    with open_checkpoint(out) as checkpoint:
+        names = {t.name: t.type.name for t in checkpoint.tensors}
+    assert names["token_embd.weight"] == names["output.weight"] == "Q8_0"
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_text_decides_by_what_the_model_does_with_it(tmp_path):
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2}
+    source = tiny_models.write_hf(tiny_models.tiny_model("llama2", **sizes), tmp_path / "source")
+    text = tiny_models.write_text(tmp_path / "text.txt")
+    options = ["--calibrate", text, "--calibration-tokens", 256]
+    out = quantize(source, tmp_path / "out", "--bits", 3.5, *options)
+    assert 0.99 * 3.5 <= bits_of(out) <= 3.5
+    assert cli.main(["perplexity", str(out), "--file", str(text), "--chars", "300"]) == 0
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_mixed_types_beat_the_uniform_one_of_the_same_size(shared_data, tmp_path, capsys):
+    model = shared_data / "models" / "stories3M-hf"
+    stories = shared_data / "text" / "tinystories_val_yuninxia.txt"
+    if not model.exists() or not stories.exists():
+        pytest.skip("no test data: ../shared/data does not have stories3M-hf")
+    uniform = quantize(model, tmp_path / "uniform", "--format", "cb3", "--head", "cb3")
+    mixed = quantize(model, tmp_path / "mixed", "--bits", bits_of(uniform))
+    assert bits_of(mixed) <= bits_of(uniform)
+    chars = ("--chars", "12000")
+    found = [perplexity(capsys, path, stories, *chars) for path in (mixed, uniform)]
+    assert found[0] < 0.95 * found[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bits", "0.5"], "--bits: '0.5' cannot be used; accepted: a number from 1 to 16"),
+        (["--bits", "nan"], "accepted: a number from 1 to 16"),
+        (["--bits", "3", "--format", "q4_0"], "--bits: given beside --format"),
+    ],
+)
+def test_bits_that_cannot_be_are_explained(source, tmp_path, capsys, options, message):
+    assert cli.main(["quantize", str(source), "-o", str(tmp_path / "out"), *options]) != 0
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_the_range_that_a_model_can_have_is_named(source, tmp_path, capsys):
+    for bits in ("1.5", "16"):
+        command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--bits", bits]
+        if bits == "16":
+            command += ["--gguf"]
+        assert cli.main([*command, "--head", "q4_k"]) != 0
+        assert "accepted for this model, whole file counted: 2." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
