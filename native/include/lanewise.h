@@ -65,7 +65,8 @@ typedef enum lw_type {
     LW_A4_G64 = 273,
     LW_A4_G128 = 274,
     LW_A8_G32 = 276,
-    LW_A8_G128 = 278
+    LW_A8_G128 = 278,
+    LW_FP6 = 280
 } lw_type;
 
 // What a tensor is in the model. Matrices have shape (outputs, inputs), vectors (1, size).

@@ -291,46 +291,73 @@ LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activ
 void lw_decoded_rows_16__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 
+LW_INLINE void gemm_segment(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
+                            size_t segment, tile_scratch* s) {
+    weight_segment ws = open_segment(type, w, panel, segment);
+    if (type.format.low != 0) {
+        if (x->rows <= FEW_ROWS) {
+            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+            return;
+        }
+        decode(type, &ws, s);
+        if (type.chunks == 4)
+            lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
+        else
+            lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
+    } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
+        all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+    } else {
+        decode(type, &ws, s);
+        all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
+    }
+}
+
 LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(type, w, panel, segment);
-        if (type.format.low != 0) {
-            if (x->rows <= FEW_ROWS) {
-                all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
-                continue;
-            }
-            decode(type, &ws, s);
-            if (type.chunks == 4)
-                lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
-            else
-                lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
-        } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
-            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
-        } else {
-            decode(type, &ws, s);
-            all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
-        }
-    }
+    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, w, x, panel, segment, s);
     finish(type, w, x, panel, out, s);
 }
 
+// Types with two passes (lw_passes).
+LW_INLINE void gemm_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+                          const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemm_segment(first, w, x, panel, segment, s);
+        gemm_segment(second, w, x, panel, segment, s);
+    }
+    finish(first, w, x, panel, out, s);
+}
+
 // One row. Memory is the limit.
+LW_INLINE void gemv_segment(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
+                            size_t segment, tile_scratch* s) {
+    weight_segment ws = open_segment(type, w, panel, segment);
+    const row_segment row = some_rows(x, segment, 0, s->results);
+    if (ws.groups == LW_SEGMENT_GROUPS) {
+        tile(type, 1, true, &ws, &row);
+    } else {
+        decode(type, &ws, s);
+        tile(type, 1, false, &ws, &row);
+    }
+}
+
 LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, LW_PANEL * sizeof(float));
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(type, w, panel, segment);
-        const row_segment row = some_rows(x, segment, 0, s->results);
-        if (ws.groups == LW_SEGMENT_GROUPS) {
-            tile(type, 1, true, &ws, &row);
-        } else {
-            decode(type, &ws, s);
-            tile(type, 1, false, &ws, &row);
-        }
-    }
+    for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, w, x, panel, segment, s);
     finish(type, w, x, panel, out, s);
+}
+
+LW_INLINE void gemv_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+                          const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemv_segment(first, w, x, panel, segment, s);
+        gemv_segment(second, w, x, panel, segment, s);
+    }
+    finish(first, w, x, panel, out, s);
 }
 
 #endif
