@@ -118,7 +118,7 @@ def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
 QUANTIZED_FORMATS = (
     *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
     *("iq4_nl", "iq4_xs", "mxfp4", "cb2", "cb3", "cb4", "t2", "q4_g64", "q4_g128"),
-    *("a4_g32", "a4_g64", "a4_g128", "a8_g32", "a8_g128"),
+    *("a4_g32", "a4_g64", "a4_g128", "a8_g32", "a8_g128", "fp6", "w8a8"),
 )
 
 

@@ -80,8 +80,8 @@ LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i,
 }
 
 LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t g, int v) {
-    const size_t inputs = f.group == 16 ? 16 : 32, scales = LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
-    const uint8_t* at = w->data + scales + (g * inputs / f.group * LW_PANEL + (size_t)v * 16) * lw_scale_bytes(f);
+    const size_t scales = LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
+    const uint8_t* at = w->data + scales + (g * LW_PANEL + (size_t)v * 16) * lw_scale_bytes(f);
     if (f.scale == LW_SCALE_F16) return load_halves(at);
     if (f.scale == LW_SCALE_ONE) {
         const __m512 super = _mm512_loadu_ps((const float*)w->supers + v * 16);
@@ -111,7 +111,7 @@ LW_INLINE int coded_shift(const lw_format f) {
 LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weight_segment*, int, int, int),
                                  __m512 (*scale)(const weight_segment*, size_t, int)) {
     const size_t segment_bytes = lw_coded_panel_of(f, 0).segment_bytes;
-    return (weight_type){.chunks = f.group == 16 ? 4 : 8,
+    return (weight_type){.chunks = f.group / 4,
                          .shift = coded_shift(f),
                          .group_bytes = segment_bytes / LW_SEGMENT_GROUPS,
                          .segment_bytes = segment_bytes,
