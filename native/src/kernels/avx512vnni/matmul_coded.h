@@ -112,6 +112,7 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
                                  __m512 (*scale)(const weight_segment*, size_t, int)) {
     const size_t segment_bytes = lw_coded_panel_of(f, 0).segment_bytes;
     return (weight_type){.chunks = f.group / 4,
+                         .second = f.part == LW_FLOAT_LOW,
                          .shift = coded_shift(f),
                          .group_bytes = segment_bytes / LW_SEGMENT_GROUPS,
                          .segment_bytes = segment_bytes,
@@ -152,13 +153,13 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
     }                                                                                                     \
     void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
                                                lw_output out, void* scratch) {                            \
-        gemm_twice(coded_type(lw_format_##name, high_##name, high_scale_##name),                          \
-                   coded_type(lw_format_##name, low_##name, low_scale_##name), w, x, panel, out, scratch);  \
+        gemm_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                          \
+                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch);  \
     }                                                                                                     \
     void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
                                                lw_output out, void* scratch) {                            \
-        gemv_twice(coded_type(lw_format_##name, high_##name, high_scale_##name),                          \
-                   coded_type(lw_format_##name, low_##name, low_scale_##name), w, x, panel, out, scratch);  \
+        gemv_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                          \
+                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch);  \
     }
 
 #endif

@@ -42,6 +42,7 @@ typedef struct weight_type {
     int chunks;          // of 4 inputs that share a scale
     int shift;           // log2 of the offset of the unsigned codes, -1 = none
     bool plain;          // codes lie in memory as the tile needs them
+    bool second;         // pass of two: the first one has fetched what comes
     size_t group_bytes;  // 32 inputs
     size_t segment_bytes;
     lw_format format;  // of coded types, else zero
@@ -299,6 +300,7 @@ LW_INLINE void gemm_segment(const weight_type type, const lw_matrix* w, const lw
     weight_segment ws = open_segment(type, w, panel, segment);
     if (type.format.low != 0) {
         if (x->rows <= FEW_ROWS) {
+            if (type.second) ws.fetch = NULL;
             all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
             return;
         }
@@ -341,6 +343,7 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
 LW_INLINE void gemv_segment(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel,
                             size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, w, panel, segment);
+    if (type.second) ws.fetch = NULL;
     const row_segment row = some_rows(x, segment, 0, s->results);
     if (ws.groups == LW_SEGMENT_GROUPS) {
         tile(type, 1, true, &ws, &row);
