@@ -28,6 +28,7 @@ class Scale(Enum):
     I8 = auto()  # times the super scale
     NIBBLES = auto()  # low nibble times the super scale; the high one belongs to the minimum
     E8M0 = auto()  # 2^(byte - 128)
+    ONE = auto()  # none: the super scale of the row
 
 
 class Super(Enum):
@@ -54,6 +55,7 @@ class Map(Enum):
     OFFSET = auto()  # code - offset
     TABLE = auto()  # table[selector << bits | code]
     TRELLIS = auto()  # table[code << 2 | code of the input before]; 0 before a segment's first
+    FLOAT = auto()  # sixteen times a float: exponent and sign in the first plane, then mantissa
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class CodedType:
     @property
     def needs_table(self) -> bool:
         """Whether each matrix comes with a table of its own."""
-        return self.map is not Map.OFFSET and self.table is None
+        return self.map in (Map.TABLE, Map.TRELLIS) and self.table is None
 
     @property
     def minimum_group(self) -> int:
@@ -98,7 +100,7 @@ class CodedType:
         groups, blocks = -(-cols // self.group), -(-cols // SUPER_BLOCK)
         parts = {"low": ("u1", cols * self.low // 8), "high": ("u1", cols * self.high // 8)}
         kinds = {Scale.F16: "<f2", Scale.I8: "i1", Scale.NIBBLES: "u1", Scale.E8M0: "u1"}
-        parts["scales"] = (kinds[self.scale], groups)
+        parts["scales"] = ("u1", 0) if self.scale is Scale.ONE else (kinds[self.scale], groups)
         if self.minimum is Minimum.F16:
             parts["minimums"] = ("<f2", cols // SELECTED)
         elif self.minimum is Minimum.U8:
@@ -122,11 +124,24 @@ class CodedType:
         return 8 * self.row_bytes(cols) / cols
 
 
+
+def float_parts(code: int, mantissa_bits: int) -> tuple[int, int]:
+    """The integers ``high`` and ``low`` of a float's code: it is (4 * high + low) / 16.
+
+    The code is the exponent (3 bits), the sign and the mantissa, from the lowest bit on.
+    """
+    exponent, sign = code & 7, -1 if code & 8 else 1
+    mantissa = code >> 4 << (2 - mantissa_bits)
+    if exponent < 3:
+        return sign * exponent, sign * mantissa * (2 if exponent == 2 else 1)
+    return sign * (4 + mantissa << exponent - 3), 0
+
+
 IQ4_NL_TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_TABLE = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # E2M1, doubled
 
 _F16, _I8 = (Scale.F16, Super.NONE), (Scale.I8, Super.BLOCK)
-_ROW = (Scale.I8, Super.ROW)
+_ROW, _ROW_ALONE = (Scale.I8, Super.ROW), (Scale.ONE, Super.ROW)
 _NO, _OFFSET, _TABLE = Minimum.NONE, Map.OFFSET, Map.TABLE
 
 CODED_TYPES: dict[str, CodedType] = {
@@ -159,6 +174,9 @@ CODED_TYPES: dict[str, CodedType] = {
         CodedType("a4_g128", 274, 4, 0, 128, *_F16, Minimum.ZERO, _OFFSET),
         CodedType("a8_g32", 276, 8, 0, 32, *_F16, Minimum.ZERO, _OFFSET, 128),
         CodedType("a8_g128", 278, 8, 0, 128, *_F16, Minimum.ZERO, _OFFSET, 128),
+        # One scale for a row: floats of six bits, integers of eight.
+        CodedType("fp6", 280, 4, 2, 128, *_ROW_ALONE, _NO, Map.FLOAT),
+        CodedType("w8a8", 284, 8, 0, 128, *_ROW_ALONE, _NO, _OFFSET, 128),
     )
 }
 
@@ -172,7 +190,7 @@ class CodedMatrix:
 
     type: CodedType
     codes: Array  # u8 [rows, cols]
-    scales: Array  # f16, i8 or u8 [rows, ceil(cols / group)]
+    scales: Array  # f16, i8 or u8 [rows, ceil(cols / group)], or u8 [rows, 0]
     minimums: Array | None = None  # f16 or u8 [rows, cols / 32]; zero points: u8, as scales
     selectors: Array | None = None  # u8 [rows, cols / 32]
     super_scales: Array | None = None  # f16 [rows, ceil(cols / 256)], or f32 [rows]
@@ -193,6 +211,8 @@ class CodedMatrix:
         """The integers [rows, cols] that are multiplied with activations."""
         if self.type.map is Map.OFFSET:
             return self.codes.astype(np.int16) - np.int16(self.type.offset)
+        if self.type.map is Map.FLOAT:
+            return sum((codes * np.int16(factor) for codes, factor in self.passes()), np.int16(0))
         table = np.asarray(self.type.table if self.table is None else self.table, np.int16)
         index = self.codes
         if self.type.map is Map.TRELLIS:
@@ -204,8 +224,23 @@ class CodedMatrix:
             index = np.repeat(self.selectors << self.type.bits, SELECTED, axis=1) | index
         return table[index]
 
+    def passes(self) -> list[tuple[npt.NDArray[np.int16], int]]:
+        """What the product multiplies: codes [rows, cols] and the factor of their scales.
+
+        Two for each weight where one would not fit eight bits; a segment then comes twice.
+        """
+        if self.type.map is not Map.FLOAT:
+            return [(self.mapped_codes(), 1)]
+        parts = [float_parts(code, self.type.high) for code in range(1 << self.type.bits)]
+        high, low = np.array(parts, np.int16).T
+        return [(high[self.codes], 4), (low[self.codes], 1)]
+
     def group_scales(self) -> Floats:
         """The scales [rows, ceil(cols / group)], exact."""
+        if self.type.scale is Scale.ONE:
+            assert self.super_scales is not None
+            whole: Floats = self.super_scales.astype(np.float32)[:, None]
+            return whole.repeat(-(-self.cols // self.type.group), axis=1)
         if self.type.scale is Scale.E8M0:
             powers: Floats = np.ldexp(np.float32(1), self.scales.astype(np.int32) - 128)
             return powers

@@ -50,25 +50,28 @@ def product(
     activation_scales: FloatArray,
     minimums: FloatArray | None = None,
     group: int = 32,
+    second: tuple[IntArray, FloatArray] | None = None,
 ) -> np.float32:
     """One output for one row.
 
     ``weights`` [n] are integer codes, ``scales`` [ceil(n / group)] those of their groups of 16, 32,
     64 or 128; ``codes`` and ``activation_scales`` come from :func:`quantize_activations`. A weight
     is ``scale * code - minimum`` with ``minimums`` for each 32 inputs, or for each 16 where the
-    groups are; without them it is ``scale * code``.
+    groups are; without them it is ``scale * code``. ``second`` has the integer codes and scales of
+    types whose weights are the sum of two products: each segment comes twice.
     """
     per_segment = SEGMENT // group
     acc = np.float32(0)
     for segment, first in enumerate(range(0, len(scales), per_segment)):
         last = min(first + per_segment, len(scales))
-        seg, prefix = np.float32(0), 0
-        for g in range(first, last):
-            part = slice(g * group, (g + 1) * group)
-            prefix += int(np.dot(weights[part], codes[part]))
-            following = scales[g + 1] if g + 1 < last else np.float32(0)
-            seg = fma(np.float32(prefix), scales[g] - following, seg)
-        acc = fma(seg, activation_scales[segment], acc)
+        for w, s in [(weights, scales)] if second is None else [(weights, scales), second]:
+            seg, prefix = np.float32(0), 0
+            for g in range(first, last):
+                part = slice(g * group, (g + 1) * group)
+                prefix += int(np.dot(w[part], codes[part]))
+                following = s[g + 1] if g + 1 < last else np.float32(0)
+                seg = fma(np.float32(prefix), s[g] - following, seg)
+            acc = fma(seg, activation_scales[segment], acc)
     if minimums is not None:
         step = len(weights) // len(minimums)
         for g, minimum in enumerate(minimums):
@@ -81,17 +84,18 @@ def coded_product(
     matrix: CodedMatrix, codes: IntArray, activation_scales: FloatArray
 ) -> FloatArray:
     """All outputs [rows] of a coded matrix for one row of activations."""
-    weights = matrix.mapped_codes().astype(np.int32)
     scales, minimums = matrix.group_scales(), matrix.group_minimums()
+    passes = [(w.astype(np.int32), scales * np.float32(n)) for w, n in matrix.passes()]
     return np.array(
         [
             product(
-                weights[row],
-                scales[row],
+                passes[0][0][row],
+                passes[0][1][row],
                 codes,
                 activation_scales,
                 minimums=None if minimums is None else minimums[row],
                 group=matrix.type.group,
+                second=(passes[1][0][row], passes[1][1][row]) if len(passes) > 1 else None,
             )
             for row in range(matrix.rows)
         ],

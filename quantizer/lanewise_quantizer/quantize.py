@@ -118,6 +118,8 @@ def _quantize_rows(
     weights: Floats, kind: CodedType, table: Array | None, importance: Floats | None
 ) -> CodedMatrix:
     rows, cols = weights.shape
+    if kind.scale is Scale.ONE:
+        return _quantize_whole_rows(weights, kind, importance)
     if missing := -cols % kind.group:  # what lies past the last input costs nothing
         weights = np.pad(weights, ((0, 0), (0, missing)))
         known = np.ones(cols, np.float32) if importance is None else importance
@@ -140,6 +142,19 @@ def _quantize_rows(
     if kind.super is Super.ROW:
         parts["super_scales"] = parts["super_scales"][:, 0]
     return CodedMatrix(kind, np.ascontiguousarray(in_rows), table=own_table, **parts).validate()
+
+
+def _quantize_whole_rows(
+    weights: Floats, kind: CodedType, importance: Floats | None
+) -> CodedMatrix:
+    """Rows with one scale."""
+    x = np.ascontiguousarray(weights.T)  # [cols, rows]
+    h = None if importance is None else np.broadcast_to(importance[:, None], x.shape)
+    book = Codebook.of(kind, None)[0]
+    scales = round_row_scale(fit_scales(x, h, book)[0])
+    codes = np.ascontiguousarray(book.codes(x * inverse_of(scales)).T)
+    none = np.zeros((len(codes), 0), np.uint8)
+    return CodedMatrix(kind, codes, none, super_scales=scales).validate()
 
 
 @dataclass(frozen=True)

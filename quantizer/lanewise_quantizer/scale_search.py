@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise_quantizer.coded import CodedType, Map, Minimum
+from lanewise_quantizer.coded import CodedType, Map, Minimum, float_parts
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -38,6 +38,9 @@ class Codebook:
         if kind.map is Map.OFFSET:
             top = (1 << kind.bits) - 1
             return [Codebook(-kind.offset, top - kind.offset, kind.offset)]
+        if kind.map is Map.FLOAT:
+            parts = [float_parts(code, kind.high) for code in range(1 << kind.bits)]
+            return [Codebook.of_entries(np.array([4 * a + b for a, b in parts], np.float32))]
         entries = np.asarray(kind.table if kind.table is not None else table, np.float32)
         size = 1 << kind.bits
         starts = range(0, size << kind.selector_bits, size)
@@ -88,7 +91,9 @@ class Codebook:
         assert self.nearest_values is not None
         n_entries = len(np.unique(self.nearest_values))
         factors = FINE_FACTORS if n_entries > 8 else COARSE_FACTORS
-        return [np.float32(f / end) for end in {self.low, self.high} for f in factors]
+        symmetric = np.isin(-self.nearest_values, self.nearest_values).all()
+        ends = {self.high} if symmetric else {self.low, self.high}
+        return [np.float32(f / end) for end in ends for f in factors]
 
 
 def fit_scales(x: Floats, h: Floats | None, book: Codebook) -> tuple[Floats, Floats]:

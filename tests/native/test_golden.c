@@ -99,6 +99,22 @@ static const variant variants[] = {
      false,
      LW_F16,
      {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128}},
+    {"row scales",
+     MIXED,
+     LW_FP6,
+     192,
+     352,
+     6,
+     2,
+     32,
+     0,
+     true,
+     false,
+     false,
+     false,
+     false,
+     LW_F16,
+     {LW_FP6, LW_W8A8, LW_FP6, LW_W8A8, LW_FP6, LW_FP6, LW_W8A8}},
     {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, {0}},
     {"f32 int8 cache, window", LW_F32, LW_F32, 54, 80, 3, 1, 18, 24, true, false, false, false, false, LW_I8, {0}},
     {"orders", LW_A4_G64, LW_F16, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, {0}},
@@ -142,7 +158,7 @@ static void fill_coded(uint8_t* data, lw_type type, lw_format f, uint32_t rows, 
         const int smaller = f.low == 8 ? 4 : 0;
         for (size_t at = s.scales; f.scale == LW_SCALE_F16 && at < s.minimums; at += 2)
             put_half(data + at, key + row * s.bytes + at, smaller);
-        const float scale = (float)(1 + mix(key + row) % 1024) * 0x1p-26f;
+        const float scale = (float)(1 + mix(key + row) % 1024) * (f.scale == LW_SCALE_ONE ? 0x1p-20f : 0x1p-26f);
         if (f.super == LW_SUPER_ROW) memcpy(data + s.supers, &scale, sizeof scale);
     }
     if (lw_gguf_block_bytes(type) == 0) return;

@@ -62,6 +62,7 @@ typedef struct coded_row {
     const plain_matrix* m;
     const uint8_t *codes, *parts;  // parts of a stored row at their offsets
     lw_stored_row at;
+    int pass;  // of types that go over a segment twice
 } coded_row;
 
 static float half_at(const uint8_t* p) {
@@ -70,8 +71,18 @@ static float half_at(const uint8_t* p) {
     return lw_half_to_float(bits);
 }
 
+// Four times what the first pass multiplies, or what is left for the second, of sixteen times a float.
+static int float_part(lw_format f, int bits, int pass) {
+    const int sign = bits & 8 ? -1 : 1, exponent = bits & 7;
+    const float mantissa = (float)(bits / 16) / (float)(1 << f.high);
+    const float value = exponent == 0 ? ldexpf(mantissa, -2) : ldexpf(1 + mantissa, exponent - 3);
+    const float low = exponent < 3 ? ldexpf(mantissa, exponent == 2 ? 3 : 2) : 0;
+    return sign * (int)(pass == 0 ? (16 * value - low) / 4 : low);
+}
+
 static int coded_weight(const coded_row* r, size_t k) {
     const int bits = r->codes[k];
+    if (r->f.map == LW_MAP_FLOAT) return float_part(r->f, bits, r->pass);
     if (r->f.map == LW_MAP_TRELLIS) return r->m->table[4 * bits + (k % LW_SEGMENT ? r->codes[k - 1] : 0)];
     if (r->f.map == LW_MAP_OFFSET) return bits - r->f.offset;
     int selector = 0;
@@ -90,6 +101,7 @@ static float coded_scale(const coded_row* r, size_t k) {
         super = half_at(r->parts + r->at.supers + k / 256 * 2);
     else
         memcpy(&super, r->parts + r->at.supers, sizeof super);
+    if (r->f.scale == LW_SCALE_ONE) return r->f.map == LW_MAP_FLOAT && r->pass == 0 ? super * 4 : super;
     return super * (float)(r->f.scale == LW_SCALE_NIBBLES ? scales[g] % 16 : (int8_t)scales[g]);
 }
 
@@ -110,14 +122,16 @@ static float coded_product(const plain_matrix* m, lw_format f, const plain_activ
     float acc = 0;
     for (size_t first = 0; first < m->cols; first += LW_SEGMENT) {
         const size_t end = first + LW_SEGMENT < m->cols ? first + LW_SEGMENT : m->cols;
-        int32_t sum = 0;
-        float part = 0;
-        for (size_t k = first; k < end; k += step) {
-            for (size_t i = k; i < k + step; ++i) sum += coded_weight(&r, i) * q[i];
-            const float next = k + step < end ? coded_scale(&r, k + step) : 0.0f;
-            part = fmaf((float)sum, coded_scale(&r, k) - next, part);
+        for (r.pass = 0; r.pass < (f.map == LW_MAP_FLOAT ? 2 : 1); ++r.pass) {
+            int32_t sum = 0;
+            float part = 0;
+            for (size_t k = first; k < end; k += step) {
+                for (size_t i = k; i < k + step; ++i) sum += coded_weight(&r, i) * q[i];
+                const float next = k + step < end ? coded_scale(&r, k + step) : 0.0f;
+                part = fmaf((float)sum, coded_scale(&r, k) - next, part);
+            }
+            acc = fmaf(part, x->scale[row * x->segments + first / LW_SEGMENT], acc);
         }
-        acc = fmaf(part, x->scale[row * x->segments + first / LW_SEGMENT], acc);
     }
     for (size_t k = 0; f.minimum != LW_MINIMUM_NONE && k < m->cols; k += step) {
         int32_t sum = 0;

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coded_matrices import EVERY_TYPE, ODD_COLS, random_matrix
+from coded_matrices import EVERY_TYPE, ODD_COLS, random_matrix, small_float
+from lanewise_quantizer.coded import float_parts
 from lanewise_quantizer.contract import coded_product, fma, product, quantize_activations
 
 N = 640  # two whole segments and a shorter one
@@ -84,6 +85,10 @@ def test_prefix_sums_stay_below_the_magic_bias_limit():
     for kind in EVERY_TYPE:
         codes = np.arange(1 << kind.bits)
         mapped = codes - kind.offset if kind.map.name == "OFFSET" else kind.table or [-127, 127]
+        if kind.map.name == "FLOAT":
+            mapped = np.array([float_parts(code, kind.high) for code in codes])
+            assert [16 * small_float(c, kind.high) for c in codes] == (mapped @ [4, 1]).tolist()
+            assert np.abs(mapped).max() < 128  # bytes
         assert 128 * np.abs(mapped).max() * 127 < 2**22
     assert 128 * 8 * 16 * 127 < 2**22  # nibbles shifted left by four
 

@@ -32,6 +32,7 @@ def random_matrix(kind: CodedType, rows: int, cols: int, rng: np.random.Generato
         Scale.I8: lambda: rng.integers(-128, 128, (rows, groups)).astype(np.int8),
         Scale.NIBBLES: lambda: rng.integers(0, 256, (rows, groups)).astype(np.uint8),
         Scale.E8M0: lambda: rng.integers(0, 253, (rows, groups)).astype(np.uint8),
+        Scale.ONE: lambda: np.zeros((rows, 0), np.uint8),
     }[kind.scale]()
     minimums = None
     if kind.minimum is Minimum.F16:
@@ -60,6 +61,13 @@ def random_matrix(kind: CodedType, rows: int, cols: int, rng: np.random.Generato
     ).validate()
 
 
+def small_float(code: int, mantissa_bits: int) -> float:
+    """A float of three exponent bits, bias 3, whose lowest exponent is subnormal; no infinities."""
+    exponent, sign, mantissa = code & 7, code >> 3 & 1, (code >> 4) / (1 << mantissa_bits)
+    size = mantissa * 2.0**-2 if exponent == 0 else (1 + mantissa) * 2.0 ** (exponent - 3)
+    return -size if sign else size
+
+
 def plain_row(kind: CodedType, row: bytes, cols: int, table: np.ndarray | None) -> list[float]:
     """The weights of one stored row, one at a time, straight from the text of FORMAT.md."""
 
@@ -75,7 +83,7 @@ def plain_row(kind: CodedType, row: bytes, cols: int, table: np.ndarray | None) 
     groups, blocks = -(-cols // kind.group), -(-cols // 256)
     high = cols * kind.low // 8
     scales = high + cols * kind.high // 8
-    minimums = scales + groups * (2 if kind.scale is Scale.F16 else 1)
+    minimums = scales + groups * {Scale.F16: 2, Scale.ONE: 0}.get(kind.scale, 1)
     n_minimums = {Minimum.F16: cols // 16, Minimum.U8: cols // 32, Minimum.ZERO: groups}
     selectors = minimums + n_minimums.get(kind.minimum, 0)
     supers = selectors + (-(-cols // 128) if kind.selector_bits else 0)
@@ -97,9 +105,12 @@ def plain_row(kind: CodedType, row: bytes, cols: int, table: np.ndarray | None) 
             Scale.I8: lambda: factor * np.float32(signed(scales + g)),
             Scale.NIBBLES: lambda: factor * np.float32(row[scales + g] & 15),
             Scale.E8M0: lambda: np.float32(2.0 ** (row[scales + g] - 128)),
+            Scale.ONE: lambda: factor,
         }[kind.scale]()
         if kind.map is Map.OFFSET:
             mapped = code - kind.offset
+        elif kind.map is Map.FLOAT:
+            mapped = 16 * small_float(code, kind.high)
         elif kind.map is Map.TRELLIS:
             mapped = entries[code << 2 | (code_of(k - 1) if k % 128 else 0)]
         else:

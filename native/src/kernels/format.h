@@ -10,6 +10,7 @@ typedef enum lw_scale_kind {
     LW_SCALE_I8,       // int8 per group, times the super scale
     LW_SCALE_NIBBLES,  // low nibble per group, times the super scale; the high nibble is the minimum's
     LW_SCALE_E8M0,     // 2^(byte - 128) per group; in panels 255 is a scale of 0
+    LW_SCALE_ONE,      // none: the super scale of the row
 } lw_scale_kind;
 
 typedef enum lw_super_kind {
@@ -30,6 +31,7 @@ typedef enum lw_map_kind {
     LW_MAP_OFFSET,   // code - offset
     LW_MAP_TABLE,    // table[selector of the 32 inputs << bits | code]
     LW_MAP_TRELLIS,  // table[code << 2 | code of the input before]; 0 before the first input of a segment
+    LW_MAP_FLOAT,    // sixteen times a small float: sign and exponent in the first plane, mantissa in the second
 } lw_map_kind;
 
 // A minimum that is a zero point takes the offset of the codes off as well: (u - offset) - (z - offset).
@@ -39,13 +41,20 @@ typedef struct lw_format {
     uint8_t scale, super, minimum, map;
     uint8_t offset;
     uint8_t selector;  // bits of a selector
+    uint8_t part;      // what is meant of a weight of LW_MAP_FLOAT: an lw_float_part
 } lw_format;
+
+// Sixteen times a float has up to nine bits, so products take it apart, 4 * high + low, and go over a segment twice.
+// `high` is 0, 1, 2 or (4 + mantissa) * 2^(exponent - 3) by the exponent, up to 112; `low` is the mantissa's share of
+// the three smallest exponents, mantissa * {1, 1, 2}, up to 6.
+typedef enum lw_float_part { LW_FLOAT_WHOLE, LW_FLOAT_HIGH, LW_FLOAT_LOW } lw_float_part;
 
 enum { LW_SUPER_BLOCK_INPUTS = 256, LW_TABLE_ENTRIES = 16 };
 
 #define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) \
     static const lw_format lw_format_##name = {                                           \
-        low, high, group, LW_SCALE_##scale, LW_SUPER_##super, LW_MINIMUM_##minimum, LW_MAP_##map, offset, selector};
+        low,      high,    group, LW_SCALE_##scale, LW_SUPER_##super, LW_MINIMUM_##minimum, LW_MAP_##map, offset, \
+        selector, LW_FLOAT_WHOLE};
 #include "kernels/formats.inc"
 #undef CODED
 
@@ -69,7 +78,17 @@ static inline size_t lw_round_64(size_t n) { return (n + 63) / 64 * 64; }
 // Inputs that a step of the product, and so a group of the scalar kernel, has: 16 or 32.
 static inline size_t lw_step_inputs(lw_format f) { return f.group == 16 ? 16 : 32; }
 
-static inline size_t lw_scale_bytes(lw_format f) { return f.scale == LW_SCALE_F16 ? 2 : 1; }
+static inline size_t lw_scale_bytes(lw_format f) {
+    return f.scale == LW_SCALE_F16 ? 2 : f.scale == LW_SCALE_ONE ? 0 : 1;
+}
+
+// Times that a product goes over a segment, and the type as it appears the n-th time.
+static inline int lw_passes(lw_format f) { return f.map == LW_MAP_FLOAT ? 2 : 1; }
+
+static inline lw_format lw_pass(lw_format f, int n) {
+    if (f.map == LW_MAP_FLOAT) f.part = n == 0 ? LW_FLOAT_HIGH : LW_FLOAT_LOW;
+    return f;
+}
 
 // Byte offsets of the parts of a stored row.
 typedef struct lw_stored_row {
@@ -138,14 +157,18 @@ static inline lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
     return p;
 }
 
-// Where the bit of input k (0 .. 127 of its segment) of an output lies in the second plane: byte and bit.
-static inline size_t lw_high_byte(lw_layout layout, size_t output, size_t k) {
-    const size_t chunk = k / layout.chunk, places = (size_t)LW_SEGMENT / layout.chunk / 8;
+// Where the bits of input k (0 .. 127 of its segment) of an output lie in the second plane: byte and lowest bit.
+static inline size_t lw_high_places(lw_format f, lw_layout layout) {
+    return (size_t)LW_SEGMENT / layout.chunk * f.high / 8;
+}
+
+static inline size_t lw_high_byte(lw_format f, lw_layout layout, size_t output, size_t k) {
+    const size_t chunk = k / layout.chunk, places = lw_high_places(f, layout);
     return (chunk % places * LW_PANEL + output) * layout.chunk + k % layout.chunk;
 }
 
-static inline size_t lw_high_bit(lw_layout layout, size_t k) {
-    return k / layout.chunk / ((size_t)LW_SEGMENT / layout.chunk / 8);
+static inline size_t lw_high_bit(lw_format f, lw_layout layout, size_t k) {
+    return k / layout.chunk / lw_high_places(f, layout) * f.high;
 }
 
 #endif

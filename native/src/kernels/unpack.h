@@ -73,13 +73,23 @@ static inline int lw_unpack_bits(const lw_coded_view* v, size_t output, size_t k
                         f.low * lw_packed_part(v->w->layout, in_group, parts) &
                     ((1 << f.low) - 1);
     if (f.high == 0) return low;
-    const uint8_t byte = segment[v->p.high + lw_high_byte(v->w->layout, output, in_segment)];
-    return low | (byte >> lw_high_bit(v->w->layout, in_segment) & 1) << f.low;
+    const uint8_t byte = segment[v->p.high + lw_high_byte(f, v->w->layout, output, in_segment)];
+    return low | (byte >> lw_high_bit(f, v->w->layout, in_segment) & ((1 << f.high) - 1)) << f.low;
+}
+
+// A part of sixteen times the float whose sign and exponent are the low four bits, and whose mantissa is above them.
+static inline int lw_map_float(lw_format f, int code) {
+    const int exponent = code & 7, mantissa = code >> 4 << (2 - f.high);
+    const int low = exponent < 3 ? mantissa << (exponent == 2) : 0;
+    const int high = exponent < 3 ? exponent : (4 + mantissa) << (exponent - 3);
+    const int size = f.part == LW_FLOAT_HIGH ? high : f.part == LW_FLOAT_LOW ? low : 4 * high + low;
+    return code & 8 ? -size : size;
 }
 
 // What a code means: `before` is the code of the input before, `selector` that of the 32 inputs.
 static inline int lw_map_code(lw_format f, const int8_t* table, int code, int before, int selector) {
     if (f.map == LW_MAP_OFFSET) return code - f.offset;
+    if (f.map == LW_MAP_FLOAT) return lw_map_float(f, code);
     if (f.map == LW_MAP_TRELLIS) return table[code << 2 | before];
     return table[(selector & ((1 << f.selector) - 1)) << (f.low + f.high) | code];
 }
@@ -119,6 +129,7 @@ static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_
         memcpy(&super, panel + v->p.supers + 4 * output, sizeof super);
     else
         super = lw_unpack_super(panel + v->p.supers, output, k);
+    if (f.scale == LW_SCALE_ONE) return f.part == LW_FLOAT_HIGH ? 4 * super : super;
     return super * (float)(f.scale == LW_SCALE_NIBBLES ? *at & 15 : (int8_t)*at);  // exact
 }
 

@@ -28,10 +28,11 @@ uint64_t lw_coded_row_bytes(lw_type type, lw_format f, uint32_t cols) {
 
 static void open_planes(lw_format f, size_t cols, const uint8_t* row, uint8_t* codes) {
     const uint8_t* high = row + lw_stored_row_of(f, cols).high;
-    const size_t in_byte = 8 / f.low;
+    const size_t in_byte = 8 / f.low, highs = f.high != 0 ? 8 / f.high : 1;
     for (size_t k = 0; k < cols; ++k) {
         codes[k] = row[k / in_byte] >> (k % in_byte * f.low) & ((1 << f.low) - 1);
-        if (f.high != 0) codes[k] |= (uint8_t)((high[k / 8] >> (k % 8) & 1) << f.low);
+        if (f.high != 0)
+            codes[k] |= (uint8_t)((high[k / highs] >> (k % highs * f.high) & ((1 << f.high) - 1)) << f.low);
     }
 }
 
@@ -96,12 +97,12 @@ ALWAYS_INLINE void move_segment(lw_format f, lw_layout layout, uint8_t* segment,
         }
     uint8_t* high = segment + LW_SEGMENT_GROUPS * group_bytes;
     for (size_t k = 0; f.high != 0 && k < LW_SEGMENT; ++k) {
-        uint8_t* byte = high + lw_high_byte(layout, output, k);
-        const size_t bit = lw_high_bit(layout, k);
+        uint8_t* byte = high + lw_high_byte(f, layout, output, k);
+        const size_t bit = lw_high_bit(f, layout, k);
         if (put)
             *byte |= (uint8_t)(codes[k] >> f.low << bit);
         else
-            codes[k] |= (uint8_t)((*byte >> bit & 1) << f.low);
+            codes[k] |= (uint8_t)((*byte >> bit & ((1 << f.high) - 1)) << f.low);
     }
 }
 

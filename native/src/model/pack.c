@@ -165,7 +165,7 @@ static void pack_worker(void* context, unsigned thread) {
 static lw_status find_table(const char* name, const lw_tensor* t, int8_t table[LW_TABLE_ENTRIES]) {
     lw_format f;
     memset(table, 0, LW_TABLE_ENTRIES);
-    if (!lw_find_format(t->type, &f) || f.map == LW_MAP_OFFSET) return LW_OK;
+    if (!lw_find_format(t->type, &f) || (f.map != LW_MAP_TABLE && f.map != LW_MAP_TRELLIS)) return LW_OK;
     const int8_t* found = lw_fixed_table(t->type) != NULL ? lw_fixed_table(t->type) : t->table;
     if (found == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: type %s needs a table", name, lw_type_name(t->type));
     for (size_t i = 0; i < LW_TABLE_ENTRIES; ++i)

@@ -33,7 +33,7 @@ SMALLER = {
     "q5_k": "q5_1",
     "q6_k": "q8_0",
 }
-EIGHT_BITS = ("q8_0", "a8_g32", "a8_g128")
+EIGHT_BITS = ("q8_0", "a8_g32", "a8_g128", "w8a8")
 
 
 @dataclass(frozen=True)

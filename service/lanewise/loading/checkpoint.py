@@ -71,6 +71,8 @@ class TensorType(IntEnum):
     A4_G128 = 274
     A8_G32 = 276
     A8_G128 = 278
+    FP6 = 280
+    W8A8 = 284
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ STORED_ROWS: Mapping[TensorType, StoredRow] = {
     TensorType.A4_G128: StoredRow(4, 128, has_zeros=True),
     TensorType.A8_G32: StoredRow(8, 32, has_zeros=True),
     TensorType.A8_G128: StoredRow(8, 128, has_zeros=True),
+    TensorType.FP6: StoredRow(6, 128, scale_bytes=0, has_row_scale=True),
+    TensorType.W8A8: StoredRow(8, 128, scale_bytes=0, has_row_scale=True),
 }
 MATRIX_TYPES = (*BLOCKS, *STORED_ROWS)
 VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)

@@ -11,14 +11,19 @@ typedef struct coded_segment {
     __m256i table;  // twice
 } coded_segment;
 
-// The bits of chunk c of group i.
-LW_INLINE __m256i coded_bits(const lw_format f, const coded_segment* w, int i, int c, int v) {
+// The first plane's bits of chunk c of group i.
+LW_INLINE __m256i low_bits(const lw_format f, const coded_segment* w, int i, int c, int v) {
     const int in_byte = 8 / f.low,
               chunks = 8 / in_byte;  // codes of the first plane in a byte, bytes' chunks of a group
     __m256i bits = load256(w->data + (i * chunks + c % chunks) * CHUNK_BYTES + v * 32);
     const int shift = c / chunks * f.low;
     if (shift > 0) bits = _mm256_srli_epi16(bits, shift);
     if (f.low < 8) bits = _mm256_and_si256(bits, _mm256_set1_epi8((char)((1 << f.low) - 1)));
+    return bits;
+}
+
+LW_INLINE __m256i coded_bits(const lw_format f, const coded_segment* w, int i, int c, int v) {
+    const __m256i bits = low_bits(f, w, i, c, v);
     if (f.high == 0) return bits;
     const int chunk = i * 8 + c, bit = chunk / 4;  // of the segment
     __m256i high = load256(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + chunk % 4 * CHUNK_BYTES + v * 32);
@@ -39,7 +44,33 @@ LW_INLINE __m256i coded_selectors(const lw_format f, const coded_segment* w, int
     return _mm256_and_si256(selectors, _mm256_set1_epi8((char)(((1 << f.selector) - 1) << to)));
 }
 
+LW_INLINE __m256i float_table(uint64_t positive, uint64_t negative) {
+    return _mm256_broadcastsi128_si256(_mm_set_epi64x((long long)negative, (long long)positive));
+}
+
+// One part of a float. Without the mantissa it depends on four bits, and each mantissa bit adds what also does.
+LW_INLINE __m256i float_codes(const lw_format f, const coded_segment* w, int i, int c, int v) {
+    const bool high = f.part == LW_FLOAT_HIGH;  // bytes of the constants: exponents 0 to 7 from the right
+    const __m256i bits = low_bits(f, w, i, c, v),
+                  step[2] = {
+                      high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
+                      high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
+    const __m256i base = float_table(0x4020100804020100, 0xC0E0F0F8FCFEFF00);
+    const __m256i mantissa =
+        load256(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + c % (4 * f.high) * CHUNK_BYTES + v * 32);
+    const int first = (i * 8 + c) / (4 * f.high) * f.high;
+    __m256i code = high ? _mm256_shuffle_epi8(base, bits) : _mm256_setzero_si256();
+#pragma GCC unroll 2
+    for (int bit = 0; bit < f.high; ++bit) {
+        const __m256i one = _mm256_set1_epi8((char)(1 << (first + bit)));
+        const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(mantissa, one), one);
+        code = _mm256_add_epi8(code, _mm256_and_si256(set, _mm256_shuffle_epi8(step[bit + 2 - f.high], bits)));
+    }
+    return code;
+}
+
 LW_INLINE __m256i coded_codes(const lw_format f, const coded_segment* w, int i, int c, int v) {
+    if (f.map == LW_MAP_FLOAT) return float_codes(f, w, i, c, v);
     __m256i bits = coded_bits(f, w, i, c, v);
     if (f.map == LW_MAP_OFFSET) return f.low == 8 ? _mm256_xor_si256(bits, _mm256_set1_epi8(-128)) : bits;  // words
     if (f.selector != 0) bits = _mm256_or_si256(bits, coded_selectors(f, w, i, v));
@@ -59,6 +90,10 @@ LW_INLINE __m256 coded_scale(const lw_format f, const coded_segment* w, size_t g
     const size_t inputs = f.group == 16 ? 16 : 32, scales = LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
     const uint8_t* at = w->data + scales + (g * inputs / f.group * LW_PANEL + (size_t)v * 8) * lw_scale_bytes(f);
     if (f.scale == LW_SCALE_F16) return load_halves(at);
+    if (f.scale == LW_SCALE_ONE) {
+        const __m256 super = _mm256_loadu_ps((const float*)w->supers + v * 8);
+        return f.part == LW_FLOAT_HIGH ? _mm256_mul_ps(super, _mm256_set1_ps(4)) : super;
+    }
     const __m128i bytes = _mm_loadl_epi64((const __m128i*)at);
     if (f.scale == LW_SCALE_E8M0) {  // half of 2^(byte - 127); subnormal if the byte is 0 or 1
         const __m256i e = _mm256_cvtepu8_epi32(bytes);
@@ -121,6 +156,17 @@ LW_INLINE void decode_coded(const lw_format f, const coded_segment* w, tile_scra
     }
 }
 
+LW_INLINE void decoded_rows(const weight_type type, const weight_segment* w, const lw_activations* x, size_t segment,
+                            size_t first, size_t end, float* results) {
+    for (size_t row = first; row < end; row += TILE_ROWS) {
+        const row_segment rows = some_rows(x, segment, row, end, results);
+        if (end - row == 1)
+            tile(type, 1, false, w, &rows);
+        else
+            tile(type, 2, false, w, &rows);
+    }
+}
+
 LW_INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
                              lw_output out, tile_scratch* s) {
     const weight_type type = coded_type(f);
@@ -140,14 +186,11 @@ LW_INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_act
                 .codes = s->codes, .differences = s->differences, .scales = LW_SEGMENT / (size_t)type.chunks / 4};
             for (size_t at = 0; at < p.segment_bytes; at += 64)
                 _mm_prefetch(packed.data + LW_FETCH_AHEAD + at, _MM_HINT_T0);
-            decode_coded(f, &packed, s);
-            for (size_t row = first; row < end; row += TILE_ROWS) {
-                const row_segment rows = some_rows(x, segment, row, end, s->results);
-                if (end - row == 1)
-                    tile(type, 1, false, &ws, &rows);
-                else
-                    tile(type, 2, false, &ws, &rows);
-            }
+            decode_coded(lw_pass(f, 0), &packed, s);
+            decoded_rows(type, &ws, x, segment, first, end, s->results);
+            if (lw_passes(f) == 1) continue;
+            decode_coded(lw_pass(f, 1), &packed, s);
+            decoded_rows(type, &ws, x, segment, first, end, s->results);
         }
     }
     if (f.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(f, w, x, panel, s->results, s->minimums);

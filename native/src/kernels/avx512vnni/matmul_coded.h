@@ -4,8 +4,8 @@
 
 #include "kernels/avx512vnni/matmul_tile.h"
 
-// The bits of chunk c of group i, or-ed with `above`.
-LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {
+// The first plane's bits of chunk c of group i, or-ed with `above`.
+LW_INLINE __m512i low_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {
     const int in_byte = 8 / f.low,
               chunks = 8 / in_byte;  // codes of the first plane in a byte, bytes' chunks of a group
     const __m512i* low = (const __m512i*)(w->data + (i * chunks + c % chunks) * CHUNK_BYTES + v * 64);
@@ -13,7 +13,11 @@ LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, 
     const int shift = c / chunks * f.low;
     if (shift > 0) bits = _mm512_srli_epi16(bits, (unsigned)shift);
     const __m512i mask = _mm512_set1_epi8((char)((1 << f.low) - 1));
-    if (f.low < 8) bits = _mm512_ternarylogic_epi32(bits, mask, above, 0xEA);  // (bits & mask) | above
+    return f.low < 8 ? _mm512_ternarylogic_epi32(bits, mask, above, 0xEA) : bits;  // (bits & mask) | above
+}
+
+LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {
+    const __m512i bits = low_bits(f, w, i, c, v, above);
     if (f.high == 0) return bits;
     const int chunk = i * 8 + c, bit = chunk / 4;  // of the segment
     __m512i high = _mm512_load_si512(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + chunk % 4 * CHUNK_BYTES + v * 64);
@@ -35,8 +39,34 @@ LW_INLINE __m512i coded_selectors(const lw_format f, const weight_segment* w, in
     return _mm512_and_si512(selectors, _mm512_set1_epi8((char)(((1 << f.selector) - 1) << to)));
 }
 
+// 16 bytes as every 16 bytes of a vector.
+LW_INLINE __m512i float_table(uint64_t positive, uint64_t negative) {
+    return _mm512_broadcast_i32x4(_mm_set_epi64x((long long)negative, (long long)positive));
+}
+
+// One part of a float, and 128. Without the mantissa it depends on four bits, and each mantissa bit adds what also does.
+LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
+    const bool high = f.part == LW_FLOAT_HIGH;  // bytes of the constants: exponents 0 to 7 from the right
+    const __m512i bits = low_bits(f, w, i, c, v, _mm512_setzero_si512()),
+                  step[2] = {
+                      high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
+                      high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
+    const __m512i base = float_table(0xC0A0908884828180, 0x406070787C7E7F80);
+    const uint8_t* mantissas = w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + c % (4 * f.high) * CHUNK_BYTES + v * 64;
+    const __m512i mantissa = _mm512_load_si512(mantissas);
+    const int first = (i * 8 + c) / (4 * f.high) * f.high;
+    __m512i code = high ? _mm512_shuffle_epi8(base, bits) : _mm512_set1_epi8(-128);
+#pragma GCC unroll 2
+    for (int bit = 0; bit < f.high; ++bit) {
+        const __mmask64 set = _mm512_test_epi8_mask(mantissa, _mm512_set1_epi8((char)(1 << (first + bit))));
+        code = _mm512_mask_add_epi8(code, set, code, _mm512_shuffle_epi8(step[bit + 2 - f.high], bits));
+    }
+    return code;
+}
+
 LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
     const __m512i none = _mm512_setzero_si512();
+    if (f.map == LW_MAP_FLOAT) return float_codes(f, w, i, c, v);
     __m512i bits = coded_bits(f, w, i, c, v, f.selector != 0 ? coded_selectors(f, w, i, v) : none);
     if (f.map == LW_MAP_OFFSET) return bits;
     if (f.map ==
@@ -51,9 +81,13 @@ LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i,
 }
 
 LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t g, int v) {
-    const size_t inputs = f.group == 16 ? 16 : 32, scales = LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
-    const uint8_t* at = w->data + scales + (g * inputs / f.group * LW_PANEL + (size_t)v * 16) * lw_scale_bytes(f);
+    const size_t scales = LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
+    const uint8_t* at = w->data + scales + (g * LW_PANEL + (size_t)v * 16) * lw_scale_bytes(f);
     if (f.scale == LW_SCALE_F16) return load_halves(at);
+    if (f.scale == LW_SCALE_ONE) {
+        const __m512 super = _mm512_loadu_ps((const float*)w->supers + v * 16);
+        return f.part == LW_FLOAT_HIGH ? _mm512_mul_ps(super, _mm512_set1_ps(4)) : super;
+    }
     const __m128i bytes = _mm_loadu_si128((const __m128i*)at);
     if (f.scale == LW_SCALE_E8M0) {  // half of 2^(byte - 127); subnormal if the byte is 0 or 1
         const __m512i e = _mm512_cvtepu8_epi32(bytes);
@@ -78,7 +112,8 @@ LW_INLINE int coded_shift(const lw_format f) {
 LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weight_segment*, int, int, int),
                                  __m512 (*scale)(const weight_segment*, size_t, int)) {
     const size_t segment_bytes = lw_coded_panel_of(f, 0).segment_bytes;
-    return (weight_type){.chunks = f.group == 16 ? 4 : 8,
+    return (weight_type){.chunks = f.group / 4,
+                         .second = f.part == LW_FLOAT_LOW,
                          .shift = coded_shift(f),
                          .group_bytes = segment_bytes / LW_SEGMENT_GROUPS,
                          .segment_bytes = segment_bytes,
@@ -101,6 +136,31 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
     void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
                                                lw_output out, void* scratch) {                            \
         gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
+    }
+
+// Types with two passes: each has its codes and scales.
+#define LW_FLOAT_KERNELS(name)                                                                                         \
+    LW_INLINE __m512i high_##name(const weight_segment* w, int i, int c, int v) {                                      \
+        return coded_codes(lw_pass(lw_format_##name, 0), w, i, c, v);                                                  \
+    }                                                                                                                  \
+    LW_INLINE __m512i low_##name(const weight_segment* w, int i, int c, int v) {                                       \
+        return coded_codes(lw_pass(lw_format_##name, 1), w, i, c, v);                                                  \
+    }                                                                                                                  \
+    LW_INLINE __m512 high_scale_##name(const weight_segment* w, size_t g, int v) {                                     \
+        return coded_scale(lw_pass(lw_format_##name, 0), w, g, v);                                                     \
+    }                                                                                                                  \
+    LW_INLINE __m512 low_scale_##name(const weight_segment* w, size_t g, int v) {                                      \
+        return coded_scale(lw_pass(lw_format_##name, 1), w, g, v);                                                     \
+    }                                                                                                                  \
+    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,              \
+                                               lw_output out, void* scratch) {                                         \
+        gemm_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                           \
+                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch); \
+    }                                                                                                                  \
+    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,              \
+                                               lw_output out, void* scratch) {                                         \
+        gemv_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                           \
+                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch); \
     }
 
 #endif

@@ -50,6 +50,7 @@ typedef struct weight_type {
     int chunks;          // of 4 inputs that share a scale
     int shift;           // log2 of the offset of the unsigned codes, -1 = none
     bool plain;          // codes lie in memory as the tile needs them
+    bool second;         // pass of two: the first one has fetched what comes
     size_t group_bytes;  // 32 inputs
     size_t segment_bytes;
     lw_format format;  // of coded types, else zero
@@ -117,18 +118,19 @@ LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
     for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
 }
 
+// Scales of a segment.
+LW_INLINE int scales_of(const weight_type type) { return LW_SEGMENT / 4 / type.chunks; }
+
 // The inputs of scale g. With `packed`, weights are decoded in registers on the way.
 LW_INLINE void tile_group(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                           const row_segment* x, __m512i sum[][VECTORS], __m512 seg[][VECTORS],
                           const float offsets[][PREFIXES], const int g) {
-    const int parts = 8 / type.chunks, scales = LW_SEGMENT_GROUPS * parts;
-    const int i = g / parts, first = g % parts * type.chunks, end = (g + 1) * (PREFIXES / scales) - 1;
-    const uint8_t* group = w->codes + (size_t)i * w->group_bytes;  // decoded
-    if (w->fetch != NULL && g % parts == 0) fetch_group(type, w->fetch + (size_t)i * type.group_bytes);
-#pragma GCC unroll 8
+    const int scales = scales_of(type), end = (g + 1) * (PREFIXES / scales) - 1;
+#pragma GCC unroll 32
     for (int chunk = 0; chunk < type.chunks; ++chunk) {
-        const int c = first + chunk;
-        const uint8_t* at = group + c * CHUNK_BYTES;
+        const int i = (g * type.chunks + chunk) / 8, c = (g * type.chunks + chunk) % 8;
+        if (w->fetch != NULL && c == 0) fetch_group(type, w->fetch + (size_t)i * type.group_bytes);
+        const uint8_t* at = w->codes + (size_t)i * w->group_bytes + c * CHUNK_BYTES;  // decoded
         const __m512i w0 = packed ? type.codes(w, i, c, 0) : _mm512_load_si512(at);
         const __m512i w1 = packed ? type.codes(w, i, c, 1) : _mm512_load_si512(at + 64);
 #pragma GCC unroll 8
@@ -160,7 +162,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
         sum[r][0] = sum[r][1] = _mm512_set1_epi32(LW_MAGIC_BITS);
     }
     __asm__("" : "+m"(offsets));  // else they stay in registers, and each use shuffles
-    const int scales = LW_SEGMENT_GROUPS * 8 / type.chunks;
+    const int scales = scales_of(type);
     if (rows == 1 && type.format.low == 0) {  // memory's pace
         tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
 #pragma GCC unroll 1
@@ -276,7 +278,7 @@ LW_INLINE void decode_group(const weight_type type, const weight_segment* w, con
 // Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it. Groups that a
 // last, shorter segment lacks have scale 0 and leave sums as they are; their codes meet activations that are 0.
 LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
-    const size_t scales = w->groups * (8 / (size_t)type.chunks);
+    const size_t scales = w->groups * 8 / (size_t)type.chunks;
     const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
     w->codes = in_place ? w->data : s->codes;
     w->group_bytes = in_place ? type.group_bytes : 8 * CHUNK_BYTES;
@@ -305,49 +307,86 @@ LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activ
 // What most coded types share once they are decoded (matmul_decoded__avx512vnni.c): all rows of one segment.
 void lw_decoded_rows_16__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+void lw_decoded_rows_64__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+
+LW_INLINE void gemm_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
+                            tile_scratch* s) {
+    weight_segment ws = open_segment(type, p, segment);
+    if (type.format.low != 0) {
+        if (x->rows <= FEW_ROWS) {
+            if (type.second) ws.fetch = NULL;
+            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+            return;
+        }
+        decode(type, &ws, s);
+        if (type.chunks == 4)
+            lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
+        else if (type.chunks == 8)
+            lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
+        else if (type.chunks == 16)
+            lw_decoded_rows_64__avx512vnni(&ws, x, segment, s->results);
+        else
+            lw_decoded_rows_128__avx512vnni(&ws, x, segment, s->results);
+    } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
+        all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+    } else {
+        decode(type, &ws, s);
+        all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
+    }
+}
 
 LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(type, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(type, &wp, segment);
-        if (type.format.low != 0) {
-            if (x->rows <= FEW_ROWS) {
-                all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
-                continue;
-            }
-            decode(type, &ws, s);
-            if (type.chunks == 4)
-                lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
-            else
-                lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
-        } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
-            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
-        } else {
-            decode(type, &ws, s);
-            all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
-        }
-    }
+    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, &wp, x, segment, s);
     finish(type, w, x, panel, out, s);
 }
 
+// Types with two passes (lw_passes).
+LW_INLINE void gemm_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+                          const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemm_segment(first, &wp, x, segment, s);
+        gemm_segment(second, &wp, x, segment, s);
+    }
+    finish(first, w, x, panel, out, s);
+}
+
 // One row. Memory is the limit.
+LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
+                            tile_scratch* s) {
+    weight_segment ws = open_segment(type, p, segment);
+    if (type.second) ws.fetch = NULL;
+    const row_segment row = some_rows(x, segment, 0, s->results);
+    if (ws.groups == LW_SEGMENT_GROUPS) {
+        tile(type, 1, true, &ws, &row);
+    } else {
+        decode(type, &ws, s);
+        tile(type, 1, false, &ws, &row);
+    }
+}
+
 LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     tile_scratch* s) {
     memset(s->results, 0, LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(type, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(type, &wp, segment);
-        const row_segment row = some_rows(x, segment, 0, s->results);
-        if (ws.groups == LW_SEGMENT_GROUPS) {
-            tile(type, 1, true, &ws, &row);
-        } else {
-            decode(type, &ws, s);
-            tile(type, 1, false, &ws, &row);
-        }
-    }
+    for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, s);
     finish(type, w, x, panel, out, s);
+}
+
+LW_INLINE void gemv_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+                          const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemv_segment(first, &wp, x, segment, s);
+        gemv_segment(second, &wp, x, segment, s);
+    }
+    finish(first, w, x, panel, out, s);
 }
 
 #endif

@@ -71,9 +71,31 @@ INLINE void coded_in_registers(const lw_format f, const int rows, const lw_matri
     const int quads = rows == 1 ? 8 : rows == 2 ? 4 : 2;
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        coded_differences(f, 1, &s, work->ds);
-        for (size_t quad = 0; quad < QUADS; quad += (size_t)quads)
-            coded_tile(f, rows, quads, &s, work->ds, x, i, row, quad, work->results);
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) {
+            const lw_format part = lw_pass(f, pass);
+            coded_differences(part, 1, &s, work->ds);
+            for (size_t quad = 0; quad < QUADS; quad += (size_t)quads)
+                coded_tile(part, rows, quads, &s, work->ds, x, i, row, quad, work->results);
+        }
+    }
+}
+
+// All rows by the decoded segment i.
+INLINE void decoded_tiles(const lw_dot_tile_fn* tiles, const lw_activations* x, size_t i, const workspace* work) {
+    float scale[8];
+    lw_dot_tile t = {.q_stride = x->stride,
+                     .codes = work->codes,
+                     .code_stride = 1024,
+                     .ds = work->ds,
+                     .groups = LW_SEGMENT_GROUPS,
+                     .scale = scale};
+    for (size_t row = 0, n; row < x->rows; row += n) {
+        n = next_tile(x->rows - row);
+        for (size_t r = 0; r < n; ++r) scale[r] = x->scale[(row + r) * x->segments + i];
+        t.q = x->q + row * x->stride + i * LW_SEGMENT;
+        t.results = work->results + row * LW_PANEL;
+        tiles[n - 4](&t);
     }
 }
 
@@ -87,21 +109,11 @@ INLINE void coded_decoded(const lw_format f, const lw_matrix* w, const lw_activa
                                                                 : TILES_G32];
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        coded_differences(f, 1, &s, work->ds);
-        decode_coded(f, STRIDE, &s, work->codes);
-        float scale[8];
-        lw_dot_tile t = {.q_stride = x->stride,
-                         .codes = work->codes,
-                         .code_stride = 1024,
-                         .ds = work->ds,
-                         .groups = LW_SEGMENT_GROUPS,
-                         .scale = scale};
-        for (size_t row = 0, n; row < x->rows; row += n) {
-            n = next_tile(x->rows - row);
-            for (size_t r = 0; r < n; ++r) scale[r] = x->scale[(row + r) * x->segments + i];
-            t.q = x->q + row * x->stride + i * LW_SEGMENT;
-            t.results = work->results + row * LW_PANEL;
-            tiles[n - 4](&t);
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) {
+            coded_differences(lw_pass(f, pass), 1, &s, work->ds);
+            decode_coded(lw_pass(f, pass), STRIDE, &s, work->codes);
+            decoded_tiles(tiles, x, i, work);
         }
     }
 }

@@ -128,8 +128,13 @@ INLINE void coded_in_registers(const lw_format f, const int pairs, const lw_matr
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        coded_differences(f, 2, &s, work->ds);
-        for (size_t quad = 0; quad < QUADS; quad += 2) coded_tile(f, pairs, 2, &s, work->ds, x, i, quad, work->results);
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) {
+            const lw_format part = lw_pass(f, pass);
+            coded_differences(part, 2, &s, work->ds);
+            for (size_t quad = 0; quad < QUADS; quad += 2)
+                coded_tile(part, pairs, 2, &s, work->ds, x, i, quad, work->results);
+        }
     }
 }
 
@@ -141,11 +146,34 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
     for (size_t row = 0; row < x->rows && !done; ++row)
         for (size_t i = 0; i < x->segments; ++i) {
             const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-            coded_differences(f, 1, &s, work.ds);
-            for (size_t quad = 0; quad < QUADS; quad += 4)
-                coded_tile_1(f, 4, &s, work.ds, x, i, row, quad, work.results + row * LW_PANEL);
+            UNROLL
+            for (int pass = 0; pass < lw_passes(f); ++pass) {
+                const lw_format part = lw_pass(f, pass);
+                coded_differences(part, 1, &s, work.ds);
+                for (size_t quad = 0; quad < QUADS; quad += 4)
+                    coded_tile_1(part, 4, &s, work.ds, x, i, row, quad, work.results + row * LW_PANEL);
+            }
         }
     finish_coded(f, w, x, panel, out, &work);
+}
+
+// All rows by the decoded segment i.
+INLINE void decoded_tiles(const lw_mm_tile_fn* tiles, const lw_activations* x, size_t i, const workspace* work) {
+    const size_t pairs = (x->rows + 1) / 2;
+    float scale[6 * 4];
+    lw_mm_tile t = {.q_stride = 2 * x->stride,
+                    .codes = (const uint8_t*)work->codes,
+                    .code_stride = 1024,
+                    .ds = work->ds,
+                    .groups = LW_SEGMENT_GROUPS,
+                    .scale = scale};
+    for (size_t pair = 0, n; pair < pairs; pair += n) {
+        n = next_tile(pairs - pair);
+        pair_scales(x, pair, n, i, scale);
+        t.q = x->q + pair * t.q_stride + 2 * i * LW_SEGMENT;
+        t.results = work->results + pair * 2 * LW_PANEL;
+        tiles[n - 3](&t);
+    }
 }
 
 // Five rows and more.
@@ -156,24 +184,13 @@ INLINE void coded_decoded(const lw_format f, const lw_mm_tile_fn tiles[LW_MM_KIN
                                           : f.group == 64  ? LW_MM_G64
                                           : f.group == 128 ? LW_MM_G128
                                                            : LW_MM_G32];
-    const size_t pairs = (x->rows + 1) / 2;
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        coded_differences(f, 2, &s, work->ds);
-        decode_coded(f, STRIDE, &s, work->codes);
-        float scale[6 * 4];
-        lw_mm_tile t = {.q_stride = 2 * x->stride,
-                        .codes = (const uint8_t*)work->codes,
-                        .code_stride = 1024,
-                        .ds = work->ds,
-                        .groups = LW_SEGMENT_GROUPS,
-                        .scale = scale};
-        for (size_t pair = 0, n; pair < pairs; pair += n) {
-            n = next_tile(pairs - pair);
-            pair_scales(x, pair, n, i, scale);
-            t.q = x->q + pair * t.q_stride + 2 * i * LW_SEGMENT;
-            t.results = work->results + pair * 2 * LW_PANEL;
-            of_group[n - 3](&t);
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) {
+            coded_differences(lw_pass(f, pass), 2, &s, work->ds);
+            decode_coded(lw_pass(f, pass), STRIDE, &s, work->codes);
+            decoded_tiles(of_group, x, i, work);
         }
     }
 }

@@ -1,8 +1,9 @@
-// Coded types whose codes are looked up in a table of 16 entries.
+// Coded types whose codes are looked up in tables of 16 entries.
 #include "kernels/i8mm/matmul_coded.h"
 
 #define OF_OFFSET(name)
 #define OF_TABLE(name) LW_CODED_KERNELS(name)
 #define OF_TRELLIS(name) LW_CODED_KERNELS(name)
+#define OF_FLOAT(name) LW_CODED_KERNELS(name)
 #define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) OF_##map(name)
 #include "kernels/formats.inc"

@@ -11,6 +11,20 @@
 
 enum { GROUP_VECTORS = LW_GROUP * LW_PANEL / 16 };
 
+// The parts of all floats of six bits, by code: exponents, then signs, then mantissas.
+static const int8_t lw_float_high[64] = {
+    0, 1, 2, 4, 8,  16, 32, 64,  0, -1, -2, -4, -8,  -16, -32, -64,   //
+    0, 1, 2, 5, 10, 20, 40, 80,  0, -1, -2, -5, -10, -20, -40, -80,   //
+    0, 1, 2, 6, 12, 24, 48, 96,  0, -1, -2, -6, -12, -24, -48, -96,   //
+    0, 1, 2, 7, 14, 28, 56, 112, 0, -1, -2, -7, -14, -28, -56, -112,
+};
+static const int8_t lw_float_low[64] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0,  0,  0,  0, 0, 0, 0, 0,  //
+    1, 1, 2, 0, 0, 0, 0, 0, -1, -1, -2, 0, 0, 0, 0, 0,  //
+    2, 2, 4, 0, 0, 0, 0, 0, -2, -2, -4, 0, 0, 0, 0, 0,  //
+    3, 3, 6, 0, 0, 0, 0, 0, -3, -3, -6, 0, 0, 0, 0, 0,
+};
+
 typedef struct coded_segment {
     const uint8_t* data;       // planes and scales
     const uint8_t* supers;     // of 32 outputs
@@ -89,7 +103,15 @@ INLINE void bits_column(const lw_format f, const int stride, const coded_segment
                      : part == 2 ? vandq_u8(vshrq_n_u8(raw, 4), mask)
                                  : vshrq_n_u8(raw, 6);
     }
-    if (f.high != 0) {  // a group's bits are bits 2 g and 2 g + 1 of all bytes of the second plane
+    if (f.high == 2) {  // a group's bits are bits 2 g and 2 g + 1 of the bytes of the second plane
+        const uint8_t* high = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)f.low + at * 16;
+        UNROLL
+        for (int c = 0; c < chunks; ++c) {
+            const uint8x16_t bits_of = shift_bits(vld1q_u8(high + c * stride * 16), f.low - 2 * (int)g);
+            out[c] = vbslq_u8(vdupq_n_u8((uint8_t)(3 << f.low)), bits_of, out[c]);
+        }
+    }
+    if (f.high == 1) {  // a group's bits are bits 2 g and 2 g + 1 of all bytes of the second plane
         const uint8_t* high = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)f.low + at * 16;
         UNROLL
         for (int i = 0; i < chunks / 2; ++i) {
@@ -112,6 +134,12 @@ INLINE void bits_column(const lw_format f, const int stride, const coded_segment
     }
 }
 
+// One part of the floats whose 64 codes (lw_map_float) are given.
+INLINE uint8x16_t float_part(const lw_format f, uint8x16_t codes) {
+    const int8_t* table = f.part == LW_FLOAT_HIGH ? lw_float_high : lw_float_low;
+    return vreinterpretq_u8_s8(vqtbl4q_s8(vld1q_s8_x4(table), codes));
+}
+
 // What a code of a column is larger by than the weight's.
 INLINE int coded_bias(const lw_format f) { return f.map == LW_MAP_OFFSET && f.low < 8 ? f.offset : 0; }
 
@@ -125,7 +153,8 @@ INLINE void coded_column(const lw_format f, const int stride, const coded_segmen
         bits_column(f, stride, s, g, at, bits);
     UNROLL
     for (int c = 0; c < GROUP_VECTORS / stride; ++c) {
-        if (f.map != LW_MAP_OFFSET) bits[c] = vqtbl1q_u8(s->table, bits[c]);
+        if (f.map == LW_MAP_TABLE || f.map == LW_MAP_TRELLIS) bits[c] = vqtbl1q_u8(s->table, bits[c]);
+        if (f.map == LW_MAP_FLOAT) bits[c] = float_part(f, bits[c]);
         if (f.map == LW_MAP_OFFSET && f.low == 8) bits[c] = veorq_u8(bits[c], vdupq_n_u8(0x80));  // less 128
         w[c] = vreinterpretq_s8_u8(bits[c]);
     }
@@ -210,7 +239,8 @@ INLINE void coded_differences(const lw_format f, const int copies, const coded_s
         const uint8_t* at = scales + output * lw_scale_bytes(f);
         const float32x4x2_t super = coded_super8(f, s, output);
         float32x4x2_t scale = super;
-        if (!small) scale = coded_scale8(f, at);
+        if (!small && f.scale != LW_SCALE_ONE) scale = coded_scale8(f, at);
+        if (f.part == LW_FLOAT_HIGH) scale.val[0] = vmulq_n_f32(scale.val[0], 4), scale.val[1] = vmulq_n_f32(scale.val[1], 4);
         UNROLL
         for (size_t g = 0; g < groups; ++g, at += step) {
             float32x4x2_t difference = scale;

@@ -7,8 +7,9 @@
 // Every row by a decoded segment (matmul_decoded__neon.c). `terms`: products whose sum an int16 holds, 2, 8 or 16.
 extern void decoded_rows__neon(const segment* s, bool halves, size_t terms, const lw_activations* x, float* results);
 
-// 2 of int8 codes, 8 of codes up to 31, 16 of smaller ones (8 are a group of 16).
+// 2 of int8 codes, up to 112 among them, 8 of codes up to 31, 16 of smaller ones (8 are a group of 16).
 INLINE size_t coded_terms(const lw_format f) {
+    if (f.part == LW_FLOAT_LOW) return 16;
     if (f.map != LW_MAP_OFFSET || f.low == 8) return 2;
     return f.group == 16 || (f.high != 0 && f.offset == 0) ? 8 : 16;
 }
@@ -21,18 +22,25 @@ INLINE void spread_differences(const lw_format f, float* ds) {
             ds[i * LW_PANEL + o] = i % parts == parts - 1 ? ds[i / parts * LW_PANEL + o] : 0;
 }
 
+// Adds the products of segment i to work->results.
+INLINE void coded_pass(const lw_format f, const lw_matrix* w, const lw_activations* x, const lw_coded_panel* p,
+                       size_t panel, size_t i, const workspace* work) {
+    const coded_segment packed = coded_segment_of(f, w, p, panel, i);
+    coded_differences(f, 1, &packed, work->ds);
+    spread_differences(f, work->ds);
+    decode_coded(f, 4, &packed, work->codes);
+    const segment s = {
+        .codes = work->codes, .ds = work->ds, .k = i * LW_SEGMENT, .groups = LW_SEGMENT_GROUPS, .index = i};
+    decoded_rows__neon(&s, f.group == 16, coded_terms(f), x, work->results);
+}
+
 INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                           void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
-        const coded_segment packed = coded_segment_of(f, w, &p, panel, i);
-        coded_differences(f, 1, &packed, work.ds);
-        spread_differences(f, work.ds);
-        decode_coded(f, 4, &packed, work.codes);
-        const segment s = {
-            .codes = work.codes, .ds = work.ds, .k = i * LW_SEGMENT, .groups = LW_SEGMENT_GROUPS, .index = i};
-        decoded_rows__neon(&s, f.group == 16, coded_terms(f), x, work.results);
+        coded_pass(lw_pass(f, 0), w, x, &p, panel, i, &work);
+        if (lw_passes(f) > 1) coded_pass(lw_pass(f, 1), w, x, &p, panel, i, &work);
     }
     finish_coded(f, w, x, panel, out, &work);
 }

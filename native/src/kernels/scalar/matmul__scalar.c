@@ -9,6 +9,7 @@
 //         acc = fmaf(seg, activation scale of the segment, acc)
 // which is the sum over groups of s[g] * (integer product of the group), by parts. Then, for types with minimums,
 //     for each group, ascending: acc = fmaf(activation scale * sum of the group's activation codes, -minimum, acc)
+// Weights of types with two passes (lw_passes) are two such codes with two scales: every segment is there twice.
 #include <math.h>
 #include <string.h>
 
@@ -66,15 +67,17 @@ void matmul_q6k_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size
 }
 
 static void coded_panel(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, float* results) {
-    const lw_coded_view view = lw_view_coded(f, w, w->data + panel * w->panel_bytes);
     const size_t inputs = lw_step_inputs(f), steps = w->cols / inputs, per_segment = LW_SEGMENT / inputs;
     memset(results, 0, x->rows * LW_PANEL * sizeof(float));
     for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output)
         for (size_t first = 0; first < steps; first += per_segment) {
             const size_t n = steps - first < per_segment ? steps - first : per_segment;
-            lw_group groups[LW_SEGMENT / 16];
-            for (size_t g = 0; g < n; ++g) lw_unpack_step(&view, output, first + g, &groups[g]);
-            add_segment(x, groups, n, inputs, first, results + output);
+            for (int pass = 0; pass < lw_passes(f); ++pass) {
+                const lw_coded_view view = lw_view_coded(lw_pass(f, pass), w, w->data + panel * w->panel_bytes);
+                lw_group groups[LW_SEGMENT / 16];
+                for (size_t g = 0; g < n; ++g) lw_unpack_step(&view, output, first + g, &groups[g]);
+                add_segment(x, groups, n, inputs, first, results + output);
+            }
         }
 }
 
