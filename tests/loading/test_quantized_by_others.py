@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from lanewise.loading.architectures import SourceTensor
 from lanewise.loading.checkpoint import ModelFileError, Role, TensorType, open_checkpoint
+from lanewise.loading.packed_linear import read_scales
+from lanewise.loading.quantization import Scheme
 from lanewise_quantizer.fit.source import Source
 from packed_by_others import rewrite_config, write_model
 
@@ -139,6 +142,21 @@ def test_settings_that_cannot_be_used_are_explained(tmp_path, settings, message)
     with pytest.raises(ModelFileError) as caught:
         open_checkpoint(model.packed)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [TensorType.BF16, TensorType.F32])
+def test_scales_of_other_types_are_rounded_to_f16(kind):
+    wide = np.array([[0.0123, 1.5], [3e-5, 2.0]], np.float32)
+    data = wide.tobytes()
+    expected = wide
+    if kind == TensorType.BF16:
+        short = (wide.view(np.uint32) >> 16).astype("<u2")
+        expected = (short.astype(np.uint32) << 16).view(np.float32)
+        data = short.tobytes()
+    tensor = SourceTensor("file", (2, 2), kind, memoryview(data), lambda: None)
+    scheme = Scheme("awq", 4, 64, symmetric=False, has_zeros=True)
+    found = read_scales("x.scales", tensor, scheme, 2, 2)
+    assert np.array_equal(found, expected.T.astype(np.float16))
 
 
 def drop(name):

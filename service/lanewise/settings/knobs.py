@@ -194,8 +194,8 @@ class BenchSettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerplexitySettings(ReportSettings):
-    """What ``lanewise perplexity`` can be told."""
+class TextSettings(ReportSettings):
+    """What every command that scores a text understands."""
 
     file: str | None = field(default=None, metadata=knob(TEXT, "UTF-8 text to score"))
     context: int | None = field(
@@ -204,6 +204,12 @@ class PerplexitySettings(ReportSettings):
             integer(2), "tokens of one window; 512 or the model's context if that is less"
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexitySettings(TextSettings):
+    """What ``lanewise perplexity`` can be told."""
+
     chars: int | None = field(
         default=None, metadata=knob(integer(1), "score only the first N characters of the file")
     )
@@ -218,7 +224,7 @@ class PerplexitySettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareSettings(ReportSettings):
+class CompareSettings(TextSettings):
     """What ``lanewise compare`` can be told."""
 
     model: str | None = field(
@@ -232,15 +238,8 @@ class CompareSettings(ReportSettings):
     models: tuple[str, ...] = field(
         default=(), metadata=knob(TEXTS, "models to compare; same as MODEL …")
     )
-    file: str | None = field(default=None, metadata=knob(TEXT, "UTF-8 text to score"))
     tokens: int = field(
         default=4096, metadata=knob(integer(2), "tokens of that text to score at most")
-    )
-    context: int | None = field(
-        default=None,
-        metadata=knob(
-            integer(2), "tokens of one window; 512 or the model's context if that is less"
-        ),
     )
     prefill: int = field(
         default=512, metadata=knob(integer(0), "tokens of the prompt timed; 0 = leave it out")
