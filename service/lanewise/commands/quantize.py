@@ -33,7 +33,7 @@ from lanewise.loading.hub import resolve_model
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
 from lanewise.settings import QuantizeSettings, SettingsError
-from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.coded import CODED_TYPES, Scale
 from lanewise_quantizer.quantize import DEFAULT_TABLES
 
 GGUF_WEIGHTS = "model.gguf"
@@ -50,6 +50,10 @@ def run(settings: QuantizeSettings) -> None:
         check_folder(output)
     if "t2" in (settings.format, settings.head) and settings.calibrate is None:
         raise SettingsError("--format t2: needs --calibrate TEXT, to follow its codes' chain on")
+    for option, kind in (("--format", settings.format), ("--head", settings.head)):
+        one_scale = kind in CODED_TYPES and CODED_TYPES[kind].scale is Scale.ONE
+        if one_scale and settings.calibrate is not None:
+            raise SettingsError(f"--calibrate: {option} {kind} has no groups whose scales to fit")
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         targets = plan(checkpoint, settings.format, settings.head, settings.gguf)
         ids = None
