@@ -124,7 +124,6 @@ class CodedType:
         return 8 * self.row_bytes(cols) / cols
 
 
-
 def float_parts(code: int, mantissa_bits: int) -> tuple[int, int]:
     """The integers ``high`` and ``low`` of a float's code: it is (4 * high + low) / 16.
 
@@ -212,7 +211,8 @@ class CodedMatrix:
         if self.type.map is Map.OFFSET:
             return self.codes.astype(np.int16) - np.int16(self.type.offset)
         if self.type.map is Map.FLOAT:
-            return sum((codes * np.int16(factor) for codes, factor in self.passes()), np.int16(0))
+            (high, factor), (low, _) = self.passes()
+            return high * np.int16(factor) + low
         table = np.asarray(self.type.table if self.table is None else self.table, np.int16)
         index = self.codes
         if self.type.map is Map.TRELLIS:

@@ -51,12 +51,13 @@ LW_INLINE __m256i float_table(uint64_t positive, uint64_t negative) {
 // One part of a float. Without the mantissa it depends on four bits, and each mantissa bit adds what also does.
 LW_INLINE __m256i float_codes(const lw_format f, const coded_segment* w, int i, int c, int v) {
     const bool high = f.part == LW_FLOAT_HIGH;  // bytes of the constants: exponents 0 to 7 from the right
-    const __m256i bits = low_bits(f, w, i, c, v), step[2] = {
-        high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
-        high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
+    const __m256i bits = low_bits(f, w, i, c, v),
+                  step[2] = {
+                      high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
+                      high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
     const __m256i base = float_table(0x4020100804020100, 0xC0E0F0F8FCFEFF00);
-    const __m256i mantissa = load256(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + c % (4 * f.high) * CHUNK_BYTES +
-                                     v * 32);
+    const __m256i mantissa =
+        load256(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + c % (4 * f.high) * CHUNK_BYTES + v * 32);
     const int first = (i * 8 + c) / (4 * f.high) * f.high;
     __m256i code = high ? _mm256_shuffle_epi8(base, bits) : _mm256_setzero_si256();
 #pragma GCC unroll 2

@@ -47,9 +47,10 @@ LW_INLINE __m512i float_table(uint64_t positive, uint64_t negative) {
 // One part of a float, and 128. Without the mantissa it depends on four bits, and each mantissa bit adds what also does.
 LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
     const bool high = f.part == LW_FLOAT_HIGH;  // bytes of the constants: exponents 0 to 7 from the right
-    const __m512i bits = low_bits(f, w, i, c, v), step[2] = {
-        high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
-        high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
+    const __m512i bits = low_bits(f, w, i, c, v),
+                  step[2] = {
+                      high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
+                      high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
     const __m512i base = float_table(0xC0A0908884828180, 0x406070787C7E7F80);
     const uint8_t* mantissas = w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + c % (4 * f.high) * CHUNK_BYTES + v * 64;
     const __m512i mantissa = _mm512_load_si512(mantissas);
@@ -138,28 +139,28 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
     }
 
 // Types with two passes: each has its codes and scales.
-#define LW_FLOAT_KERNELS(name)                                                                            \
-    LW_INLINE __m512i high_##name(const weight_segment* w, int i, int c, int v) {                         \
-        return coded_codes(lw_pass(lw_format_##name, 0), w, i, c, v);                                     \
-    }                                                                                                     \
-    LW_INLINE __m512i low_##name(const weight_segment* w, int i, int c, int v) {                          \
-        return coded_codes(lw_pass(lw_format_##name, 1), w, i, c, v);                                     \
-    }                                                                                                     \
-    LW_INLINE __m512 high_scale_##name(const weight_segment* w, size_t g, int v) {                        \
-        return coded_scale(lw_pass(lw_format_##name, 0), w, g, v);                                        \
-    }                                                                                                     \
-    LW_INLINE __m512 low_scale_##name(const weight_segment* w, size_t g, int v) {                         \
-        return coded_scale(lw_pass(lw_format_##name, 1), w, g, v);                                        \
-    }                                                                                                     \
-    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
-                                               lw_output out, void* scratch) {                            \
-        gemm_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                          \
-                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch);  \
-    }                                                                                                     \
-    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
-                                               lw_output out, void* scratch) {                            \
-        gemv_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                          \
-                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch);  \
+#define LW_FLOAT_KERNELS(name)                                                                                         \
+    LW_INLINE __m512i high_##name(const weight_segment* w, int i, int c, int v) {                                      \
+        return coded_codes(lw_pass(lw_format_##name, 0), w, i, c, v);                                                  \
+    }                                                                                                                  \
+    LW_INLINE __m512i low_##name(const weight_segment* w, int i, int c, int v) {                                       \
+        return coded_codes(lw_pass(lw_format_##name, 1), w, i, c, v);                                                  \
+    }                                                                                                                  \
+    LW_INLINE __m512 high_scale_##name(const weight_segment* w, size_t g, int v) {                                     \
+        return coded_scale(lw_pass(lw_format_##name, 0), w, g, v);                                                     \
+    }                                                                                                                  \
+    LW_INLINE __m512 low_scale_##name(const weight_segment* w, size_t g, int v) {                                      \
+        return coded_scale(lw_pass(lw_format_##name, 1), w, g, v);                                                     \
+    }                                                                                                                  \
+    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,              \
+                                               lw_output out, void* scratch) {                                         \
+        gemm_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                           \
+                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch); \
+    }                                                                                                                  \
+    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,              \
+                                               lw_output out, void* scratch) {                                         \
+        gemv_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                           \
+                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch); \
     }
 
 #endif
