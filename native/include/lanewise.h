@@ -67,7 +67,7 @@ typedef enum lw_type {
     LW_A4_G128 = 274,
     LW_A8_G32 = 276,
     LW_A8_G128 = 278,
-    LW_FP6 = 280,   // one scale for a row: E3M2 floats, 8-bit integers
+    LW_FP6 = 280,  // one scale for a row: E3M2 floats, 8-bit integers
     LW_W8A8 = 284
 } lw_type;
 

@@ -124,14 +124,12 @@ class CodedType:
         return 8 * self.row_bytes(cols) / cols
 
 
-
-def float_parts(code: int, mantissa_bits: int) -> tuple[int, int]:
+def float_parts(code: int) -> tuple[int, int]:
     """The integers ``high`` and ``low`` of a float's code: it is (4 * high + low) / 16.
 
     The code is the exponent (3 bits), the sign and the mantissa, from the lowest bit on.
     """
-    exponent, sign = code & 7, -1 if code & 8 else 1
-    mantissa = code >> 4 << (2 - mantissa_bits)
+    exponent, sign, mantissa = code & 7, -1 if code & 8 else 1, code >> 4
     if exponent < 3:
         return sign * exponent, sign * mantissa * (2 if exponent == 2 else 1)
     return sign * (4 + mantissa << exponent - 3), 0
@@ -212,7 +210,8 @@ class CodedMatrix:
         if self.type.map is Map.OFFSET:
             return self.codes.astype(np.int16) - np.int16(self.type.offset)
         if self.type.map is Map.FLOAT:
-            return sum((codes * np.int16(factor) for codes, factor in self.passes()), np.int16(0))
+            (high, factor), (low, _) = self.passes()
+            return high * np.int16(factor) + low
         table = np.asarray(self.type.table if self.table is None else self.table, np.int16)
         index = self.codes
         if self.type.map is Map.TRELLIS:
@@ -231,7 +230,7 @@ class CodedMatrix:
         """
         if self.type.map is not Map.FLOAT:
             return [(self.mapped_codes(), 1)]
-        parts = [float_parts(code, self.type.high) for code in range(1 << self.type.bits)]
+        parts = [float_parts(code) for code in range(1 << self.type.bits)]
         high, low = np.array(parts, np.int16).T
         return [(high[self.codes], 4), (low[self.codes], 1)]
 

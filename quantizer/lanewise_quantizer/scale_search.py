@@ -39,7 +39,7 @@ class Codebook:
             top = (1 << kind.bits) - 1
             return [Codebook(-kind.offset, top - kind.offset, kind.offset)]
         if kind.map is Map.FLOAT:
-            parts = [float_parts(code, kind.high) for code in range(1 << kind.bits)]
+            parts = [float_parts(code) for code in range(1 << kind.bits)]
             return [Codebook.of_entries(np.array([4 * a + b for a, b in parts], np.float32))]
         entries = np.asarray(kind.table if kind.table is not None else table, np.float32)
         size = 1 << kind.bits

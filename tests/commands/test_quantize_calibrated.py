@@ -126,6 +126,14 @@ def test_the_trellis_needs_text(source, tmp_path, capsys):
     assert "--format t2: needs --calibrate" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [["--format", "fp6"], ["--format", "q4_0", "--head", "w8a8"]])
+def test_rows_with_one_scale_take_no_text(source, tmp_path, text, capsys, options):
+    command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--calibrate", str(text)]
+    assert cli.main([*command, *options]) != 0
+    expected = f"--calibrate: {' '.join(options[-2:])} has no groups whose scales to fit"
+    assert expected in capsys.readouterr().err
+
+
 def test_weights_that_are_not_finite_are_named(tmp_path, text, capsys):
     model = tiny_models.tiny_model("llama2", **SIZES)
     model.tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = np.nan

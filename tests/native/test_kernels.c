@@ -72,9 +72,9 @@ static float half_at(const uint8_t* p) {
 }
 
 // Four times what the first pass multiplies, or what is left for the second, of sixteen times a float.
-static int float_part(lw_format f, int bits, int pass) {
+static int float_part(int bits, int pass) {
     const int sign = bits & 8 ? -1 : 1, exponent = bits & 7;
-    const float mantissa = (float)(bits / 16) / (float)(1 << f.high);
+    const float mantissa = (float)(bits / 16) / 4;
     const float value = exponent == 0 ? ldexpf(mantissa, -2) : ldexpf(1 + mantissa, exponent - 3);
     const float low = exponent < 3 ? ldexpf(mantissa, exponent == 2 ? 3 : 2) : 0;
     return sign * (int)(pass == 0 ? (16 * value - low) / 4 : low);
@@ -82,7 +82,7 @@ static int float_part(lw_format f, int bits, int pass) {
 
 static int coded_weight(const coded_row* r, size_t k) {
     const int bits = r->codes[k];
-    if (r->f.map == LW_MAP_FLOAT) return float_part(r->f, bits, r->pass);
+    if (r->f.map == LW_MAP_FLOAT) return float_part(bits, r->pass);
     if (r->f.map == LW_MAP_TRELLIS) return r->m->table[4 * bits + (k % LW_SEGMENT ? r->codes[k - 1] : 0)];
     if (r->f.map == LW_MAP_OFFSET) return bits - r->f.offset;
     int selector = 0;

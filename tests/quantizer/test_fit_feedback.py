@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lanewise_quantizer import coded
-from lanewise_quantizer.coded import CODED_TYPES, Map, Minimum, Super
+from lanewise_quantizer.coded import CODED_TYPES, Map, Minimum, Scale, Super
 from lanewise_quantizer.fit import oracle
 from lanewise_quantizer.fit.feedback import quantize_by_importance, quantize_with_feedback
 from lanewise_quantizer.fit.hessian import Hessian, factor
@@ -14,6 +14,7 @@ from lanewise_quantizer.quantize import quantize_matrix
 pytestmark = pytest.mark.native
 
 ROWS, COLS = 48, 256
+GROUPED = [kind.name for kind in CODED_TYPES.values() if kind.scale is not Scale.ONE]
 
 
 def table_of(kind):
@@ -48,7 +49,7 @@ def test_factor_is_the_matrix():
     np.testing.assert_allclose(unit * weights @ unit.T, h + 0.01 * np.eye(COLS), atol=2e-3)
 
 
-@pytest.mark.parametrize("name", CODED_TYPES)
+@pytest.mark.parametrize("name", GROUPED)
 def test_feedback_beats_rounding_for_every_type(name):
     kind = CODED_TYPES[name]
     weights, h = layer()
@@ -67,7 +68,7 @@ def test_feedback_beats_rounding_for_every_type(name):
         assert losses[0] < 1.25 * plain
 
 
-@pytest.mark.parametrize("name", CODED_TYPES)
+@pytest.mark.parametrize("name", GROUPED)
 def test_stored_rows_decode_to_the_same_weights(name):
     kind = CODED_TYPES[name]
     weights, h = layer(1, 16, 160)  # no whole group of 64 or 128, no whole block of 256
@@ -135,7 +136,7 @@ def test_inputs_that_never_vary_are_no_obstacle():
 
 def test_scales_keep_to_what_types_store():
     weights, h = layer(8)
-    for kind in CODED_TYPES.values():
+    for kind in (CODED_TYPES[name] for name in GROUPED):
         matrix = quantize_with_feedback(
             weights, kind, Hessian.of(h, multiple=kind.group), table_of(kind), 0
         )
@@ -147,3 +148,10 @@ def test_scales_keep_to_what_types_store():
         elif kind.name in ("q3_k", "iq4_xs"):
             assert matrix.scales.min() >= -32
             assert matrix.scales.max() <= 31
+
+
+@pytest.mark.parametrize("name", ["fp6", "w8a8"])
+def test_rows_with_one_scale_are_refused(name):
+    weights, h = layer()
+    with pytest.raises(ValueError, match=f"{name}: no groups whose scales to fit"):
+        quantize_with_feedback(weights, CODED_TYPES[name], Hessian.of(h, multiple=128), None)

@@ -61,9 +61,9 @@ def random_matrix(kind: CodedType, rows: int, cols: int, rng: np.random.Generato
     ).validate()
 
 
-def small_float(code: int, mantissa_bits: int) -> float:
-    """A float of three exponent bits, bias 3, whose lowest exponent is subnormal; no infinities."""
-    exponent, sign, mantissa = code & 7, code >> 3 & 1, (code >> 4) / (1 << mantissa_bits)
+def small_float(code: int) -> float:
+    """E3M2: bias 3, the lowest exponent is subnormal, no infinities."""
+    exponent, sign, mantissa = code & 7, code >> 3 & 1, (code >> 4) / 4
     size = mantissa * 2.0**-2 if exponent == 0 else (1 + mantissa) * 2.0 ** (exponent - 3)
     return -size if sign else size
 
@@ -110,7 +110,7 @@ def plain_row(kind: CodedType, row: bytes, cols: int, table: np.ndarray | None) 
         if kind.map is Map.OFFSET:
             mapped = code - kind.offset
         elif kind.map is Map.FLOAT:
-            mapped = 16 * small_float(code, kind.high)
+            mapped = 16 * small_float(code)
         elif kind.map is Map.TRELLIS:
             mapped = entries[code << 2 | (code_of(k - 1) if k % 128 else 0)]
         else:

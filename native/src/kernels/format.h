@@ -51,10 +51,10 @@ typedef enum lw_float_part { LW_FLOAT_WHOLE, LW_FLOAT_HIGH, LW_FLOAT_LOW } lw_fl
 
 enum { LW_SUPER_BLOCK_INPUTS = 256, LW_TABLE_ENTRIES = 16 };
 
-#define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) \
-    static const lw_format lw_format_##name = {                                           \
-        low,      high,    group, LW_SCALE_##scale, LW_SUPER_##super, LW_MINIMUM_##minimum, LW_MAP_##map, offset, \
-        selector, LW_FLOAT_WHOLE};
+#define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector)         \
+    static const lw_format lw_format_##name = {                                                   \
+        low,          high,   group,    LW_SCALE_##scale, LW_SUPER_##super, LW_MINIMUM_##minimum, \
+        LW_MAP_##map, offset, selector, LW_FLOAT_WHOLE};
 #include "kernels/formats.inc"
 #undef CODED
 

@@ -79,8 +79,8 @@ static inline int lw_unpack_bits(const lw_coded_view* v, size_t output, size_t k
 
 // A part of sixteen times the float whose sign and exponent are the low four bits, and whose mantissa is above them.
 static inline int lw_map_float(lw_format f, int code) {
-    const int exponent = code & 7, mantissa = code >> 4 << (2 - f.high);
-    const int low = exponent < 3 ? mantissa << (exponent == 2) : 0;
+    const int exponent = code & 7, mantissa = code >> 4;
+    const int low = exponent == 2 ? 2 * mantissa : exponent < 2 ? mantissa : 0;
     const int high = exponent < 3 ? exponent : (4 + mantissa) << (exponent - 3);
     const int size = f.part == LW_FLOAT_HIGH ? high : f.part == LW_FLOAT_LOW ? low : 4 * high + low;
     return code & 8 ? -size : size;

@@ -28,6 +28,8 @@ class Book:
     """The levels of a type with its table, and the stored code of each level."""
 
     def __init__(self, kind: CodedType, table: npt.NDArray[np.generic] | None) -> None:
+        if kind.scale is Scale.ONE:
+            raise ValueError(f"{kind.name}: no groups whose scales to fit; rows have one scale")
         self.kind = kind
         top = (1 << kind.bits) - 1
         self.order: Bytes | None = None

@@ -35,6 +35,7 @@ from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
 from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
+from lanewise_quantizer.coded import CODED_TYPES, Scale
 
 GGUF_WEIGHTS = "model.gguf"
 DEFAULT_FORMAT = "q4_0"
@@ -53,6 +54,10 @@ def run(settings: QuantizeSettings) -> None:
         raise SettingsError("--bits: given beside --format; accepted: one of them")
     if "t2" in (settings.format, settings.head) and settings.calibrate is None:
         raise SettingsError("--format t2: needs --calibrate TEXT, to follow its codes' chain on")
+    for option, kind in (("--format", settings.format), ("--head", settings.head)):
+        one_scale = kind in CODED_TYPES and CODED_TYPES[kind].scale is Scale.ONE
+        if one_scale and settings.calibrate is not None:
+            raise SettingsError(f"--calibrate: {option} {kind} has no groups whose scales to fit")
     use_threads(threads_of(settings))
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         ids = None

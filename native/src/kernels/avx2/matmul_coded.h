@@ -64,7 +64,7 @@ LW_INLINE __m256i float_codes(const lw_format f, const coded_segment* w, int i, 
     for (int bit = 0; bit < f.high; ++bit) {
         const __m256i one = _mm256_set1_epi8((char)(1 << (first + bit)));
         const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(mantissa, one), one);
-        code = _mm256_add_epi8(code, _mm256_and_si256(set, _mm256_shuffle_epi8(step[bit + 2 - f.high], bits)));
+        code = _mm256_add_epi8(code, _mm256_and_si256(set, _mm256_shuffle_epi8(step[bit], bits)));
     }
     return code;
 }

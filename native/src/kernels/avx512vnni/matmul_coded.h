@@ -59,7 +59,7 @@ LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i,
 #pragma GCC unroll 2
     for (int bit = 0; bit < f.high; ++bit) {
         const __mmask64 set = _mm512_test_epi8_mask(mantissa, _mm512_set1_epi8((char)(1 << (first + bit))));
-        code = _mm512_mask_add_epi8(code, set, code, _mm512_shuffle_epi8(step[bit + 2 - f.high], bits));
+        code = _mm512_mask_add_epi8(code, set, code, _mm512_shuffle_epi8(step[bit], bits));
     }
     return code;
 }

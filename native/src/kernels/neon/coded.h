@@ -13,9 +13,9 @@ enum { GROUP_VECTORS = LW_GROUP * LW_PANEL / 16 };
 
 // The parts of all floats of six bits, by code: exponents, then signs, then mantissas.
 static const int8_t lw_float_high[64] = {
-    0, 1, 2, 4, 8,  16, 32, 64,  0, -1, -2, -4, -8,  -16, -32, -64,   //
-    0, 1, 2, 5, 10, 20, 40, 80,  0, -1, -2, -5, -10, -20, -40, -80,   //
-    0, 1, 2, 6, 12, 24, 48, 96,  0, -1, -2, -6, -12, -24, -48, -96,   //
+    0, 1, 2, 4, 8,  16, 32, 64,  0, -1, -2, -4, -8,  -16, -32, -64,  //
+    0, 1, 2, 5, 10, 20, 40, 80,  0, -1, -2, -5, -10, -20, -40, -80,  //
+    0, 1, 2, 6, 12, 24, 48, 96,  0, -1, -2, -6, -12, -24, -48, -96,  //
     0, 1, 2, 7, 14, 28, 56, 112, 0, -1, -2, -7, -14, -28, -56, -112,
 };
 static const int8_t lw_float_low[64] = {
@@ -240,7 +240,8 @@ INLINE void coded_differences(const lw_format f, const int copies, const coded_s
         const float32x4x2_t super = coded_super8(f, s, output);
         float32x4x2_t scale = super;
         if (!small && f.scale != LW_SCALE_ONE) scale = coded_scale8(f, at);
-        if (f.part == LW_FLOAT_HIGH) scale.val[0] = vmulq_n_f32(scale.val[0], 4), scale.val[1] = vmulq_n_f32(scale.val[1], 4);
+        if (f.part == LW_FLOAT_HIGH)
+            scale = (float32x4x2_t){{vmulq_n_f32(scale.val[0], 4), vmulq_n_f32(scale.val[1], 4)}};
         UNROLL
         for (size_t g = 0; g < groups; ++g, at += step) {
             float32x4x2_t difference = scale;
