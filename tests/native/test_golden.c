@@ -116,7 +116,7 @@ static const variant variants[] = {
      LW_F16,
      {LW_FP6, LW_W8A8, LW_FP6, LW_W8A8, LW_FP6, LW_FP6, LW_W8A8}},
     {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, {0}},
-    {"f32 int8 cache, window", LW_F32, LW_F32, 54, 80, 3, 1, 18, 24, true, false, false, false, false, LW_I8, {0}},
+    {"f32 int8 cache, window", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, true, false, false, false, false, LW_I8, {0}},
     {"orders", LW_A4_G64, LW_F16, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, {0}},
 };
 
