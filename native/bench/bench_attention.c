@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "fill_cache.h"
+#include "profile.h"
 
 typedef struct shape {
     const lw_lane_ops* ops;
@@ -16,11 +16,7 @@ typedef struct shape {
     lw_type kv;
 } shape;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)lw_profile_now(); }
 
 static lw_block map(size_t bytes) {
     lw_block block;

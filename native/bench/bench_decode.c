@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "fill_cache.h"
 #include "graph/session.h"
+#include "profile.h"
 
 typedef struct shape {
     const char* name;
@@ -49,11 +49,7 @@ static const struct cache_type {
     lw_type type;
 } caches[] = {{"f16", LW_F16}, {"int8", LW_I8}};
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)lw_profile_now(); }
 
 static void check(lw_status status) {
     if (status == LW_OK) return;

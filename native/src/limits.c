@@ -4,10 +4,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/limit_ops.h"
 #include "memory.h"
+#include "profile.h"
 #include "status.h"
 #include "thread_pool.h"
 
@@ -27,11 +27,7 @@ typedef struct measurement {
     _Atomic uint64_t checksum;
 } measurement;
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double seconds(void) { return 1e-9 * (double)lw_profile_now(); }
 
 // Thread i of the measurement on the i-th allowed core, so that two never share one.
 static void pin(unsigned thread) {
