@@ -6,7 +6,11 @@ import pytest
 from lanewise_quantizer import coded
 from lanewise_quantizer.coded import CODED_TYPES, Map, Minimum, Scale, Super
 from lanewise_quantizer.fit import oracle
-from lanewise_quantizer.fit.feedback import quantize_by_importance, quantize_with_feedback
+from lanewise_quantizer.fit.feedback import (
+    quantize_by_importance,
+    quantize_with_feedback,
+    rounds_for,
+)
 from lanewise_quantizer.fit.hessian import Hessian, factor
 from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.quantize import quantize_matrix
@@ -155,3 +159,16 @@ def test_rows_with_one_scale_are_refused(name):
     weights, h = layer()
     with pytest.raises(ValueError, match=f"{name}: no groups whose scales to fit"):
         quantize_with_feedback(weights, CODED_TYPES[name], Hessian.of(h, multiple=128), None)
+
+
+def test_a_round_gains_and_more_rounds_gain_more_but_large_models_have_one():
+    weights, h = layer()
+    hessian = Hessian.of(h, 0.05, CODED_TYPES["cb2"].group)
+    table = table_of(CODED_TYPES["cb2"])
+    most, fewest = rounds_for(7_000_000), rounds_for(1_200_000_000)
+    losses = [
+        loss(weights, quantize_with_feedback(weights, CODED_TYPES["cb2"], hessian, table, n), h)
+        for n in (0, fewest, most)
+    ]
+    assert losses == sorted(losses, reverse=True)
+    assert 0 < fewest < most

@@ -27,7 +27,16 @@ from lanewise_quantizer.quantize import join_rows
 Floats = npt.NDArray[np.float32]
 
 ROUNDS = 3
+SMALL_MODEL = 400_000_000  # weights, up to which all rounds take minutes
 SLAB_WEIGHTS = 1 << 24  # quantized at a time; rows are independent
+
+
+def rounds_for(weights: int) -> int:
+    """Return the rounds worth their time in a model of so many weights.
+
+    The first round gains most, and each takes as long as the first pass.
+    """
+    return ROUNDS if weights <= SMALL_MODEL else 1
 
 
 def quantize_with_feedback(

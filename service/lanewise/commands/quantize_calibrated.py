@@ -16,6 +16,7 @@ from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType
+from lanewise_quantizer.fit.feedback import rounds_for
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.samples import sample_groups
 from lanewise_quantizer.fit.source import Source
@@ -73,9 +74,9 @@ class Calibrated:
 
     def run(self, ids: npt.NDArray[np.int64]) -> None:
         """Make every matrix that is to be of a coded type and is not one of it already."""
-        quantize_model(
-            self.source, ids, Plan(self.kind, self.fitting.tables, known=self.known), self.keep
-        )
+        rounds = rounds_for(sum(t.source.rows * t.source.cols for t in self.targets.values()))
+        plan = Plan(self.kind, self.fitting.tables, rounds=rounds, known=self.known)
+        quantize_model(self.source, ids, plan, self.keep)
 
     def kind(self, role: Role, layer: int) -> CodedType | None:
         """Return what a matrix becomes, or None if it stays or becomes a float type."""

@@ -123,7 +123,8 @@ def read_linear(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) ->
     rows, cols = layer_shape(name, parts, codes, scheme)
     if row_bytes(TensorType.A4_G32, cols) == 0:
         raise ModelFileError(f"{codes.where}: {name}: {cols} inputs; accepted: a multiple of 32")
-    order, group = read_order(name, parts.get(index_name), cols, scheme.group or cols)
+    index = parts.get(index_name)
+    order, group = read_order(f"{name}.{index_name}", index, cols, scheme.group or cols)
     groups = -(-cols // group)
     scales = read_scales(f"{name}.{scales_name}", parts[scales_name], scheme, rows, groups)
     zeros = np.full((rows, groups), 1 << (scheme.bits - 1), np.uint8)
@@ -172,7 +173,6 @@ def read_order(
     """Return the inputs in the order of their groups, None if they are, and a group's inputs."""
     if index is None:
         return None, group
-    name = f"{name}.{'g_idx'}"
     of_input = _array(name, index, ("I32", "I64"))
     if of_input.shape != (cols,):
         raise _odd(name, index, f"[{cols}], the layer's inputs")
