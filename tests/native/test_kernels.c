@@ -74,7 +74,7 @@ static float half_at(const uint8_t* p) {
 // Four times what the first pass multiplies, or what is left for the second, of sixteen times a float.
 static int float_part(int bits, int pass) {
     const int sign = bits & 8 ? -1 : 1, exponent = bits & 7;
-    const float mantissa = (float)(bits / 16) / 4;
+    const float mantissa = (float)(bits >> 4) / 4;
     const float value = exponent == 0 ? ldexpf(mantissa, -2) : ldexpf(1 + mantissa, exponent - 3);
     const float low = exponent < 3 ? ldexpf(mantissa, exponent == 2 ? 3 : 2) : 0;
     return sign * (int)(pass == 0 ? (16 * value - low) / 4 : low);
