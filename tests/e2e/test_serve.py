@@ -173,3 +173,19 @@ def test_a_cache_of_int8_holds_twice_the_tokens_and_answers():
         assert first.strip()
     # The cache's rounding is far below what decides between two words here.
     assert texts["int8"][0][:20] == texts["f16"][0][:20]
+
+
+def test_a_prompt_that_begins_alike_is_answered_from_the_cache_with_the_same_bits(url):
+    def ask(prompt, salt):
+        body = {"prompt": prompt, "max_tokens": 8, "seed": 2, "logprobs": 3, "cache_salt": salt}
+        answer = httpx.post(url + "/v1/completions", json=body, timeout=60).json()
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return cached, answer["choices"][0]["text"], answer["choices"][0]["logprobs"]
+
+    text = "The sea was calm that morning, and nobody on the shore had yet seen the ship. " * 5
+    for ending in ("Then", "Only the gulls", "At noon"):
+        cold = ask(text + ending, "alone: " + ending)
+        ask(text + "Before that", "shared")
+        warm = ask(text + ending, "shared")
+        assert cold[0] == 0 < warm[0]
+        assert warm[1:] == cold[1:]

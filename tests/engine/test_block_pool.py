@@ -2,7 +2,13 @@
 
 import pytest
 
-from lanewise.engine.block_pool import BlockPool, OutOfBlocksError, blocks_for
+from lanewise.engine.block_pool import (
+    BlockPool,
+    OutOfBlocksError,
+    blocks_for,
+    first_key,
+    next_key,
+)
 
 
 def test_blocks_are_given_once():
@@ -19,3 +25,52 @@ def test_blocks_are_given_once():
 
 def test_a_block_holds_thirty_two_tokens():
     assert [blocks_for(n) for n in (0, 1, 32, 33)] == [0, 1, 1, 2]
+
+
+def test_a_key_stands_for_all_tokens_before_and_the_salt():
+    one, other = first_key(""), first_key("salt")
+    tokens = list(range(32))
+    keys = {one, other, next_key(one, tokens), next_key(other, tokens)}
+    keys |= {next_key(one, tokens[::-1]), next_key(next_key(one, tokens), tokens)}
+    assert len(keys) == 6
+    assert next_key(one, tokens) == next_key(first_key(""), tokens)
+
+
+def test_a_kept_block_is_found_until_its_place_is_needed():
+    pool = BlockPool(4)
+    a, b, c = pool.allocate(3)
+    for block in (a, b):
+        pool.keep(block, bytes([block]))
+    pool.release([a, b, c])
+    assert pool.n_free == 4
+    assert pool.is_free(a)
+    pool.share([a])
+    pool.share([a])
+    assert (pool.n_free, pool.is_free(a)) == (3, False)
+    pool.release([a])
+    assert not pool.is_free(a)
+    assert b not in pool.allocate(2)  # those that nobody can find go first
+    assert pool.find(bytes([b])) == b
+    assert pool.allocate(1) == [b]
+    assert pool.find(bytes([b])) is None
+    assert pool.find(bytes([a])) == a
+
+
+def test_the_beginning_of_a_text_is_kept_longest():
+    pool = BlockPool(3)
+    blocks = pool.allocate(3)
+    for place, block in enumerate(blocks):
+        pool.keep(block, bytes([place]))
+    pool.release(blocks)
+    assert [pool.allocate(1)[0] for _ in blocks] == blocks[::-1]
+
+
+def test_of_equal_blocks_the_first_is_found():
+    pool = BlockPool(2)
+    first, second = pool.allocate(2)
+    pool.keep(first, b"key")
+    pool.keep(second, b"key")
+    assert pool.find(b"key") == first
+    pool.release([second])
+    assert pool.allocate(1) == [second]
+    assert pool.find(b"key") == first

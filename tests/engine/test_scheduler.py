@@ -1,5 +1,7 @@
 """Scheduling without a model: budgets, order, preemption, and no sequence forgotten."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,11 +10,18 @@ from lanewise.engine.block_pool import BlockPool, blocks_for
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import GenerationRequest, Sequence, State
+from lanewise.runtime import BLOCK_TOKENS
+
+unlike = itertools.count(1)
 
 
-def sequence(n_prompt: int, max_tokens: int = 100, scoring: bool = False) -> Sequence:
+def sequence(
+    n_prompt: int, max_tokens: int = 100, scoring: bool = False, text: int | None = None
+) -> Sequence:
+    """Its prompt is the beginning of a text; without ``text``, of one that no other has."""
     params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
-    return Sequence(GenerationRequest(list(range(n_prompt)), params))
+    first = 1000 * (next(unlike) if text is None else -text) % 2**32
+    return Sequence(GenerationRequest(list(range(first, first + n_prompt)), params))
 
 
 def scheduler(
@@ -38,7 +47,7 @@ def complete(scheduler: Scheduler, step: Step) -> list[Sequence]:
     drawing = {turn.sequence for turn in step.turns if turn.draws}
     scheduler.complete(step)
     for one in drawing:
-        one.tokens.append(7)
+        one.tokens.append(one.request.choice)
     ran = [turn.sequence for turn in step.turns]
     ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws)]
     for one in ended:
@@ -135,6 +144,7 @@ REQUESTS = st.lists(
         st.booleans(),  # score the prompt
         st.integers(0, 40),  # the step it comes before
         st.none() | st.integers(0, 60),  # the step it is cancelled before, if it has come
+        st.none() | st.integers(1, 2),  # whose beginning it shares
     ),
     min_size=1,
     max_size=12,
@@ -155,12 +165,13 @@ def test_every_sequence_ends_and_no_block_is_lost(
     pool = BlockPool(n_blocks)
     config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits)
     s = Scheduler(config, pool)
-    everyone = [sequence(*request[:3]) for request in requests]
+    everyone = [sequence(*request[:3], text=request[5]) for request in requests]
+    cache: dict[tuple[int, int], list[int]] = {}  # block, place: all tokens that went into it
     cancelled, ended = set(), set()
     scored: dict[Sequence, list[int]] = {one: [] for one in everyone}
     last_arrival = max(request[3] for request in requests)
     for now in range(20_000):
-        for one, (*_, arrival, cancel) in zip(everyone, requests, strict=True):
+        for one, (*_, arrival, cancel, _) in zip(everyone, requests, strict=True):
             if now == arrival:
                 s.add(one)
             if now == cancel and now >= arrival and one not in ended:
@@ -170,6 +181,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
             break
         step = s.schedule()
         check_step(step, s, config, pool)
+        check_cache(step, cache)
         if s.running or s.waiting:
             assert step.turns, "sequences are there, nothing runs"
         for turn in step.turns:
@@ -193,7 +205,7 @@ def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPoo
     assert len(s.running) <= config.max_seqs
     assert len({one.table_row for one in s.running}) == len(s.running)
     owned = [block for one in s.running for block in one.blocks]
-    assert len(owned) == len(set(owned)) == pool.n_used
+    assert len(set(owned)) == pool.n_used
     for one, count in counts_of.items():
         assert one.state is State.RUNNING
         assert 0 < count <= one.uncached_len
@@ -203,3 +215,108 @@ def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPoo
         if one.uncached_len == 1:
             assert counts_of[one] == 1, "a decode was left out"
     assert all(not len(one.blocks) and not one.n_cached for one in s.waiting)
+
+
+def check_cache(step: Step, cache: dict[tuple[int, int], list[int]]) -> None:
+    """What a sequence finds in its blocks is what it would have computed itself."""
+    for turn in step.turns:
+        one = turn.sequence
+        places = [(one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS) for i in range(len(one.tokens))]
+        for i in range(one.n_cached):
+            assert cache[places[i]] == one.tokens[: i + 1]
+        for i in range(one.n_cached, one.n_cached + turn.count):
+            cache[places[i]] = one.tokens[: i + 1]
+
+
+def test_a_prompt_is_computed_behind_what_the_cache_holds_of_it():
+    s = scheduler(max_step_tokens=200)
+    first, longer = sequence(100, 1, text=1), sequence(150, 1, text=1)
+    s.add(first)
+    assert run(s) == [100]
+    assert first.state is State.FINISHED
+    s.add(longer)
+    step = s.schedule()
+    assert (longer.n_reused, counts(step)) == (96, {longer: 54})
+    assert step.admitted == [longer]
+
+
+def test_the_last_token_of_a_prompt_is_always_computed():
+    s = scheduler(max_step_tokens=200)
+    for _ in range(2):
+        again = sequence(64, 1, text=1)
+        s.add(again)
+        ran = run(s)
+    assert (ran, again.n_reused) == ([32], 32)
+
+
+def test_what_comes_together_is_computed_once():
+    s = scheduler(max_step_tokens=40, max_seqs=4)
+    alike = [sequence(100, 1, text=1) for _ in range(3)]
+    other = sequence(10, 1)
+    for one in (*alike, other):
+        s.add(one)
+    assert run(s) == [40]  # those like the first wait for it
+    assert list(s.waiting) == [*alike[1:], other]
+    assert run(s) == [40]
+    assert run(s) == [20, 10]
+    assert run(s) == [4, 4]
+    assert [one.n_reused for one in alike] == [0, 96, 96]
+
+
+def test_who_waits_for_a_prefix_lets_others_pass_and_goes_on_when_it_is_lost():
+    s = scheduler(max_step_tokens=64)
+    first, like_it, other = sequence(100, 1, text=1), sequence(100, 1, text=1), sequence(8, 1)
+    for one in (first, like_it, other):
+        s.add(one)
+    for _ in range(3):
+        run(s)
+    assert (other.state, like_it.state) == (State.FINISHED, State.FINISHED)
+    assert like_it.n_reused == 96
+    again, like_again = sequence(100, 1, text=2), sequence(100, 1, text=2)
+    s.add(again)
+    s.add(like_again)
+    run(s)
+    s.finish(again)
+    run(s)
+    assert (like_again.state, like_again.n_reused) == (State.FINISHED, 64)
+
+
+def test_neither_salts_nor_texts_nor_scored_prompts_share():
+    s = scheduler(max_step_tokens=200, max_step_logits=200)
+    params = SamplingParams(seed=0, max_tokens=1)
+    salted = Sequence(GenerationRequest(list(sequence(64, text=1).tokens), params, 0, "mine"))
+    other = sequence(64, 1, text=1)
+    other.tokens[3] += 1
+    for one in (sequence(64, 1, text=1), salted, other, sequence(64, 1, text=1, scoring=True)):
+        s.add(one)
+        run(s)
+        assert one.n_reused == 0
+    again = Sequence(GenerationRequest(list(salted.tokens[:64]), params, 0, "mine"))
+    s.add(again)
+    run(s)
+    assert again.n_reused == 32
+
+
+def test_without_the_cache_nothing_is_shared():
+    config = SchedulerConfig(4, 200, 16, prefix_cache=False)
+    s = Scheduler(config, BlockPool(100))
+    alike = [sequence(100, 1, text=1) for _ in range(2)]
+    for one in alike:
+        s.add(one)
+    assert run(s) == [100, 100]
+
+
+def test_a_preempted_sequence_goes_on_behind_its_own_blocks():
+    s = scheduler(n_blocks=5, max_step_tokens=200)
+    old, new = sequence(60, 68), sequence(60, 20)
+    s.add(old)
+    s.add(new)
+    step = s.schedule()
+    while not step.preempted:
+        complete(s, step)
+        step = s.schedule()
+    assert step.preempted == [new]
+    s.finish(old)
+    step = s.schedule()
+    assert step.admitted == [new]
+    assert (new.n_cached >= 32, new.n_reused) == (True, 0)

@@ -73,6 +73,7 @@ def make_engine(config: EngineConfig = CONFIG) -> tuple[Engine, ToyRunner]:
         kernels="none",
         version="0",
         kv_type="u64",
+        prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=config.max_model_len,
     )

@@ -109,14 +109,15 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
 
 
 def make_requests(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, n: int
+    prompts: Sequence[Sequence[int]], params: SamplingParams, fields: GenerationFields
 ) -> list[GenerationRequest]:
-    """``n`` sequences for each prompt, in the order of the answer's choices.
+    """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
 
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it.
     """
-    return [GenerationRequest(p, params, choice) for p in prompts for choice in range(n)]
+    salt = fields.cache_salt or ""
+    return [GenerationRequest(p, params, i, salt) for p in prompts for i in range(fields.n)]
 
 
 @dataclass(frozen=True, slots=True)

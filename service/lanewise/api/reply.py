@@ -18,15 +18,6 @@ L = TypeVar("L", bound=Logprobs)
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """OpenAI's token counts."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
-
-
 class Reply(ABC, Generic[L]):
     """Puts the engine's outputs into the words of one endpoint."""
 
@@ -52,6 +43,7 @@ class Reply(ABC, Generic[L]):
         self._logprobs: list[L | None] = [None for _ in self.answers]
         self._n_prompt = sum(map(len, prompts))
         self._n_output = 0
+        self._cached = [0 for _ in prompts]  # tokens of each, for its first answer
         options = fields.stream_options
         self._with_usage = options is not None and options.include_usage
         self._running_usage = options is not None and options.continuous_usage_stats
@@ -93,7 +85,7 @@ class Reply(ABC, Generic[L]):
         return {
             **self._base(self.whole_object),
             "choices": [self._choice(answer) for answer in self.answers],
-            "usage": usage(self._n_prompt, self._n_output),
+            "usage": self._totals(),
         }
 
     def first_events(self) -> Iterator[str]:
@@ -117,7 +109,7 @@ class Reply(ABC, Generic[L]):
     def last_events(self) -> Iterator[str]:
         """The usage, for those who asked."""
         if self._with_usage:
-            totals = dumps(usage(self._n_prompt, self._n_output))
+            totals = dumps(self._totals())
             yield f'{self._head}"choices":[],"usage":{totals}}}\n\n'
 
     def _pieces(
@@ -128,6 +120,9 @@ class Reply(ABC, Generic[L]):
             if answer.finish_reason is not None:
                 continue  # drawn while its text had already come to a stop string
             self._n_output += output.sampled is not None
+            prompt, choice = divmod(output.index, self._fields.n)
+            if choice == 0:
+                self._cached[prompt] = output.cached_tokens
             piece = answer.push(output)
             if piece.finish_reason is not None and output.finish_reason is None:
                 stream.stop(output.index)
@@ -164,7 +159,16 @@ class Reply(ABC, Generic[L]):
             text += f',"prompt_token_ids":{dumps(list(answer.prompt))}'
         return text
 
+    def _totals(self) -> dict[str, Any]:
+        """OpenAI's token counts."""
+        return {
+            "prompt_tokens": self._n_prompt,
+            "completion_tokens": self._n_output,
+            "total_tokens": self._n_prompt + self._n_output,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
+        }
+
     def _usage(self) -> str:
         if self._running_usage:
-            return f',"usage":{dumps(usage(self._n_prompt, self._n_output))}'
+            return f',"usage":{dumps(self._totals())}'
         return ',"usage":null' if self._with_usage else ""

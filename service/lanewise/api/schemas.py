@@ -82,6 +82,9 @@ class GenerationFields(Strict):
     min_tokens: int = Field(0, ge=0)
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    cache_salt: str | None = Field(
+        None, min_length=1, description="Only requests with the same salt share cached prefixes."
+    )
     stream: bool = False
     stream_options: StreamOptions | None = None
 

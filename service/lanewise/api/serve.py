@@ -96,6 +96,7 @@ def _make_engine(
         max_step_tokens=settings.max_step_tokens,
         max_step_logits=max(settings.max_seqs, min(rows, settings.max_step_tokens)),
         max_queued_requests=settings.max_queued_requests,
+        prefix_cache=settings.prefix_cache,
     )
     session = Session(
         model,
@@ -113,6 +114,7 @@ def _make_engine(
         kernels=",".join(_kernels_in_use(model.info.isa, model.weights)),
         version=__version__,
         kv_type=kv_type,
+        prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=max_model_len,
     )

@@ -1,6 +1,18 @@
-"""Which blocks of the KV cache are free: numbers only, the bytes are the runtime's."""
+"""Which blocks of the KV cache are free, used or worth keeping: the bytes are the runtime's.
+
+A full block has a key: a digest of all tokens up to its end (and of the salt of the request), so
+equal keys mean equal keys and values, bit for bit. A block with a key stays readable after its last
+user is gone, until its place is needed; the one that was free longest goes first.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Items
+from hashlib import blake2b
 
 from lanewise.runtime import BLOCK_TOKENS
+
+Key = bytes
 
 
 class OutOfBlocksError(Exception):
@@ -12,16 +24,29 @@ def blocks_for(n_tokens: int) -> int:
     return -(-n_tokens // BLOCK_TOKENS)
 
 
+def first_key(salt: str) -> Key:
+    """What comes before the first block of requests with this salt."""
+    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def next_key(before: Key, tokens: Items[int]) -> Key:
+    """The key of a full block, given that of the block before it."""
+    return blake2b(array("I", tokens).tobytes(), key=before, digest_size=16).digest()
+
+
 class BlockPool:
-    """The blocks 0 … n_blocks-1; each is free or belongs to one sequence."""
+    """The blocks 0 … n_blocks-1; each is free or belongs to one sequence or several."""
 
     def __init__(self, n_blocks: int) -> None:
         self.n_blocks = n_blocks
-        self._free = list(range(n_blocks - 1, -1, -1))  # a stack: recently used blocks are warm
+        self._users = [0] * n_blocks
+        self._free = OrderedDict.fromkeys(range(n_blocks))  # the next to be taken first
+        self._key_of: dict[int, Key] = {}
+        self._block_of: dict[Key, int] = {}
 
     @property
     def n_free(self) -> int:
-        """Blocks that nobody owns."""
+        """Blocks that nobody uses."""
         return len(self._free)
 
     @property
@@ -30,13 +55,43 @@ class BlockPool:
         return self.n_blocks - len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, or raise OutOfBlocksError and take none."""
+        """Take ``count`` blocks to write to, or raise OutOfBlocksError and take none."""
         if count > len(self._free):
             raise OutOfBlocksError(f"{count} blocks asked for, {len(self._free)} are free")
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
+        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self._users[block] = 1
+            key = self._key_of.pop(block, None)
+            if key is not None:
+                del self._block_of[key]
         return taken
 
-    def release(self, blocks: list[int]) -> None:
-        """Give blocks back."""
-        self._free.extend(blocks)
+    def find(self, key: Key) -> int | None:
+        """The block with this key, used or free."""
+        return self._block_of.get(key)
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody uses a block."""
+        return self._users[block] == 0
+
+    def share(self, blocks: Items[int]) -> None:
+        """Use blocks that were found, beside whoever does."""
+        for block in blocks:
+            if self._users[block] == 0:
+                del self._free[block]
+            self._users[block] += 1
+
+    def keep(self, block: int, key: Key) -> None:
+        """Let a block that is full now be found; of equal blocks the first is."""
+        if key not in self._block_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def release(self, blocks: Items[int]) -> None:
+        """Give the blocks of one sequence back, in its order."""
+        for block in reversed(blocks):  # the end of a text is of use to fewer than its beginning
+            self._users[block] -= 1
+            if self._users[block] == 0:
+                self._free[block] = None
+                if block not in self._key_of:
+                    self._free.move_to_end(block, last=False)  # and is warm

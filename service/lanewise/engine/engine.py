@@ -54,6 +54,7 @@ class EngineConfig:
     max_step_tokens: int = 512
     max_step_logits: int = 128
     max_queued_requests: int = 256
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         # The oldest sequence must be able to reach its end alone, or it could never be served.
@@ -72,7 +73,9 @@ class Engine:
         self.metrics = metrics
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
-        limits = SchedulerConfig(config.max_seqs, config.max_step_tokens, config.max_step_logits)
+        limits = SchedulerConfig(
+            config.max_seqs, config.max_step_tokens, config.max_step_logits, config.prefix_cache
+        )
         self._scheduler = Scheduler(limits, self._pool)
         self._vocab_mask: NDArray[np.uint32] | None = None
         if config.unused_ids:
@@ -220,6 +223,8 @@ class Engine:
         step = self._scheduler.schedule()
         if step.preempted:
             self.metrics.preemptions.inc(len(step.preempted))
+        for sequence in step.admitted:
+            self._tally.note_admitted(self._jobs[sequence])
         now = time.monotonic()
         for turn in step.turns:
             self._jobs[turn.sequence].note_started(now, self.metrics)
@@ -255,7 +260,7 @@ class Engine:
                 continue  # a part of the prompt only
             reason = finish_reason(sequence, result.drawn)
             scores, job.prompt_scores = job.prompt_scores, []
-            output = TokenOutput(job.index, result.drawn, reason, scores)
+            output = TokenOutput(job.index, result.drawn, reason, sequence.n_reused, scores)
             self._outbox.parcel(job.group.stream).outputs.append(output)
             if reason is not None:
                 self._end(job, reason, now)

@@ -47,6 +47,7 @@ class ModelFacts:
     kernels: str
     version: str
     kv_type: str
+    prefix_cache: bool
     n_blocks: int
     max_model_len: int
 
@@ -146,7 +147,7 @@ class Metrics:
                 "num_gpu_blocks": str(facts.n_blocks),
                 "num_cpu_blocks": str(facts.n_blocks),
                 "cache_dtype": facts.kv_type,
-                "enable_prefix_caching": "False",
+                "enable_prefix_caching": str(facts.prefix_cache),
                 **self._labels,
             },
         )
@@ -154,6 +155,12 @@ class Metrics:
     def _make_vllm_counters(self) -> None:
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens computed.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens drawn.")
+        self.prefix_queries = self._counter(
+            "vllm:prefix_cache_queries", "Prompt tokens looked for in the KV cache."
+        )
+        self.prefix_hits = self._counter(
+            "vllm:prefix_cache_hits", "Prompt tokens found in the KV cache, and not computed."
+        )
         self.preemptions = self._counter(
             "vllm:num_preemptions", "Sequences that gave up their KV blocks."
         )

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.block_pool import BlockPool, Key, blocks_for
 from lanewise.engine.sequence import Sequence, State
+from lanewise.runtime import BLOCK_TOKENS
+
+MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
 @dataclass(slots=True)
@@ -25,6 +28,7 @@ class Step:
 
     turns: list[Turn]
     preempted: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class SchedulerConfig:
     max_seqs: int
     max_step_tokens: int
     max_step_logits: int
+    prefix_cache: bool = True  # sequences read the blocks of others that begin alike
 
     def __post_init__(self) -> None:
         # Every running sequence can then take part in every step, so none waits for another's end.
@@ -48,9 +53,13 @@ class SchedulerConfig:
 class Scheduler:
     """First come, first served, within a budget of tokens, logits and KV blocks.
 
-    Every running sequence is older than every waiting one. When blocks run out the newest running
-    sequence gives up its own and waits at the front of the queue, to be computed again later; the
-    oldest is never disturbed and, as the pool holds at least one longest sequence, always ends.
+    When blocks run out the sequence that runs for the shortest time gives up its own and waits at
+    the front of the queue, to be computed again later; the first is never disturbed and, as the
+    pool holds at least one longest sequence, always ends.
+
+    With the prefix cache a sequence begins behind the full blocks that are known already. One
+    whose next block a running sequence is about to compute lets others pass until that is done,
+    so what many have in common is computed once even if they come together.
     """
 
     def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
@@ -60,7 +69,8 @@ class Scheduler:
         self.block_tables = np.zeros((config.max_seqs, pool.n_blocks), dtype=np.uint32)
         self._free_rows = list(range(config.max_seqs))
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # oldest first
+        self.running: list[Sequence] = []  # in the order they were admitted
+        self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence at the end of the queue."""
@@ -81,14 +91,15 @@ class Scheduler:
         preempted = self._make_room_for_decodes()
         for sequence in sorted(self.running, key=lambda sequence: sequence.uncached_len > 1):
             budget.spend_on(sequence)
-        if not preempted:
-            self._admit(budget)
-        return Step(budget.turns, preempted)
+        admitted = [] if preempted else self._admit(budget)
+        return Step(budget.turns, preempted, admitted)
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""
         for turn in step.turns:
             turn.sequence.advance(turn.count)
+            if self._config.prefix_cache:
+                self._keep_full_blocks(turn.sequence)
 
     def _make_room_for_decodes(self) -> list[Sequence]:
         """Give every running sequence blocks for all its tokens; preempt the newest if need be."""
@@ -114,26 +125,81 @@ class Scheduler:
         self.waiting.appendleft(sequence)
         return sequence
 
-    def _admit(self, budget: "_Budget") -> None:
+    def _admit(self, budget: "_Budget") -> list[Sequence]:
+        admitted: list[Sequence] = []
+        passed: list[Sequence] = []
         while self.waiting and len(self.running) < self._config.max_seqs and budget.is_left:
             sequence = self.waiting[0]
-            needed = blocks_for(len(sequence.tokens))
+            shared = self._find_prefix(sequence)
+            if shared is None:
+                if len(passed) == MOST_PASSED:
+                    break
+                passed.append(self.waiting.popleft())
+                continue
+            needed = blocks_for(len(sequence.tokens)) - len(shared)
+            revived = sum(map(self._pool.is_free, shared))
             # One block beside for each running sequence: admitting one must not soon evict another.
-            if needed + len(self.running) > self._pool.n_free:
-                return
+            if needed + revived + len(self.running) > self._pool.n_free:
+                break
             self.waiting.popleft()
-            sequence.table_row = self._free_rows.pop()
-            self._give_blocks(sequence, needed)
-            sequence.state = State.RUNNING
-            self.running.append(sequence)
+            self._start(sequence, shared, needed)
+            admitted.append(sequence)
             budget.spend_on(sequence)
+        self.waiting.extendleft(reversed(passed))
+        return admitted
+
+    def _start(self, sequence: Sequence, shared: list[int], needed: int) -> None:
+        sequence.table_row = self._free_rows.pop()
+        self._pool.share(shared)
+        self._append_blocks(sequence, shared)
+        self._give_blocks(sequence, needed)
+        sequence.n_cached = len(shared) * BLOCK_TOKENS
+        sequence.n_kept = len(shared)
+        if sequence.n_preempted == 0:
+            sequence.n_reused = sequence.n_cached
+        sequence.state = State.RUNNING
+        self.running.append(sequence)
+        if self._config.prefix_cache:
+            for index in range(len(shared), len(sequence.tokens) // BLOCK_TOKENS):
+                self._coming.setdefault(sequence.block_key(index), sequence)
+
+    def _find_prefix(self, sequence: Sequence) -> list[int] | None:
+        """Blocks that hold the beginning of a sequence; None if more of it is just computed."""
+        found: list[int] = []
+        if not self._config.prefix_cache or sequence.is_scoring:  # which needs all its logits
+            return found
+        # The last token is computed in any case: what comes after it is asked for.
+        for index in range((len(sequence.tokens) - 1) // BLOCK_TOKENS):
+            key = sequence.block_key(index)
+            block = self._pool.find(key)
+            if block is None:
+                return None if key in self._coming else found
+            found.append(block)
+        return found
+
+    def _keep_full_blocks(self, sequence: Sequence) -> None:
+        for index in range(sequence.n_kept, sequence.n_cached // BLOCK_TOKENS):
+            key = sequence.block_key(index)
+            self._pool.keep(sequence.blocks[index], key)
+            self._forget_coming(sequence, key)
+        sequence.n_kept = max(sequence.n_kept, sequence.n_cached // BLOCK_TOKENS)
+
+    def _forget_coming(self, sequence: Sequence, key: Key) -> None:
+        if self._coming.get(key) is sequence:
+            del self._coming[key]
 
     def _give_blocks(self, sequence: Sequence, count: int) -> None:
+        self._append_blocks(sequence, self._pool.allocate(count))
+
+    def _append_blocks(self, sequence: Sequence, blocks: list[int]) -> None:
         first = len(sequence.blocks)
-        sequence.blocks += self._pool.allocate(count)
-        self.block_tables[sequence.table_row, first : first + count] = sequence.blocks[first:]
+        sequence.blocks += blocks
+        self.block_tables[sequence.table_row, first : len(sequence.blocks)] = blocks
 
     def _release(self, sequence: Sequence) -> None:
+        if self._config.prefix_cache:
+            for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
+                self._forget_coming(sequence, sequence.block_key(index))
         self._pool.release(sequence.blocks)
         sequence.blocks = []
         self._free_rows.append(sequence.table_row)

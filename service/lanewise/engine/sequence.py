@@ -4,7 +4,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lanewise.engine.block_pool import Key, first_key, next_key
 from lanewise.engine.sampling import SamplingParams
+from lanewise.runtime import BLOCK_TOKENS
 
 
 class State(Enum):
@@ -22,6 +24,7 @@ class GenerationRequest:
     prompt: Items[int]
     params: SamplingParams
     choice: int = 0  # which of the answers to this prompt; part of the key of every draw
+    cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +40,9 @@ class Sequence:
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
     n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
     n_preempted: int = field(init=False, default=0)
+    n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
+    n_kept: int = field(init=False, default=0)  # blocks that others may find
+    _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -61,6 +67,14 @@ class Sequence:
     def draws(self) -> bool:
         """Whether another token is to be drawn after the last one."""
         return self.n_output < self.request.params.max_tokens
+
+    def block_key(self, index: int) -> Key:
+        """The key of a block whose tokens are all known."""
+        while len(self._keys) <= index:
+            first = len(self._keys) * BLOCK_TOKENS
+            before = self._keys[-1] if self._keys else first_key(self.request.cache_salt)
+            self._keys.append(next_key(before, self.tokens[first : first + BLOCK_TOKENS]))
+        return self._keys[index]
 
     def scored_by(self, count: int) -> range:
         """Positions among the next ``count`` whose logits score the prompt token after each."""

@@ -41,6 +41,7 @@ class TokenOutput:
     index: int  # which sequence of the request
     sampled: Sampled | None  # None only when no token was asked for
     finish_reason: str | None = None  # stop | length, with the last output of a sequence
+    cached_tokens: int = 0  # of the prompt, that were in the cache already
     prompt_scores: list[Sampled] = field(default_factory=list)  # with the first output
 
 

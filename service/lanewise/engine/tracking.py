@@ -60,6 +60,8 @@ class Tally:
 
     def __init__(self) -> None:
         self._prompt_tokens = 0
+        self._prefix_queries = 0
+        self._prefix_hits = 0
         self._generation_tokens = 0
         self._step_tokens: list[int] = []
         self._token_gaps_s: list[float] = []
@@ -67,6 +69,13 @@ class Tally:
     def note_step(self, n_tokens: int) -> None:
         """A step of so many tokens was run."""
         self._step_tokens.append(n_tokens)
+
+    def note_admitted(self, job: Job) -> None:
+        """A sequence begins behind what the cache holds of its prompt."""
+        if job.sequence.n_preempted == 0:
+            job.n_prompt_counted = job.sequence.n_reused
+            self._prefix_queries += job.sequence.n_prompt
+            self._prefix_hits += job.sequence.n_reused
 
     def note_prefill(self, job: Job) -> None:
         """More of the prompt may be in the cache; what is computed again is not counted again."""
@@ -89,11 +98,14 @@ class Tally:
         """Add everything to the metrics, once."""
         metrics.prompt_tokens.inc(self._prompt_tokens)
         metrics.generation_tokens.inc(self._generation_tokens)
+        metrics.prefix_queries.inc(self._prefix_queries)
+        metrics.prefix_hits.inc(self._prefix_hits)
         for n_tokens in self._step_tokens:
             metrics.step_tokens.observe(n_tokens)
         for gap_s in self._token_gaps_s:
             metrics.itl.observe(gap_s)
         self._prompt_tokens = self._generation_tokens = 0
+        self._prefix_queries = self._prefix_hits = 0
         self._step_tokens.clear()
         self._token_gaps_s.clear()
 

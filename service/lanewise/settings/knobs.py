@@ -125,6 +125,14 @@ class Settings(ModelSettings):
     max_seqs: int = field(
         default=64, metadata=knob(integer(1, 65536), "most sequences that run at the same time")
     )
+    prefix_cache: bool = field(
+        default=True,
+        metadata=knob(
+            ON_OFF,
+            "compute what prompts have in common once: their keys and values stay in the cache"
+            " until the place is needed",
+        ),
+    )
     max_queued_requests: int = field(
         default=256,
         metadata=knob(integer(0), "requests that may wait before new ones get status 429"),
