@@ -27,6 +27,7 @@ from quantizing import quantize, write_model
 pytestmark = pytest.mark.slow
 every_format = pytest.mark.parametrize("name", QUANTIZED_FORMATS)
 LARGEST_ERROR = {2: 0.16, 3: 0.035, 4: 0.02, 5: 0.005, 6: 0.001, 8: 0.0002}  # of the variance
+FP6_ERROR = 0.003  # its steps grow with the weight
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +86,11 @@ def test_every_format_is_written_and_read(source, tmp_path, capsys, name):
             assert error == 0
         else:
             head = key[0] in ("TOKEN_EMBEDDING", "OUTPUT")
-            # on text, errors of weights grow so that those of outputs shrink
-            limit = (
-                0.3 if name == "t2" and not head else LARGEST_ERROR[max(6, bits) if head else bits]
-            )
+            limit = LARGEST_ERROR[max(6, bits) if head else bits]
+            if name == "fp6":
+                limit = FP6_ERROR
+            if name == "t2" and not head:  # on text: errors grow so that those of outputs shrink
+                limit = 0.3
             assert error < limit, key
 
 
