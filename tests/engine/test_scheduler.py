@@ -55,6 +55,15 @@ def complete(scheduler: Scheduler, step: Step) -> list[Sequence]:
     return ended
 
 
+def step_that_preempts(scheduler: Scheduler) -> Step:
+    """The first step, of those to come, that takes blocks from a sequence; not run yet."""
+    step = scheduler.schedule()
+    while not step.preempted:
+        complete(scheduler, step)
+        step = scheduler.schedule()
+    return step
+
+
 def test_running_sequence_keeps_decoding_while_a_prompt_is_prefilled():
     s = scheduler()
     s.add(sequence(4))
@@ -105,10 +114,7 @@ def test_newest_sequence_is_preempted_and_comes_back_first():
     s.add(old)
     s.add(new)
     s.add(later)
-    step = s.schedule()
-    while not step.preempted:
-        complete(s, step)
-        step = s.schedule()
+    step = step_that_preempts(s)
     assert step.preempted == [new]
     assert list(s.waiting) == [new, later]
     assert old.state is State.RUNNING
@@ -311,10 +317,7 @@ def test_a_preempted_sequence_goes_on_behind_its_own_blocks():
     old, new = sequence(60, 68), sequence(60, 20)
     s.add(old)
     s.add(new)
-    step = s.schedule()
-    while not step.preempted:
-        complete(s, step)
-        step = s.schedule()
+    step = step_that_preempts(s)
     assert step.preempted == [new]
     s.finish(old)
     step = s.schedule()

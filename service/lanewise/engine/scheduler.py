@@ -182,7 +182,7 @@ class Scheduler:
             key = sequence.block_key(index)
             self._pool.keep(sequence.blocks[index], key)
             self._forget_coming(sequence, key)
-        sequence.n_kept = max(sequence.n_kept, sequence.n_cached // BLOCK_TOKENS)
+        sequence.n_kept = sequence.n_cached // BLOCK_TOKENS
 
     def _forget_coming(self, sequence: Sequence, key: Key) -> None:
         if self._coming.get(key) is sequence:
