@@ -138,7 +138,9 @@ def test_changed_bytes_of_the_header(
     end = 8 + int.from_bytes(whole[:8], "little")
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
-    error_of(copy(packed, tmp_path_factory.getbasetemp() / "m", "model.safetensors", bytes(whole)))
+    folder = copy(packed, tmp_path_factory.getbasetemp() / "m", "model.safetensors", bytes(whole))
+    error = error_of(folder)
+    assert error is None or str(folder) in error
 
 
 @pytest.mark.parametrize(
