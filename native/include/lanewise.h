@@ -315,6 +315,8 @@ void lw_session_close(lw_session* session);
 // Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and what
 // was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
+// Copies the keys and values of one KV block to another, all layers. Between steps.
+lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t target);
 lw_status lw_session_counters(const lw_session* session, lw_counters* out);
 // Starts (on = 1) to measure where the time of steps and draws goes, from zero, or stops (on = 0) and forgets it.
 // Off in a new session. Measuring costs two readings of the clock per thread and operation.

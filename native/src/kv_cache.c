@@ -70,3 +70,10 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t laye
     }
     return finite;
 }
+
+void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_layers, uint32_t source, uint32_t target) {
+    if (source == target) return;
+    uint8_t* layer = cache->block.data;
+    for (uint32_t l = 0; l < n_layers; ++l, layer += cache->layer_bytes)
+        memcpy(layer + target * cache->block_bytes, layer + source * cache->block_bytes, cache->block_bytes);
+}

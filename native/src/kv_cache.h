@@ -30,4 +30,7 @@ lw_kv_view lw_kv_layer(const lw_kv_cache* cache, uint32_t layer);
 bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t layer, uint32_t block, uint32_t offset,
                  const float* key, const float* value);
 
+// Copies one block to another, in the first `n_layers` layers.
+void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_layers, uint32_t source, uint32_t target);
+
 #endif

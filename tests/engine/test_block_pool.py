@@ -3,6 +3,7 @@
 import pytest
 
 from lanewise.engine.block_pool import (
+    MOST_COMPARED,
     BlockPool,
     OutOfBlocksError,
     blocks_for,
@@ -36,11 +37,15 @@ def test_a_key_stands_for_all_tokens_before_and_the_salt():
     assert next_key(one, tokens) == next_key(first_key(""), tokens)
 
 
+def keep(pool: BlockPool, block: int, key: bytes | None, tokens=(), before: bytes = b"") -> None:
+    pool.keep(block, key, before, list(tokens))
+
+
 def test_a_kept_block_is_found_until_its_place_is_needed():
     pool = BlockPool(4)
     a, b, c = pool.allocate(3)
     for block in (a, b):
-        pool.keep(block, bytes([block]))
+        keep(pool, block, bytes([block]))
     pool.release([a, b, c])
     assert pool.n_free == 4
     assert pool.is_free(a)
@@ -60,7 +65,7 @@ def test_the_beginning_of_a_text_is_kept_longest():
     pool = BlockPool(3)
     blocks = pool.allocate(3)
     for place, block in enumerate(blocks):
-        pool.keep(block, bytes([place]))
+        keep(pool, block, bytes([place]))
     pool.release(blocks)
     assert [pool.allocate(1)[0] for _ in blocks] == blocks[::-1]
 
@@ -68,9 +73,33 @@ def test_the_beginning_of_a_text_is_kept_longest():
 def test_of_equal_blocks_the_first_is_found():
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    pool.keep(first, b"key")
-    pool.keep(second, b"key")
+    keep(pool, first, b"key")
+    keep(pool, second, b"key")
     assert pool.find(b"key") == first
     pool.release([second])
     assert pool.allocate(1) == [second]
     assert pool.find(b"key") == first
+
+
+def test_the_block_with_most_in_common_is_found_behind_the_same_text():
+    pool = BlockPool(8)
+    short, long, unlike, elsewhere = pool.allocate(4)
+    keep(pool, short, None, [1, 2], b"a")
+    keep(pool, long, b"full", [1, 2, 3, 4], b"a")
+    keep(pool, unlike, None, [5], b"a")
+    keep(pool, elsewhere, None, [1, 2, 3, 4, 5], b"b")
+    assert pool.find_alike(b"a", [1, 2, 3, 9]) == (long, 3)
+    assert pool.find_alike(b"a", [6])[1] == pool.find_alike(b"c", [1])[1] == 0
+    pool.release([long, short, unlike, elsewhere])
+    assert pool.find_alike(b"a", [1, 2, 3, 9]) == (long, 3)
+    while pool.find(b"full") is not None:
+        pool.allocate(1)
+    assert pool.find_alike(b"a", [1, 2, 3, 9])[1] == 0
+
+
+def test_a_search_compares_the_latest_blocks_only():
+    pool = BlockPool(MOST_COMPARED + 1)
+    for block in pool.allocate(MOST_COMPARED + 1):
+        keep(pool, block, None, [block], b"a")
+    assert pool.find_alike(b"a", [0])[1] == 0
+    assert pool.find_alike(b"a", [1]) == (1, 1)

@@ -157,6 +157,9 @@ class FakeLibrary:
             "forced_token": draw.forced_token,
         }
 
+    def lw_session_copy_block(self, handle, source, target):
+        return self._answer("copy_block", source, target)
+
     def lw_session_counters(self, handle, out):
         out.steps = 7
         out.gemm_rows = 9

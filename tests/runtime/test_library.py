@@ -56,7 +56,8 @@ def test_override_that_does_not_exist_is_named(monkeypatch, tmp_path):
 
 def test_header_of_another_version_is_refused(tmp_path, monkeypatch):
     header = tmp_path / "lanewise.h"
-    header.write_text(HEADER.read_text().replace("LW_ABI_VERSION = 2", "LW_ABI_VERSION = 99"))
+    current = f"LW_ABI_VERSION = {library.ABI_VERSION}"
+    header.write_text(HEADER.read_text().replace(current, "LW_ABI_VERSION = 99"))
 
     class OldLibrary:
         LW_ABI_VERSION = 99

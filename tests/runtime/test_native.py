@@ -269,6 +269,20 @@ def test_draws_out_of_range_are_errors_and_the_session_goes_on(session, draw, me
     assert np.array_equal(session.step(prompt([1, 2])), before)
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "int8"])
+def test_a_copied_block_is_read_as_the_one_it_was_copied_from(model, kv_type):
+    sizes = {"blocks": 8, "max_batch_tokens": 64, "max_batch_logits": 64}
+    with Session(model, threads=1, kv_type=kv_type, **sizes) as session:
+        tokens = list(range(1, 45))
+        whole = session.step(prompt(tokens))[-4:].copy()
+        session.copy_block(1, 5)  # tokens 32 to 43, of which 8 are used
+        session.step(prompt([9] * 12, context=32))
+        again = session.step(prompt(tokens[40:], table=(0, 5), context=40))
+        assert np.array_equal(again, whole)
+        with pytest.raises(NativeError, match="block 8, the cache has 8"):
+            session.copy_block(0, 8)
+
+
 def test_counters_tell_one_row_from_many(session):
     session.step(prompt([1, 2, 3], logit_rows=[]))
     many = session.counters()

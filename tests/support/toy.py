@@ -91,6 +91,9 @@ class ToyRunner:
         blocks = -(-length // BLOCK_TOKENS)
         return self._cache[table[:blocks]].reshape(-1)[:length].tolist()
 
+    def copy_block(self, source: int, target: int) -> None:
+        self._cache[target] = self._cache[source]
+
     def counters(self) -> Counters:
         return self._counters
 

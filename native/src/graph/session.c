@@ -140,6 +140,16 @@ uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
     return (uint64_t)cache.block_bytes * model->config.n_layers;
 }
 
+lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t target) {
+    if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_copy_block: session must not be NULL");
+    const uint32_t last = source > target ? source : target;
+    if (last >= session->config.n_blocks)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_copy_block: block %u, the cache has %u", last,
+                       session->config.n_blocks);
+    lw_kv_copy(&session->kv, session->model->config.n_layers, source, target);
+    return LW_OK;
+}
+
 lw_status lw_session_counters(const lw_session* session, lw_counters* out) {
     if (session == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_counters: session and out must not be NULL");

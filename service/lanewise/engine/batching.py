@@ -20,6 +20,9 @@ class ModelRunner(Protocol):
     def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
         """Run the batch and draw one token from each of its rows of logits."""
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy the keys and values of one block of the cache to another, all layers."""
+
     def counters(self) -> Counters:
         """Work done so far."""
 

@@ -1,18 +1,23 @@
 """Which blocks of the KV cache are free, used or worth keeping: the bytes are the runtime's.
 
 A full block has a key: a digest of all tokens up to its end (and of the salt of the request), so
-equal keys mean equal keys and values, bit for bit. A block with a key stays readable after its last
-user is gone, until its place is needed; the one that was free longest goes first.
+equal keys mean equal keys and values, bit for bit. Any block can also be found by what comes
+before it; what its tokens have in common with others that come next can then be copied. A block
+that can be found stays readable after its last user is gone, until its place is needed; the one
+that was free longest goes first.
 """
 
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Items
 from hashlib import blake2b
+from itertools import islice
 
 from lanewise.runtime import BLOCK_TOKENS
 
 Key = bytes
+
+MOST_COMPARED = 16  # blocks behind the same text that one search compares, the latest kept
 
 
 class OutOfBlocksError(Exception):
@@ -34,6 +39,14 @@ def next_key(before: Key, tokens: Items[int]) -> Key:
     return blake2b(array("I", tokens).tobytes(), key=before, digest_size=16).digest()
 
 
+def common_length(a: Items[int], b: Items[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    for place, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return place
+    return min(len(a), len(b))
+
+
 class BlockPool:
     """The blocks 0 … n_blocks-1; each is free or belongs to one sequence or several."""
 
@@ -43,6 +56,8 @@ class BlockPool:
         self._free = OrderedDict.fromkeys(range(n_blocks))  # the next to be taken first
         self._key_of: dict[int, Key] = {}
         self._block_of: dict[Key, int] = {}
+        self._tokens_of: dict[int, tuple[Key, Items[int]]] = {}  # and the key of the block before
+        self._behind: dict[Key, dict[int, None]] = {}  # blocks that follow a key, latest kept last
 
     @property
     def n_free(self) -> int:
@@ -61,14 +76,32 @@ class BlockPool:
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in taken:
             self._users[block] = 1
-            key = self._key_of.pop(block, None)
-            if key is not None:
-                del self._block_of[key]
+            self._forget(block)
         return taken
+
+    def _forget(self, block: int) -> None:
+        key = self._key_of.pop(block, None)
+        if key is not None:
+            del self._block_of[key]
+        before, _ = self._tokens_of.pop(block, (None, ()))
+        if before is not None:
+            behind = self._behind[before]
+            del behind[block]
+            if not behind:
+                del self._behind[before]
 
     def find(self, key: Key) -> int | None:
         """The block with this key, used or free."""
         return self._block_of.get(key)
+
+    def find_alike(self, before: Key, tokens: Items[int]) -> tuple[int, int]:
+        """The block behind ``before`` that begins with most of ``tokens``, and with how many."""
+        best = (0, 0)
+        for block in islice(reversed(self._behind.get(before, {})), MOST_COMPARED):
+            n_common = common_length(self._tokens_of[block][1], tokens)
+            if n_common > best[1]:
+                best = (block, n_common)
+        return best
 
     def is_free(self, block: int) -> bool:
         """Whether nobody uses a block."""
@@ -81,11 +114,18 @@ class BlockPool:
                 del self._free[block]
             self._users[block] += 1
 
-    def keep(self, block: int, key: Key) -> None:
-        """Let a block that is full now be found; of equal blocks the first is."""
-        if key not in self._block_of:
+    def keep(self, block: int, key: Key | None, before: Key, tokens: Items[int]) -> None:
+        """Let a block be found by what it holds; of equal full ones the first is.
+
+        ``before`` is the key of the block before it; ``key`` is None if it is not full.
+        """
+        if key in self._block_of or block in self._tokens_of:
+            return
+        if key is not None:
             self._block_of[key] = block
             self._key_of[block] = key
+        self._tokens_of[block] = (before, tokens)
+        self._behind.setdefault(before, {})[block] = None
 
     def release(self, blocks: Items[int]) -> None:
         """Give the blocks of one sequence back, in its order."""
@@ -93,5 +133,5 @@ class BlockPool:
             self._users[block] -= 1
             if self._users[block] == 0:
                 self._free[block] = None
-                if block not in self._key_of:
+                if block not in self._tokens_of:
                     self._free.move_to_end(block, last=False)  # and is warm

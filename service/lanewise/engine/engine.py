@@ -228,6 +228,8 @@ class Engine:
         now = time.monotonic()
         for turn in step.turns:
             self._jobs[turn.sequence].note_started(now, self.metrics)
+        for source, target in step.copies:
+            self._runner.copy_block(source, target)
         try:
             tables = self._scheduler.block_tables
             batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)

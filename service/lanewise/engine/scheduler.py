@@ -29,6 +29,16 @@ class Step:
     turns: list[Turn]
     preempted: list[Sequence] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks (from, to), in this order
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the cache holds of the beginning of a sequence."""
+
+    blocks: list[int]  # that it can read
+    like_next: int  # a block that begins as the one after them does
+    n_common: int  # with so many tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +67,10 @@ class Scheduler:
     the front of the queue, to be computed again later; the first is never disturbed and, as the
     pool holds at least one longest sequence, always ends.
 
-    With the prefix cache a sequence begins behind the full blocks that are known already. One
-    whose next block a running sequence is about to compute lets others pass until that is done,
-    so what many have in common is computed once even if they come together.
+    With the prefix cache a sequence begins behind the full blocks that are known already, and
+    behind a copy of the block where its text and a known one part. One whose next block a running
+    sequence is about to compute lets others pass until that is done, so what many have in common
+    is computed once even if they come together.
     """
 
     def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
@@ -71,6 +82,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order they were admitted
         self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
+        self._copies: list[tuple[int, int]] = []  # to be made before the next step
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence at the end of the queue."""
@@ -92,7 +104,8 @@ class Scheduler:
         for sequence in sorted(self.running, key=lambda sequence: sequence.uncached_len > 1):
             budget.spend_on(sequence)
         admitted = [] if preempted else self._admit(budget)
-        return Step(budget.turns, preempted, admitted)
+        copies, self._copies = self._copies, []
+        return Step(budget.turns, preempted, admitted, copies)
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""
@@ -130,59 +143,80 @@ class Scheduler:
         passed: list[Sequence] = []
         while self.waiting and len(self.running) < self._config.max_seqs and budget.is_left:
             sequence = self.waiting[0]
-            shared = self._find_prefix(sequence)
-            if shared is None:
+            prefix = self._find_prefix(sequence)
+            if prefix is None:
                 if len(passed) == MOST_PASSED:
                     break
                 passed.append(self.waiting.popleft())
                 continue
-            needed = blocks_for(len(sequence.tokens)) - len(shared)
-            revived = sum(map(self._pool.is_free, shared))
+            needed = blocks_for(len(sequence.tokens)) - len(prefix.blocks)
+            revived = sum(map(self._pool.is_free, prefix.blocks))
             # One block beside for each running sequence: admitting one must not soon evict another.
             if needed + revived + len(self.running) > self._pool.n_free:
                 break
             self.waiting.popleft()
-            self._start(sequence, shared, needed)
+            self._start(sequence, prefix, needed)
             admitted.append(sequence)
             budget.spend_on(sequence)
         self.waiting.extendleft(reversed(passed))
         return admitted
 
-    def _start(self, sequence: Sequence, shared: list[int], needed: int) -> None:
+    def _start(self, sequence: Sequence, prefix: Prefix, needed: int) -> None:
         sequence.table_row = self._free_rows.pop()
-        self._pool.share(shared)
-        self._append_blocks(sequence, shared)
+        n_shared = len(prefix.blocks)
+        self._pool.share(prefix.blocks)
+        self._append_blocks(sequence, prefix.blocks)
         self._give_blocks(sequence, needed)
-        sequence.n_cached = len(shared) * BLOCK_TOKENS
-        sequence.n_kept = len(shared)
+        if prefix.n_common:
+            # Even if the block copied from is given away right here: copies come before the step.
+            self._copies.append((prefix.like_next, sequence.blocks[n_shared]))
+        sequence.n_cached = n_shared * BLOCK_TOKENS + prefix.n_common
+        sequence.n_kept = n_shared
         if sequence.n_preempted == 0:
             sequence.n_reused = sequence.n_cached
         sequence.state = State.RUNNING
         self.running.append(sequence)
         if self._config.prefix_cache:
-            for index in range(len(shared), len(sequence.tokens) // BLOCK_TOKENS):
+            for index in range(n_shared, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
 
-    def _find_prefix(self, sequence: Sequence) -> list[int] | None:
-        """Blocks that hold the beginning of a sequence; None if more of it is just computed."""
+    def _find_prefix(self, sequence: Sequence) -> Prefix | None:
+        """What the cache holds of a sequence; None if more of it is just computed."""
         found: list[int] = []
         if not self._config.prefix_cache or sequence.is_scoring:  # which needs all its logits
-            return found
+            return Prefix(found, 0, 0)
         # The last token is computed in any case: what comes after it is asked for.
-        for index in range((len(sequence.tokens) - 1) // BLOCK_TOKENS):
+        n_usable = len(sequence.tokens) - 1
+        for index in range(n_usable // BLOCK_TOKENS):
             key = sequence.block_key(index)
             block = self._pool.find(key)
+            if block is None and key in self._coming:
+                return None
             if block is None:
-                return None if key in self._coming else found
+                break
             found.append(block)
-        return found
+        n_found = len(found)
+        rest = sequence.block_tokens(n_found)[: n_usable - n_found * BLOCK_TOKENS]
+        return Prefix(found, *self._pool.find_alike(sequence.key_before(n_found), rest))
 
     def _keep_full_blocks(self, sequence: Sequence) -> None:
         for index in range(sequence.n_kept, sequence.n_cached // BLOCK_TOKENS):
             key = sequence.block_key(index)
-            self._pool.keep(sequence.blocks[index], key)
+            self._keep(sequence, index, key)
             self._forget_coming(sequence, key)
         sequence.n_kept = sequence.n_cached // BLOCK_TOKENS
+
+    def _keep_begun_block(self, sequence: Sequence) -> None:
+        """Let the block that a sequence leaves behind half full be found too."""
+        if (
+            sequence.n_cached % BLOCK_TOKENS
+            and sequence.n_kept == sequence.n_cached // BLOCK_TOKENS
+        ):
+            self._keep(sequence, sequence.n_kept, None)
+
+    def _keep(self, sequence: Sequence, index: int, key: Key | None) -> None:
+        tokens = sequence.block_tokens(index)[: sequence.n_cached - index * BLOCK_TOKENS]
+        self._pool.keep(sequence.blocks[index], key, sequence.key_before(index), tokens)
 
     def _forget_coming(self, sequence: Sequence, key: Key) -> None:
         if self._coming.get(key) is sequence:
@@ -198,6 +232,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         if self._config.prefix_cache:
+            self._keep_begun_block(sequence)
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
         self._pool.release(sequence.blocks)

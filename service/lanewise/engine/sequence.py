@@ -71,10 +71,17 @@ class Sequence:
     def block_key(self, index: int) -> Key:
         """The key of a block whose tokens are all known."""
         while len(self._keys) <= index:
-            first = len(self._keys) * BLOCK_TOKENS
-            before = self._keys[-1] if self._keys else first_key(self.request.cache_salt)
-            self._keys.append(next_key(before, self.tokens[first : first + BLOCK_TOKENS]))
+            here = len(self._keys)
+            self._keys.append(next_key(self.key_before(here), self.block_tokens(here)))
         return self._keys[index]
+
+    def key_before(self, index: int) -> Key:
+        """The key of the block before one, or what stands for it before the first."""
+        return self.block_key(index - 1) if index else first_key(self.request.cache_salt)
+
+    def block_tokens(self, index: int) -> list[int]:
+        """The tokens whose keys and values belong into a block, as far as they are known."""
+        return self.tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]
 
     def scored_by(self, count: int) -> range:
         """Positions among the next ``count`` whose logits score the prompt token after each."""

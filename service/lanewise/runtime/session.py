@@ -179,6 +179,11 @@ class Session:
         self._run(batch, draws)
         return [_sampled(self._drawn[i]) for i in range(len(draws))]
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block of the KV cache to another, all layers of it."""
+        lib = self._native.lib
+        self._native.check(lib.lw_session_copy_block(self._open_handle(), source, target))
+
     def _run(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
         if batch.block_tables is not self._tables:
             self._take_tables(batch.block_tables)
