@@ -36,11 +36,11 @@ def counter(server, name):
 def test_usage_says_what_the_cache_held_and_the_answer_is_the_same(sdk):
     first, again = (ask(sdk, [*PREFIX, 1, 2], "usage") for _ in range(2))
     assert (cached(first), first.usage.prompt_tokens) == (0, 142)
-    assert cached(again) == SHARED
+    assert cached(again) == 141  # all but the last token, which is always computed
     assert again.choices[0].text == first.choices[0].text
     stream = ask(sdk, [*PREFIX, 1, 2], "usage", stream=True, stream_options={"include_usage": True})
     *_, last = stream
-    assert cached(last) == SHARED
+    assert cached(last) == 141
 
 
 def test_other_salts_and_other_beginnings_share_nothing(sdk):
@@ -78,7 +78,8 @@ def test_prompts_that_come_together_are_computed_once(server):
     together = asyncio.run(all_at_once())
     computed = counter(server, "prompt_tokens") - before[0]
     hits = counter(server, "prefix_cache_hits") - before[1]
-    assert (hits, computed) == (7 * SHARED, 8 * 143 - 7 * SHARED)
+    assert hits + computed == 8 * 143
+    assert hits == 7 * len(PREFIX)
     assert together == [asyncio.run(alone(end)) for end in ends]
 
 

@@ -19,8 +19,8 @@ def answers(url: str) -> list[str]:
         body = {"prompt": prompt, "max_tokens": 24, "temperature": 0.8, "seed": 3}
         texts.append(httpx.post(f"{url}/v1/completions", json=body).json()["choices"][0]["text"])
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, "seed": 5}
-    texts.append(httpx.post(f"{url}/v1/chat/completions", json=body).text.split('"message"')[-1])
-    return texts
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body).json()
+    return [*texts, answer["choices"][0]["message"]["content"]]
 
 
 @pytest.mark.parametrize("load", ["map", "copy"])

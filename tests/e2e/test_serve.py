@@ -121,8 +121,9 @@ def test_sigterm_lets_answers_end_then_exits_with_zero():
             deadline = time.monotonic() + 5
             while httpx.get(f"{url}/health/ready").status_code == 200:
                 assert time.monotonic() < deadline
-            refused = httpx.post(f"{url}/v1/completions", json=OK)
-            assert refused.status_code == 503
+            # It may be a tenth of a second until the engine knows.
+            while httpx.post(f"{url}/v1/completions", json=OK).status_code != 503:
+                assert time.monotonic() < deadline
             events = [line for line in lines if line]
         assert len(events) == 500  # 499 tokens and [DONE]
         assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"

@@ -97,6 +97,18 @@ def test_the_block_with_most_in_common_is_found_behind_the_same_text():
     assert pool.find_alike(b"a", [1, 2, 3, 9])[1] == 0
 
 
+def test_a_block_found_before_it_was_full_is_found_by_its_key_after():
+    pool = BlockPool(2)
+    (block,) = pool.allocate(1)
+    keep(pool, block, None, [1, 2], b"a")
+    keep(pool, block, b"full", [1, 2, 3], b"a")
+    assert pool.find(b"full") == block
+    assert pool.find_alike(b"a", [1, 2, 3, 4]) == (block, 3)
+    pool.release([block])
+    pool.allocate(2)
+    assert (pool.find(b"full"), pool.find_alike(b"a", [1])[1]) == (None, 0)
+
+
 def test_a_search_compares_the_latest_blocks_only():
     pool = BlockPool(MOST_COMPARED + 1)
     for block in pool.allocate(MOST_COMPARED + 1):

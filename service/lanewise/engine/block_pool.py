@@ -117,9 +117,9 @@ class BlockPool:
     def keep(self, block: int, key: Key | None, before: Key, tokens: Items[int]) -> None:
         """Let a block be found by what it holds; of equal full ones the first is.
 
-        ``before`` is the key of the block before it; ``key`` is None if it is not full.
+        ``before`` is the key of the block before it; ``key`` is None if it is not full yet.
         """
-        if key in self._block_of or block in self._tokens_of:
+        if key in self._block_of or (key is None and block in self._tokens_of):
             return
         if key is not None:
             self._block_of[key] = block

@@ -113,6 +113,8 @@ class Scheduler:
             turn.sequence.advance(turn.count)
             if self._config.prefix_cache:
                 self._keep_full_blocks(turn.sequence)
+                if turn.sequence.n_cached == turn.sequence.n_prompt:
+                    self._keep_begun_block(turn.sequence)
 
     def _make_room_for_decodes(self) -> list[Sequence]:
         """Give every running sequence blocks for all its tokens; preempt the newest if need be."""
@@ -207,7 +209,7 @@ class Scheduler:
         sequence.n_kept = sequence.n_cached // BLOCK_TOKENS
 
     def _keep_begun_block(self, sequence: Sequence) -> None:
-        """Let the block that a sequence leaves behind half full be found too."""
+        """Let the block that is not full yet be found too, as far as it is filled."""
         if (
             sequence.n_cached % BLOCK_TOKENS
             and sequence.n_kept == sequence.n_cached // BLOCK_TOKENS

@@ -201,6 +201,7 @@ LW_INLINE void add_words(const weight_type type, const int rows, const bool pack
 
 // Left to the hardware, memory would wait for arithmetic.
 LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
+    _mm_prefetch(group + LW_FETCH_FAR, _MM_HINT_T1);
 #pragma GCC unroll 20
     for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
 }
