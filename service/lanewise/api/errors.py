@@ -8,7 +8,8 @@ ApiError
  ├─ BodyTooLargeError           413 request_too_large
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
  ├─ InternalError               500 internal_error
- └─ UnavailableError            503 service_unavailable, with Retry-After
+ ├─ UnavailableError            503 service_unavailable or queue_timeout, with Retry-After
+ └─ RequestTimeoutError         504 request_timeout
 """
 
 import json
@@ -114,11 +115,19 @@ class InternalError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """The server is shutting down or not ready."""
+    """The server is shutting down, not ready, or too busy to begin in time."""
 
     status = 503
     type = "service_unavailable_error"
     code = "service_unavailable"
+
+
+class RequestTimeoutError(ApiError):
+    """The request took longer than requests may; asked again, it would again."""
+
+    status = 504
+    type = "timeout_error"
+    code = "request_timeout"
 
 
 def from_validation(error: ValidationError) -> BadRequestError:

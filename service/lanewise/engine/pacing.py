@@ -19,8 +19,9 @@ LEAST_CHUNK = 8  # prompt tokens that a step takes whatever the target, so that 
 LEAST_SHARE = 0.5  # and for each decode: with many of them a prompt would not get on otherwise
 AIM = 0.9  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
-CLASS_RATE = 1 / 32  # how fast an average forgets
-SPEED_RATE = 1 / 16
+FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
+CLASS_RATE = 1 / 128  # how fast an average forgets
+SPEED_RATE = 1 / 8
 MOST_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
 
 
@@ -70,16 +71,20 @@ class StepCost:
 
     def learn(self, work: Work, seconds: float) -> None:
         """Note what a step took."""
-        predicted = self.seconds(work)
-        if predicted > 0:
-            ratio = min(MOST_SLOWDOWN, max(1 / MOST_SLOWDOWN, seconds / predicted))
-            seconds = ratio * predicted
-            self._speed *= 1 + SPEED_RATE * (ratio - 1)
         key = (work.rows.bit_length(), work.attended.bit_length())
         average = self._classes.get(key)
         if average is None:
             average = self._classes[key] = _Average()
             self._until_refit = 0
+        elif average.n >= FAMILIAR and self._fit[1] > 0:
+            # Compared with its like, not with the line: that the line is none says nothing of now.
+            expected = self._speed * average.seconds
+            expected *= self._line(work.rows, work.attended) / self._line(
+                average.rows, average.attended
+            )
+            ratio = min(MOST_SLOWDOWN, max(1 / MOST_SLOWDOWN, seconds / expected))
+            seconds = ratio * expected
+            self._speed *= 1 + SPEED_RATE * (ratio - 1)
         # At the standard speed, so that what was seen long ago still tells the line's direction.
         average.learn(work.rows, work.attended, seconds / self._speed)
         self._until_refit -= 1
@@ -89,8 +94,7 @@ class StepCost:
 
     def seconds(self, work: Work) -> float:
         """What a step of this size takes; 0 while nothing is known."""
-        base, per_row, per_pair = self._fit
-        return self._speed * (base + per_row * work.rows + per_pair * work.attended)
+        return self._speed * self._line(work.rows, work.attended)
 
     def rows_within(self, seconds: float, decodes: Work, context: int) -> int:
         """Most rows of a prompt behind ``context`` tokens that such a step holds beside decodes."""
@@ -101,6 +105,10 @@ class StepCost:
         per_row += per_pair * context
         # per_pair / 2 * n^2 + per_row * n = room, in a form that has no difference of equals
         return int(2 * room / (per_row + math.sqrt(per_row**2 + 2 * per_pair * room)))
+
+    def _line(self, rows: float, attended: float) -> float:
+        base, per_row, per_pair = self._fit
+        return base + per_row * rows + per_pair * attended
 
     def _refit(self) -> None:
         averages = list(self._classes.values())
