@@ -177,13 +177,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def handle_api_error(_: Request, error: Exception) -> Response:
+# Both are coroutines though they wait for nothing: others would each be run in a thread.
+async def handle_api_error(_: Request, error: Exception) -> Response:
     """Answer with an ApiError."""
     assert isinstance(error, ApiError)
     return error.response()
 
 
-def handle_http_error(request: Request, error: Exception) -> Response:
+async def handle_http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, as error objects too."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
