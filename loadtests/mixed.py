@@ -92,7 +92,10 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
             task.cancel()
             with suppress(asyncio.CancelledError, StreamError):
                 await task
-    itl_calm, itl_mixed = Times.of(_gaps(streams, calm, mixed)), Times.of(_gaps(streams, mixed, end))
+    itl_calm, itl_mixed = (
+        Times.of(_gaps(streams, calm, mixed)),
+        Times.of(_gaps(streams, mixed, end)),
+    )
     return Report(
         itl_calm_ms=itl_calm,
         itl_mixed_ms=itl_mixed,
@@ -161,7 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL [%(default)s]")
     parser.add_argument("--decoders", type=int, default=8, metavar="N", help="[%(default)s]")
-    parser.add_argument("--prompt-tokens", type=int, default=2000, metavar="N", help="[%(default)s]")
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=2000, metavar="N", help="[%(default)s]"
+    )
     parser.add_argument("--prompts", type=int, default=5, metavar="N", help="[%(default)s]")
     parser.add_argument(
         "--every", type=float, default=10.0, metavar="S", help="between prompts [%(default)s]"

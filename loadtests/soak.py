@@ -127,7 +127,9 @@ class Soak:
     def _body(self, stream: bool) -> dict[str, Any]:
         rng = self._random
         n_words = rng.choice((1, 10, 40, 150, 300))
-        start = rng.choice(("", "The sea was calm that morning, and nobody had seen the ship. " * 4))
+        start = rng.choice(
+            ("", "The sea was calm that morning, and nobody had seen the ship. " * 4)
+        )
         return {
             "prompt": start + " ".join(rng.choices(WORDS, k=n_words)),
             "max_tokens": rng.choice((0, 1, 8, 40)),
@@ -159,7 +161,7 @@ class Soak:
         status = int(head.split()[1]) if head else 0
         self.outcomes[f"{kind} {status}"] += 1
         complete = not done or status != 200 or b"data: [DONE]" in text
-        if status not in statuses or not complete or b'{"error"' in text and status == 200:
+        if status not in statuses or not complete or (b'{"error"' in text and status == 200):
             self.problems.append(f"{kind}: {raw[:100]!r}: {status} {text[-200:]!r}")
 
     async def _leave(self, raw: bytes, after_s: float, sent: int | None = None) -> None:

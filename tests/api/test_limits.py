@@ -146,18 +146,13 @@ def test_client_that_leaves_after_a_preemption_is_noticed():
     """Waiting to be computed again is a state too in which a client may leave."""
     with toy_server(replace(CONFIG, n_blocks=16)) as server:
         server.runner.delay_s = 0.01
-        threads = [
-            in_background(
-                lambda i=i: pytest.raises(
-                    httpx.ReadTimeout,
-                    httpx.post,
-                    server.url + "/v1/completions",
-                    json={**ENDLESS, "prompt": f"{i}" * 60, "max_tokens": 440},
-                    timeout=1.5,
-                )
-            )
-            for i in range(4)
-        ]
+
+        def leave(index: int) -> None:
+            body = {**ENDLESS, "prompt": f"{index}" * 60, "max_tokens": 440}
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(server.url + "/v1/completions", json=body, timeout=1.5)
+
+        threads = [in_background(lambda i=i: leave(i)) for i in range(4)]
         server.wait_until(lambda: server.metric("vllm:num_preemptions_total") > 0)
         for thread in threads:
             thread.join()
