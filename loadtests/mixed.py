@@ -1,7 +1,8 @@
 """Long prompts beside steady decoders: ``python -m loadtests.mixed --url http://127.0.0.1:8000``.
 
-Three measurements after another: long prompts alone, decoders alone, and both together. What counts
-is how much longer each waits beside the other: a decoder for its next token, a prompt for its first.
+Three measurements after another: long prompts alone, decoders alone, and both together. What
+counts is how much longer each waits beside the other: a decoder for its next token, a prompt for
+its first.
 """
 
 import argparse
