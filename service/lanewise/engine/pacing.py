@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
-LEAST_CHUNK = 8  # prompt tokens that a step takes whatever the target, so that no prompt starves
-LEAST_SHARE = 0.5  # and for each decode: with many of them a prompt would not get on otherwise
+# Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as double
+# its time. With many decodes, or a target below what they take, tokens come half as fast at worst.
+LEAST_CHUNK = 8
+LEAST_SHARE = 1.0
 AIM = 0.9  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
 FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
@@ -146,11 +148,12 @@ class Pacer:
         """Prompt tokens for a step with these decodes; the first prompt has ``context`` cached."""
         if not decodes.rows:
             return 1 << 30  # nobody waits for a token
-        least = max(LEAST_CHUNK, math.ceil(LEAST_SHARE * decodes.rows))
         within = 0
         if self.cost.is_known:
-            within = self.cost.rows_within(AIM * self._target_s, decodes, context)
-        rows = decodes.rows + max(least, within)
-        if within >= least + TILE:
+            least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)
+            aim_s = max(AIM * self._target_s, least_s)
+            within = self.cost.rows_within(aim_s, decodes, context)
+        rows = decodes.rows + max(LEAST_CHUNK, within)
+        if within >= LEAST_CHUNK + TILE:
             return rows // TILE * TILE - decodes.rows
         return -(-rows // TILE) * TILE - decodes.rows

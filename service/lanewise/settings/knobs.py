@@ -127,11 +127,11 @@ class Settings(ModelSettings):
         default=64, metadata=knob(integer(1, 65536), "most sequences that run at the same time")
     )
     itl_target_ms: float = field(
-        default=100.0,
+        default=200.0,
         metadata=knob(
             MILLISECONDS,
-            "time between two tokens that prompts of others may stretch it to: their part of a"
-            " step is chosen by what steps have cost; 0 = as long as max_step_tokens takes",
+            "time between two tokens that prompts of others may stretch it to, or to twice what it"
+            " is without; their part of a step follows from what steps have cost; 0 = off",
         ),
     )
     prefix_cache: bool = field(
