@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     api_key = options.api_key or os.environ.get("OPENAI_API_KEY")
     try:
-        model = options.model or _first_model(options.url, api_key)
+        model = options.model or first_model(options.url, api_key)
         scenario = Scenario(
             model=model,
             prompt_tokens=options.prompt_tokens,
@@ -60,7 +60,8 @@ async def _measure_all(target: Target, scenario: Scenario, clients: Sequence[int
     return summaries
 
 
-def _first_model(url: str, api_key: str | None) -> str:
+def first_model(url: str, api_key: str | None) -> str:
+    """The name of the first model that a server lists."""
     target = Target.parse(url, "models", api_key)
     address = target.url(target.path)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

@@ -150,6 +150,27 @@ def test_failed_step_fails_only_its_own_requests(start):
     assert len(good[0]) == len(fine[0]) == 20
 
 
+def test_what_fails_beside_others_fails_alone(start):
+    engine, runner = start()
+    asked = [request("good"), request("bad!"), request("fine", max_tokens=3)]
+    alone = [asyncio.run(outputs_of(engine, one))[0] for one in (asked[0], asked[2])]
+    runner.fail_on_token = ord("!")
+    runner.gate.clear()
+
+    async def ask() -> list[object]:
+        answers = [asyncio.create_task(outputs_of(engine, one)) for one in asked]
+        while engine.unfinished < 3:  # noqa: ASYNC110 - the engine is another thread
+            await asyncio.sleep(0.001)
+        runner.gate.set()
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    good, bad, fine = asyncio.run(ask())
+    assert isinstance(bad, EngineError)
+    assert [tokens(good[0]), tokens(fine[0])] == [tokens(one) for one in alone]
+    assert metric(engine, "lanewise_step_errors_total") == 2  # together, and alone
+    assert metric(engine, "lanewise_kv_blocks_used") == 0
+
+
 def test_full_queue_and_stopped_engine_refuse(start):
     engine, runner = start(max_seqs=1, max_queued_requests=0)
     runner.gate.clear()

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.pacing import Pacer
 from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
 from lanewise.engine.sequence import GenerationRequest, Sequence, State
 from lanewise.runtime import BLOCK_TOKENS
 
@@ -16,12 +17,16 @@ unlike = itertools.count(1)
 
 
 def sequence(
-    n_prompt: int, max_tokens: int = 100, scoring: bool = False, text: int | None = None
+    n_prompt: int,
+    max_tokens: int = 100,
+    scoring: bool = False,
+    text: int | None = None,
+    **request: int,
 ) -> Sequence:
     """Its prompt is the beginning of a text; without ``text``, of one that no other has."""
     params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
     first = 1000 * (next(unlike) if text is None else -text) % 2**32
-    return Sequence(GenerationRequest(list(range(first, first + n_prompt)), params))
+    return Sequence(GenerationRequest(list(range(first, first + n_prompt)), params, **request))
 
 
 def scheduler(
@@ -83,6 +88,54 @@ def test_prompts_are_prefilled_in_the_order_they_came():
     step = s.schedule()
     complete(s, step)
     assert run(s) == [4, 12]
+
+
+def test_more_important_prompts_pass_those_that_are_being_prefilled():
+    s = scheduler()
+    first, second, urgent = sequence(40), sequence(20), sequence(20, priority=-1)
+    s.add(first)
+    s.add(second)
+    assert run(s) == [16]
+    s.add(urgent)
+    assert counts(s.schedule()) == {urgent: 16}
+    assert s.running == [urgent, first]
+
+
+def test_least_important_sequence_is_preempted_though_it_is_older():
+    s = scheduler(n_blocks=5)
+    old, urgent = sequence(63, max_tokens=60, priority=5), sequence(33, max_tokens=60, priority=1)
+    s.add(old)
+    for _ in range(2):
+        run(s)
+    s.add(urgent)
+    assert step_that_preempts(s).preempted == [old]
+    assert urgent.state is State.RUNNING
+
+
+def test_decodes_are_kept_from_waiting_for_a_long_prompt():
+    pacer = Pacer(target_s=0.05)
+    config = SchedulerConfig(8, 512, 16)
+    s = Scheduler(config, BlockPool(100), pacer)
+
+    def seconds(step: Step) -> float:
+        return 0.02 + 0.001 * sum(turn.count for turn in step.turns)
+
+    def run_paced() -> list[int]:
+        step = s.schedule()
+        pacer.cost.learn(work_of(step.turns), seconds(step))
+        complete(s, step)
+        return [turn.count for turn in step.turns]
+
+    s.add(sequence(300))
+    assert run_paced() == [300]  # nobody waits for a token
+    for n in (2, 5, 9):
+        s.add(sequence(n))
+        run_paced()
+    s.add(sequence(1000))
+    steps = [run_paced() for _ in range(20)]
+    assert all(step[:4] == [1, 1, 1, 1] for step in steps)
+    # 20 ms and 1 ms for each row: up to 25 rows end within nine tenths of 50 ms.
+    assert all(20 <= sum(step) <= 28 for step in steps[5:])
 
 
 def test_no_more_sequences_run_than_allowed():
@@ -151,6 +204,8 @@ REQUESTS = st.lists(
         st.integers(0, 40),  # the step it comes before
         st.none() | st.integers(0, 60),  # the step it is cancelled before, if it has come
         st.none() | st.integers(1, 2),  # whose beginning it shares
+        st.integers(-1, 1),  # priority
+        st.integers(0, 2),  # client
     ),
     min_size=1,
     max_size=12,
@@ -164,20 +219,25 @@ REQUESTS = st.lists(
     max_seqs=st.integers(1, 6),
     spare_tokens=st.integers(0, 60),
     spare_logits=st.integers(0, 20),
+    target_ms=st.none() | st.integers(1, 60),
 )
 def test_every_sequence_ends_and_no_block_is_lost(
-    requests, n_blocks, max_seqs, spare_tokens, spare_logits
+    requests, n_blocks, max_seqs, spare_tokens, spare_logits, target_ms
 ):
     pool = BlockPool(n_blocks)
     config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits)
-    s = Scheduler(config, pool)
-    everyone = [sequence(*request[:3], text=request[5]) for request in requests]
+    pacer = None if target_ms is None else Pacer(target_ms / 1000)
+    s = Scheduler(config, pool, pacer)
+    everyone = [
+        sequence(*request[:3], text=request[5], priority=request[6], client=request[7])
+        for request in requests
+    ]
     cache: dict[tuple[int, int], list[int]] = {}  # block, place: all tokens that went into it
     cancelled, ended = set(), set()
     scored: dict[Sequence, list[int]] = {one: [] for one in everyone}
     last_arrival = max(request[3] for request in requests)
     for now in range(20_000):
-        for one, (*_, arrival, cancel, _) in zip(everyone, requests, strict=True):
+        for one, (*_, arrival, cancel, _, _, _) in zip(everyone, requests, strict=True):
             if now == arrival:
                 s.add(one)
             if now == cancel and now >= arrival and one not in ended:
@@ -187,6 +247,9 @@ def test_every_sequence_ends_and_no_block_is_lost(
             break
         step = s.schedule()
         check_step(step, s, config, pool)
+        if pacer is not None and step.turns:
+            work = work_of(step.turns)
+            pacer.cost.learn(work, 0.01 + 0.001 * work.rows)
         check_cache(step, cache)
         if s.running or s.waiting:
             assert step.turns, "sequences are there, nothing runs"
@@ -218,7 +281,7 @@ def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPoo
         assert len(one.blocks) >= blocks_for(one.n_cached + count)
     for one in s.running:
         assert s.block_tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
-        if one.uncached_len == 1:
+        if one.is_decoding:
             assert counts_of[one] == 1, "a decode was left out"
     assert all(not len(one.blocks) and not one.n_cached for one in s.waiting)
 

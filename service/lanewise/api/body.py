@@ -17,6 +17,8 @@ from lanewise.api.state import ServerState
 
 M = TypeVar("M", bound=Strict)
 
+MOST_DISCARDED = 4  # times the largest body
+
 
 async def read_request(request: Request, state: ServerState, schema: type[M]) -> M:
     """The checked body of a request that names the served model or none."""
@@ -32,18 +34,25 @@ async def read_request(request: Request, state: ServerState, schema: type[M]) ->
 
 async def _read_bytes(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and int(announced[:20]) > limit:
-        raise _too_large(int(announced[:20]), limit)
+    size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
     chunks: list[bytes] = []
-    size = 0
+    received = 0
     try:
         async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(size, limit)
-            chunks.append(chunk)
+            received += len(chunk)
+            size = max(size, received)
+            if size <= limit:
+                chunks.append(chunk)
+                continue
+            # Who is still sending when the connection closes never sees the answer: what is too
+            # large is read, but not kept, up to a bound.
+            chunks.clear()
+            if size > MOST_DISCARDED * limit:
+                break
     except ClientDisconnect:
         raise BadRequestError("the client left before the body was complete") from None
+    if size > limit:
+        raise _too_large(size, limit)
     return b"".join(chunks)
 
 

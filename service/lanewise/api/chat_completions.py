@@ -48,7 +48,7 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
     )
     check_count(1, body.n, state.engine, "n")
-    requests = make_requests([prompt], params, body)
+    requests = make_requests([prompt], params, body, request.scope["client_number"])
     return await respond(request, state, requests, ChatReply(body, prompt, state))
 
 

@@ -47,7 +47,7 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     prompt_logprobs = body.logprobs if body.echo else None
     params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
-    requests = make_requests(ids, params, body)
+    requests = make_requests(ids, params, body, request.scope["client_number"])
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 

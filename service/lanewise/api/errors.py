@@ -8,7 +8,8 @@ ApiError
  ├─ BodyTooLargeError           413 request_too_large
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
  ├─ InternalError               500 internal_error
- └─ UnavailableError            503 service_unavailable, with Retry-After
+ ├─ UnavailableError            503 service_unavailable or queue_timeout, with Retry-After
+ └─ RequestTimeoutError         504 request_timeout
 """
 
 import json
@@ -114,11 +115,19 @@ class InternalError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """The server is shutting down or not ready."""
+    """The server is shutting down, not ready, or too busy to begin in time."""
 
     status = 503
     type = "service_unavailable_error"
     code = "service_unavailable"
+
+
+class RequestTimeoutError(ApiError):
+    """The request took longer than requests may; asked again, it would again."""
+
+    status = 504
+    type = "timeout_error"
+    code = "request_timeout"
 
 
 def from_validation(error: ValidationError) -> BadRequestError:
@@ -168,13 +177,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def handle_api_error(_: Request, error: Exception) -> Response:
+# Both are coroutines though they wait for nothing: others would each be run in a thread.
+async def handle_api_error(_: Request, error: Exception) -> Response:
     """Answer with an ApiError."""
     assert isinstance(error, ApiError)
     return error.response()
 
 
-def handle_http_error(request: Request, error: Exception) -> Response:
+async def handle_http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, as error objects too."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:

@@ -10,6 +10,7 @@ from lanewise.api.errors import (
     ContextLengthExceededError,
     InternalError,
     RateLimitExceededError,
+    RequestTimeoutError,
     UnavailableError,
 )
 from lanewise.api.schemas import GenerationFields
@@ -17,7 +18,14 @@ from lanewise.api.state import ServerState
 from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
-from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
+from lanewise.engine.stream import (
+    EngineError,
+    EngineStoppedError,
+    QueueFullError,
+    QueueTimeoutError,
+    TimeLimitError,
+    TokenOutput,
+)
 from lanewise.text.detokenizer import StopMatcher, StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 
@@ -109,15 +117,22 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
 
 
 def make_requests(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, fields: GenerationFields
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    fields: GenerationFields,
+    client: int,
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
 
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it.
     """
-    salt = fields.cache_salt or ""
-    return [GenerationRequest(p, params, i, salt) for p in prompts for i in range(fields.n)]
+    salt, priority = fields.cache_salt or "", fields.priority
+    return [
+        GenerationRequest(prompt, params, choice, salt, priority, client)
+        for prompt in prompts
+        for choice in range(fields.n)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +194,12 @@ def to_api_error(error: EngineError) -> ApiError:
     if isinstance(error, QueueFullError):
         headers = {"retry-after": str(error.retry_after_s)}
         return RateLimitExceededError(str(error), headers=headers)
+    if isinstance(error, QueueTimeoutError):
+        headers = {"retry-after": str(error.retry_after_s)}
+        return UnavailableError(str(error), code="queue_timeout", headers=headers)
+    if isinstance(error, TimeLimitError):
+        # OpenAI's clients ask again after any 5xx, unless they are told not to.
+        return RequestTimeoutError(str(error), headers={"x-should-retry": "false"})
     if isinstance(error, EngineStoppedError):
         return UnavailableError(str(error), headers={"retry-after": "1"})
     return InternalError(str(error))

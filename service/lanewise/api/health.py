@@ -13,7 +13,14 @@ def live(state: ServerState) -> Response:
 
 
 def ready(state: ServerState) -> Response:
-    """200 after the warm-up request and until the server begins to shut down."""
+    """200 after the warm-up request and until the server begins to shut down.
+
+    Not while a step hangs: others should serve what comes now. If the step ends after all, it is
+    200 again.
+    """
+    age = state.engine.step_age_s()
+    if 0 < state.step_timeout_s < age:
+        return JSONResponse({"status": f"a step has been running for {age:.0f} s"}, 503)
     if state.engine.is_alive and state.phase is Phase.READY:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": state.failure or state.phase.value}, 503)

@@ -56,7 +56,8 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if self._keys and _is_guarded(scope) and not self._knows(headers):
+            scope["client_number"] = client = self._client(headers) if self._keys else 0
+            if client is None and _is_guarded(scope):
                 error = InvalidApiKeyError("the API key is missing or wrong")
                 await error.response()(scope, receive, send_with_id)
             else:
@@ -69,11 +70,12 @@ class RequestMiddleware:
         finally:
             self._count(scope, status, time.monotonic() - began, request_id)
 
-    def _knows(self, headers: dict[bytes, bytes]) -> bool:
+    def _client(self, headers: dict[bytes, bytes]) -> int | None:
+        """Which of the keys was sent, if any."""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         # Every key is compared, each in constant time.
         matches = [hmac.compare_digest(key.strip(), known) for known in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        return matches.index(True) if scheme.lower() == b"bearer" and any(matches) else None
 
     def _count(self, scope: Scope, status: int, seconds: float, request_id: bytes) -> None:
         route = scope.get("route")

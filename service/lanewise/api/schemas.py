@@ -85,6 +85,7 @@ class GenerationFields(Strict):
     cache_salt: str | None = Field(
         None, min_length=1, description="Only requests with the same salt share cached prefixes."
     )
+    priority: int = Field(0, ge=-(2**31), lt=2**31, description="Lower is served earlier.")
     stream: bool = False
     stream_options: StreamOptions | None = None
 

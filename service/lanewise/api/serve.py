@@ -47,6 +47,7 @@ def serve(
             fingerprint=_fingerprint(model),
             chat_template=template,
             max_body_bytes=settings.max_body_bytes,
+            step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
         )
         return _serve(settings, state, listener)
@@ -96,6 +97,10 @@ def _make_engine(
         max_step_tokens=settings.max_step_tokens,
         max_step_logits=max(settings.max_seqs, min(rows, settings.max_step_tokens)),
         max_queued_requests=settings.max_queued_requests,
+        max_queued_tokens=settings.max_queued_tokens,
+        queue_timeout_s=settings.queue_timeout_s,
+        request_timeout_s=settings.request_timeout_s,
+        itl_target_s=settings.itl_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
     )
     session = Session(

@@ -38,6 +38,7 @@ class ServerState:
     chat_template: ChatTemplate | None
     max_body_bytes: int = 8 << 20
     api_keys: tuple[str, ...] = ()
+    step_timeout_s: float = 0.0  # a longer step makes the server not ready; 0 = any
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import queue
 import sys
 import threading
@@ -15,18 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.engine.admission import Admission
 from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.deadlines import Deadlines
 from lanewise.engine.delivery import Outbox
 from lanewise.engine.metrics import Metrics
+from lanewise.engine.pacing import Pacer
 from lanewise.engine.sampling import Sampler, allowed_mask
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,
-    QueueFullError,
+    QueueTimeoutError,
     RequestStream,
+    TimeLimitError,
     TokenOutput,
 )
 from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
@@ -54,6 +57,10 @@ class EngineConfig:
     max_step_tokens: int = 512
     max_step_logits: int = 128
     max_queued_requests: int = 256
+    max_queued_tokens: int = 1 << 20  # of prompts
+    queue_timeout_s: float = 0.0  # 0 = none, as for the next two
+    request_timeout_s: float = 0.0
+    itl_target_s: float = 0.0
     prefix_cache: bool = True
 
     def __post_init__(self) -> None:
@@ -76,7 +83,8 @@ class Engine:
         limits = SchedulerConfig(
             config.max_seqs, config.max_step_tokens, config.max_step_logits, config.prefix_cache
         )
-        self._scheduler = Scheduler(limits, self._pool)
+        self._pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
+        self._scheduler = Scheduler(limits, self._pool, self._pacer)
         self._vocab_mask: NDArray[np.uint32] | None = None
         if config.unused_ids:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
@@ -84,16 +92,18 @@ class Engine:
         self._jobs: dict[Sequence, Job] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
-        self._lock = threading.Lock()  # guards the two below
-        self._unfinished = 0
-        self._accepting = False
+        self._admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
+        self._in_queue = Deadlines(config.queue_timeout_s, lambda group: group.has_started)
+        self._in_work = Deadlines(config.request_timeout_s, lambda group: group.is_over)
         self._stopping = False  # the engine's thread only
-        self._why_stopped = "the server is shutting down"
-        self._mean_request_s = 1.0
+        self._step_began: float | None = None
+        self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
         self._busy = False  # with sequences to run
         self._busy_since = 0.0  # what came before is in the metrics
         self._published = (0, 0)
         self._tally = Tally()
+        metrics.step_age.set_function(self.step_age_s)
+        metrics.queued_tokens.set_function(lambda: self._admission.queued_tokens)
         self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
 
     # Called from event loops and from whoever starts and stops the engine.
@@ -101,13 +111,12 @@ class Engine:
     def start(self) -> None:
         """Start the engine's thread."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._accepting = True
+        self._admission.open()
         self._thread.start()
 
     def stop_accepting(self) -> None:
         """Turn new requests away; those accepted go on."""
-        with self._lock:
-            self._accepting = False
+        self._admission.close()
 
     def stop(self) -> None:
         """Fail what is still running, free the model and end the thread."""
@@ -129,7 +138,12 @@ class Engine:
     @property
     def unfinished(self) -> int:
         """Sequences accepted and not yet ended."""
-        return self._unfinished
+        return self._admission.unfinished
+
+    def step_age_s(self) -> float:
+        """Seconds that the step running now has been running; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
 
     @asynccontextmanager
     async def submit(self, requests: Items[GenerationRequest]) -> AsyncIterator[RequestStream]:
@@ -141,7 +155,11 @@ class Engine:
             on_stop=lambda index: self._inbox.put(lambda: self._handle_text_end(group, index)),
             on_cancel=lambda: self._inbox.put(lambda: self._handle_cancel(group)),
         )
-        self._accept(group, len(requests))
+        # What is accepted is in the inbox before the engine's thread can end.
+        n_tokens = sum(len(request.prompt) for request in requests)
+        self._admission.enter(
+            len(requests), n_tokens, lambda: self._inbox.put(lambda: self._handle_add(group))
+        )
         try:
             yield stream
         finally:
@@ -167,22 +185,6 @@ class Engine:
         mask = allowed_mask(self.config.vocab_size, allowed)
         return mask if self._vocab_mask is None else mask & self._vocab_mask
 
-    def _accept(self, group: JobGroup, count: int) -> None:
-        limit = self.largest_request
-        with self._lock:
-            if not self._accepting:
-                self.metrics.rejected["shutting_down"].inc()
-                raise EngineStoppedError(self._why_stopped)
-            if self._unfinished + count > limit:
-                self.metrics.rejected["queue_full"].inc()
-                raise QueueFullError(
-                    f"{self._unfinished} sequences run or wait already; the limit is {limit}",
-                    retry_after_s=min(60, math.ceil(self._mean_request_s)),
-                )
-            self._unfinished += count
-            # Inside the lock: what is accepted is in the inbox before the engine's thread can end.
-            self._inbox.put(lambda: self._handle_add(group))
-
     # Everything below runs on the engine's thread.
 
     def _main(self) -> None:
@@ -191,11 +193,11 @@ class Engine:
                 self._advance()
         except Exception:
             logger.exception("the engine has a fault and stops")
-            self._why_stopped = "the engine has stopped after a fault"
+            self._admission.close("the engine has stopped after a fault")
         finally:
             self.stop_accepting()
             self._drain_inbox()
-            self._fail(list(self._jobs), EngineStoppedError(self._why_stopped))
+            self._fail(list(self._jobs), EngineStoppedError(self._admission.why_closed))
             self._outbox.send()
             try:
                 self._publish()
@@ -205,12 +207,14 @@ class Engine:
     def _receive(self) -> bool:
         """Handle what has been asked for since the last step; wait when there is nothing to run."""
         self._drain_inbox()
+        self._give_up_late(time.monotonic())
         while not self._jobs and not self._stopping:
             self._publish()
             self._outbox.send()
             self._busy = False
             handle = self._inbox.get()
             self._busy, self._busy_since = True, time.perf_counter()
+            self._last_native = (0.0, 0.0)
             handle()
             self._drain_inbox()
         return not self._stopping
@@ -223,29 +227,57 @@ class Engine:
         step = self._scheduler.schedule()
         if step.preempted:
             self.metrics.preemptions.inc(len(step.preempted))
+        now = time.monotonic()
         for sequence in step.admitted:
             self._tally.note_admitted(self._jobs[sequence])
-        now = time.monotonic()
         for turn in step.turns:
-            self._jobs[turn.sequence].note_started(now, self.metrics)
+            job = self._jobs[turn.sequence]
+            if job.started is None:
+                self._admission.note_started(job.n_queued, now)
+                job.note_started(now, self.metrics)
         for source, target in step.copies:
             self._runner.copy_block(source, target)
+        self._run(step)
+        if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
+            self._publish()  # before answers go out: who has one may ask for metrics next
+
+    def _run(self, step: Step) -> None:
         try:
-            tables = self._scheduler.block_tables
-            batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
-            # What the last step gave goes out now, not before: who is woken wants the interpreter,
-            # and gets it from the native call instead of from the middle of our own work.
-            self._outbox.send()
-            results = results_of(step, self._runner.step_and_draw(batch, draws))
+            results = self._compute(step)
         except Exception as error:
             logger.error("a step of %d sequences failed: %s", len(step.turns), error)
             self.metrics.step_errors.inc()
-            failed = [turn.sequence for turn in step.turns]
-            self._fail(failed, EngineError(f"the model failed: {error}"))
+            if len(step.turns) == 1:
+                failed = [turn.sequence for turn in step.turns]
+                self._fail(failed, EngineError(f"the model failed: {error}"))
+                return
+            # Perhaps one of them is at fault; the others get alone what they would have got.
+            for turn in step.turns:
+                if turn.sequence in self._jobs:
+                    self._run(Step([turn]))
         else:
             self._complete(step, results)
-        if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
-            self._publish()  # before answers go out: who has one may ask for metrics next
+
+    def _compute(self, step: Step) -> list[SequenceResult]:
+        tables = self._scheduler.block_tables
+        batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
+        # What the last step gave goes out now, not before: who is woken wants the interpreter,
+        # and gets it from the native call instead of from the middle of our own work.
+        self._outbox.send()
+        began = time.perf_counter()
+        self._step_began = time.monotonic()
+        try:
+            sampled = self._runner.step_and_draw(batch, draws)
+        finally:
+            self._step_began = None
+        ended, native = time.perf_counter(), self._runner.counters().native_seconds
+        last_ended, last_native = self._last_native
+        if last_ended:
+            self._tally.note_gap(ended - last_ended - (native - last_native))
+        self._last_native = (ended, native)
+        if self._pacer is not None:
+            self._pacer.cost.learn(work_of(step.turns), ended - began)
+        return results_of(step, sampled)
 
     def _complete(self, step: Step, results: list[SequenceResult]) -> None:
         now = time.monotonic()
@@ -268,6 +300,9 @@ class Engine:
                 self._end(job, reason, now)
 
     def _handle_add(self, group: JobGroup) -> None:
+        arrived = group.jobs[0].arrived
+        self._in_queue.add(group, arrived)
+        self._in_work.add(group, arrived)
         self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
         for job in group:
             self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
@@ -288,20 +323,33 @@ class Engine:
     def _handle_stop(self) -> None:
         self._stopping = True
 
+    def _give_up_late(self, now: float) -> None:
+        """End the requests that have waited or run for longer than they may."""
+        for group in self._in_queue.missed(now):
+            self.metrics.rejected["queue_timeout"].inc()
+            message = f"the request has waited for {self._in_queue.limit_s:g} s, which is the limit"
+            retry_after_s = self._admission.retry_after_s()
+            self._fail_group(group, QueueTimeoutError(message, retry_after_s))
+        for group in self._in_work.missed(now):
+            self.metrics.rejected["time_limit"].inc()
+            message = f"the request has taken {self._in_work.limit_s:g} s, which is the limit"
+            self._fail_group(group, TimeLimitError(message))
+
     def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
         """End the requests of some sequences with an error, their other sequences included."""
         for group in {self._jobs[sequence].group for sequence in sequences}:
-            self._outbox.parcel(group.stream).error = error
-            for job in group:
-                self._end(job, "error", time.monotonic())
+            self._fail_group(group, error)
+
+    def _fail_group(self, group: JobGroup, error: EngineError) -> None:
+        self._outbox.parcel(group.stream).error = error
+        for job in group:
+            self._end(job, "error", time.monotonic())
 
     def _end(self, job: Job, reason: str, now: float) -> None:
         del self._jobs[job.sequence]
         self._scheduler.finish(job.sequence)
         observe_end(job, reason, now, self.metrics)
-        self._mean_request_s += 0.1 * (now - job.arrived - self._mean_request_s)
-        with self._lock:
-            self._unfinished -= 1
+        self._admission.note_ended(job.n_queued, now)
 
     def _load(self) -> tuple[int, int]:
         return len(self._scheduler.running), len(self._scheduler.waiting)

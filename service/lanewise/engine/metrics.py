@@ -31,8 +31,15 @@ REQUEST_BUCKETS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 STEP_TOKEN_BUCKETS = tuple(float(2**i) for i in (0, *range(3, 15)))
+GAP_BUCKETS = (
+    *(0.0001, 0.0002, 0.0003, 0.0004, 0.0005, 0.00075, 0.001, 0.0015),
+    *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
+)
 CHOICE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 FINISHED_REASONS = ("stop", "length", "abort", "error")
+REJECTED_REASONS = (
+    *("queue_full", "queued_tokens", "queue_timeout", "time_limit", "shutting_down"),
+)
 STAGES = ("queue", "prefill", "decode")
 
 
@@ -215,9 +222,20 @@ class Metrics:
         )
         self.rejected = self._counters(
             "lanewise_requests_rejected",
-            "Requests turned away.",
+            "Requests turned away or given up.",
             "reason",
-            ("queue_full", "shutting_down"),
+            REJECTED_REASONS,
+        )
+        self.queued_tokens = self._gauge(
+            "lanewise_queued_prompt_tokens", "Tokens of prompts that have not been run yet."
+        )
+        self.step_age = self._gauge(
+            "lanewise_step_age_seconds", "How long the step that runs now has been running."
+        )
+        self.step_gap = self._histogram(
+            "lanewise_step_gap_seconds",
+            "From the end of a step's native call to the next one's beginning.",
+            GAP_BUCKETS,
         )
         self.blocks_used = self._gauge("lanewise_kv_blocks_used", "KV blocks in use.")
         self._gauge("lanewise_kv_blocks_total", "KV blocks.").set(facts.n_blocks)

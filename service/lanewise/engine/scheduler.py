@@ -1,12 +1,15 @@
 """Decides how many tokens of each sequence the next step runs; knows integers and no text."""
 
-from collections import deque
+from bisect import insort_right
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from lanewise.engine.block_pool import BlockPool, Key, blocks_for
+from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.waiting import WaitingQueue
 from lanewise.runtime import BLOCK_TOKENS
 
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
@@ -61,11 +64,13 @@ class SchedulerConfig:
 
 
 class Scheduler:
-    """First come, first served, within a budget of tokens, logits and KV blocks.
+    """Shares each step's tokens, rows of logits and KV blocks among sequences.
 
-    When blocks run out the sequence that runs for the shortest time gives up its own and waits at
-    the front of the queue, to be computed again later; the first is never disturbed and, as the
-    pool holds at least one longest sequence, always ends.
+    Decodes are in every step. What is left, or what a pacer says that they can spare, goes to one
+    prompt after the other: the most important first, clients in turn (``WaitingQueue``). When
+    blocks run out the least important sequence, of equals the one admitted last, gives up its own
+    and waits at the front of its client's line, to be computed again later; the first is never
+    disturbed and, as the pool holds at least one longest sequence, always ends.
 
     With the prefix cache a sequence begins behind the full blocks that are known already, and
     behind a copy of the block where its text and a known one part. One whose next block a running
@@ -73,20 +78,23 @@ class Scheduler:
     is computed once even if they come together.
     """
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+    def __init__(
+        self, config: SchedulerConfig, pool: BlockPool, pacer: Pacer | None = None
+    ) -> None:
         self._config = config
         self._pool = pool
+        self._pacer = pacer
         # Each running sequence has a row, which changes only when it gets a block.
         self.block_tables = np.zeros((config.max_seqs, pool.n_blocks), dtype=np.uint32)
         self._free_rows = list(range(config.max_seqs))
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # in the order they were admitted
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []  # by priority, then in the order they were admitted
         self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
         self._copies: list[tuple[int, int]] = []  # to be made before the next step
 
     def add(self, sequence: Sequence) -> None:
-        """Put a new sequence at the end of the queue."""
-        self.waiting.append(sequence)
+        """Put a new sequence into the queue."""
+        self.waiting.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and free its blocks."""
@@ -98,12 +106,25 @@ class Scheduler:
         sequence.state = State.FINISHED
 
     def schedule(self) -> Step:
-        """The next step: decodes first, then prompts in the order they came."""
+        """The next step: decodes first, then prompts."""
         budget = _Budget(self._config.max_step_tokens, self._config.max_step_logits)
         preempted = self._make_room_for_decodes()
-        for sequence in sorted(self.running, key=lambda sequence: sequence.uncached_len > 1):
+        prompts: list[Sequence] = []
+        for sequence in self.running:
+            if sequence.is_decoding:
+                budget.spend_on(sequence)
+            else:
+                prompts.append(sequence)
+        if self._pacer is not None and (prompts or self.waiting):
+            context = prompts[0].n_cached if prompts else 0
+            budget.leave(self._pacer.prompt_tokens(work_of(budget.turns), context))
+        admitted: list[Sequence] = []
+        for sequence in prompts:
+            if not preempted:
+                admitted += self._admit(budget, before=sequence.request.priority)
             budget.spend_on(sequence)
-        admitted = [] if preempted else self._admit(budget)
+        if not preempted:
+            admitted += self._admit(budget)
         copies, self._copies = self._copies, []
         return Step(budget.turns, preempted, admitted, copies)
 
@@ -111,13 +132,15 @@ class Scheduler:
         """Note that a step has run."""
         for turn in step.turns:
             turn.sequence.advance(turn.count)
+            if turn.draws:
+                self.waiting.note_drawn(turn.sequence)
             if self._config.prefix_cache:
                 self._keep_full_blocks(turn.sequence)
                 if turn.sequence.n_cached == turn.sequence.n_prompt:
                     self._keep_begun_block(turn.sequence)
 
     def _make_room_for_decodes(self) -> list[Sequence]:
-        """Give every running sequence blocks for all its tokens; preempt the newest if need be."""
+        """Give every running sequence blocks for all its tokens; preempt the last if need be."""
         preempted: list[Sequence] = []
         position = 0
         while position < len(self.running):
@@ -128,39 +151,43 @@ class Scheduler:
                     self._give_blocks(sequence, missing)
                 position += 1
             else:
-                preempted.append(self._preempt_newest())
+                preempted.append(self._preempt_last())
         return preempted
 
-    def _preempt_newest(self) -> Sequence:
+    def _preempt_last(self) -> Sequence:
         sequence = self.running.pop()
         self._release(sequence)
         sequence.state = State.WAITING
         sequence.n_cached = 0
         sequence.n_preempted += 1
-        self.waiting.appendleft(sequence)
+        self.waiting.put_back(sequence)
         return sequence
 
-    def _admit(self, budget: "_Budget") -> list[Sequence]:
+    def _admit(self, budget: "_Budget", before: int | None = None) -> list[Sequence]:
+        """Start who waits, while there is room; only those more important than ``before``."""
         admitted: list[Sequence] = []
         passed: list[Sequence] = []
         while self.waiting and len(self.running) < self._config.max_seqs and budget.is_left:
-            sequence = self.waiting[0]
+            if before is not None and self.waiting.highest_priority >= before:
+                break
+            sequence = self.waiting.pop()
             prefix = self._find_prefix(sequence)
             if prefix is None:
-                if len(passed) == MOST_PASSED:
+                passed.append(sequence)
+                if len(passed) > MOST_PASSED:
                     break
-                passed.append(self.waiting.popleft())
                 continue
             needed = blocks_for(len(sequence.tokens)) - len(prefix.blocks)
             revived = sum(map(self._pool.is_free, prefix.blocks))
             # One block beside for each running sequence: admitting one must not soon evict another.
             if needed + revived + len(self.running) > self._pool.n_free:
+                passed.append(sequence)
                 break
-            self.waiting.popleft()
             self._start(sequence, prefix, needed)
             admitted.append(sequence)
             budget.spend_on(sequence)
-        self.waiting.extendleft(reversed(passed))
+        for sequence in reversed(passed):
+            self.waiting.put_back(sequence)
         return admitted
 
     def _start(self, sequence: Sequence, prefix: Prefix, needed: int) -> None:
@@ -174,10 +201,12 @@ class Scheduler:
             self._copies.append((prefix.like_next, sequence.blocks[n_shared]))
         sequence.n_cached = n_shared * BLOCK_TOKENS + prefix.n_common
         sequence.n_kept = n_shared
+        sequence.n_admitted = len(sequence.tokens)
         if sequence.n_preempted == 0:
             sequence.n_reused = sequence.n_cached
+            self.waiting.note_started(sequence, sequence.n_prompt - sequence.n_cached)
         sequence.state = State.RUNNING
-        self.running.append(sequence)
+        insort_right(self.running, sequence, key=_priority)
         if self._config.prefix_cache:
             for index in range(n_shared, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
@@ -242,6 +271,18 @@ class Scheduler:
         self._free_rows.append(sequence.table_row)
 
 
+def work_of(turns: Items[Turn]) -> Work:
+    """How large a step of these turns is."""
+    work = Work()
+    for turn in turns:
+        work.add(turn.count, turn.sequence.n_cached)
+    return work
+
+
+def _priority(sequence: Sequence) -> int:
+    return sequence.request.priority
+
+
 class _Budget:
     """What is left of one step's tokens and rows of logits."""
 
@@ -253,6 +294,10 @@ class _Budget:
     @property
     def is_left(self) -> bool:
         return self._tokens > 0 and self._logits > 0
+
+    def leave(self, tokens: int) -> None:
+        """Spend at most so many tokens from now on."""
+        self._tokens = min(self._tokens, tokens)
 
     def spend_on(self, sequence: Sequence) -> None:
         count = min(sequence.uncached_len, self._tokens)

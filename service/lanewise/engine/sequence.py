@@ -25,6 +25,8 @@ class GenerationRequest:
     params: SamplingParams
     choice: int = 0  # which of the answers to this prompt; part of the key of every draw
     cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
+    priority: int = 0  # lower is served earlier
+    client: int = 0  # whose request it is: clients of equal priority are served in turn
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +41,7 @@ class Sequence:
     n_prompt: int = field(init=False)
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
     n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
+    n_admitted: int = field(init=False, default=0)  # tokens it had when it was admitted last
     n_preempted: int = field(init=False, default=0)
     n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
     n_kept: int = field(init=False, default=0)  # blocks that others may find
@@ -57,6 +60,11 @@ class Sequence:
     def uncached_len(self) -> int:
         """Tokens the model has still to see; 1 while decoding."""
         return len(self.tokens) - self.n_cached
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all that was known when it was admitted is in the cache."""
+        return self.n_cached >= self.n_admitted
 
     @property
     def is_scoring(self) -> bool:

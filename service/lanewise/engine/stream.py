@@ -12,8 +12,10 @@ __all__ = [
     "EngineError",
     "EngineStoppedError",
     "QueueFullError",
+    "QueueTimeoutError",
     "RequestStream",
     "Sampled",
+    "TimeLimitError",
     "TokenOutput",
 ]
 
@@ -28,6 +30,18 @@ class QueueFullError(EngineError):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QueueTimeoutError(EngineError):
+    """A request has waited too long for its turn."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TimeLimitError(EngineError):
+    """A request has taken longer than requests may."""
 
 
 class EngineStoppedError(EngineError):

@@ -21,6 +21,16 @@ class JobGroup:
     def __iter__(self) -> Iterator["Job"]:
         return iter(list(self.jobs.values()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all have ended."""
+        return not self.jobs
+
+    @property
+    def has_started(self) -> bool:
+        """Whether none waits for its first step."""
+        return all(job.started is not None for job in self.jobs.values())
+
 
 @dataclass(eq=False, slots=True)
 class Job:
@@ -44,6 +54,11 @@ class Job:
             return "queue"
         return "prefill" if self.first_token is None else "decode"
 
+    @property
+    def n_queued(self) -> int:
+        """Tokens of its prompt while it has not been run yet."""
+        return self.sequence.n_prompt if self.started is None else 0
+
     def note_started(self, now: float, metrics: Metrics) -> None:
         """The sequence takes part in a step, perhaps for the first time."""
         if self.started is None:
@@ -65,6 +80,11 @@ class Tally:
         self._generation_tokens = 0
         self._step_tokens: list[int] = []
         self._token_gaps_s: list[float] = []
+        self._step_gaps_s: list[float] = []
+
+    def note_gap(self, seconds: float) -> None:
+        """So much time passed between the native calls of two steps."""
+        self._step_gaps_s.append(seconds)
 
     def note_step(self, n_tokens: int) -> None:
         """A step of so many tokens was run."""
@@ -104,10 +124,13 @@ class Tally:
             metrics.step_tokens.observe(n_tokens)
         for gap_s in self._token_gaps_s:
             metrics.itl.observe(gap_s)
+        for gap_s in self._step_gaps_s:
+            metrics.step_gap.observe(gap_s)
         self._prompt_tokens = self._generation_tokens = 0
         self._prefix_queries = self._prefix_hits = 0
         self._step_tokens.clear()
         self._token_gaps_s.clear()
+        self._step_gaps_s.clear()
 
 
 def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:

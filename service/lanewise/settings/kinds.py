@@ -85,6 +85,7 @@ COUNTS = Kind(
 SECONDS = Kind(
     _checked(float, lambda value: 0 <= value < float("inf")), "seconds from 0", "SECONDS"
 )
+MILLISECONDS = Kind(SECONDS.parse, "milliseconds from 0", "MS")
 BITS = Kind(_checked(float, lambda value: 1 <= value <= 16), "a number from 1 to 16", "N")
 SIZE = Kind(
     _checked(parse_size, lambda value: value > 0),

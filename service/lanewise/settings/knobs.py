@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from lanewise.settings.kinds import (
     BITS,
     COUNTS,
+    MILLISECONDS,
     ON_OFF,
     SECONDS,
     SIZE,
@@ -125,6 +126,14 @@ class Settings(ModelSettings):
     max_seqs: int = field(
         default=64, metadata=knob(integer(1, 65536), "most sequences that run at the same time")
     )
+    itl_target_ms: float = field(
+        default=500.0,
+        metadata=knob(
+            MILLISECONDS,
+            "time between two tokens that prompts of others may stretch it to, or to twice what it"
+            " is without; their part of a step follows from what steps have cost; 0 = off",
+        ),
+    )
     prefix_cache: bool = field(
         default=True,
         metadata=knob(
@@ -136,6 +145,22 @@ class Settings(ModelSettings):
     max_queued_requests: int = field(
         default=256,
         metadata=knob(integer(0), "requests that may wait before new ones get status 429"),
+    )
+    max_queued_tokens: int = field(
+        default=1 << 20,
+        metadata=knob(integer(1), "tokens of prompts that may wait before new ones get status 429"),
+    )
+    queue_timeout_s: float = field(
+        default=0.0,
+        metadata=knob(SECONDS, "time a request may wait for its turn, then status 503; 0 = any"),
+    )
+    request_timeout_s: float = field(
+        default=0.0,
+        metadata=knob(SECONDS, "time a request may take in all, then status 504; 0 = any"),
+    )
+    step_timeout_s: float = field(
+        default=120.0,
+        metadata=knob(SECONDS, "a step that takes longer makes the server not ready; 0 = any"),
     )
     max_body_bytes: int = field(
         default=8 * MIB, metadata=knob(SIZE, "largest request body that is read")

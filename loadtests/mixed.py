@@ -1,0 +1,191 @@
+"""Long prompts beside steady decoders: ``python -m loadtests.mixed --url http://127.0.0.1:8000``.
+
+Three measurements after another: long prompts alone, decoders alone, and both together. What
+counts is how much longer each waits beside the other: a decoder for its next token, a prompt for
+its first.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from loadtests.__main__ import first_model
+from loadtests.http_stream import Stream, StreamError, Target, post_stream
+from loadtests.report import Times
+from loadtests.scenario import Prompts, Scenario
+
+SETTLE_S = 2.0  # between phases, not counted
+DECODER_TOKENS = 32  # in; out until the end
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many of each, and for how long."""
+
+    decoders: int
+    prompt_tokens: int
+    prompts: int
+    every_s: float
+    calm_s: float
+    decoder_max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Times in milliseconds; ratios compare both together with each alone."""
+
+    itl_calm_ms: Times
+    itl_mixed_ms: Times
+    ttft_alone_ms: Times
+    ttft_mixed_ms: Times
+    itl_p99_ratio: float
+    ttft_worst_ratio: float
+
+
+async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
+    """Run the three phases; StreamError if a request fails."""
+    prompts = Prompts(scenario.seed)
+    await prompts.calibrate(target, scenario)
+
+    async def long_prompt() -> float:
+        body = scenario.body(prompts.next(plan.prompt_tokens)) | {"max_tokens": 1}
+        stream = await post_stream(target, body, scenario.timeout_s)
+        return stream.chunk_times[0] - stream.started
+
+    alone = [await long_prompt() for _ in range(2)]
+    streams = [Stream() for _ in range(plan.decoders)]
+    out = {"max_tokens": plan.decoder_max_tokens}
+    decoders = [
+        asyncio.create_task(
+            post_stream(
+                target,
+                scenario.body(prompts.next(DECODER_TOKENS)) | out,
+                scenario.timeout_s,
+                stream,
+            )
+        )
+        for stream in streams
+    ]
+    try:
+        while not all(stream.chunk_times for stream in streams):
+            _raise_failures(decoders)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(SETTLE_S)
+        calm = time.perf_counter()
+        await asyncio.sleep(plan.calm_s)
+        mixed = time.perf_counter()
+        waiting = []
+        for _ in range(plan.prompts):
+            waiting.append(asyncio.create_task(long_prompt()))
+            await asyncio.sleep(plan.every_s)
+        beside = await asyncio.gather(*waiting)
+        end = time.perf_counter()
+        _raise_failures(decoders)
+    finally:
+        for task in decoders:
+            task.cancel()
+            with suppress(asyncio.CancelledError, StreamError):
+                await task
+    itl_calm, itl_mixed = (
+        Times.of(_gaps(streams, calm, mixed)),
+        Times.of(_gaps(streams, mixed, end)),
+    )
+    return Report(
+        itl_calm_ms=itl_calm,
+        itl_mixed_ms=itl_mixed,
+        ttft_alone_ms=Times.of(alone),
+        ttft_mixed_ms=Times.of(beside),
+        itl_p99_ratio=(itl_mixed.p99 or 0) / (itl_calm.p50 or 1),
+        ttft_worst_ratio=max(beside) / (sum(alone) / len(alone)),
+    )
+
+
+def _raise_failures(decoders: Iterable["asyncio.Task[Stream]"]) -> None:
+    for task in decoders:
+        if task.done():
+            task.result()
+            raise StreamError("a decoder came to its end too early: raise --decoder-max-tokens")
+
+
+def _gaps(streams: Iterable[Stream], begin: float, end: float) -> list[float]:
+    return [
+        later - earlier
+        for stream in streams
+        for earlier, later in pairwise(stream.chunk_times)
+        if begin < later <= end
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 2 if a request failed."""
+    options = _parser().parse_args(arguments)
+    api_key = os.environ.get("OPENAI_API_KEY")
+    plan = Plan(
+        decoders=options.decoders,
+        prompt_tokens=options.prompt_tokens,
+        prompts=options.prompts,
+        every_s=options.every,
+        calm_s=options.calm,
+        decoder_max_tokens=options.decoder_max_tokens,
+    )
+    try:
+        scenario = Scenario(model=first_model(options.url, api_key), seed=options.seed)
+        target = Target.parse(options.url, scenario.path, api_key)
+        report = asyncio.run(measure(target, scenario, plan))
+    except (ValueError, StreamError) as error:
+        print(f"loadtests: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps({"plan": asdict(plan), "report": asdict(report)}, indent=2))
+        return 0
+    for name, times in (
+        ("ITL of decoders alone", report.itl_calm_ms),
+        ("ITL beside long prompts", report.itl_mixed_ms),
+        ("TTFT of long prompts alone", report.ttft_alone_ms),
+        ("TTFT beside decoders", report.ttft_mixed_ms),
+    ):
+        p50, p95, p99 = times.cells()
+        print(f"{name:28} p50 {p50:>8}  p95 {p95:>8}  p99 {p99:>8} ms")
+    print(f"ITL p99 beside prompts / median alone: {report.itl_p99_ratio:.2f}")
+    print(f"worst TTFT beside decoders / alone:    {report.ttft_worst_ratio:.2f}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.mixed",
+        description="Long prompts beside steady decoders: what each costs the other.",
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL [%(default)s]")
+    parser.add_argument("--decoders", type=int, default=8, metavar="N", help="[%(default)s]")
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=2000, metavar="N", help="[%(default)s]"
+    )
+    parser.add_argument("--prompts", type=int, default=5, metavar="N", help="[%(default)s]")
+    parser.add_argument(
+        "--every", type=float, default=10.0, metavar="S", help="between prompts [%(default)s]"
+    )
+    parser.add_argument(
+        "--calm", type=float, default=10.0, metavar="S", help="decoders alone [%(default)s]"
+    )
+    parser.add_argument(
+        "--decoder-max-tokens",
+        type=int,
+        default=4000,
+        metavar="N",
+        help="more than a decoder gets before the end [%(default)s]",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts [%(default)s]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The door: counts what was accepted and has not ended, and turns away what would be too much."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from lanewise.engine.metrics import Metrics
+from lanewise.engine.stream import EngineStoppedError, QueueFullError
+
+RATE_WINDOW_S = 30.0
+LONGEST_RETRY_S = 60
+
+
+class Rate:
+    """How much of something happens each second, over about the last half minute."""
+
+    def __init__(self) -> None:
+        self._amount = 0.0
+        self._last = self._first = math.nan
+
+    def note(self, amount: float, now: float) -> None:
+        """So much has happened."""
+        if math.isnan(self._first):
+            self._first = self._last = now
+        self._amount = self._amount * self._decay(now - self._last) + amount
+        self._last = now
+
+    def seconds_for(self, amount: float, now: float) -> float:
+        """How long that much takes; infinite while nothing was measured."""
+        age = now - self._first
+        if not age > 0 or not self._amount:
+            return math.inf
+        per_second = self._amount * self._decay(now - self._last)
+        per_second /= RATE_WINDOW_S * (1 - self._decay(age))
+        return amount / per_second
+
+    @staticmethod
+    def _decay(seconds: float) -> float:
+        return math.exp(-seconds / RATE_WINDOW_S)
+
+
+class Admission:
+    """Takes requests in until their number or their prompts are too many; any thread may call it.
+
+    ``max_sequences`` may run or wait; prompts that wait hold at most ``max_queued_tokens``, but a
+    prompt that waits alone may have any length, or it could never be answered.
+    """
+
+    def __init__(self, max_sequences: int, max_queued_tokens: int, metrics: Metrics) -> None:
+        self._max_sequences = max_sequences
+        self._max_queued_tokens = max_queued_tokens
+        self._rejected = metrics.rejected
+        self._lock = threading.Lock()
+        self._accepting = False
+        self.why_closed = "the server is shutting down"
+        self._unfinished = 0
+        self._queued_tokens = 0
+        self._ended = Rate()
+        self._started = Rate()  # tokens of prompts
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences accepted and not yet ended."""
+        return self._unfinished
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of prompts that have not been run yet."""
+        return self._queued_tokens
+
+    def open(self) -> None:
+        """Begin to accept."""
+        self._accepting = True
+
+    def close(self, why: str | None = None) -> None:
+        """Turn everything away from now on."""
+        with self._lock:
+            self._accepting = False
+            self.why_closed = why or self.why_closed
+
+    def enter(self, n_sequences: int, n_tokens: int, accept: Callable[[], None]) -> None:
+        """Count sequences with prompts of ``n_tokens`` in all and accept them, or raise.
+
+        ``accept`` is called inside the lock: what it does is done before ``close`` returns.
+        """
+        with self._lock:
+            if not self._accepting:
+                self._rejected["shutting_down"].inc()
+                raise EngineStoppedError(self.why_closed)
+            self._check_sequences(n_sequences)
+            self._check_tokens(n_tokens)
+            self._unfinished += n_sequences
+            self._queued_tokens += n_tokens
+            accept()
+
+    def note_started(self, n_tokens: int, now: float) -> None:
+        """A prompt waits no more."""
+        with self._lock:
+            self._queued_tokens -= n_tokens
+            self._started.note(n_tokens, now)
+
+    def note_ended(self, n_queued_tokens: int, now: float) -> None:
+        """A sequence has ended, with a prompt of so many tokens if it was still waiting."""
+        with self._lock:
+            self._unfinished -= 1
+            self._queued_tokens -= n_queued_tokens
+            self._ended.note(1, now)
+
+    def retry_after_s(self) -> int:
+        """Whole seconds until a sequence will have ended."""
+        with self._lock:
+            return self._whole_seconds(self._ended, 1)
+
+    def _check_sequences(self, count: int) -> None:
+        over = self._unfinished + count - self._max_sequences
+        if over > 0:
+            self._rejected["queue_full"].inc()
+            raise QueueFullError(
+                f"{self._unfinished} sequences run or wait already; "
+                f"the limit is {self._max_sequences}",
+                retry_after_s=self._whole_seconds(self._ended, over),
+            )
+
+    def _check_tokens(self, count: int) -> None:
+        over = self._queued_tokens + count - self._max_queued_tokens
+        if over > 0 and self._queued_tokens:
+            self._rejected["queued_tokens"].inc()
+            raise QueueFullError(
+                f"prompts of {self._queued_tokens} tokens wait already, and this request has "
+                f"{count}; the limit is {self._max_queued_tokens}",
+                retry_after_s=self._whole_seconds(self._started, min(over, self._queued_tokens)),
+            )
+
+    @staticmethod
+    def _whole_seconds(rate: Rate, amount: float) -> int:
+        seconds = rate.seconds_for(amount, time.monotonic())
+        return max(1, math.ceil(min(seconds, LONGEST_RETRY_S)))

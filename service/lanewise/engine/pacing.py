@@ -1,0 +1,159 @@
+"""How many prompt tokens a step may take beside its decodes, from what steps have cost so far.
+
+Pure data in, pure data out. A step's time is close to linear in two sizes: its rows, and the pairs
+of a row and a token it attends to. What steps of each class of sizes took is averaged; a line
+through the averages says what a step would take, and a factor that follows the last few steps says
+how much slower or faster the machine is just now.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
+# Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as double
+# its time. With many decodes, or a target below what they take, tokens come half as fast at worst.
+LEAST_CHUNK = 8
+LEAST_SHARE = 1.0
+AIM = 0.9  # of the target: about half of all steps take longer than predicted
+REFIT_STEPS = 64
+FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
+CLASS_RATE = 1 / 128  # how fast an average forgets
+SPEED_RATE = 1 / 8
+MOST_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
+
+
+@dataclass(slots=True)
+class Work:
+    """The size of a step."""
+
+    rows: int = 0  # tokens the model sees
+    attended: int = 0  # sum over the rows of the tokens that each attends to
+
+    def add(self, count: int, context: int) -> None:
+        """Include ``count`` tokens behind ``context`` others."""
+        self.rows += count
+        self.attended += count * context + count * (count + 1) // 2
+
+
+@dataclass(slots=True)
+class _Average:
+    """Of steps of about one size."""
+
+    n: int = 0
+    rows: float = 0.0
+    attended: float = 0.0
+    seconds: float = 0.0
+
+    def learn(self, rows: int, attended: int, seconds: float) -> None:
+        self.n += 1
+        rate = max(1 / self.n, CLASS_RATE)
+        self.rows += rate * (rows - self.rows)
+        self.attended += rate * (attended - self.attended)
+        self.seconds += rate * (seconds - self.seconds)
+
+
+class StepCost:
+    """Predicts what a step takes: ``speed * (base + per_row * rows + per_pair * attended)``."""
+
+    def __init__(self) -> None:
+        self._classes: dict[tuple[int, int], _Average] = {}
+        self._fit = (0.0, 0.0, 0.0)
+        self._speed = 1.0
+        self._until_refit = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether steps of several sizes were seen."""
+        return self._fit[1] > 0
+
+    def learn(self, work: Work, seconds: float) -> None:
+        """Note what a step took."""
+        key = (work.rows.bit_length(), work.attended.bit_length())
+        average = self._classes.get(key)
+        if average is None:
+            average = self._classes[key] = _Average()
+            self._until_refit = 0
+        elif average.n >= FAMILIAR and self._fit[1] > 0:
+            # Compared with its like, not with the line: that the line is none says nothing of now.
+            expected = self._speed * average.seconds
+            expected *= self._line(work.rows, work.attended) / self._line(
+                average.rows, average.attended
+            )
+            ratio = min(MOST_SLOWDOWN, max(1 / MOST_SLOWDOWN, seconds / expected))
+            seconds = ratio * expected
+            self._speed *= 1 + SPEED_RATE * (ratio - 1)
+        # At the standard speed, so that what was seen long ago still tells the line's direction.
+        average.learn(work.rows, work.attended, seconds / self._speed)
+        self._until_refit -= 1
+        if self._until_refit <= 0:
+            self._until_refit = REFIT_STEPS
+            self._refit()
+
+    def seconds(self, work: Work) -> float:
+        """What a step of this size takes; 0 while nothing is known."""
+        return self._speed * self._line(work.rows, work.attended)
+
+    def rows_within(self, seconds: float, decodes: Work, context: int) -> int:
+        """Most rows of a prompt behind ``context`` tokens that such a step holds beside decodes."""
+        room = (seconds - self.seconds(decodes)) / self._speed
+        if room <= 0:
+            return 0
+        _, per_row, per_pair = self._fit
+        per_row += per_pair * context
+        # per_pair / 2 * n^2 + per_row * n = room, in a form that has no difference of equals
+        return int(2 * room / (per_row + math.sqrt(per_row**2 + 2 * per_pair * room)))
+
+    def _line(self, rows: float, attended: float) -> float:
+        base, per_row, per_pair = self._fit
+        return base + per_row * rows + per_pair * attended
+
+    def _refit(self) -> None:
+        averages = list(self._classes.values())
+        sizes = np.array([(1.0, one.rows, one.attended) for one in averages])
+        seconds = np.array([one.seconds for one in averages])
+        trust = np.sqrt([min(one.n, 1 / CLASS_RATE) for one in averages])
+        weights = trust / np.maximum(seconds, 1e-9)  # 20 ms and 2 s alike matter by their ratio
+        base, per_row, per_pair = _fit_positive(sizes * weights[:, None], seconds * weights)
+        if per_row > 0:
+            self._fit = (float(base), float(per_row), float(per_pair))
+
+
+def _fit_positive(sizes: Array, values: Array) -> Array:
+    """Least squares without negative coefficients: the most negative is left out, and again."""
+    columns = list(range(sizes.shape[1]))
+    fit = np.zeros(sizes.shape[1])
+    while columns:
+        scale = np.maximum(np.abs(sizes[:, columns]).max(axis=0), 1e-30)
+        found = np.linalg.lstsq(sizes[:, columns] / scale, values, rcond=1e-6)[0] / scale
+        if found.min() >= 0:
+            fit[columns] = found
+            break
+        del columns[int(found.argmin())]
+    return fit
+
+
+class Pacer:
+    """Chooses the prompts' part of each step so that it ends within a target."""
+
+    def __init__(self, target_s: float) -> None:
+        self.cost = StepCost()
+        self._target_s = target_s
+
+    def prompt_tokens(self, decodes: Work, context: int) -> int:
+        """Prompt tokens for a step with these decodes; the first prompt has ``context`` cached."""
+        if not decodes.rows:
+            return 1 << 30  # nobody waits for a token
+        within = 0
+        if self.cost.is_known:
+            least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)
+            aim_s = max(AIM * self._target_s, least_s)
+            within = self.cost.rows_within(aim_s, decodes, context)
+        rows = decodes.rows + max(LEAST_CHUNK, within)
+        if within >= LEAST_CHUNK + TILE:
+            return rows // TILE * TILE - decodes.rows
+        return -(-rows // TILE) * TILE - decodes.rows

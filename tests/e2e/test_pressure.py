@@ -1,0 +1,45 @@
+"""More tokens wanted than the KV cache holds: all are answered, with what each gets alone."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from serving import lanewise_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.native]
+
+CLIENTS = 8
+
+
+def metric(url: str, start: str) -> float:
+    lines = httpx.get(url + "/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+
+def test_twice_as_many_tokens_as_blocks_hold():
+    options = ("--threads", "1", "--kv-memory", "4MiB", "--max-model-len", "256")
+    with lanewise_server(*options) as url:
+        holds = 32 * metric(url, "lanewise_kv_blocks_total")
+        n_out = min(200, round(2 * holds / CLIENTS))
+        bodies = [
+            {
+                "prompt": f"Chapter {i}. It was a dark night, and",
+                "max_tokens": n_out,
+                "ignore_eos": True,
+                "seed": i,
+            }
+            for i in range(round(2 * holds / n_out) + 1)
+        ]
+
+        def ask(body: dict) -> str:
+            answer = httpx.post(url + "/v1/completions", json=body, timeout=120)
+            assert answer.status_code == 200, answer.text
+            return str(answer.json()["choices"][0]["text"])
+
+        alone = [ask(body) for body in bodies]
+        assert metric(url, "vllm:num_preemptions_total") == 0
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            assert list(pool.map(ask, bodies)) == alone
+        assert metric(url, "vllm:num_preemptions_total") > 0
+        assert metric(url, "lanewise_kv_blocks_used") == 0

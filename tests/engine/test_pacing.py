@@ -1,0 +1,101 @@
+"""The pacer against machines that are made up: it must find out how fast they are."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lanewise.engine.pacing import AIM, LEAST_CHUNK, LEAST_SHARE, TILE, Pacer, StepCost, Work
+
+
+def work(decodes: int, prompt: int = 0, context: int = 0, cached: int = 100) -> Work:
+    size = Work()
+    for _ in range(decodes):
+        size.add(1, cached)
+    if prompt:
+        size.add(prompt, context)
+    return size
+
+
+def seconds(size: Work, base: float, per_row: float, per_pair: float = 0.0) -> float:
+    return base + per_row * size.rows + per_pair * size.attended
+
+
+def serve(pacer: Pacer, cost, decodes: int, prompt: int) -> list[tuple[int, float]]:
+    """Prefill one prompt beside decodes; each step's part of it and its time."""
+    steps, done = [], 0
+    while done < prompt:
+        count = min(prompt - done, pacer.prompt_tokens(work(decodes), done))
+        size = work(decodes, count, done)
+        pacer.cost.learn(size, cost(size))
+        steps.append((count, cost(size)))
+        done += count
+    return steps
+
+
+def test_without_decodes_a_prompt_takes_all_there_is():
+    assert Pacer(0.01).prompt_tokens(Work(), 0) > 1 << 20
+
+
+def test_before_anything_is_known_the_least_is_taken():
+    assert Pacer(10.0).prompt_tokens(work(1), 0) in range(LEAST_CHUNK, LEAST_CHUNK + TILE)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    base=st.floats(0.001, 0.5),
+    per_row=st.floats(0.0001, 0.02),
+    per_pair=st.floats(0, 1e-6),
+    decodes=st.integers(1, 64),
+    factor=st.floats(0.5, 10),
+)
+def test_steps_fill_the_target_and_stay_below_it(base, per_row, per_pair, decodes, factor):
+    def cost(size: Work) -> float:
+        return seconds(size, base, per_row, per_pair)
+
+    target = factor * cost(work(decodes))
+    pacer = Pacer(target)
+    for size in (work(0, 300), work(0, 40, 300), *[work(decodes)] * 40):
+        pacer.cost.learn(size, cost(size))
+    serve(pacer, cost, decodes, 2000)
+    # A target that decodes alone nearly take is stretched, so that prompts go on.
+    target = max(target, (1 + LEAST_SHARE) * cost(work(decodes)))
+    for count, took in serve(pacer, cost, decodes, 2000)[:-1]:
+        assert (decodes + count) % TILE == 0
+        assert count >= LEAST_CHUNK
+        if count > LEAST_CHUNK + TILE:
+            assert took <= 1.2 * target
+        one_more = seconds(work(decodes, count + 2 * TILE), base, per_row, per_pair)
+        assert one_more + 2000 * per_pair * count > 0.7 * AIM * target
+
+
+def test_a_machine_that_becomes_slower_gets_smaller_steps_and_then_larger_ones_again():
+    speed = 1.0
+
+    def cost(size: Work) -> float:
+        return speed * seconds(size, 0.02, 0.002, 3e-7)
+
+    pacer = Pacer(0.1)
+    pacer.cost.learn(work(0, 200), cost(work(0, 200)))
+    for _ in range(50):
+        pacer.cost.learn(work(8), cost(work(8)))
+    quick = serve(pacer, cost, 8, 2000)
+    speed = 1.8
+    slow = serve(pacer, cost, 8, 2000)
+    assert max(took for _, took in slow[80:]) < 0.125 < slow[0][1]
+    speed = 1.0
+    again = serve(pacer, cost, 8, 2000)
+    assert len(again) < len(slow)
+    assert again[-2][0] == pytest.approx(quick[-2][0], abs=2 * TILE)
+
+
+def test_pauses_of_the_machine_change_little():
+    rng = random.Random(1)
+    cost = StepCost()
+    for i in range(2000):
+        size = work(8, prompt=rng.choice([0, 0, 16, 32]), context=rng.randrange(2000))
+        pause = 3.0 if i % 50 == 49 else 0.0
+        cost.learn(size, pause + rng.uniform(0.95, 1.05) * seconds(size, 0.02, 0.002))
+    predicted = cost.seconds(work(8, 24))
+    assert predicted == pytest.approx(seconds(work(8, 24), 0.02, 0.002), rel=0.15)
