@@ -59,7 +59,15 @@ def test_file_can_be_named_by_a_variable(config):
 
 @pytest.mark.parametrize("settings", EVERY_SETTINGS)
 def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
-    samples = {"SIZE": "7MiB", "N": "5", "SECONDS": "5", "MS": "5", "N,…": "5,6", "TEXT": "x", "TEXT,…": "a,b"}
+    samples = {
+        "SIZE": "7MiB",
+        "N": "5",
+        "SECONDS": "5",
+        "MS": "5",
+        "N,…": "5,6",
+        "TEXT": "x",
+        "TEXT,…": "a,b",
+    }
     for item in dataclasses.fields(settings):
         kind = item.metadata["kind"]
         first_name = kind.accepts.split(" | ")[-1]

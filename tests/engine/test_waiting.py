@@ -78,7 +78,7 @@ def test_clients_that_always_have_work_get_equal_service(sizes, max_seqs):
     largest = max(n_in + OUTPUT_WEIGHT * n_out for n_in, n_out in sizes)
     for _ in range(300):
         for client, (n_in, n_out) in enumerate(sizes):
-            while waiting[client] < 2:
+            while waiting[client] < max_seqs:  # enough to fill every place alone
                 s.add(sequence(client, n_prompt=n_in, max_tokens=n_out))
                 waiting[client] += 1
         step = s.schedule()

@@ -117,9 +117,10 @@ class BlockPool:
     def keep(self, block: int, key: Key | None, before: Key, tokens: Items[int]) -> None:
         """Let a block be found by what it holds; of equal full ones the first is.
 
-        ``before`` is the key of the block before it; ``key`` is None if it is not full yet.
+        ``before`` is the key of the block before it; ``key`` is None if it is not full yet. Said
+        again of a block that has more tokens now, the last word counts.
         """
-        if key in self._block_of or (key is None and block in self._tokens_of):
+        if key in self._block_of:
             return
         if key is not None:
             self._block_of[key] = block
