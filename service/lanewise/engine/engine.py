@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from lanewise.engine.metrics import Metrics
 from lanewise.engine.sampling import Sampler, allowed_mask
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.speculation import Speculator
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,
@@ -55,6 +57,7 @@ class EngineConfig:
     max_step_logits: int = 128
     max_queued_requests: int = 256
     prefix_cache: bool = True
+    max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
 
     def __post_init__(self) -> None:
         # The oldest sequence must be able to reach its end alone, or it could never be served.
@@ -77,6 +80,7 @@ class Engine:
             config.max_seqs, config.max_step_tokens, config.max_step_logits, config.prefix_cache
         )
         self._scheduler = Scheduler(limits, self._pool)
+        self._speculator = Speculator(config.max_draft) if config.max_draft else None
         self._vocab_mask: NDArray[np.uint32] | None = None
         if config.unused_ids:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
@@ -152,13 +156,16 @@ class Engine:
             raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
         group = JobGroup()
-        for index, request in enumerate(requests):
+        guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
+        for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self.config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
             mask = self._mask(request.params.allowed_token_ids)
             sampler = Sampler(request.params, request.choice, len(request.prompt), mask)
-            group.jobs[index] = Job(group, index, Sequence(request), sampler, now)
+            if not sampler.speculates:
+                guesser = None
+            group.jobs[index] = Job(group, index, Sequence(request), sampler, now, guesser)
         return group
 
     def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
@@ -225,6 +232,10 @@ class Engine:
             self.metrics.preemptions.inc(len(step.preempted))
         for sequence in step.admitted:
             self._tally.note_admitted(self._jobs[sequence])
+        if self._speculator is not None:
+            self._speculator.add_guesses(
+                step, self._scheduler, lambda one: self._jobs[one].guesser
+            )
         now = time.monotonic()
         for turn in step.turns:
             self._jobs[turn.sequence].note_started(now, self.metrics)
@@ -236,34 +247,44 @@ class Engine:
             # What the last step gave goes out now, not before: who is woken wants the interpreter,
             # and gets it from the native call instead of from the middle of our own work.
             self._outbox.send()
-            results = results_of(step, self._runner.step_and_draw(batch, draws))
+            began = time.perf_counter()
+            sampled = self._runner.step_and_draw(batch, draws)
+            results = results_of(step, sampled)
         except Exception as error:
             logger.error("a step of %d sequences failed: %s", len(step.turns), error)
             self.metrics.step_errors.inc()
             failed = [turn.sequence for turn in step.turns]
             self._fail(failed, EngineError(f"the model failed: {error}"))
         else:
+            seconds = time.perf_counter() - began
             self._complete(step, results)
+            self._tally.note_step(len(batch.token_ids))
+            if self._speculator is not None:
+                self._speculator.learn(len(batch.token_ids), seconds, self._tally)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
             self._publish()  # before answers go out: who has one may ask for metrics next
 
     def _complete(self, step: Step, results: list[SequenceResult]) -> None:
         now = time.monotonic()
+        for turn, result in zip(step.turns, results, strict=True):
+            if turn.draft:
+                turn.accept([one.token for one in result.drawn[:-1]])
         self._scheduler.complete(step)
-        self._tally.note_step(sum(turn.count for turn in step.turns))
         for turn, result in zip(step.turns, results, strict=True):
             sequence, job = turn.sequence, self._jobs[turn.sequence]
             job.prompt_scores += result.scores
             self._tally.note_prefill(job)
-            if result.drawn is not None:
-                sequence.tokens.append(result.drawn.token)
-                self._tally.note_token(job, now, self.metrics)
+            if result.drawn:
+                sequence.tokens.append(result.drawn[-1].token)
+                self._tally.note_tokens(job, len(result.drawn), now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
-            reason = finish_reason(sequence, result.drawn)
-            scores, job.prompt_scores = job.prompt_scores, []
-            output = TokenOutput(job.index, result.drawn, reason, sequence.n_reused, scores)
-            self._outbox.parcel(job.group.stream).outputs.append(output)
+            drawn = result.drawn or [None]
+            reason = finish_reason(sequence, drawn[-1])
+            outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in drawn]
+            outputs[0].prompt_scores, job.prompt_scores = job.prompt_scores, []
+            outputs[-1].finish_reason = reason
+            self._outbox.parcel(job.group.stream).outputs += outputs
             if reason is not None:
                 self._end(job, reason, now)
 

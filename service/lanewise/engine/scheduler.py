@@ -1,6 +1,7 @@
 """Decides how many tokens of each sequence the next step runs; knows integers and no text."""
 
 from collections import deque
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,14 @@ class Turn:
     count: int  # tokens the model sees
     scored: range  # positions among them whose logits score the prompt token after each
     draws: bool  # whether a token is drawn after the last of them
+    draft: list[int] = field(default_factory=list)  # guessed tokens that are run behind them
+    n_accepted: int = 0  # of the draft, once the step has run
+
+    def accept(self, tokens: Items[int]) -> None:
+        """The draft began with ``tokens``, which were drawn: they are part of the text now."""
+        self.sequence.tokens += tokens
+        self.n_accepted = len(tokens)
+        self.count += len(tokens)
 
 
 @dataclass(slots=True)
@@ -30,6 +39,13 @@ class Step:
     preempted: list[Sequence] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks (from, to), in this order
+    tokens_left: int = 0  # of the budget
+    logits_left: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Rows of the batch, without guesses."""
+        return sum(turn.count for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +121,26 @@ class Scheduler:
             budget.spend_on(sequence)
         admitted = [] if preempted else self._admit(budget)
         copies, self._copies = self._copies, []
-        return Step(budget.turns, preempted, admitted, copies)
+        return Step(budget.turns, preempted, admitted, copies, budget.tokens, budget.logits)
+
+    def add_draft(self, step: Step, turn: Turn, draft: list[int]) -> None:
+        """Let a decode run guessed tokens too, as many as the budget and free blocks hold.
+
+        The guesses must end before the last token that the sequence may have. Nobody gives way to
+        them, nor soon after: as many blocks stay free as sequences run.
+        """
+        sequence = turn.sequence
+        spare = max(0, self._pool.n_free - len(self.running))
+        room = (len(sequence.blocks) + spare) * BLOCK_TOKENS - len(sequence.tokens)
+        count = min(len(draft), step.tokens_left, step.logits_left, room)
+        if count <= 0:
+            return
+        missing = blocks_for(len(sequence.tokens) + count) - len(sequence.blocks)
+        if missing > 0:
+            self._give_blocks(sequence, missing)
+        turn.draft = draft[:count]
+        step.tokens_left -= count
+        step.logits_left -= count
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""
@@ -122,7 +157,7 @@ class Scheduler:
             sequence = self.running[position]
             missing = blocks_for(len(sequence.tokens)) - len(sequence.blocks)
             if missing <= self._pool.n_free:
-                if missing:
+                if missing > 0:  # a guess may have taken one before
                     self._give_blocks(sequence, missing)
                 position += 1
             else:
@@ -244,24 +279,24 @@ class _Budget:
     """What is left of one step's tokens and rows of logits."""
 
     def __init__(self, tokens: int, logits: int) -> None:
-        self._tokens = tokens
-        self._logits = logits
+        self.tokens = tokens
+        self.logits = logits
         self.turns: list[Turn] = []
 
     @property
     def is_left(self) -> bool:
-        return self._tokens > 0 and self._logits > 0
+        return self.tokens > 0 and self.logits > 0
 
     def spend_on(self, sequence: Sequence) -> None:
-        count = min(sequence.uncached_len, self._tokens)
+        count = min(sequence.uncached_len, self.tokens)
         if sequence.is_scoring:
             without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
-            count = min(count, without_logits + self._logits)
-        elif self._logits == 0:
+            count = min(count, without_logits + self.logits)
+        elif self.logits == 0:
             count = min(count, sequence.uncached_len - 1)  # all but the token that needs logits
         if count == 0:
             return
         turn = Turn(sequence, count, sequence.scored_by(count), sequence.draws_after(count))
         self.turns.append(turn)
-        self._tokens -= count
-        self._logits -= len(turn.scored) + turn.draws
+        self.tokens -= count
+        self.logits -= len(turn.scored) + turn.draws

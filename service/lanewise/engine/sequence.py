@@ -25,6 +25,7 @@ class GenerationRequest:
     params: SamplingParams
     choice: int = 0  # which of the answers to this prompt; part of the key of every draw
     cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
+    max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
 
 
 @dataclass(eq=False, slots=True)

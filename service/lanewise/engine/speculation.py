@@ -1,0 +1,173 @@
+"""Speculation: guessed tokens run behind the last one and are kept as far as they come true.
+
+A step reads all weights whether it has one row or eight, so a few guesses cost little where few
+sequences decode. A guess counts only if it is the very token that is drawn at its place, so answers
+are those without speculation, bit for bit. Each step has as many guesses as give most tokens per
+second: by how often guesses of their kind came true in this sequence, and by what steps of so many
+rows took. Whoever's guesses fail has none soon, and tries again now and then.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Protocol
+
+from lanewise.engine.prompt_lookup import PromptLookup
+from lanewise.engine.scheduler import Scheduler, Step, Turn
+from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.step_costs import StepCosts
+
+# Kinds of guesses: by how many tokens before it repeat what stood before. Chances at the beginning
+# are rather too high, as what is never tried is never known.
+KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last also for what is longer
+FIRST_CHANCES = (0.3, 0.45, 0.6, 0.75, 0.85)
+LEARNING_RATE = 0.12
+FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
+UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
+WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
+
+
+@dataclass(slots=True)
+class Guess:
+    """What may come next in one sequence."""
+
+    tokens: list[int]
+    kinds: list[int]
+    chances: list[float]  # that it comes true, and all before it
+
+
+class Guesser:
+    """Makes the guesses of one sequence and learns how often they come true."""
+
+    __slots__ = ("_chances", "_lookup", "_most")
+
+    def __init__(self, lookup: PromptLookup, most: int) -> None:
+        self._lookup = lookup
+        self._chances = list(FIRST_CHANCES)
+        self._most = most
+
+    def guess(self, sequence: Sequence) -> Guess | None:
+        """The tokens that followed when the end of the sequence stood in it before."""
+        left = sequence.request.params.max_tokens - sequence.n_output
+        most = min(self._most, left - 1)
+        if most < 1:
+            return None
+        tokens = sequence.tokens
+        place, length = self._lookup.find(tokens)
+        if not length:
+            return None
+        found = tokens[place : place + most]
+        while len(found) < most:  # the match reaches into itself: a text that goes round
+            found += found[: most - len(found)]
+        kinds, chances, chance = [], [], 1.0
+        for n_alike in range(length, length + most):
+            kind = KIND_OF_LENGTH[min(n_alike, len(KIND_OF_LENGTH) - 1)]
+            chance *= self._chances[kind]
+            kinds.append(kind)
+            chances.append(chance)
+        return Guess(found, kinds, chances)
+
+    def learn(self, guess: Guess, n_run: int, n_true: int) -> None:
+        """``n_run`` tokens of a guess were run, the first ``n_true`` came true."""
+        for place, kind in enumerate(guess.kinds[: min(n_run, n_true + 1)]):
+            came = 1.0 if place < n_true else 0.0
+            self._chances[kind] += LEARNING_RATE * (came - self._chances[kind])
+
+    def pass_over(self, guess: Guess) -> None:
+        """A guess was not worth its row."""
+        kind = guess.kinds[0]
+        self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
+
+
+class DraftTally(Protocol):
+    """Whoever counts guesses."""
+
+    def note_draft(self, n_guessed: int, n_accepted: int) -> None:
+        """A sequence ran so many guessed tokens, of which the first came true."""
+
+
+class Speculator:
+    """Decides which guesses each step runs."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most  # guessed tokens of one sequence in one step
+        self._guesses: list[tuple[Turn, Guesser, Guess]] = []
+        self.costs = StepCosts()
+
+    def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
+        """One for each sequence that wants guesses; those of one prompt share the work."""
+        lookups: dict[int, PromptLookup] = {}
+        made: list[Guesser | None] = []
+        for request in requests:
+            most = self._most if request.max_draft is None else min(request.max_draft, self._most)
+            if most == 0 or request.params.max_tokens < 2:
+                made.append(None)
+                continue
+            lookup = lookups.get(id(request.prompt))
+            if lookup is None:
+                lookup = PromptLookup(request.prompt, request.params.max_tokens)
+                lookups[id(request.prompt)] = lookup
+            else:
+                lookup = lookup.copy()
+            made.append(Guesser(lookup, most))
+        return made
+
+    def add_guesses(
+        self,
+        step: Step,
+        scheduler: Scheduler,
+        guesser_of: Callable[[Sequence], Guesser | None],
+    ) -> None:
+        """Let the decodes of a step run what is likely to come next."""
+        self._guesses.clear()
+        rows = step.n_tokens
+        if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
+            return
+        for turn in step.turns:
+            if turn.draws and turn.count == 1:
+                guesser = guesser_of(turn.sequence)
+                guess = None if guesser is None else guesser.guess(turn.sequence)
+                if guess is not None and guesser is not None:
+                    self._guesses.append((turn, guesser, guess))
+        if not self._guesses:
+            return
+        least = self._least_chance(rows)
+        for turn, guesser, guess in self._guesses:
+            count = sum(chance >= least for chance in guess.chances)
+            if count:
+                scheduler.add_draft(step, turn, guess.tokens[:count])
+            else:
+                guesser.pass_over(guess)
+
+    def learn(self, rows: int, seconds: float, tally: DraftTally) -> None:
+        """Note how long the last step took and which of its guesses came true."""
+        self.costs.note(rows, seconds)
+        for turn, guesser, guess in self._guesses:
+            if turn.draft:
+                guesser.learn(guess, len(turn.draft), turn.n_accepted)
+                tally.note_draft(len(turn.draft), turn.n_accepted)
+        self._guesses.clear()
+
+    def _could_pay(self, rows: int) -> bool:
+        """Whether a guess that is all but certain would be worth its row."""
+        if not self.costs.are_known:
+            return False
+        now = self.costs.seconds(rows)
+        return rows * (self.costs.seconds(rows + 4) - now) < 4 * WORTHLESS * now
+
+    def _least_chance(self, rows: int) -> float:
+        """The chance that a guess must have for the step to have the best pace.
+
+        Every row that is no guess counts as a token, so that guesses slow no prompt either.
+        """
+        chances = sorted((c for _, _, guess in self._guesses for c in guess.chances), reverse=True)
+        worth = float(rows)
+        best_pace, least = worth / self.costs.seconds(rows), 2.0
+        for count, chance in enumerate(chances, start=1):
+            worth += chance
+            pace = worth / self.costs.seconds(rows + count)
+            if pace > best_pace:
+                best_pace, least = pace, chance
+            elif chance < UNLIKELY:
+                break
+        return least
