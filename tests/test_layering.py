@@ -21,7 +21,7 @@ PYTHON = {
     "runtime": {"loading"},
     "engine": {"runtime"},
     "api": {"engine", "text", "settings"},
-    "commands": {"runtime", "loading", "text", "settings", "host"},
+    "commands": {"engine", "runtime", "loading", "text", "settings", "host"},
     "__main__": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
 }

@@ -76,6 +76,7 @@ def make_engine(config: EngineConfig = CONFIG) -> tuple[Engine, ToyRunner]:
         prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=config.max_model_len,
+        max_draft=config.max_draft,
     )
     return Engine(runner, config, Metrics(facts)), runner
 

@@ -97,6 +97,7 @@ def _make_engine(
         max_step_logits=max(settings.max_seqs, min(rows, settings.max_step_tokens)),
         max_queued_requests=settings.max_queued_requests,
         prefix_cache=settings.prefix_cache,
+        max_draft=settings.draft_tokens if settings.speculation else 0,
     )
     session = Session(
         model,
@@ -117,6 +118,7 @@ def _make_engine(
         prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=max_model_len,
+        max_draft=config.max_draft,
     )
     return Engine(session, config, Metrics(facts))
 

@@ -279,7 +279,7 @@ class Engine:
                 self._tally.note_tokens(job, len(result.drawn), now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
-            drawn = result.drawn or [None]
+            drawn: list[Sampled | None] = [*result.drawn] or [None]
             reason = finish_reason(sequence, drawn[-1])
             outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in drawn]
             outputs[0].prompt_scores, job.prompt_scores = job.prompt_scores, []
