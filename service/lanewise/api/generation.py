@@ -117,7 +117,8 @@ def make_requests(
     prompt's answers do not depend on the prompts beside it.
     """
     salt = fields.cache_salt or ""
-    return [GenerationRequest(p, params, i, salt) for p in prompts for i in range(fields.n)]
+    most = fields.speculative_n_max
+    return [GenerationRequest(p, params, i, salt, most) for p in prompts for i in range(fields.n)]
 
 
 @dataclass(frozen=True, slots=True)

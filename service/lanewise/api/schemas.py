@@ -85,6 +85,12 @@ class GenerationFields(Strict):
     cache_salt: str | None = Field(
         None, min_length=1, description="Only requests with the same salt share cached prefixes."
     )
+    speculative_n_max: int | None = Field(
+        None,
+        alias="speculative.n_max",
+        ge=0,
+        description="Most guessed tokens in one step; 0 switches guessing off for this request.",
+    )
     stream: bool = False
     stream_options: StreamOptions | None = None
 
