@@ -20,7 +20,7 @@ from lanewise.engine.step_costs import StepCosts
 # Kinds of guesses: by how many tokens before it repeat what stood before. Chances at the beginning
 # are rather too high, as what is never tried is never known.
 KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last also for what is longer
-FIRST_CHANCES = (0.3, 0.45, 0.6, 0.75, 0.85)
+FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8)
 LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed

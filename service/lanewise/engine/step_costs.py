@@ -8,6 +8,7 @@ NODES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096, 1 <<
 # Rather too many: what is wrongly thought cheap is tried once and known, the opposite never.
 ROWS_OF_A_PASS = 16
 FIRST_RATE, LAST_RATE = 0.5, 0.1  # how much a measurement counts, of the first ones and later
+FORGETTING_RATE = 1 / 1000  # of what other numbers of rows cost, with each step
 MOST_SURPRISE = 0.5  # of what was expected; a step that took far longer was disturbed
 
 
@@ -47,3 +48,11 @@ class StepCosts:
                 self._seen[node] += 1
                 rate = max(LAST_RATE, FIRST_RATE / self._seen[node])
                 self._seconds[node] += rate * error * weight / norm
+        self._forget(left)
+
+    def _forget(self, measured: int) -> None:
+        """Let what was not measured for long come back to what would be worth another try."""
+        unit = self._seconds[measured] / (ROWS_OF_A_PASS + NODES[measured])
+        for node in range(measured + 2, len(NODES)):
+            hoped = unit * (ROWS_OF_A_PASS + NODES[node])
+            self._seconds[node] += FORGETTING_RATE * (hoped - self._seconds[node])
