@@ -139,12 +139,7 @@ def _replay(
     engine.start()
     plain = [replace(request, max_draft=0) for request in requests]
     try:
-        asyncio.run(_tokens_per_second(engine, requests))  # learns costs, fills the prefix cache
-        pairs = []
-        for index in range(settings.repeat):
-            sides = [plain, requests] if index % 2 else [requests, plain]
-            speeds = [asyncio.run(_tokens_per_second(engine, side)) for side in sides]
-            pairs.append(speeds[::-1] if index % 2 else speeds)
+        pairs = asyncio.run(_pairs(engine, requests, plain, settings.repeat))
     finally:
         engine.stop()
     return ReplayResult(
@@ -174,7 +169,26 @@ def _requests(recording: Recording, batch: int) -> list[GenerationRequest]:
     return requests
 
 
-async def _tokens_per_second(engine: Engine, requests: Sequence[GenerationRequest]) -> float:
+Requests = Sequence[GenerationRequest]
+
+
+async def _pairs(
+    engine: Engine, requests: Requests, plain: Requests, count: int
+) -> list[tuple[float, float]]:
+    """Speeds with and without speculation, each time in the other order."""
+    await _tokens_per_second(engine, requests)  # costs are learnt, the prefix cache is filled
+    pairs = []
+    for index in range(count):
+        if index % 2:
+            without = await _tokens_per_second(engine, plain)
+            pairs.append((await _tokens_per_second(engine, requests), without))
+        else:
+            with_it = await _tokens_per_second(engine, requests)
+            pairs.append((with_it, await _tokens_per_second(engine, plain)))
+    return pairs
+
+
+async def _tokens_per_second(engine: Engine, requests: Requests) -> float:
     """From the step after which all sequences decode until they have as many tokens as all want.
 
     Whoever ends before, as guesses make some faster than others, begins anew: the batch stays full.
@@ -206,6 +220,8 @@ async def _tokens_per_second(engine: Engine, requests: Sequence[GenerationReques
     for problem in await asyncio.gather(*clients, return_exceptions=True):
         if isinstance(problem, Exception):
             raise problem
+    while engine.unfinished:  # noqa: ASYNC110 - the engine is another thread
+        await asyncio.sleep(0.001)
     return speed
 
 

@@ -227,6 +227,7 @@ class Engine:
             self._inbox.get_nowait()()
 
     def _advance(self) -> None:
+        began = time.perf_counter()
         step = self._scheduler.schedule()
         if step.preempted:
             self.metrics.preemptions.inc(len(step.preempted))
@@ -247,20 +248,18 @@ class Engine:
             # What the last step gave goes out now, not before: who is woken wants the interpreter,
             # and gets it from the native call instead of from the middle of our own work.
             self._outbox.send()
-            began = time.perf_counter()
-            sampled = self._runner.step_and_draw(batch, draws)
-            results = results_of(step, sampled)
+            results = results_of(step, self._runner.step_and_draw(batch, draws))
         except Exception as error:
             logger.error("a step of %d sequences failed: %s", len(step.turns), error)
             self.metrics.step_errors.inc()
             failed = [turn.sequence for turn in step.turns]
             self._fail(failed, EngineError(f"the model failed: {error}"))
         else:
-            seconds = time.perf_counter() - began
             self._complete(step, results)
-            self._tally.note_step(len(batch.token_ids))
+            n_rows = len(batch.token_ids)
+            self._tally.note_step(n_rows)
             if self._speculator is not None:
-                self._speculator.learn(len(batch.token_ids), seconds, self._tally)
+                self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
             self._publish()  # before answers go out: who has one may ask for metrics next
 
