@@ -221,9 +221,8 @@ def add_drafts(step: Step, s: Scheduler, guesses: list[tuple[int, int]]) -> list
             wanted = min(length, one.request.params.max_tokens - one.n_output - 1)
             n_true = min(n_true, wanted)
             wrong = one.request.choice + 1
-            s.add_draft(
-                step, turn, [one.request.choice] * n_true + [wrong] * (wanted - n_true)
-            )
+            draft = [one.request.choice] * n_true + [wrong] * (wanted - n_true)
+            turn.draft = draft[: s.reserve_draft(step, turn, wanted)]
             assert len(turn.draft) <= wanted
             if turn.draft:
                 accepted.append(min(n_true, len(turn.draft)))

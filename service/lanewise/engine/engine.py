@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.delivery import Outbox
+from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.sampling import Sampler, allowed_mask
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import GenerationRequest, Sequence
-from lanewise.engine.speculation import Speculator
+from lanewise.engine.speculation import Guesser, Speculator
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,
@@ -71,7 +72,13 @@ class EngineConfig:
 class Engine:
     """Takes requests on event loops, answers them from its own thread."""
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: EngineConfig,
+        metrics: Metrics,
+        draft: DraftModel | None = None,
+    ) -> None:
         self.config = config
         self.metrics = metrics
         self._runner = runner
@@ -80,7 +87,7 @@ class Engine:
             config.max_seqs, config.max_step_tokens, config.max_step_logits, config.prefix_cache
         )
         self._scheduler = Scheduler(limits, self._pool)
-        self._speculator = Speculator(config.max_draft) if config.max_draft else None
+        self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._vocab_mask: NDArray[np.uint32] | None = None
         if config.unused_ids:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
@@ -208,6 +215,8 @@ class Engine:
                 self._publish()
             finally:
                 self._runner.close()
+                if self._speculator is not None:
+                    self._speculator.close()
 
     def _receive(self) -> bool:
         """Handle what has been asked for since the last step; wait when there is nothing to run."""
@@ -233,16 +242,14 @@ class Engine:
             self.metrics.preemptions.inc(len(step.preempted))
         for sequence in step.admitted:
             self._tally.note_admitted(self._jobs[sequence])
-        if self._speculator is not None:
-            self._speculator.add_guesses(
-                step, self._scheduler, lambda one: self._jobs[one].guesser
-            )
         now = time.monotonic()
         for turn in step.turns:
             self._jobs[turn.sequence].note_started(now, self.metrics)
         for source, target in step.copies:
             self._runner.copy_block(source, target)
         try:
+            if self._speculator is not None:
+                self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
             tables = self._scheduler.block_tables
             batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
             # What the last step gave goes out now, not before: who is woken wants the interpreter,
@@ -262,6 +269,9 @@ class Engine:
                 self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
             self._publish()  # before answers go out: who has one may ask for metrics next
+
+    def _guesser_of(self, sequence: Sequence) -> Guesser | None:
+        return self._jobs[sequence].guesser
 
     def _complete(self, step: Step, results: list[SequenceResult]) -> None:
         now = time.monotonic()

@@ -123,24 +123,24 @@ class Scheduler:
         copies, self._copies = self._copies, []
         return Step(budget.turns, preempted, admitted, copies, budget.tokens, budget.logits)
 
-    def add_draft(self, step: Step, turn: Turn, draft: list[int]) -> None:
-        """Let a decode run guessed tokens too, as many as the budget and free blocks hold.
+    def reserve_draft(self, step: Step, turn: Turn, wanted: int) -> int:
+        """Make room for guessed tokens behind a decode; returns for how many.
 
-        The guesses must end before the last token that the sequence may have. Nobody gives way to
-        them, nor soon after: as many blocks stay free as sequences run.
+        They must end before the last token that the sequence may have. Nobody gives way to them,
+        nor soon after: as many blocks stay free as sequences run.
         """
         sequence = turn.sequence
         spare = max(0, self._pool.n_free - len(self.running))
         room = (len(sequence.blocks) + spare) * BLOCK_TOKENS - len(sequence.tokens)
-        count = min(len(draft), step.tokens_left, step.logits_left, room)
+        count = min(wanted, step.tokens_left, step.logits_left, room)
         if count <= 0:
-            return
+            return 0
         missing = blocks_for(len(sequence.tokens) + count) - len(sequence.blocks)
         if missing > 0:
             self._give_blocks(sequence, missing)
-        turn.draft = draft[:count]
         step.tokens_left -= count
         step.logits_left -= count
+        return count
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""

@@ -7,11 +7,13 @@ second: by how often guesses of their kind came true in this sequence, and by wh
 rows took. Whoever's guesses fail has none soon, and tries again now and then.
 """
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol
 
+from lanewise.engine.draft_model import DraftModel, Reader, settle
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.scheduler import Scheduler, Step, Turn
 from lanewise.engine.sequence import GenerationRequest, Sequence
@@ -20,7 +22,9 @@ from lanewise.engine.step_costs import StepCosts
 # Kinds of guesses: by how many tokens before it repeat what stood before. Chances at the beginning
 # are rather too high, as what is never tried is never known.
 KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last also for what is longer
-FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8)
+LAST_LENGTH = len(KIND_OF_LENGTH) - 1
+DRAFTED = 5  # by the draft model
+FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
@@ -39,17 +43,25 @@ class Guess:
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_lookup", "_most")
+    __slots__ = ("_chances", "_lookup", "_most", "reader")
 
     def __init__(self, lookup: PromptLookup, most: int) -> None:
         self._lookup = lookup
         self._chances = list(FIRST_CHANCES)
         self._most = most
+        self.reader: Reader | None = None  # of the draft model
+
+    def most(self, sequence: Sequence) -> int:
+        """Tokens that may be guessed now: the last one that the sequence may have is drawn."""
+        return min(self._most, sequence.request.params.max_tokens - sequence.n_output - 1)
+
+    def chance(self, kind: int) -> float:
+        """How likely one guess of a kind comes true."""
+        return self._chances[kind]
 
     def guess(self, sequence: Sequence) -> Guess | None:
         """The tokens that followed when the end of the sequence stood in it before."""
-        left = sequence.request.params.max_tokens - sequence.n_output
-        most = min(self._most, left - 1)
+        most = self.most(sequence)
         if most < 1:
             return None
         tokens = sequence.tokens
@@ -61,7 +73,7 @@ class Guesser:
             found += found[: most - len(found)]
         kinds, chances, chance = [], [], 1.0
         for n_alike in range(length, length + most):
-            kind = KIND_OF_LENGTH[min(n_alike, len(KIND_OF_LENGTH) - 1)]
+            kind = KIND_OF_LENGTH[min(n_alike, LAST_LENGTH)]
             chance *= self._chances[kind]
             kinds.append(kind)
             chances.append(chance)
@@ -73,9 +85,8 @@ class Guesser:
             came = 1.0 if place < n_true else 0.0
             self._chances[kind] += LEARNING_RATE * (came - self._chances[kind])
 
-    def pass_over(self, guess: Guess) -> None:
-        """A guess was not worth its row."""
-        kind = guess.kinds[0]
+    def pass_over(self, kind: int) -> None:
+        """A guess of a kind was not worth its row."""
         self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
 
 
@@ -89,9 +100,11 @@ class DraftTally(Protocol):
 class Speculator:
     """Decides which guesses each step runs."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, draft: DraftModel | None = None) -> None:
         self._most = most  # guessed tokens of one sequence in one step
-        self._guesses: list[tuple[Turn, Guesser, Guess]] = []
+        self._draft = draft
+        self._draft_seconds = 0.0  # of the step to come
+        self._running: list[tuple[Turn, Guesser, Guess]] = []
         self.costs = StepCosts()
 
     def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
@@ -119,34 +132,107 @@ class Speculator:
         guesser_of: Callable[[Sequence], Guesser | None],
     ) -> None:
         """Let the decodes of a step run what is likely to come next."""
-        self._guesses.clear()
+        self._running.clear()
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
             return
+        decodes: list[tuple[Turn, Guesser]] = []
+        guesses: list[tuple[Turn, Guesser, Guess]] = []
         for turn in step.turns:
             if turn.draws and turn.count == 1:
                 guesser = guesser_of(turn.sequence)
-                guess = None if guesser is None else guesser.guess(turn.sequence)
-                if guess is not None and guesser is not None:
-                    self._guesses.append((turn, guesser, guess))
-        if not self._guesses:
-            return
-        least = self._least_chance(rows)
-        for turn, guesser, guess in self._guesses:
-            count = sum(chance >= least for chance in guess.chances)
-            if count:
-                scheduler.add_draft(step, turn, guess.tokens[:count])
-            else:
-                guesser.pass_over(guess)
+                if guesser is not None:
+                    decodes.append((turn, guesser))
+                    if guess := guesser.guess(turn.sequence):
+                        guesses.append((turn, guesser, guess))
+        if guesses:
+            self._add_repeats(step, scheduler, guesses)
+        if self._draft is not None and decodes:
+            self._add_drafted(step, scheduler, self._draft, decodes)
 
     def learn(self, rows: int, seconds: float, tally: DraftTally) -> None:
         """Note how long the last step took and which of its guesses came true."""
-        self.costs.note(rows, seconds)
-        for turn, guesser, guess in self._guesses:
-            if turn.draft:
-                guesser.learn(guess, len(turn.draft), turn.n_accepted)
-                tally.note_draft(len(turn.draft), turn.n_accepted)
-        self._guesses.clear()
+        self.costs.note(rows, seconds - self._draft_seconds)
+        self._draft_seconds = 0.0
+        for turn, guesser, guess in self._running:
+            guesser.learn(guess, len(turn.draft), turn.n_accepted)
+            tally.note_draft(len(turn.draft), turn.n_accepted)
+            if guesser.reader is not None:
+                settle(turn.sequence, guesser.reader)
+        self._running.clear()
+
+    def close(self) -> None:
+        """Free the draft model, if there is one."""
+        if self._draft is not None:
+            self._draft.close()
+
+    def _add_repeats(
+        self, step: Step, scheduler: Scheduler, guesses: list[tuple[Turn, Guesser, Guess]]
+    ) -> None:
+        least = self._least_chance(
+            step.n_tokens, [chance for _, _, guess in guesses for chance in guess.chances]
+        )
+        for turn, guesser, guess in guesses:
+            count = sum(chance >= least for chance in guess.chances)
+            if count == 0:
+                guesser.pass_over(guess.kinds[0])
+            elif count := scheduler.reserve_draft(step, turn, count):
+                turn.draft = guess.tokens[:count]
+                self._running.append((turn, guesser, guess))
+
+    def _add_drafted(
+        self,
+        step: Step,
+        scheduler: Scheduler,
+        draft: DraftModel,
+        decodes: list[tuple[Turn, Guesser]],
+    ) -> None:
+        """Let the draft model guess for those who have no guess yet, all as many tokens."""
+        eager = []
+        for turn, guesser in decodes:
+            most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
+            if not turn.draft and most > 0:
+                eager.append((turn, guesser, most))
+        length = self._best_length(step, draft, [guesser.chance(DRAFTED) for _, guesser, _ in eager])
+        asked = []
+        for turn, guesser, most in eager:
+            if length == 0:
+                guesser.pass_over(DRAFTED)
+            elif count := scheduler.reserve_draft(step, turn, min(length, most)):
+                if guesser.reader is None:
+                    guesser.reader = draft.reader(turn.sequence)
+                asked.append((turn, guesser, guesser.reader, count))
+        if not asked:
+            return
+        began = time.perf_counter()
+        wanted = [(turn.sequence, reader, count) for turn, _, reader, count in asked]
+        drafted = draft.guess(wanted, scheduler.block_tables)
+        for (turn, guesser, _, _), tokens in zip(asked, drafted, strict=True):
+            if tokens:
+                turn.draft = tokens
+                chances = [guesser.chance(DRAFTED)] * len(tokens)
+                guess = Guess(tokens, [DRAFTED] * len(tokens), chances)
+                self._running.append((turn, guesser, guess))
+        self._draft_seconds = time.perf_counter() - began
+
+    def _best_length(self, step: Step, draft: DraftModel, chances: list[float]) -> int:
+        """Tokens that the draft model should guess for each sequence, for the best pace."""
+        if not chances:
+            return 0
+        if not draft.costs.are_known:
+            return 2
+        rows = step.n_tokens + sum(len(turn.draft) for turn in step.turns)
+        each_s = draft.costs.seconds(len(chances))
+        worth = float(rows)
+        best_pace, best = worth / self.costs.seconds(rows), 0
+        powers = [1.0] * len(chances)
+        for length in range(1, self._most + 1):
+            powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
+            worth += sum(powers)
+            seconds = self.costs.seconds(rows + length * len(chances)) + length * each_s
+            if worth / seconds > best_pace:
+                best_pace, best = worth / seconds, length
+        return best
 
     def _could_pay(self, rows: int) -> bool:
         """Whether a guess that is all but certain would be worth its row."""
@@ -155,15 +241,14 @@ class Speculator:
         now = self.costs.seconds(rows)
         return rows * (self.costs.seconds(rows + 4) - now) < 4 * WORTHLESS * now
 
-    def _least_chance(self, rows: int) -> float:
+    def _least_chance(self, rows: int, chances: list[float]) -> float:
         """The chance that a guess must have for the step to have the best pace.
 
         Every row that is no guess counts as a token, so that guesses slow no prompt either.
         """
-        chances = sorted((c for _, _, guess in self._guesses for c in guess.chances), reverse=True)
         worth = float(rows)
         best_pace, least = worth / self.costs.seconds(rows), 2.0
-        for count, chance in enumerate(chances, start=1):
+        for count, chance in enumerate(sorted(chances, reverse=True), start=1):
             worth += chance
             pace = worth / self.costs.seconds(rows + count)
             if pace > best_pace:
