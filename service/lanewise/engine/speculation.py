@@ -28,6 +28,8 @@ FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
+LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
+TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 500  # how fast expectations of the pace are corrected
 WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
 
 
@@ -38,6 +40,10 @@ class Guess:
     tokens: list[int]
     kinds: list[int]
     chances: list[float]  # that it comes true, and all before it
+
+    def worth(self, count: int) -> float:
+        """How many of its first tokens are expected to come true."""
+        return sum(self.chances[:count])
 
 
 class Guesser:
@@ -104,6 +110,8 @@ class Speculator:
         self._most = most  # guessed tokens of one sequence in one step
         self._draft = draft
         self._draft_seconds = 0.0  # of the step to come
+        self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
+        self._expected_pace = 0.0
         self._running: list[tuple[Turn, Guesser, Guess]] = []
         self.costs = StepCosts()
 
@@ -133,6 +141,7 @@ class Speculator:
     ) -> None:
         """Let the decodes of a step run what is likely to come next."""
         self._running.clear()
+        self._expected_pace = 0.0
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
             return
@@ -152,6 +161,12 @@ class Speculator:
 
     def learn(self, rows: int, seconds: float, tally: DraftTally) -> None:
         """Note how long the last step took and which of its guesses came true."""
+        if self._running:
+            true = rows - sum(len(turn.draft) - turn.n_accepted for turn, _, _ in self._running)
+            came = min(1.5, max(0.5, true / seconds / self._expected_pace))
+            self._trust += TRUST_RATE * (came - self._trust)
+        else:
+            self._trust += RECOVERY_RATE * (1.0 - self._trust)
         self.costs.note(rows, seconds - self._draft_seconds)
         self._draft_seconds = 0.0
         for turn, guesser, guess in self._running:
@@ -220,19 +235,26 @@ class Speculator:
         if not chances:
             return 0
         if not draft.costs.are_known:
+            self._expected_pace = self._expected_pace or self._pace_to_beat(step.n_tokens)
             return 2
-        rows = step.n_tokens + sum(len(turn.draft) for turn in step.turns)
+        rows = step.n_tokens
         each_s = draft.costs.seconds(len(chances))
-        worth = float(rows)
-        best_pace, best = worth / self.costs.seconds(rows), 0
+        worth = rows + sum(guess.worth(len(turn.draft)) for turn, _, guess in self._running)
+        best_pace, best = self._expected_pace or self._pace_to_beat(rows), 0
         powers = [1.0] * len(chances)
+        n_guessed = sum(len(turn.draft) for turn in step.turns)
         for length in range(1, self._most + 1):
             powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
             worth += sum(powers)
-            seconds = self.costs.seconds(rows + length * len(chances)) + length * each_s
+            run = n_guessed + length * len(chances)
+            seconds = self.costs.seconds(rows + run) + length * each_s
             if worth / seconds > best_pace:
-                best_pace, best = worth / seconds, length
+                self._expected_pace = best_pace = worth / seconds
+                best = length
         return best
+
+    def _pace_to_beat(self, rows: int) -> float:
+        return LEAST_GAIN / self._trust * rows / self.costs.seconds(rows)
 
     def _could_pay(self, rows: int) -> bool:
         """Whether a guess that is all but certain would be worth its row."""
@@ -247,12 +269,13 @@ class Speculator:
         Every row that is no guess counts as a token, so that guesses slow no prompt either.
         """
         worth = float(rows)
-        best_pace, least = worth / self.costs.seconds(rows), 2.0
+        best_pace, least = self._pace_to_beat(rows), 2.0
         for count, chance in enumerate(sorted(chances, reverse=True), start=1):
             worth += chance
             pace = worth / self.costs.seconds(rows + count)
             if pace > best_pace:
-                best_pace, least = pace, chance
+                self._expected_pace = best_pace = pace
+                least = chance
             elif chance < UNLIKELY:
                 break
         return least
