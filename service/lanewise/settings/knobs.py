@@ -138,6 +138,12 @@ class Settings(ModelSettings):
             " is faster; answers are the same",
         ),
     )
+    draft: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT, "a small model of the same vocabulary that guesses too; named like the model"
+        ),
+    )
     draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
     prefix_cache: bool = field(
         default=True,
