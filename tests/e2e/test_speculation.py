@@ -1,11 +1,16 @@
 """The installed server guesses by default, and every answer is the one without guesses."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from lanewise.loading.hub import resolve_model
 from serving import lanewise_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
 # Says everything twice, so that there is something to guess; what ends the text repeats its beginning.
 VERSE = "The ship lay in the harbour, and the captain went ashore. The sea was calm that morning. "
@@ -96,3 +101,20 @@ def test_without_speculation_nothing_is_guessed():
     with lanewise_server("--threads", "1", "--speculation", "off") as url:
         ask(url, temperature=0)
         assert counter(url, "spec_decode_num_drafts") == 0
+
+
+def test_a_draft_model_changes_no_answer():
+    asks = [{**KINDS[kind], "prompt": PROMPT} for kind in ("greedy", "seeded", "several")]
+    arguments = ("--threads", "1", "--draft", str(resolve_model(None)))
+    with lanewise_server(*arguments) as url:
+        for one in asks:
+            assert ask(url, **one) == plain(url, **one)
+
+
+def test_a_draft_model_that_is_not_there(tmp_path):
+    absent = str(tmp_path / "absent.gguf")
+    command = [sys.executable, "-m", "lanewise", "serve", "--port", "0", "--draft", absent]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode != 0
+    assert f"lanewise: {absent}" in result.stderr
+    assert "Traceback" not in result.stderr

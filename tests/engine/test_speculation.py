@@ -153,7 +153,9 @@ def test_the_last_token_is_never_guessed_beyond(start):
         one = request("a" * 20, allowed_token_ids=(97,), max_tokens=max_tokens)
         [outputs] = answers(engine, one)
         assert len(outputs) == max_tokens
-        assert [output.finish_reason for output in outputs] == [None] * (max_tokens - 1) + ["length"]
+        assert [output.finish_reason for output in outputs] == [None] * (max_tokens - 1) + [
+            "length"
+        ]
         assert sum(len(batch.token_ids) for batch in runner.batches) == 20 + max_tokens - 1
 
 

@@ -83,9 +83,7 @@ def run_replays(settings: BenchSettings, opened: Opened) -> list[ReplayResult]:
                 f"--replay: {one.name} has {len(one.tokens)} tokens; accepted: the model's {limit}"
                 " at most"
             )
-    return [
-        _replay(settings, opened, one, batch) for one in recordings for batch in settings.batch
-    ]
+    return [_replay(settings, opened, one, batch) for one in recordings for batch in settings.batch]
 
 
 class ReplayRunner:

@@ -29,7 +29,7 @@ LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
 LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
-TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 500  # how fast expectations of the pace are corrected
+TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
 WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
 
 
@@ -208,7 +208,9 @@ class Speculator:
             most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
             if not turn.draft and most > 0:
                 eager.append((turn, guesser, most))
-        length = self._best_length(step, draft, [guesser.chance(DRAFTED) for _, guesser, _ in eager])
+        length = self._best_length(
+            step, draft, [guesser.chance(DRAFTED) for _, guesser, _ in eager]
+        )
         asked = []
         for turn, guesser, most in eager:
             if length == 0:
