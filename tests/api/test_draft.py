@@ -21,5 +21,5 @@ def test_the_same_vocabulary_is_accepted():
 
 
 def test_another_vocabulary_is_refused_with_the_first_token_that_differs():
-    with pytest.raises(SettingsError, match="draft is toy, whose token [0-9]+ is .*, the model's "):
+    with pytest.raises(SettingsError, match=r"draft is toy, whose token \d+ is .*, the model's "):
         check_vocabulary(bundled(), toy_tokenizer(), "toy")

@@ -12,7 +12,7 @@ from serving import lanewise_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
-# Says everything twice, so that there is something to guess; what ends the text repeats its beginning.
+# Says everything more than once, so that there is something to guess.
 VERSE = "The ship lay in the harbour, and the captain went ashore. The sea was calm that morning. "
 PROMPT = VERSE * 3 + "The ship lay"
 

@@ -152,9 +152,7 @@ def test_what_it_read_for_others_is_not_read_again(start):
     answers(engine, request(prompt + "!", max_tokens=8, seed=2))
     again = sum(len(batch.token_ids) for batch in runner.batches) - read
     assert read > 160
-    assert again < 60
-    guessed, came = drafts(engine)
-    assert guessed > 0
+    assert 0 < again < 60
 
 
 def test_it_guesses_nothing_beyond_its_own_context(start):

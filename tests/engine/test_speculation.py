@@ -90,7 +90,7 @@ def test_answers_are_those_without_speculation(start, kind):
         request("abcab" * (2 + i), choice=i % 2, **{"seed": i, **KINDS[kind]}) for i in range(6)
     ]
     plain, _ = start(max_draft=0)
-    engine, runner = start()
+    engine, _ = start()
     assert answers(engine, *requests) == answers(plain, *requests)
     run, guessed, came = drafts(engine)
     assert 0 < came < guessed
@@ -102,7 +102,7 @@ def test_answers_are_the_same_in_a_crowd_that_is_preempted(start):
     requests = [request("abcab" * (2 + 3 * i), seed=i, max_tokens=70) for i in range(8)]
     plain, _ = start(max_draft=0)
     alone = [answers(plain, one)[0] for one in requests]
-    crowded, runner = start(n_blocks=14, max_model_len=200, max_step_tokens=13, max_step_logits=12)
+    crowded, _ = start(n_blocks=14, max_model_len=200, max_step_tokens=13, max_step_logits=12)
     together = answers(crowded, *requests)
     assert [[o.sampled for o in one] for one in together] == [
         [o.sampled for o in one] for one in alone
@@ -132,7 +132,7 @@ def test_guesses_are_counted_and_save_steps(start):
     run, guessed, came = drafts(engine)
     assert guessed == came
     assert len(runner.batches) < 15
-    assert 50 == len(runner.batches) + came
+    assert len(runner.batches) + came == 50
     assert metric(engine, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0") == run
     assert metric(engine, "vllm:iteration_tokens_total_sum") == 4 + 50 - 1
     assert metric(engine, "vllm:inter_token_latency_seconds_count") == 49

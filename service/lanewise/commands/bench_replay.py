@@ -1,9 +1,9 @@
 """``lanewise bench --replay FILE,…``: what speculation gains on recorded texts.
 
-All of a server's work is done, by the engine itself: the model runs over every row and a token is drawn
-from it. Only then the recorded one takes its place, so that the speed of guessing a text can be measured
-with weights that would never write it. A file holds a prompt, a line ``<<<answer>>>``, and the answer.
-Runs with and without speculation take turns; the ratio is the median of the pairs'.
+All of a server's work is done, by the engine itself: the model runs over every row and a token is
+drawn from it. Only then the recorded one takes its place, so that the speed of guessing a text can
+be measured with weights that would never write it. A file holds a prompt, a line ``<<<answer>>>``,
+and the answer. Runs with and without speculation take turns; the ratio is the median of the pairs'.
 """
 
 import asyncio
@@ -187,37 +187,22 @@ async def _pairs(
 
 
 async def _tokens_per_second(engine: Engine, requests: Requests) -> float:
-    """From the step after which all sequences decode until they have as many tokens as all want.
+    """From the step after which all sequences decode until the first of them ends.
 
-    Whoever ends before, as guesses make some faster than others, begins anew: the batch stays full.
+    Guesses make some faster than others: the batch is full all the time that counts.
     """
     waiting = {request.choice for request in requests}
     counted, start = 0, 0.0
-    wanted = len(requests) * (requests[0].params.max_tokens - 1)
-    done = asyncio.Event()
-
-    async def decode(request: GenerationRequest) -> None:
-        nonlocal counted, start
-        while True:
-            async with engine.submit([request]) as stream:
-                async for outputs in stream:
-                    if waiting:
-                        waiting.discard(request.choice)
-                        start = time.perf_counter()
-                        continue
-                    counted += len(outputs)
-                    if counted >= wanted:
-                        done.set()
-
-    clients = [asyncio.create_task(decode(request)) for request in requests]
-    ended = asyncio.create_task(done.wait())
-    await asyncio.wait([*clients, ended], return_when=asyncio.FIRST_COMPLETED)
+    async with engine.submit(requests) as stream:
+        async for outputs in stream:
+            if not waiting:
+                counted += len(outputs)
+                if any(output.finish_reason for output in outputs):
+                    break
+            else:
+                waiting.difference_update(output.index for output in outputs)
+                start = time.perf_counter()
     speed = counted / (time.perf_counter() - start)
-    for client in clients:
-        client.cancel()
-    for problem in await asyncio.gather(*clients, return_exceptions=True):
-        if isinstance(problem, Exception):
-            raise problem
     while engine.unfinished:  # noqa: ASYNC110 - the engine is another thread
         await asyncio.sleep(0.001)
     return speed

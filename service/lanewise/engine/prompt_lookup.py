@@ -1,9 +1,9 @@
 """Guesses how a text goes on from where its last tokens stood before in it (prompt lookup).
 
-Answers that edit, quote or fill in what the prompt holds repeat long pieces of it. The index is that
-of LZ77 compressors: a table from the hash of two tokens to the last place behind them, and a chain from
-each place to the one before it with the same hash. Adding a token and finding a match both take constant
-time, and memory is a few bytes for each token.
+Answers that edit, quote or fill in what the prompt holds repeat long pieces of it. The index is
+that of LZ77 compressors: a table from the hash of two tokens to the last place behind them, and a
+chain from each place to the one before it with the same hash. Adding a token and finding a match
+both take constant time, and memory is a few bytes for each token.
 """
 
 from array import array

@@ -73,7 +73,7 @@ class GrowingArray:
             self.append(value)
 
     def truncate(self, size: int) -> None:
-        """Forget what is behind the first ``size`` values; views of it hold until the next append."""
+        """Forget what is behind the first ``size`` values; views hold until the next append."""
         self._size = size
 
     def view(self) -> NDArray[np.uint32]:
