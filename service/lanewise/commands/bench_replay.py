@@ -101,6 +101,10 @@ class ReplayRunner:
             sampled.token = text[min(draw.position, len(text) - 1)]
         return drawn
 
+    def copy_block(self, source: int, target: int) -> None:
+        """That of the session."""
+        self._session.copy_block(source, target)
+
     def counters(self) -> Counters:
         """Those of the session."""
         return self._session.counters()
