@@ -85,7 +85,7 @@ def test_the_number_of_guesses_is_checked(url):
 
 def test_in_a_crowd_that_is_preempted_too(url):
     asks = [
-        {"prompt": PROMPT[: 60 + 15 * i], "temperature": 0.5 * (i % 3), "seed": i, "max_tokens": 160}
+        {"prompt": PROMPT[: 60 + 9 * i], "temperature": 0.5 * (i % 3), "seed": i, "max_tokens": 150}
         for i in range(10)
     ]
     alone = [plain(url, **one) for one in asks]
