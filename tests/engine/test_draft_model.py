@@ -167,6 +167,16 @@ def test_it_guesses_nothing_beyond_its_own_context(start):
     assert 50 < max(ends) <= 60
 
 
+def test_a_draft_model_that_fails_is_left_out(start, caplog):
+    plain, _ = start(max_draft=0)
+    engine, runner = start()
+    runner.fail_on_token = ord("!")
+    requests = [request("what now!"), request("go on")]
+    assert answers(engine, *requests) == answers(plain, *requests)
+    assert runner.closed
+    assert "the draft model failed, and guesses no more" in caplog.text
+
+
 def test_closing_the_engine_closes_it(start):
     engine, runner = start()
     engine.stop()

@@ -7,6 +7,7 @@ second: by how often guesses of their kind came true in this sequence, and by wh
 rows took. Whoever's guesses fail has none soon, and tries again now and then.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -18,6 +19,8 @@ from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.scheduler import Scheduler, Step, Turn
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.step_costs import StepCosts
+
+logger = logging.getLogger(__name__)
 
 # Kinds of guesses: by how many tokens before it repeat what stood before. Chances at the beginning
 # are rather too high, as what is never tried is never known.
@@ -141,7 +144,7 @@ class Speculator:
     ) -> None:
         """Let the decodes of a step run what is likely to come next."""
         self._running.clear()
-        self._expected_pace = 0.0
+        self._expected_pace = self._draft_seconds = 0.0
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
             return
@@ -168,7 +171,6 @@ class Speculator:
         else:
             self._trust += RECOVERY_RATE * (1.0 - self._trust)
         self.costs.note(rows, seconds - self._draft_seconds)
-        self._draft_seconds = 0.0
         for turn, guesser, guess in self._running:
             guesser.learn(guess, len(turn.draft), turn.n_accepted)
             tally.note_draft(len(turn.draft), turn.n_accepted)
@@ -223,7 +225,13 @@ class Speculator:
             return
         began = time.perf_counter()
         wanted = [(turn.sequence, reader, count) for turn, _, reader, count in asked]
-        drafted = draft.guess(wanted, scheduler.block_tables)
+        try:
+            drafted = draft.guess(wanted, scheduler.block_tables)
+        except Exception:
+            logger.exception("the draft model failed, and guesses no more")
+            self._draft = None
+            draft.close()
+            return
         for (turn, guesser, _, _), tokens in zip(asked, drafted, strict=True):
             if tokens:
                 turn.draft = tokens
