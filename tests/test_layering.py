@@ -25,8 +25,10 @@ PYTHON = {
     "__main__": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
 }
-# The two modules that put the parts of the server together.
+# The modules that put the parts of the server together.
 PYTHON_EXTRA = {
+    "api/draft.py": {"loading", "runtime", "host"},
+    "commands/bench_replay.py": {"engine"},
     "api/start.py": {"loading", "runtime", "host"},
     "api/serve.py": {"loading", "runtime", "host"},
 }

@@ -79,7 +79,7 @@ def test_prompts_that_come_together_are_computed_once(server):
     computed = counter(server, "prompt_tokens") - before[0]
     hits = counter(server, "prefix_cache_hits") - before[1]
     assert hits + computed == 8 * 143
-    assert hits == 7 * len(PREFIX)
+    assert 7 * SHARED <= hits <= 7 * len(PREFIX)
     assert together == [asyncio.run(alone(end)) for end in ends]
 
 

@@ -1,6 +1,7 @@
 """Scheduling without a model: budgets, order, preemption, and no sequence forgotten."""
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -47,9 +48,13 @@ def counts(step: Step) -> dict[Sequence, int]:
     return {turn.sequence: turn.count for turn in step.turns}
 
 
-def complete(scheduler: Scheduler, step: Step) -> list[Sequence]:
-    """The sequences that end with this step."""
+def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> list[Sequence]:
+    """The sequences that end with this step; of drafts, so many tokens come true."""
     drawing = {turn.sequence for turn in step.turns if turn.draws}
+    numbers = iter(accepted)
+    for turn in step.turns:
+        if turn.draft:
+            turn.accept(turn.draft[: next(numbers, 0)])
     scheduler.complete(step)
     for one in drawing:
         one.tokens.append(one.request.choice)
@@ -210,6 +215,8 @@ REQUESTS = st.lists(
     min_size=1,
     max_size=12,
 )
+# What is guessed for the decodes of one step after the other, and how much of it comes true.
+GUESSES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30)
 
 
 @settings(max_examples=200, deadline=None)
@@ -220,9 +227,10 @@ REQUESTS = st.lists(
     spare_tokens=st.integers(0, 60),
     spare_logits=st.integers(0, 20),
     target_ms=st.none() | st.integers(1, 60),
+    guesses=GUESSES,
 )
 def test_every_sequence_ends_and_no_block_is_lost(
-    requests, n_blocks, max_seqs, spare_tokens, spare_logits, target_ms
+    requests, n_blocks, max_seqs, spare_tokens, spare_logits, target_ms, guesses
 ):
     pool = BlockPool(n_blocks)
     config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits)
@@ -246,6 +254,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
         if now > last_arrival and not s.running and not s.waiting:
             break
         step = s.schedule()
+        accepted = add_drafts(step, s, guesses)
         check_step(step, s, config, pool)
         if pacer is not None and step.turns:
             work = work_of(step.turns)
@@ -255,7 +264,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
             assert step.turns, "sequences are there, nothing runs"
         for turn in step.turns:
             scored[turn.sequence] += turn.scored
-        ended.update(complete(s, step))
+        ended.update(complete(s, step, accepted))
     assert ended | cancelled == set(everyone)
     assert not ended & cancelled
     assert pool.n_free == n_blocks
@@ -265,20 +274,42 @@ def test_every_sequence_ends_and_no_block_is_lost(
             assert scored[one] == list(range(one.n_prompt - 1))
 
 
+def add_drafts(step: Step, s: Scheduler, guesses: list[tuple[int, int]]) -> list[int]:
+    """Guess behind decodes, up to the last token but one; returns how many tokens come true."""
+    n_free, accepted = s._pool.n_free, []
+    for turn in step.turns:
+        one = turn.sequence
+        if turn.draws and turn.count == 1 and guesses:
+            length, n_true = guesses[len(one.tokens) % len(guesses)]
+            wanted = min(length, one.request.params.max_tokens - one.n_output - 1)
+            n_true = min(n_true, wanted)
+            wrong = one.request.choice + 1
+            draft = [one.request.choice] * n_true + [wrong] * (wanted - n_true)
+            turn.draft = draft[: s.reserve_draft(step, turn, wanted)]
+            assert len(turn.draft) <= wanted
+            if turn.draft:
+                accepted.append(min(n_true, len(turn.draft)))
+    if s._pool.n_free < n_free:
+        assert s._pool.n_free >= len(s.running), "a guess took what others soon need"
+    return accepted
+
+
 def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool) -> None:
     counts_of = counts(step)
     assert len(counts_of) == len(step.turns)
-    assert sum(counts_of.values()) <= config.max_step_tokens
-    logits = sum(len(turn.scored) + turn.draws for turn in step.turns)
+    n_guessed = sum(len(turn.draft) for turn in step.turns)
+    assert sum(counts_of.values()) + n_guessed <= config.max_step_tokens
+    logits = sum(len(turn.scored) + turn.draws + len(turn.draft) for turn in step.turns)
     assert logits <= config.max_step_logits
     assert len(s.running) <= config.max_seqs
     assert len({one.table_row for one in s.running}) == len(s.running)
     owned = [block for one in s.running for block in one.blocks]
     assert len(set(owned)) == pool.n_used
-    for one, count in counts_of.items():
+    for turn in step.turns:
+        one, count = turn.sequence, turn.count
         assert one.state is State.RUNNING
         assert 0 < count <= one.uncached_len
-        assert len(one.blocks) >= blocks_for(one.n_cached + count)
+        assert len(one.blocks) >= blocks_for(one.n_cached + count + len(turn.draft))
     for one in s.running:
         assert s.block_tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
         if one.is_decoding:
@@ -293,11 +324,13 @@ def check_cache(step: Step, cache: dict[tuple[int, int], list[int]]) -> None:
             cache[target, i] = cache.get((source, i), [])
     for turn in step.turns:
         one = turn.sequence
-        places = [(one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS) for i in range(len(one.tokens))]
-        for i in range(one.n_cached):
-            assert cache[places[i]] == one.tokens[: i + 1]
-        for i in range(one.n_cached, one.n_cached + turn.count):
-            cache[places[i]] = one.tokens[: i + 1]
+        tokens = one.tokens + turn.draft
+        for i in range(one.n_cached + turn.count + len(turn.draft)):
+            place = one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS
+            if i < one.n_cached:
+                assert cache[place] == tokens[: i + 1]
+            else:
+                cache[place] = tokens[: i + 1]
 
 
 def test_a_prompt_is_computed_behind_what_the_cache_holds_of_it():

@@ -12,6 +12,7 @@ import uvicorn
 
 from lanewise.api.app import create_app
 from lanewise.api.state import ServerState
+from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
 from toy import ToyRunner
@@ -54,7 +55,9 @@ class RunningServer:
             time.sleep(0.005)
 
 
-def make_engine(config: EngineConfig = CONFIG) -> tuple[Engine, ToyRunner]:
+def make_engine(
+    config: EngineConfig = CONFIG, draft: DraftModel | None = None
+) -> tuple[Engine, ToyRunner]:
     tokenizer = toy_tokenizer()
     vocab_size = tokenizer.vocab_size + len(tokenizer.unused_ids)
     config = replace(config, vocab_size=vocab_size, unused_ids=tokenizer.unused_ids)
@@ -76,8 +79,9 @@ def make_engine(config: EngineConfig = CONFIG) -> tuple[Engine, ToyRunner]:
         prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=config.max_model_len,
+        max_draft=config.max_draft,
     )
-    return Engine(runner, config, Metrics(facts)), runner
+    return Engine(runner, config, Metrics(facts), draft), runner
 
 
 @contextmanager

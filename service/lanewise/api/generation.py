@@ -127,9 +127,16 @@ def make_requests(
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it.
     """
-    salt, priority = fields.cache_salt or "", fields.priority
     return [
-        GenerationRequest(prompt, params, choice, salt, priority, client)
+        GenerationRequest(
+            prompt,
+            params,
+            choice,
+            cache_salt=fields.cache_salt or "",
+            priority=fields.priority,
+            client=client,
+            max_draft=fields.speculative_n_max,
+        )
         for prompt in prompts
         for choice in range(fields.n)
     ]

@@ -86,6 +86,12 @@ class GenerationFields(Strict):
         None, min_length=1, description="Only requests with the same salt share cached prefixes."
     )
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="Lower is served earlier.")
+    speculative_n_max: int | None = Field(
+        None,
+        alias="speculative.n_max",
+        ge=0,
+        description="Most guessed tokens in one step; 0 switches guessing off for this request.",
+    )
     stream: bool = False
     stream_options: StreamOptions | None = None
 

@@ -1,6 +1,7 @@
 """Puts model, engine and HTTP together, and takes them apart in order."""
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import logging
@@ -10,6 +11,7 @@ import uvloop
 
 from lanewise import __version__, host
 from lanewise.api import warm_up
+from lanewise.api.draft import OpenedDraft, open_draft
 from lanewise.api.state import ServerState
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
@@ -37,8 +39,12 @@ def serve(
     listener: socket.socket,
 ) -> int:
     """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status."""
-    with model:
-        engine = _make_engine(settings, model, tokenizer, threads, limit)
+    with contextlib.ExitStack() as models:
+        models.enter_context(model)
+        draft = open_draft(settings, tokenizer, threads)
+        if draft is not None:
+            models.enter_context(draft.model)
+        engine = _make_engine(settings, model, draft, tokenizer, threads, limit)
         state = ServerState(
             engine=engine,
             tokenizer=tokenizer,
@@ -56,6 +62,7 @@ def serve(
 def _make_engine(
     settings: Settings,
     model: Model,
+    draft: OpenedDraft | None,
     tokenizer: Tokenizer,
     threads: int,
     limit: host.MemoryLimit,
@@ -69,8 +76,8 @@ def _make_engine(
     kv = host.choose_kv_blocks(
         kv_memory=settings.kv_memory,
         limit=limit,
-        packed_bytes=model.info.packed_bytes,
-        block_bytes=model.kv_block_bytes(kv_type),
+        packed_bytes=model.info.packed_bytes + (draft.model.info.packed_bytes if draft else 0),
+        block_bytes=model.kv_block_bytes(kv_type) + (draft.block_bytes if draft else 0),
         block_tokens=BLOCK_TOKENS,
         max_seqs=settings.max_seqs,
         max_model_len=asked or context,
@@ -102,6 +109,7 @@ def _make_engine(
         request_timeout_s=settings.request_timeout_s,
         itl_target_s=settings.itl_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
+        max_draft=settings.draft_tokens if settings.speculation else 0,
     )
     session = Session(
         model,
@@ -122,8 +130,18 @@ def _make_engine(
         prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=max_model_len,
+        max_draft=config.max_draft,
     )
-    return Engine(session, config, Metrics(facts))
+    guesses = None
+    if draft is not None:
+        guesses = draft.run(
+            threads=threads,
+            blocks=config.n_blocks,
+            max_seqs=config.max_seqs,
+            max_step_tokens=config.max_step_tokens,
+            prefix_cache=config.prefix_cache,
+        )
+    return Engine(session, config, Metrics(facts), guesses)
 
 
 def _kernels_in_use(isa: str, weights: str) -> list[str]:

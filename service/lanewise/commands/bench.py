@@ -58,6 +58,9 @@ class Test:
 def run(settings: BenchSettings) -> None:
     """Run all tests and print a table or a JSON object."""
     with open_model(settings) as opened:
+        if settings.replay:
+            _replay(settings, opened)
+            return
         _check_lengths(settings, opened)
         before = measure_limits(opened.threads, settings.isa)
         tests = run_tests(settings, opened)
@@ -77,22 +80,39 @@ def run(settings: BenchSettings) -> None:
             for test in tests
         ]
         report = {
-            "model": opened.checkpoint.name,
-            "weights": opened.model.weights,
-            "isa": opened.model.info.isa,
-            "threads": opened.threads,
+            **_circumstances(opened),
             "limits": asdict(limits),
             "results": [asdict(result) for result in results],
-            "cpu": cpu_name(),
-            "kv_type": opened.kv_type,
             "context": settings.context,
             "repeat": settings.repeat,
-            "numerics": opened.model.info.numerics,
         }
     if settings.json:
         print(json.dumps(report))
     else:
         _print_table(report, results)
+
+
+def _replay(settings: BenchSettings, opened: Opened) -> None:
+    # Imported here: nothing else needs the engine.
+    from lanewise.commands.bench_replay import print_replays, run_replays
+
+    results = run_replays(settings, opened)
+    if settings.json:
+        print(json.dumps({**_circumstances(opened), "replays": [asdict(one) for one in results]}))
+    else:
+        print_replays(results)
+
+
+def _circumstances(opened: Opened) -> dict[str, object]:
+    return {
+        "model": opened.checkpoint.name,
+        "weights": opened.model.weights,
+        "isa": opened.model.info.isa,
+        "threads": opened.threads,
+        "cpu": cpu_name(),
+        "kv_type": opened.kv_type,
+        "numerics": opened.model.info.numerics,
+    }
 
 
 @dataclass(frozen=True, slots=True)

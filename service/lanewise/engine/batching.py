@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.sampling import Sampler
-from lanewise.engine.scheduler import Step
+from lanewise.engine.scheduler import Step, Turn
 from lanewise.engine.sequence import Sequence
 from lanewise.runtime import Batch, Counters, Draw, Sampled
 
@@ -35,7 +35,7 @@ class SequenceResult:
     """What one step gave one sequence."""
 
     scores: list[Sampled]  # of prompt tokens, in order
-    drawn: Sampled | None
+    drawn: list[Sampled]  # tokens of the answer, in order; several when guesses came true
 
 
 def make_batch(
@@ -58,7 +58,12 @@ def make_batch(
         for position in turn.scored:
             logit_rows.append(start + position - first)
             draws.append(sampler.score(tokens[position + 1], position + 1))
-        if turn.draws:
+        if turn.draft:
+            logit_rows += range(len(token_ids) - 1, len(token_ids) + len(turn.draft))
+            token_ids += turn.draft
+            query_start[-1] = len(token_ids)
+            draws += sampler.draws(tokens, turn.draft)
+        elif turn.draws:
             logit_rows.append(len(token_ids) - 1)
             draws.append(sampler.draw(tokens))
     batch = Batch(
@@ -75,10 +80,18 @@ def make_batch(
 def results_of(step: Step, sampled: Items[Sampled]) -> list[SequenceResult]:
     """What each turn of a step got of the tokens drawn in it."""
     rest = iter(sampled)
-    return [
-        SequenceResult(
-            scores=[next(rest) for _ in turn.scored],
-            drawn=next(rest) if turn.draws else None,
-        )
-        for turn in step.turns
-    ]
+    results = []
+    for turn in step.turns:
+        scores = [next(rest) for _ in turn.scored]
+        drawn = [next(rest) for _ in range(turn.draws + len(turn.draft))]
+        results.append(SequenceResult(scores, _that_hold(turn, drawn) if turn.draft else drawn))
+    return results
+
+
+def _that_hold(turn: Turn, drawn: list[Sampled]) -> list[Sampled]:
+    """The tokens drawn up to the first that is not as guessed, or that ends the answer."""
+    stops = turn.sequence.request.params.stop_token_ids
+    for count, (one, guessed) in enumerate(zip(drawn, turn.draft, strict=False), start=1):
+        if one.token != guessed or one.token in stops:
+            return drawn[:count]
+    return drawn

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,13 @@ from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, re
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.deadlines import Deadlines
 from lanewise.engine.delivery import Outbox
+from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.sampling import Sampler, allowed_mask
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
 from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.speculation import Guesser, Speculator
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,
@@ -62,6 +65,7 @@ class EngineConfig:
     request_timeout_s: float = 0.0
     itl_target_s: float = 0.0
     prefix_cache: bool = True
+    max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
 
     def __post_init__(self) -> None:
         # The oldest sequence must be able to reach its end alone, or it could never be served.
@@ -75,7 +79,13 @@ class EngineConfig:
 class Engine:
     """Takes requests on event loops, answers them from its own thread."""
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: EngineConfig,
+        metrics: Metrics,
+        draft: DraftModel | None = None,
+    ) -> None:
         self.config = config
         self.metrics = metrics
         self._runner = runner
@@ -85,6 +95,7 @@ class Engine:
         )
         self._pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
         self._scheduler = Scheduler(limits, self._pool, self._pacer)
+        self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._vocab_mask: NDArray[np.uint32] | None = None
         if config.unused_ids:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
@@ -170,13 +181,16 @@ class Engine:
             raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
         group = JobGroup()
-        for index, request in enumerate(requests):
+        guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
+        for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self.config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
             mask = self._mask(request.params.allowed_token_ids)
             sampler = Sampler(request.params, request.choice, len(request.prompt), mask)
-            group.jobs[index] = Job(group, index, Sequence(request), sampler, now)
+            if not sampler.speculates:
+                guesser = None
+            group.jobs[index] = Job(group, index, Sequence(request), sampler, now, guesser)
         return group
 
     def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
@@ -203,6 +217,8 @@ class Engine:
                 self._publish()
             finally:
                 self._runner.close()
+                if self._speculator is not None:
+                    self._speculator.close()
 
     def _receive(self) -> bool:
         """Handle what has been asked for since the last step; wait when there is nothing to run."""
@@ -224,6 +240,7 @@ class Engine:
             self._inbox.get_nowait()()
 
     def _advance(self) -> None:
+        began = time.perf_counter()
         step = self._scheduler.schedule()
         if step.preempted:
             self.metrics.preemptions.inc(len(step.preempted))
@@ -237,11 +254,11 @@ class Engine:
                 job.note_started(now, self.metrics)
         for source, target in step.copies:
             self._runner.copy_block(source, target)
-        self._run(step)
+        self._run(step, began)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
             self._publish()  # before answers go out: who has one may ask for metrics next
 
-    def _run(self, step: Step) -> None:
+    def _run(self, step: Step, began: float) -> None:
         try:
             results = self._compute(step)
         except Exception as error:
@@ -254,17 +271,24 @@ class Engine:
             # Perhaps one of them is at fault; the others get alone what they would have got.
             for turn in step.turns:
                 if turn.sequence in self._jobs:
-                    self._run(Step([turn]))
+                    turn.draft.clear()
+                    self._run(Step([turn]), time.perf_counter())
         else:
+            n_rows = work_of(step.turns).rows  # before it is known which of them count
             self._complete(step, results)
+            self._tally.note_step(n_rows)
+            if self._speculator is not None:
+                self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
 
     def _compute(self, step: Step) -> list[SequenceResult]:
+        if self._speculator is not None:
+            self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
         tables = self._scheduler.block_tables
         batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
         # What the last step gave goes out now, not before: who is woken wants the interpreter,
         # and gets it from the native call instead of from the middle of our own work.
         self._outbox.send()
-        began = time.perf_counter()
+        native_began = time.perf_counter()
         self._step_began = time.monotonic()
         try:
             sampled = self._runner.step_and_draw(batch, draws)
@@ -276,26 +300,33 @@ class Engine:
             self._tally.note_gap(ended - last_ended - (native - last_native))
         self._last_native = (ended, native)
         if self._pacer is not None:
-            self._pacer.cost.learn(work_of(step.turns), ended - began)
+            self._pacer.cost.learn(work_of(step.turns), ended - native_began)
         return results_of(step, sampled)
+
+    def _guesser_of(self, sequence: Sequence) -> Guesser | None:
+        return self._jobs[sequence].guesser
 
     def _complete(self, step: Step, results: list[SequenceResult]) -> None:
         now = time.monotonic()
+        for turn, result in zip(step.turns, results, strict=True):
+            if turn.draft:
+                turn.accept([one.token for one in result.drawn[:-1]])
         self._scheduler.complete(step)
-        self._tally.note_step(sum(turn.count for turn in step.turns))
         for turn, result in zip(step.turns, results, strict=True):
             sequence, job = turn.sequence, self._jobs[turn.sequence]
             job.prompt_scores += result.scores
             self._tally.note_prefill(job)
-            if result.drawn is not None:
-                sequence.tokens.append(result.drawn.token)
-                self._tally.note_token(job, now, self.metrics)
+            if result.drawn:
+                sequence.tokens.append(result.drawn[-1].token)
+                self._tally.note_tokens(job, len(result.drawn), now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
-            reason = finish_reason(sequence, result.drawn)
-            scores, job.prompt_scores = job.prompt_scores, []
-            output = TokenOutput(job.index, result.drawn, reason, sequence.n_reused, scores)
-            self._outbox.parcel(job.group.stream).outputs.append(output)
+            drawn: list[Sampled | None] = [*result.drawn] or [None]
+            reason = finish_reason(sequence, drawn[-1])
+            outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in drawn]
+            outputs[0].prompt_scores, job.prompt_scores = job.prompt_scores, []
+            outputs[-1].finish_reason = reason
+            self._outbox.parcel(job.group.stream).outputs += outputs
             if reason is not None:
                 self._end(job, reason, now)
 

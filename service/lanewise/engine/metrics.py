@@ -1,6 +1,7 @@
 """What operators see: vLLM's metric names, so that its dashboards work, and our own."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -57,6 +58,7 @@ class ModelFacts:
     prefix_cache: bool
     n_blocks: int
     max_model_len: int
+    max_draft: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Metrics:
         self._labels = {"model_name": facts.model_name, "engine": "0"}
         self._last_counters = Counters(0, 0, 0, 0, 0, 0)
         self._make_vllm_gauges(facts)
-        self._make_vllm_counters()
+        self._make_vllm_counters(facts)
         self._make_vllm_histograms(facts)
         self._make_own(facts)
         ProcessCollector(registry=self.registry)
@@ -118,6 +120,15 @@ class Metrics:
         self.gemm_rows.inc(counters.gemm_rows - last.gemm_rows)
         self.native_seconds.inc(counters.native_seconds - last.native_seconds)
         self._last_counters = counters
+
+    def count_drafts(self, drafts: Iterable[tuple[int, int]]) -> None:
+        """Add drafts, each as its tokens and how many of them were accepted."""
+        for n_guessed, n_accepted in drafts:
+            self.drafts.inc()
+            self.draft_tokens.inc(n_guessed)
+            self.accepted_tokens.inc(n_accepted)
+            for position in range(n_accepted):
+                self.accepted_at[str(position)].inc()
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, list(self._labels), registry=self.registry).labels(**self._labels)
@@ -159,7 +170,7 @@ class Metrics:
             },
         )
 
-    def _make_vllm_counters(self) -> None:
+    def _make_vllm_counters(self, facts: ModelFacts) -> None:
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens computed.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens drawn.")
         self.prefix_queries = self._counter(
@@ -170,6 +181,19 @@ class Metrics:
         )
         self.preemptions = self._counter(
             "vllm:num_preemptions", "Sequences that gave up their KV blocks."
+        )
+        self.drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts run.")
+        self.draft_tokens = self._counter(
+            "vllm:spec_decode_num_draft_tokens", "Guessed tokens run."
+        )
+        self.accepted_tokens = self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Guessed tokens that came true."
+        )
+        self.accepted_at = self._counters(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guessed tokens that came true, by their place in the draft.",
+            "position",
+            tuple(map(str, range(facts.max_draft))),
         )
         self.success = self._counters(
             "vllm:request_success", "Sequences ended.", "finished_reason", FINISHED_REASONS

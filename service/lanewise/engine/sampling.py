@@ -72,6 +72,10 @@ class GrowingArray:
         for value in values:
             self.append(value)
 
+    def truncate(self, size: int) -> None:
+        """Forget what is behind the first ``size`` values; views hold until the next append."""
+        self._size = size
+
     def view(self) -> NDArray[np.uint32]:
         """The values; valid until the next append."""
         return self._data[: self._size]
@@ -83,6 +87,7 @@ class Sampler:
     def __init__(
         self, params: SamplingParams, choice: int, n_prompt: int, mask: NDArray[np.uint32] | None
     ) -> None:
+        self.speculates = True  # whether draws can be made for tokens that may not come
         self._n_prompt = n_prompt
         self._first_late = n_prompt + params.min_tokens
         self._history = GrowingArray() if params.has_penalties else None
@@ -101,6 +106,22 @@ class Sampler:
             return Draw(sampling, position)
         self._history.extend(tokens[len(self._history) :])
         return Draw(sampling, position, self._n_prompt, self._history.view())
+
+    def draws(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:
+        """The draw after ``tokens`` and, as if ``draft`` came true, that after each token of it."""
+        first = len(tokens)
+        places = range(first, first + len(draft) + 1)
+        samplings = [self._early if p < self._first_late else self._late for p in places]
+        if self._history is None:
+            return [Draw(one, place) for one, place in zip(samplings, places, strict=True)]
+        self._history.extend(tokens[len(self._history) :])
+        self._history.extend(draft)
+        history = self._history.view()
+        self._history.truncate(first)
+        return [
+            Draw(one, place, self._n_prompt, history[:place])
+            for one, place in zip(samplings, places, strict=True)
+        ]
 
     def score(self, token: int, position: int) -> Draw:
         """Not a draw: the log-probability of a token of the prompt."""

@@ -23,6 +23,14 @@ class Turn:
     count: int  # tokens the model sees
     scored: range  # positions among them whose logits score the prompt token after each
     draws: bool  # whether a token is drawn after the last of them
+    draft: list[int] = field(default_factory=list)  # guessed tokens that are run behind them
+    n_accepted: int = 0  # of the draft, once the step has run
+
+    def accept(self, tokens: Items[int]) -> None:
+        """The draft began with ``tokens``, which were drawn: they are part of the text now."""
+        self.sequence.tokens += tokens
+        self.n_accepted = len(tokens)
+        self.count += len(tokens)
 
 
 @dataclass(slots=True)
@@ -33,6 +41,13 @@ class Step:
     preempted: list[Sequence] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks (from, to), in this order
+    tokens_left: int = 0  # of the budget
+    logits_left: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Rows of the batch, without guesses."""
+        return sum(turn.count for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +141,33 @@ class Scheduler:
         if not preempted:
             admitted += self._admit(budget)
         copies, self._copies = self._copies, []
-        return Step(budget.turns, preempted, admitted, copies)
+        return Step(budget.turns, preempted, admitted, copies, budget.tokens, budget.logits)
+
+    def reserve_draft(self, step: Step, turn: Turn, wanted: int) -> int:
+        """Make room for guessed tokens behind a decode; returns for how many.
+
+        They must end before the last token that the sequence may have. Nobody gives way to them,
+        nor soon after: as many blocks stay free as sequences run.
+        """
+        sequence = turn.sequence
+        spare = max(0, self._pool.n_free - len(self.running))
+        room = (len(sequence.blocks) + spare) * BLOCK_TOKENS - len(sequence.tokens)
+        count = min(wanted, step.tokens_left, step.logits_left, room)
+        if count <= 0:
+            return 0
+        missing = blocks_for(len(sequence.tokens) + count) - len(sequence.blocks)
+        if missing > 0:
+            self._give_blocks(sequence, missing)
+        step.tokens_left -= count
+        step.logits_left -= count
+        return count
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""
         for turn in step.turns:
             turn.sequence.advance(turn.count)
             if turn.draws:
-                self.waiting.note_drawn(turn.sequence)
+                self.waiting.note_drawn(turn.sequence, 1 + turn.n_accepted)
             if self._config.prefix_cache:
                 self._keep_full_blocks(turn.sequence)
                 if turn.sequence.n_cached == turn.sequence.n_prompt:
@@ -147,7 +181,7 @@ class Scheduler:
             sequence = self.running[position]
             missing = blocks_for(len(sequence.tokens)) - len(sequence.blocks)
             if missing <= self._pool.n_free:
-                if missing:
+                if missing > 0:  # a guess may have taken one before
                     self._give_blocks(sequence, missing)
                 position += 1
             else:
@@ -275,7 +309,7 @@ def work_of(turns: Items[Turn]) -> Work:
     """How large a step of these turns is."""
     work = Work()
     for turn in turns:
-        work.add(turn.count, turn.sequence.n_cached)
+        work.add(turn.count + len(turn.draft), turn.sequence.n_cached)
     return work
 
 
@@ -287,28 +321,28 @@ class _Budget:
     """What is left of one step's tokens and rows of logits."""
 
     def __init__(self, tokens: int, logits: int) -> None:
-        self._tokens = tokens
-        self._logits = logits
+        self.tokens = tokens
+        self.logits = logits
         self.turns: list[Turn] = []
 
     @property
     def is_left(self) -> bool:
-        return self._tokens > 0 and self._logits > 0
+        return self.tokens > 0 and self.logits > 0
 
     def leave(self, tokens: int) -> None:
         """Spend at most so many tokens from now on."""
-        self._tokens = min(self._tokens, tokens)
+        self.tokens = min(self.tokens, tokens)
 
     def spend_on(self, sequence: Sequence) -> None:
-        count = min(sequence.uncached_len, self._tokens)
+        count = min(sequence.uncached_len, self.tokens)
         if sequence.is_scoring:
             without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
-            count = min(count, without_logits + self._logits)
-        elif self._logits == 0:
+            count = min(count, without_logits + self.logits)
+        elif self.logits == 0:
             count = min(count, sequence.uncached_len - 1)  # all but the token that needs logits
         if count == 0:
             return
         turn = Turn(sequence, count, sequence.scored_by(count), sequence.draws_after(count))
         self.turns.append(turn)
-        self._tokens -= count
-        self._logits -= len(turn.scored) + turn.draws
+        self.tokens -= count
+        self.logits -= len(turn.scored) + turn.draws

@@ -27,6 +27,7 @@ class GenerationRequest:
     cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
     priority: int = 0  # lower is served earlier
     client: int = 0  # whose request it is: clients of equal priority are served in turn
+    max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
 
 
 @dataclass(eq=False, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.sampling import Sampler
 from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.speculation import Guesser
 from lanewise.engine.stream import RequestStream
 from lanewise.runtime import Sampled
 
@@ -41,6 +42,7 @@ class Job:
     sequence: Sequence
     sampler: Sampler
     arrived: float
+    guesser: Guesser | None = None
     started: float | None = None
     first_token: float | None = None
     last_token: float = 0.0
@@ -78,6 +80,7 @@ class Tally:
         self._prefix_queries = 0
         self._prefix_hits = 0
         self._generation_tokens = 0
+        self._guessed: list[tuple[int, int]] = []
         self._step_tokens: list[int] = []
         self._token_gaps_s: list[float] = []
         self._step_gaps_s: list[float] = []
@@ -89,6 +92,10 @@ class Tally:
     def note_step(self, n_tokens: int) -> None:
         """A step of so many tokens was run."""
         self._step_tokens.append(n_tokens)
+
+    def note_draft(self, n_guessed: int, n_accepted: int) -> None:
+        """A sequence ran so many guessed tokens, of which the first came true."""
+        self._guessed.append((n_guessed, n_accepted))
 
     def note_admitted(self, job: Job) -> None:
         """A sequence begins behind what the cache holds of its prompt."""
@@ -104,14 +111,17 @@ class Tally:
             job.n_prompt_counted = max(counted, min(job.sequence.n_cached, n_prompt))
             self._prompt_tokens += job.n_prompt_counted - counted
 
-    def note_token(self, job: Job, now: float, metrics: Metrics) -> None:
-        """A token of the answer was drawn."""
-        self._generation_tokens += 1
+    def note_tokens(self, job: Job, count: int, now: float, metrics: Metrics) -> None:
+        """Tokens of the answer were drawn; those of one step share the time since the last."""
+        self._generation_tokens += count
         if job.first_token is None:
             job.first_token = now
             metrics.ttft.observe(now - job.arrived)
-        else:
+            self._token_gaps_s += [0.0] * (count - 1)
+        elif count == 1:
             self._token_gaps_s.append(now - job.last_token)
+        else:
+            self._token_gaps_s += [(now - job.last_token) / count] * count
         job.last_token = now
 
     def publish(self, metrics: Metrics) -> None:
@@ -126,6 +136,9 @@ class Tally:
             metrics.itl.observe(gap_s)
         for gap_s in self._step_gaps_s:
             metrics.step_gap.observe(gap_s)
+        if self._guessed:
+            metrics.count_drafts(self._guessed)
+            self._guessed.clear()
         self._prompt_tokens = self._generation_tokens = 0
         self._prefix_queries = self._prefix_hits = 0
         self._step_tokens.clear()

@@ -68,9 +68,9 @@ class WaitingQueue:
         self._floor = max(self._floor, self._served[client])
         self._served[client] += n_tokens
 
-    def note_drawn(self, sequence: Sequence) -> None:
-        """A token was drawn for a running sequence."""
-        self._served[sequence.request.client] += OUTPUT_WEIGHT
+    def note_drawn(self, sequence: Sequence, n_tokens: int) -> None:
+        """Tokens were drawn for a running sequence."""
+        self._served[sequence.request.client] += OUTPUT_WEIGHT * n_tokens
 
     def _line(self, sequence: Sequence) -> deque[Sequence]:
         clients = self._lines.setdefault(sequence.request.priority, {})

@@ -27,6 +27,11 @@ QUANTIZED_FORMATS = (
 )
 
 
+DRAFT_TOKENS = knob(
+    integer(1, 64), "most guessed tokens that a sequence has in one step; fewer where they fail"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceSettings:
     """What every command that names a model understands."""
@@ -134,6 +139,21 @@ class Settings(ModelSettings):
             " is without; their part of a step follows from what steps have cost; 0 = off",
         ),
     )
+    speculation: bool = field(
+        default=True,
+        metadata=knob(
+            ON_OFF,
+            "guess the next tokens from what the text repeats and run them together, where that"
+            " is faster; answers are the same",
+        ),
+    )
+    draft: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT, "a small model of the same vocabulary that guesses too; named like the model"
+        ),
+    )
+    draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
     prefix_cache: bool = field(
         default=True,
         metadata=knob(
@@ -224,6 +244,15 @@ class BenchSettings(ReportSettings):
         default=False,
         metadata=knob(SWITCH, "run each test once more and show what its time goes to"),
     )
+    replay: tuple[str, ...] = field(
+        default=(),
+        metadata=knob(
+            TEXTS,
+            "instead of all that: files with a prompt, a line <<<answer>>> and an answer, which"
+            " is decoded with and without speculation",
+        ),
+    )
+    draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)

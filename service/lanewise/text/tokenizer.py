@@ -137,6 +137,13 @@ class Tokenizer:
             found = self._token_bytes[token_id] = self._bytes_of(token_id)
         return found
 
+    def first_unlike(self, other: Tokenizer) -> int | None:
+        """The first id that is another token in ``other``; None when both have the same."""
+        for token in range(max(self.vocab_size, other.vocab_size)):
+            if self._bytes_of(token) != other._bytes_of(token):
+                return token
+        return None
+
     def token_text(self, token_id: int) -> str:
         """Return a token as text, with replacement characters for parts of characters."""
         return self.token_bytes(token_id).decode("utf-8", "replace")

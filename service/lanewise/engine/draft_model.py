@@ -1,0 +1,192 @@
+"""A small model of the same vocabulary that guesses what the large one will say.
+
+Its keys and values lie in blocks of the same numbers as the large model's, in a cache of its own:
+whoever has blocks there has them here, and nothing is counted twice. It reads a text only when it
+is to guess, and draws as the request asks with the same random numbers: the more alike the models,
+the more often both draw the same token.
+"""
+
+import time
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.engine.batching import ModelRunner
+from lanewise.engine.block_pool import Key
+from lanewise.engine.sampling import allowed_mask
+from lanewise.engine.sequence import Sequence
+from lanewise.engine.step_costs import StepCosts
+from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Sampling
+
+
+@dataclass(slots=True)
+class Reader:
+    """How far the draft model has read one sequence."""
+
+    sampling: Sampling
+    n_read: int = 0  # tokens whose keys and values are in its cache
+    n_preempted: int = 0  # of the sequence, when they were put there
+
+
+@dataclass(slots=True)
+class _Run:
+    """One sequence that is being guessed."""
+
+    sequence: Sequence
+    reader: Reader
+    wanted: int
+    guessed: list[int] = field(default_factory=list)
+
+
+def settle(sequence: Sequence, reader: Reader) -> None:
+    """After the large model's step: what was guessed wrong is no part of the text it has read."""
+    reader.n_read = min(reader.n_read, len(sequence.tokens) - 1)
+
+
+class DraftModel:
+    """Runs the draft model for many sequences at once."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        *,
+        vocab_size: int,
+        usable_ids: Items[int],
+        context_length: int,
+        max_step_tokens: int,
+        prefix_cache: bool,
+        n_blocks: int,
+    ) -> None:
+        """``usable_ids`` are tokens of both models; ``vocab_size`` counts the draft's rows."""
+        self.costs = StepCosts()
+        self._runner = runner
+        self._vocab_size = vocab_size
+        self._mask = allowed_mask(vocab_size, usable_ids)
+        self._context_length = context_length
+        self._max_step_tokens = max_step_tokens
+        # What each block holds here, if it is full; the large model's cache may hold more.
+        self._keys: list[Key | None] | None = [None] * n_blocks if prefix_cache else None
+
+    def reader(self, sequence: Sequence) -> Reader:
+        """For a sequence that may be guessed."""
+        params = sequence.request.params
+        mask = self._mask
+        if params.allowed_token_ids is not None:
+            ids = [one for one in params.allowed_token_ids if one < self._vocab_size]
+            mask = mask & allowed_mask(self._vocab_size, ids)
+        sampling = Sampling(
+            temperature=params.temperature if mask.any() else 0.0,
+            top_p=max(params.top_p, float(np.finfo(np.float32).tiny)),
+            min_p=params.min_p,
+            top_k=params.top_k,
+            mask=mask if mask.any() else self._mask,
+            seed=params.seed,
+            choice=sequence.request.choice,
+        )
+        return Reader(sampling)
+
+    def room(self, sequence: Sequence) -> int:
+        """Most tokens that can be guessed before the draft model's context ends."""
+        return max(0, self._context_length - len(sequence.tokens))
+
+    def guess(
+        self,
+        wanted: Items[tuple[Sequence, Reader, int]],
+        block_tables: NDArray[np.uint32],
+    ) -> list[list[int]]:
+        """So many tokens for each sequence, whose blocks have room for them.
+
+        A text that is long and new is read in pieces, one with each call, and has no guess before
+        it is read.
+        """
+        runs = [_Run(*one) for one in wanted]
+        for run in runs:
+            self._find(run.sequence, run.reader)
+        live = self._read(runs, block_tables)
+        while live := [run for run in live if len(run.guessed) < run.wanted]:
+            self._step([(run, run.guessed[-1:]) for run in live], live, block_tables)
+        return [run.guessed for run in runs]
+
+    def close(self) -> None:
+        """Free everything."""
+        self._runner.close()
+
+    def _find(self, sequence: Sequence, reader: Reader) -> None:
+        """What of the sequence is in the cache: all that was read of it, or what others left."""
+        if reader.n_preempted != sequence.n_preempted:
+            reader.n_read, reader.n_preempted = 0, sequence.n_preempted
+        if reader.n_read == 0 and self._keys is not None:
+            for index in range((len(sequence.tokens) - 1) // BLOCK_TOKENS):
+                if self._keys[sequence.blocks[index]] != sequence.block_key(index):
+                    break
+                reader.n_read += BLOCK_TOKENS
+
+    def _read(self, runs: list[_Run], block_tables: NDArray[np.uint32]) -> list[_Run]:
+        """Read what is new, and guess one token of those that are read to their end."""
+        left = self._max_step_tokens
+        parts, drawing = [], []
+        for run in runs:
+            tokens, first = run.sequence.tokens, run.reader.n_read
+            part = tokens[first : first + left]
+            if not part:
+                continue
+            left -= len(part)
+            parts.append((run, part))
+            if first + len(part) == len(tokens):
+                drawing.append(run)
+        self._step(parts, drawing, block_tables)
+        for run, _ in parts:
+            self._keep(run.sequence, run.reader)
+        return drawing
+
+    def _step(
+        self,
+        parts: list[tuple[_Run, list[int]]],
+        drawing: list[_Run],
+        block_tables: NDArray[np.uint32],
+    ) -> None:
+        began = time.perf_counter()
+        token_ids: list[int] = []
+        query_start, logit_rows = [0], []
+        drawers = iter([*drawing, None])
+        next_drawer = next(drawers)
+        draws: list[Draw] = []
+        for run, part in parts:
+            token_ids += part
+            query_start.append(len(token_ids))
+            if run is next_drawer:
+                logit_rows.append(len(token_ids) - 1)
+                position = len(run.sequence.tokens) + len(run.guessed)
+                draws.append(Draw(run.reader.sampling, position))
+                next_drawer = next(drawers)
+        batch = Batch(
+            token_ids=token_ids,
+            query_start=query_start,
+            context_lens=[run.reader.n_read for run, _ in parts],
+            block_tables=block_tables,
+            logit_rows=logit_rows,
+            table_rows=[run.sequence.table_row for run, _ in parts],
+        )
+        if self._keys is not None:
+            for run, part in parts:
+                first, end = run.reader.n_read, run.reader.n_read + len(part)
+                for index in range(first // BLOCK_TOKENS, (end - 1) // BLOCK_TOKENS + 1):
+                    self._keys[run.sequence.blocks[index]] = None  # it is written to
+        sampled = self._runner.step_and_draw(batch, draws)
+        for run, part in parts:
+            run.reader.n_read += len(part)
+        for run, one in zip(drawing, sampled, strict=True):
+            run.guessed.append(one.token)
+        self.costs.note(len(token_ids), time.perf_counter() - began)
+
+    def _keep(self, sequence: Sequence, reader: Reader) -> None:
+        """Note which blocks hold what the text says."""
+        if self._keys is not None:
+            full = reader.n_read // BLOCK_TOKENS
+            for index in range(full - 1, -1, -1):
+                block, key = sequence.blocks[index], sequence.block_key(index)
+                if self._keys[block] == key:
+                    break
+                self._keys[block] = key

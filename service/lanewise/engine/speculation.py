@@ -1,0 +1,291 @@
+"""Speculation: guessed tokens run behind the last one and are kept as far as they come true.
+
+A step reads all weights whether it has one row or eight, so a few guesses cost little where few
+sequences decode. A guess counts only if it is the very token that is drawn at its place, so answers
+are those without speculation, bit for bit. Each step has as many guesses as give most tokens per
+second: by how often guesses of their kind came true in this sequence, and by what steps of so many
+rows took. Whoever's guesses fail has none soon, and tries again now and then.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Protocol
+
+from lanewise.engine.draft_model import DraftModel, Reader, settle
+from lanewise.engine.prompt_lookup import PromptLookup
+from lanewise.engine.scheduler import Scheduler, Step, Turn
+from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.step_costs import StepCosts
+
+logger = logging.getLogger(__name__)
+
+# Kinds of guesses: by how many tokens before it repeat what stood before. Chances at the beginning
+# are rather too high, as what is never tried is never known.
+KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last also for what is longer
+LAST_LENGTH = len(KIND_OF_LENGTH) - 1
+DRAFTED = 5  # by the draft model
+FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
+LEARNING_RATE = 0.12
+FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
+UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
+LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
+TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
+WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
+
+
+@dataclass(slots=True)
+class Guess:
+    """What may come next in one sequence."""
+
+    tokens: list[int]
+    kinds: list[int]
+    chances: list[float]  # that it comes true, and all before it
+
+    def worth(self, count: int) -> float:
+        """How many of its first tokens are expected to come true."""
+        return sum(self.chances[:count])
+
+
+class Guesser:
+    """Makes the guesses of one sequence and learns how often they come true."""
+
+    __slots__ = ("_chances", "_lookup", "_most", "reader")
+
+    def __init__(self, lookup: PromptLookup, most: int) -> None:
+        self._lookup = lookup
+        self._chances = list(FIRST_CHANCES)
+        self._most = most
+        self.reader: Reader | None = None  # of the draft model
+
+    def most(self, sequence: Sequence) -> int:
+        """Tokens that may be guessed now: the last one that the sequence may have is drawn."""
+        return min(self._most, sequence.request.params.max_tokens - sequence.n_output - 1)
+
+    def chance(self, kind: int) -> float:
+        """How likely one guess of a kind comes true."""
+        return self._chances[kind]
+
+    def guess(self, sequence: Sequence) -> Guess | None:
+        """The tokens that followed when the end of the sequence stood in it before."""
+        most = self.most(sequence)
+        if most < 1:
+            return None
+        tokens = sequence.tokens
+        place, length = self._lookup.find(tokens)
+        if not length:
+            return None
+        found = tokens[place : place + most]
+        while len(found) < most:  # the match reaches into itself: a text that goes round
+            found += found[: most - len(found)]
+        kinds, chances, chance = [], [], 1.0
+        for n_alike in range(length, length + most):
+            kind = KIND_OF_LENGTH[min(n_alike, LAST_LENGTH)]
+            chance *= self._chances[kind]
+            kinds.append(kind)
+            chances.append(chance)
+        return Guess(found, kinds, chances)
+
+    def learn(self, guess: Guess, n_run: int, n_true: int) -> None:
+        """``n_run`` tokens of a guess were run, the first ``n_true`` came true."""
+        for place, kind in enumerate(guess.kinds[: min(n_run, n_true + 1)]):
+            came = 1.0 if place < n_true else 0.0
+            self._chances[kind] += LEARNING_RATE * (came - self._chances[kind])
+
+    def pass_over(self, kind: int) -> None:
+        """A guess of a kind was not worth its row."""
+        self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
+
+
+class DraftTally(Protocol):
+    """Whoever counts guesses."""
+
+    def note_draft(self, n_guessed: int, n_accepted: int) -> None:
+        """A sequence ran so many guessed tokens, of which the first came true."""
+
+
+class Speculator:
+    """Decides which guesses each step runs."""
+
+    def __init__(self, most: int, draft: DraftModel | None = None) -> None:
+        self._most = most  # guessed tokens of one sequence in one step
+        self._draft = draft
+        self._draft_seconds = 0.0  # of the step to come
+        self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
+        self._expected_pace = 0.0
+        self._running: list[tuple[Turn, Guesser, Guess]] = []
+        self.costs = StepCosts()
+
+    def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
+        """One for each sequence that wants guesses; those of one prompt share the work."""
+        lookups: dict[int, PromptLookup] = {}
+        made: list[Guesser | None] = []
+        for request in requests:
+            most = self._most if request.max_draft is None else min(request.max_draft, self._most)
+            if most == 0 or request.params.max_tokens < 2:
+                made.append(None)
+                continue
+            lookup = lookups.get(id(request.prompt))
+            if lookup is None:
+                lookup = PromptLookup(request.prompt, request.params.max_tokens)
+                lookups[id(request.prompt)] = lookup
+            else:
+                lookup = lookup.copy()
+            made.append(Guesser(lookup, most))
+        return made
+
+    def add_guesses(
+        self,
+        step: Step,
+        scheduler: Scheduler,
+        guesser_of: Callable[[Sequence], Guesser | None],
+    ) -> None:
+        """Let the decodes of a step run what is likely to come next."""
+        self._running.clear()
+        self._expected_pace = self._draft_seconds = 0.0
+        rows = step.n_tokens
+        if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
+            return
+        decodes: list[tuple[Turn, Guesser]] = []
+        guesses: list[tuple[Turn, Guesser, Guess]] = []
+        for turn in step.turns:
+            if turn.draws and turn.count == 1:
+                guesser = guesser_of(turn.sequence)
+                if guesser is not None:
+                    decodes.append((turn, guesser))
+                    if guess := guesser.guess(turn.sequence):
+                        guesses.append((turn, guesser, guess))
+        if guesses:
+            self._add_repeats(step, scheduler, guesses)
+        if self._draft is not None and decodes:
+            self._add_drafted(step, scheduler, self._draft, decodes)
+
+    def learn(self, rows: int, seconds: float, tally: DraftTally) -> None:
+        """Note how long the last step took and which of its guesses came true."""
+        if self._running:
+            true = rows - sum(len(turn.draft) - turn.n_accepted for turn, _, _ in self._running)
+            came = min(1.5, max(0.5, true / seconds / self._expected_pace))
+            self._trust += TRUST_RATE * (came - self._trust)
+        else:
+            self._trust += RECOVERY_RATE * (1.0 - self._trust)
+        self.costs.note(rows, seconds - self._draft_seconds)
+        for turn, guesser, guess in self._running:
+            guesser.learn(guess, len(turn.draft), turn.n_accepted)
+            tally.note_draft(len(turn.draft), turn.n_accepted)
+            if guesser.reader is not None:
+                settle(turn.sequence, guesser.reader)
+        self._running.clear()
+
+    def close(self) -> None:
+        """Free the draft model, if there is one."""
+        if self._draft is not None:
+            self._draft.close()
+
+    def _add_repeats(
+        self, step: Step, scheduler: Scheduler, guesses: list[tuple[Turn, Guesser, Guess]]
+    ) -> None:
+        least = self._least_chance(
+            step.n_tokens, [chance for _, _, guess in guesses for chance in guess.chances]
+        )
+        for turn, guesser, guess in guesses:
+            count = sum(chance >= least for chance in guess.chances)
+            if count == 0:
+                guesser.pass_over(guess.kinds[0])
+            elif count := scheduler.reserve_draft(step, turn, count):
+                turn.draft = guess.tokens[:count]
+                self._running.append((turn, guesser, guess))
+
+    def _add_drafted(
+        self,
+        step: Step,
+        scheduler: Scheduler,
+        draft: DraftModel,
+        decodes: list[tuple[Turn, Guesser]],
+    ) -> None:
+        """Let the draft model guess for those who have no guess yet, all as many tokens."""
+        eager = []
+        for turn, guesser in decodes:
+            most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
+            if not turn.draft and most > 0:
+                eager.append((turn, guesser, most))
+        length = self._best_length(
+            step, draft, [guesser.chance(DRAFTED) for _, guesser, _ in eager]
+        )
+        asked = []
+        for turn, guesser, most in eager:
+            if length == 0:
+                guesser.pass_over(DRAFTED)
+            elif count := scheduler.reserve_draft(step, turn, min(length, most)):
+                if guesser.reader is None:
+                    guesser.reader = draft.reader(turn.sequence)
+                asked.append((turn, guesser, guesser.reader, count))
+        if not asked:
+            return
+        began = time.perf_counter()
+        wanted = [(turn.sequence, reader, count) for turn, _, reader, count in asked]
+        try:
+            drafted = draft.guess(wanted, scheduler.block_tables)
+        except Exception:
+            logger.exception("the draft model failed, and guesses no more")
+            self._draft = None
+            draft.close()
+            return
+        for (turn, guesser, _, _), tokens in zip(asked, drafted, strict=True):
+            if tokens:
+                turn.draft = tokens
+                chances = [guesser.chance(DRAFTED)] * len(tokens)
+                guess = Guess(tokens, [DRAFTED] * len(tokens), chances)
+                self._running.append((turn, guesser, guess))
+        self._draft_seconds = time.perf_counter() - began
+
+    def _best_length(self, step: Step, draft: DraftModel, chances: list[float]) -> int:
+        """Tokens that the draft model should guess for each sequence, for the best pace."""
+        if not chances:
+            return 0
+        if not draft.costs.are_known:
+            self._expected_pace = self._expected_pace or self._pace_to_beat(step.n_tokens)
+            return 2
+        rows = step.n_tokens
+        each_s = draft.costs.seconds(len(chances))
+        worth = rows + sum(guess.worth(len(turn.draft)) for turn, _, guess in self._running)
+        best_pace, best = self._expected_pace or self._pace_to_beat(rows), 0
+        powers = [1.0] * len(chances)
+        n_guessed = sum(len(turn.draft) for turn in step.turns)
+        for length in range(1, self._most + 1):
+            powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
+            worth += sum(powers)
+            run = n_guessed + length * len(chances)
+            seconds = self.costs.seconds(rows + run) + length * each_s
+            if worth / seconds > best_pace:
+                self._expected_pace = best_pace = worth / seconds
+                best = length
+        return best
+
+    def _pace_to_beat(self, rows: int) -> float:
+        return LEAST_GAIN / self._trust * rows / self.costs.seconds(rows)
+
+    def _could_pay(self, rows: int) -> bool:
+        """Whether a guess that is all but certain would be worth its row."""
+        if not self.costs.are_known:
+            return False
+        now = self.costs.seconds(rows)
+        return rows * (self.costs.seconds(rows + 4) - now) < 4 * WORTHLESS * now
+
+    def _least_chance(self, rows: int, chances: list[float]) -> float:
+        """The chance that a guess must have for the step to have the best pace.
+
+        Every row that is no guess counts as a token, so that guesses slow no prompt either.
+        """
+        worth = float(rows)
+        best_pace, least = self._pace_to_beat(rows), 2.0
+        for count, chance in enumerate(sorted(chances, reverse=True), start=1):
+            worth += chance
+            pace = worth / self.costs.seconds(rows + count)
+            if pace > best_pace:
+                self._expected_pace = best_pace = pace
+                least = chance
+            elif chance < UNLIKELY:
+                break
+        return least

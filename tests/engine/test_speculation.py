@@ -1,0 +1,240 @@
+"""Speculation: answers are those without it, guesses follow what they gain, nothing leaks."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from lanewise.engine import speculation
+from lanewise.engine.engine import Engine
+from lanewise.engine.prompt_lookup import PromptLookup
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.speculation import Guesser
+from lanewise.engine.step_costs import StepCosts
+from lanewise.engine.stream import TokenOutput
+from toy_server import CONFIG, make_engine
+
+ABC = (97, 98, 99)
+
+
+@pytest.fixture
+def rows_are_free(monkeypatch):
+    """Every step takes as long as any other, so that every guess is worth its row."""
+    monkeypatch.setattr(StepCosts, "are_known", True)
+    monkeypatch.setattr(StepCosts, "seconds", lambda self, rows: 1.0)
+
+
+@pytest.fixture
+def start(rows_are_free):
+    engines = []
+
+    def start_engine(max_draft=6, **changes):
+        engine, runner = make_engine(replace(CONFIG, max_draft=max_draft, **changes))
+        engine.start()
+        engines.append(engine)
+        return engine, runner
+
+    yield start_engine
+    for engine in engines:
+        engine.stop()
+
+
+def request(prompt="abcab" * 4, choice=0, max_draft=None, **params) -> GenerationRequest:
+    """A toy that may write three letters only guesses right often enough."""
+    settings = {"seed": 1, "max_tokens": 60, "allowed_token_ids": ABC, "logprobs": 2} | params
+    ids = list(prompt.encode())
+    return GenerationRequest(ids, SamplingParams(**settings), choice, max_draft=max_draft)
+
+
+def answers(engine: Engine, *requests: GenerationRequest) -> list[list[TokenOutput]]:
+    async def ask() -> list[list[TokenOutput]]:
+        collected: list[list[TokenOutput]] = [[] for _ in requests]
+        async with engine.submit(requests) as stream:
+            async for outputs in stream:
+                for output in outputs:
+                    collected[output.index].append(output)
+        return collected
+
+    return asyncio.run(ask())
+
+
+def metric(engine: Engine, name: str, **labels: str) -> float:
+    labels = {"model_name": "toy", "engine": "0", **labels}
+    value = engine.metrics.registry.get_sample_value(name, labels)
+    assert value is not None
+    return value
+
+
+def drafts(engine: Engine) -> tuple[float, float, float]:
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    run, guessed, came = (metric(engine, f"vllm:spec_decode_{name}_total") for name in names)
+    return run, guessed, came
+
+
+KINDS = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 0.8, "seed": 7},
+    "truncated": {"temperature": 1.5, "top_k": 2, "top_p": 0.9, "min_p": 0.05},
+    "penalties": {"repetition_penalty": 1.1, "presence_penalty": 0.3, "frequency_penalty": 0.2},
+    "bias": {"logit_bias": ((98, 1.5), (99, -1.0))},
+    "stop token": {"stop_token_ids": frozenset({99}), "logit_bias": ((99, -3.0),)},
+    "min_tokens": {"stop_token_ids": frozenset({99}), "min_tokens": 12},
+    "scored prompt": {"prompt_logprobs": 1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_without_speculation(start, kind):
+    requests = [
+        request("abcab" * (2 + i), choice=i % 2, **{"seed": i, **KINDS[kind]}) for i in range(6)
+    ]
+    plain, _ = start(max_draft=0)
+    engine, _ = start()
+    assert answers(engine, *requests) == answers(plain, *requests)
+    run, guessed, came = drafts(engine)
+    assert 0 < came < guessed
+    assert run <= guessed
+    assert metric(engine, "lanewise_kv_blocks_used") == 0
+
+
+def test_answers_are_the_same_in_a_crowd_that_is_preempted(start):
+    requests = [request("abcab" * (2 + 3 * i), seed=i, max_tokens=70) for i in range(8)]
+    plain, _ = start(max_draft=0)
+    alone = [answers(plain, one)[0] for one in requests]
+    crowded, _ = start(n_blocks=14, max_model_len=200, max_step_tokens=13, max_step_logits=12)
+    together = answers(crowded, *requests)
+    assert [[o.sampled for o in one] for one in together] == [
+        [o.sampled for o in one] for one in alone
+    ]
+    assert metric(crowded, "vllm:num_preemptions_total") > 0
+    assert drafts(crowded)[2] > 0
+    assert metric(crowded, "lanewise_kv_blocks_used") == 0
+    assert metric(crowded, "vllm:generation_tokens_total") == 8 * 70
+
+
+def test_what_was_guessed_wrong_is_not_found_in_the_prefix_cache(start):
+    plain, _ = start(max_draft=0, prefix_cache=False)
+    engine, _ = start()
+    [first] = answers(engine, request(max_tokens=100))
+    text = "abcab" * 4 + bytes(one.sampled.token for one in first).decode()
+    # Its own answer as a prompt: all of it is found, and what follows is as if computed.
+    [again] = answers(engine, request(text, max_tokens=30, seed=3))
+    assert again[0].cached_tokens == len(text) - 1
+    [fresh] = answers(plain, request(text, max_tokens=30, seed=3))
+    assert [one.sampled for one in again] == [one.sampled for one in fresh]
+
+
+def test_guesses_are_counted_and_save_steps(start):
+    engine, runner = start()
+    # Only one token may be written: every guess comes true once there is something to repeat.
+    answers(engine, request("aaaa", allowed_token_ids=(97,), max_tokens=50))
+    run, guessed, came = drafts(engine)
+    assert guessed == came
+    assert len(runner.batches) < 15
+    assert len(runner.batches) + came == 50
+    assert metric(engine, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0") == run
+    assert metric(engine, "vllm:iteration_tokens_total_sum") == 4 + 50 - 1
+    assert metric(engine, "vllm:inter_token_latency_seconds_count") == 49
+
+
+def test_a_request_may_have_fewer_guesses_or_none(start):
+    engine, _ = start()
+    answers(engine, request(max_draft=0))
+    assert drafts(engine) == (0, 0, 0)
+    answers(engine, request(max_draft=1))
+    run, guessed, _ = drafts(engine)
+    assert run == guessed > 0
+
+
+def test_the_last_token_is_never_guessed_beyond(start):
+    for max_tokens in range(1, 9):
+        engine, runner = start()
+        one = request("a" * 20, allowed_token_ids=(97,), max_tokens=max_tokens)
+        [outputs] = answers(engine, one)
+        assert len(outputs) == max_tokens
+        assert [output.finish_reason for output in outputs] == [None] * (max_tokens - 1) + [
+            "length"
+        ]
+        assert sum(len(batch.token_ids) for batch in runner.batches) == 20 + max_tokens - 1
+
+
+def guesser(text: str, max_tokens: int = 50) -> tuple[Guesser, Sequence]:
+    one = request(text, max_tokens=max_tokens)
+    return Guesser(PromptLookup(one.prompt, max_tokens), 5), Sequence(one)
+
+
+def test_a_guess_is_what_followed_before():
+    one, sequence = guesser("the cat sat. the c")
+    assert bytes(one.guess(sequence).tokens) == b"at sa"
+
+
+def test_a_text_that_goes_round_is_guessed_to_go_on():
+    one, sequence = guesser("xabab")
+    assert bytes(one.guess(sequence).tokens) == b"ababa"
+
+
+def test_guesses_that_fail_become_unlikely_and_are_tried_again_later():
+    one, sequence = guesser("xabyab")
+    first = one.guess(sequence).chances[0]
+    for _ in range(30):
+        one.learn(one.guess(sequence), 1, 0)
+    failed = one.guess(sequence).chances[0]
+    assert failed < first / 10
+    for _ in range(1000):
+        one.pass_over(one.guess(sequence).kinds[0])
+    assert one.guess(sequence).chances[0] > first / 2
+
+
+def test_guesses_that_come_true_become_likely():
+    one, sequence = guesser("xabyab")
+    for _ in range(60):
+        one.learn(one.guess(sequence), 5, 5)
+    assert one.guess(sequence).chances[-1] > 0.95
+
+
+def test_costs_are_learnt_from_steps_and_one_disturbed_step_changes_little():
+    costs = StepCosts()
+    assert not costs.are_known
+    costs.note(1, 0.020)
+    for _ in range(80):
+        for rows in (1, 2, 4, 8, 16, 32):
+            costs.note(rows, 0.020 if rows <= 8 else 0.0025 * rows)
+    assert costs.seconds(1) == pytest.approx(0.020, rel=0.05)
+    assert costs.seconds(6) == pytest.approx(0.020, rel=0.05)
+    assert costs.seconds(32) == pytest.approx(0.080, rel=0.05)
+    costs.note(1, 5.0)
+    assert costs.seconds(1) < 0.0215
+
+
+class FixedCosts(StepCosts):
+    """A pass over the weights takes as long as the arithmetic of eight rows."""
+
+    are_known = True
+
+    def seconds(self, rows: int) -> float:
+        return max(8.0, rows)
+
+
+@pytest.mark.parametrize(("others", "expected"), [(0, 6), (4, 3), (7, 0), (40, 0)])
+def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, expected):
+    """Beside ``others`` in the step, guesses of a chance of 0.8 each are worth so many rows."""
+    chances = (0.8,) * len(speculation.FIRST_CHANCES)
+    monkeypatch.setattr(speculation, "FIRST_CHANCES", chances)
+    from lanewise.engine.block_pool import BlockPool
+    from lanewise.engine.scheduler import Scheduler, SchedulerConfig
+
+    scheduler = Scheduler(SchedulerConfig(64, 512, 512), BlockPool(200))
+    speculator = speculation.Speculator(6)
+    speculator.costs = FixedCosts()
+    repeats = request("abcabcabc")
+    everyone = [Sequence(repeats), *(Sequence(request(chr(100 + i) * 3)) for i in range(others))]
+    for one in everyone:
+        scheduler.add(one)
+    scheduler.complete(scheduler.schedule())
+    for one in everyone:
+        one.tokens.append(97)
+    [own] = speculator.guessers([repeats])
+    step = scheduler.schedule()
+    speculator.add_guesses(step, scheduler, {everyone[0]: own}.get)
+    assert [len(turn.draft) for turn in step.turns] == [expected] + [0] * others
