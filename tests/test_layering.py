@@ -36,6 +36,7 @@ OUTSIDE = {
     "fastapi": {"api"},
     "uvicorn": {"api"},
     "tokenizers": {"text", "demo"},
+    "llguidance": {"text", "engine"},
     "lanewise_quantizer": {"commands"},
     "matplotlib": {"commands"},
 }

@@ -22,6 +22,7 @@ from lanewise.api.reply import Reply, dumps
 from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
+from lanewise.api.structured import grammar_of
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 
 # What a template gets from elsewhere, or what Python would mistake for it.
@@ -48,7 +49,8 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
     )
     check_count(1, body.n, state.engine, "n")
-    requests = make_requests([prompt], params, body)
+    grammar = await grammar_of(body, state)
+    requests = make_requests([prompt], params, body, grammar)
     return await respond(request, state, requests, ChatReply(body, prompt, state))
 
 

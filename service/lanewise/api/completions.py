@@ -24,6 +24,7 @@ from lanewise.api.reply import Reply, dumps
 from lanewise.api.schemas import CompletionRequest
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
+from lanewise.api.structured import grammar_of
 from lanewise.text.detokenizer import StreamDecoder
 
 DEFAULT_MAX_TOKENS = 16
@@ -47,7 +48,8 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     prompt_logprobs = body.logprobs if body.echo else None
     params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
-    requests = make_requests(ids, params, body)
+    grammar = await grammar_of(body, state)
+    requests = make_requests(ids, params, body, grammar)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 

@@ -14,6 +14,7 @@ from lanewise.api.errors import (
 )
 from lanewise.api.schemas import GenerationFields
 from lanewise.api.state import ServerState
+from lanewise.engine.constraint import ConstraintError, Grammar
 from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
@@ -109,7 +110,10 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
 
 
 def make_requests(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, fields: GenerationFields
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    fields: GenerationFields,
+    grammar: Grammar | None = None,
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
 
@@ -117,7 +121,9 @@ def make_requests(
     prompt's answers do not depend on the prompts beside it.
     """
     salt = fields.cache_salt or ""
-    return [GenerationRequest(p, params, i, salt) for p in prompts for i in range(fields.n)]
+    return [
+        GenerationRequest(p, params, i, salt, grammar) for p in prompts for i in range(fields.n)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class Answer:
         text = ""
         if output.sampled is not None:
             self.token_ids.append(output.sampled.token)
-            if reason != "stop" or self._include_stop:
+            if reason != "stop" or output.ends_complete or self._include_stop:
                 text = self._decoder.push(output.sampled.token)
         if reason is not None:
             text += self._decoder.flush()
@@ -181,4 +187,6 @@ def to_api_error(error: EngineError) -> ApiError:
         return RateLimitExceededError(str(error), headers=headers)
     if isinstance(error, EngineStoppedError):
         return UnavailableError(str(error), headers={"retry-after": "1"})
+    if isinstance(error, ConstraintError):
+        return BadRequestError(str(error))
     return InternalError(str(error))

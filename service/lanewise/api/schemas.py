@@ -26,8 +26,7 @@ MAX_TOP_LOGPROBS = 20
 
 NOT_SUPPORTED_NOW = (
     *("audio", "function_call", "functions", "prediction", "web_search_options"),
-    *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("grammar", "json_schema", "bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
+    *("bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
     *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "tools"),
 )
@@ -59,6 +58,45 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
 
 
+Schema = dict[str, Any] | bool | str
+Choices = Annotated[Strings, Field(min_length=1)]
+
+
+class StructuredOutputs(Strict):
+    """What the answer must look like, in vLLM's words; one of these."""
+
+    json_schema: Schema | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool = False
+    structural_tag: None = Field(None, description="Not supported.")
+
+
+class JsonSchemaFormat(Strict):
+    """OpenAI's named schema; it is enforced whether strict or not."""
+
+    name: str = Field("", max_length=64)
+    description: str | None = None
+    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool = False
+
+
+class ResponseFormat(Strict):
+    """What the answer must look like, in OpenAI's words."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise refuse(
+                "response_format.json_schema", "goes with type json_schema, and with no other"
+            )
+        return self
+
+
 class GenerationFields(Strict):
     """What both endpoints share."""
 
@@ -87,6 +125,14 @@ class GenerationFields(Strict):
     )
     stream: bool = False
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = Field(None, description="structured_outputs.json.")
+    guided_regex: str | None = Field(None, description="structured_outputs.regex.")
+    guided_choice: Choices | None = Field(None, description="structured_outputs.choice.")
+    guided_grammar: str | None = Field(None, description="structured_outputs.grammar.")
+    grammar: str | None = Field(None, description="A grammar in Lark's or llama.cpp's notation.")
+    json_schema: Schema | None = Field(None, description="structured_outputs.json.")
 
     refused: ClassVar[tuple[str, ...]] = NOT_SUPPORTED_NOW
 
@@ -135,7 +181,7 @@ class CompletionRequest(GenerationFields):
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     add_special_tokens: bool = True
 
-    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix", "response_format")
+    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix")
 
     @model_validator(mode="after")
     def _check_best_of(self) -> Self:
@@ -169,12 +215,6 @@ class Message(BaseModel):
         return {**(self.model_extra or {}), "role": role, "content": content or ""}
 
 
-class ResponseFormat(Strict):
-    """What the answer must look like; text is what we have."""
-
-    type: Literal["text"]
-
-
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -182,7 +222,6 @@ class ChatCompletionRequest(GenerationFields):
     max_completion_tokens: int | None = Field(None, ge=0)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    response_format: ResponseFormat | None = None
     tool_choice: Literal["none", "auto"] = "none"  # without tools both mean that none is called
     modalities: list[Literal["text"]] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.delivery import Outbox
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.sampling import Sampler, allowed_mask
@@ -82,6 +83,7 @@ class Engine:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
             self._vocab_mask = allowed_mask(config.vocab_size, used)
         self._jobs: dict[Sequence, Job] = {}
+        self._n_constrained = 0  # of them
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._lock = threading.Lock()  # guards the two below
@@ -156,10 +158,18 @@ class Engine:
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self.config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
-            mask = self._mask(request.params.allowed_token_ids)
-            sampler = Sampler(request.params, request.choice, len(request.prompt), mask)
-            group.jobs[index] = Job(group, index, Sequence(request), sampler, now)
+            group.jobs[index] = self._make_job(group, index, request, now)
         return group
+
+    def _make_job(self, group: JobGroup, index: int, request: GenerationRequest, now: float) -> Job:
+        params, sequence = request.params, Sequence(request)
+        mask, constraint = self._mask(params.allowed_token_ids), None
+        if request.grammar is not None:
+            constraint = Constraint(request.grammar, params, mask)
+            sequence.tokens += constraint.begin(params.max_tokens)
+            sequence.is_complete = constraint.finished
+        sampler = Sampler(params, request.choice, len(request.prompt), mask, constraint)
+        return Job(group, index, sequence, sampler, now)
 
     def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
         if allowed is None:
@@ -230,6 +240,10 @@ class Engine:
             self._jobs[turn.sequence].note_started(now, self.metrics)
         for source, target in step.copies:
             self._runner.copy_block(source, target)
+        if self._n_constrained:
+            self._fill_masks(step)
+            if not step.turns:
+                return
         try:
             tables = self._scheduler.block_tables
             batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
@@ -252,7 +266,9 @@ class Engine:
         self._scheduler.complete(step)
         self._tally.note_step(sum(turn.count for turn in step.turns))
         for turn, result in zip(step.turns, results, strict=True):
-            sequence, job = turn.sequence, self._jobs[turn.sequence]
+            sequence, job = turn.sequence, self._jobs.get(turn.sequence)
+            if job is None:
+                continue  # failed with another of its request
             job.prompt_scores += result.scores
             self._tally.note_prefill(job)
             if result.drawn is not None:
@@ -260,18 +276,71 @@ class Engine:
                 self._tally.note_token(job, now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
-            reason = finish_reason(sequence, result.drawn)
-            scores, job.prompt_scores = job.prompt_scores, []
-            output = TokenOutput(job.index, result.drawn, reason, sequence.n_reused, scores)
-            self._outbox.parcel(job.group.stream).outputs.append(output)
-            if reason is not None:
-                self._end(job, reason, now)
+            if job.sampler.constraint is not None:
+                self._complete_constrained(job, job.sampler.constraint, result.drawn, now)
+            else:
+                self._send(job, result.drawn, finish_reason(sequence, result.drawn), now)
+
+    def _send(self, job: Job, sampled: Sampled | None, reason: str | None, now: float) -> None:
+        """Put a token on its way to the client, and end its sequence if there is a reason."""
+        sequence = job.sequence
+        scores, job.prompt_scores = job.prompt_scores, []
+        complete = sequence.is_complete and reason == "stop"
+        output = TokenOutput(job.index, sampled, reason, sequence.n_reused, scores, complete)
+        self._outbox.parcel(job.group.stream).outputs.append(output)
+        if reason is not None:
+            self._end(job, reason, now)
+
+    def _complete_constrained(
+        self, job: Job, constraint: Constraint, drawn: Sampled | None, now: float
+    ) -> None:
+        """Send what was drawn with the tokens that its grammar put before and puts after it."""
+        sequence, params = job.sequence, job.sequence.request.params
+        forced, constraint.unsent = constraint.unsent, []
+        sampled = [Sampled(token, 0.0, []) for token in forced]
+        reason = finish_reason(sequence, drawn)
+        if drawn is not None:
+            sampled.append(drawn)
+            if reason != "stop":
+                try:
+                    after = constraint.take(drawn.token, params.max_tokens - sequence.n_output)
+                except ConstraintError as error:
+                    self._fail([sequence], error)
+                    return
+                sequence.tokens += after
+                sampled += [Sampled(token, 0.0, []) for token in after]
+                forced = forced + after
+                sequence.is_complete = constraint.finished
+                reason = finish_reason(sequence, None)
+        if sequence.is_complete:
+            reason = "stop"
+        for _ in forced:
+            self._tally.note_token(job, now, self.metrics)
+        self._tally.note_forced(len(forced))
+        for one in sampled[:-1]:
+            self._send(job, one, None, now)
+        self._send(job, sampled[-1] if sampled else None, reason, now)
+
+    def _fill_masks(self, step: Step) -> None:
+        """Compute which tokens may be drawn in a step; who has none fails without the others."""
+        began = time.perf_counter()
+        for turn in step.turns:
+            job = self._jobs.get(turn.sequence)
+            constraint = None if job is None else job.sampler.constraint
+            if turn.draws and constraint is not None:
+                try:
+                    constraint.fill_mask()
+                except ConstraintError as error:
+                    self._fail([turn.sequence], error)
+        step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
+        self._tally.note_masks(time.perf_counter() - began)
 
     def _handle_add(self, group: JobGroup) -> None:
         self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
         for job in group:
             self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
             self._jobs[job.sequence] = job
+            self._n_constrained += job.sampler.constraint is not None
             self._scheduler.add(job.sequence)
 
     def _handle_text_end(self, group: JobGroup, index: int) -> None:
@@ -297,6 +366,7 @@ class Engine:
 
     def _end(self, job: Job, reason: str, now: float) -> None:
         del self._jobs[job.sequence]
+        self._n_constrained -= job.sampler.constraint is not None
         self._scheduler.finish(job.sequence)
         observe_end(job, reason, now, self.metrics)
         self._mean_request_s += 0.1 * (now - job.arrived - self._mean_request_s)

@@ -1,0 +1,82 @@
+"""What a request says about the form of its answer, compiled into a grammar before it is queued."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lanewise.api.errors import BadRequestError
+from lanewise.api.schemas import GenerationFields
+from lanewise.api.state import ServerState
+from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource
+
+COMPILE_TIMEOUT_S = 10.0
+
+JSON_OBJECT = {"type": "object"}
+
+
+async def grammar_of(fields: GenerationFields, state: ServerState) -> CompiledGrammar | None:
+    """The grammar that an answer must obey; None if there is none."""
+    asked = list(_asked(fields))
+    if not asked:
+        return None
+    if len(asked) > 1:
+        first, second = asked[0][0], asked[1][0]
+        raise BadRequestError(
+            f"{second}: only one of {first} and {second} can be used", param=second
+        )
+    param, make, value = asked[0]
+    return await compile_grammar(param, lambda: make(value), state)
+
+
+async def compile_grammar(
+    param: str, make: Callable[[], GrammarSource], state: ServerState
+) -> CompiledGrammar:
+    """Compile a grammar beside the event loop, or say what is wrong with ``param``."""
+    counts = state.engine.metrics.grammars
+    try:
+        source = make()
+        if found := state.grammars.cached(source):
+            counts["cached"].inc()
+            return found
+        compiling = asyncio.get_running_loop().run_in_executor(
+            state.grammar_pool, state.grammars.compile, source
+        )
+        grammar = await asyncio.wait_for(asyncio.shield(compiling), COMPILE_TIMEOUT_S)
+    except (GrammarError, TimeoutError) as error:
+        counts["refused"].inc()
+        reason = str(error) or f"not compiled within {COMPILE_TIMEOUT_S:g} s"
+        raise BadRequestError(f"{param}: {reason}", param=param) from None
+    counts["compiled"].inc()
+    return grammar
+
+
+Asked = tuple[str, Callable[[Any], GrammarSource], Any]
+
+
+def _asked(fields: GenerationFields) -> Iterator[Asked]:
+    """Every way in which a request asks for a form: its field, and how its value is read."""
+    schema, choices = GrammarSource.from_json_schema, GrammarSource.from_choices
+    grammar, regex = GrammarSource.from_grammar, lambda text: GrammarSource("regex", text)
+    form, asked = fields.response_format, fields.structured_outputs
+    if form is not None and form.json_schema is not None:
+        yield "response_format.json_schema.schema", schema, form.json_schema.json_schema
+    elif form is not None and form.type == "json_object":
+        yield "response_format", schema, JSON_OBJECT
+    if asked is not None:
+        if asked.json_object:
+            yield "structured_outputs.json_object", schema, JSON_OBJECT
+        yield from _given("structured_outputs.json", schema, asked.json_schema)
+        yield from _given("structured_outputs.regex", regex, asked.regex)
+        yield from _given("structured_outputs.choice", choices, asked.choice)
+        yield from _given("structured_outputs.grammar", grammar, asked.grammar)
+    yield from _given("guided_json", schema, fields.guided_json)
+    yield from _given("guided_regex", regex, fields.guided_regex)
+    yield from _given("guided_choice", choices, fields.guided_choice)
+    yield from _given("guided_grammar", grammar, fields.guided_grammar)
+    yield from _given("grammar", grammar, fields.grammar)
+    yield from _given("json_schema", schema, fields.json_schema)
+
+
+def _given(param: str, make: Callable[[Any], GrammarSource], value: Any) -> Iterator[Asked]:
+    if value is not None:
+        yield param, make, value
