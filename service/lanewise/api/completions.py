@@ -109,11 +109,11 @@ class CompletionReply(Reply[LegacyLogprobs]):
         self._offsets[answer.index] += len(piece.text)
         return echo + piece.text, logprobs
 
-    def whole_choice(self, text: str) -> dict[str, Any]:
+    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
         """The text."""
         return {"text": text}
 
-    def event_choice(self, text: str) -> str:
+    def event_choice(self, answer: Answer, text: str) -> str:
         """The text."""
         return f'"text":{dumps(text)}'
 

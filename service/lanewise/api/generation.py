@@ -1,7 +1,7 @@
 """From a checked request to the engine's terms, and from drawn tokens back to text."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lanewise.api.errors import (
@@ -146,13 +146,14 @@ class Answer:
         tokenizer: Tokenizer,
         *,
         continues: bool,
+        shown: Collection[int] = (),
     ) -> None:
         self.index = index
         self.prompt = prompt
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self._decoder = StreamDecoder(
-            tokenizer, skip_special=fields.skip_special_tokens, continues=continues
+            tokenizer, skip_special=fields.skip_special_tokens, continues=continues, shown=shown
         )
         self._matcher = StopMatcher(fields.stops, fields.include_stop_str_in_output)
         self._include_stop = fields.include_stop_str_in_output

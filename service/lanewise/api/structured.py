@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lanewise.api.errors import BadRequestError
-from lanewise.api.schemas import GenerationFields
+from lanewise.api.schemas import ChatCompletionRequest, GenerationFields, Tool
 from lanewise.api.state import ServerState
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource
+from lanewise.text.tool_calls import ToolFormat, call_grammar, tool_format
 
 COMPILE_TIMEOUT_S = 10.0
 
@@ -48,6 +51,57 @@ async def compile_grammar(
         raise BadRequestError(f"{param}: {reason}", param=param) from None
     counts["compiled"].inc()
     return grammar
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools of a request, how the model writes calls, and the grammar that makes it do so."""
+
+    form: ToolFormat
+    shown: list[dict[str, Any]]  # as templates expect them
+    grammar: CompiledGrammar
+
+
+async def tool_use_of(body: ChatCompletionRequest, state: ServerState) -> ToolUse | None:
+    """What a request's tools mean for its prompt and its answer; None if none may be called."""
+    tools = body.callable_tools
+    if not tools or state.chat_template is None:
+        return None
+    if asked := next(_asked(body), None):
+        raise BadRequestError(
+            f"{asked[0]}: cannot be used together with tools, unless tool_choice is none",
+            param=asked[0],
+        )
+    form = tool_format(state.chat_template)
+
+    def source(chosen: list[Tool]) -> GrammarSource:
+        return call_grammar(
+            form,
+            {tool.function.name: tool.function.parameters for tool in chosen},
+            state.tokenizer,
+            required=body.tool_choice != "auto",
+            parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
+        )
+
+    try:
+        grammar = await compile_grammar("tools", lambda: source(tools), state)
+    except BadRequestError:
+        for tool in tools:  # which of them is it?
+            param = f"tools[{body.tools.index(tool)}].function.parameters"
+            await compile_grammar(param, partial(source, [tool]), state)
+        raise
+    return ToolUse(form, [_for_template(tool) for tool in body.tools], grammar)
+
+
+def _for_template(tool: Tool) -> dict[str, Any]:
+    function = tool.function
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    shown = {
+        "name": function.name,
+        "description": function.description,
+        "parameters": parameters,
+    }
+    return {"type": "function", "function": shown}
 
 
 Asked = tuple[str, Callable[[Any], GrammarSource], Any]

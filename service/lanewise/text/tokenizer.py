@@ -154,6 +154,10 @@ class Tokenizer:
         """The control tokens."""
         return self._special_ids
 
+    def split_special(self, text: str) -> list[str | int]:
+        """Return the ids of the control tokens in a text, and the texts between them."""
+        return self._control.split(text)
+
     def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token, by id."""
         return [self._bytes_of(token_id) for token_id in range(self.vocab_size)]
