@@ -10,7 +10,7 @@ from lanewise.api.errors import BadRequestError
 from lanewise.api.schemas import ChatCompletionRequest, GenerationFields, Tool
 from lanewise.api.state import ServerState
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource
-from lanewise.text.tool_calls import ToolFormat, call_grammar, tool_format
+from lanewise.text.tool_calls import ToolFormat, argument_schema, call_grammar, tool_format
 
 COMPILE_TIMEOUT_S = 10.0
 
@@ -74,23 +74,27 @@ async def tool_use_of(body: ChatCompletionRequest, state: ServerState) -> ToolUs
         )
     form = tool_format(state.chat_template)
 
-    def source(chosen: list[Tool]) -> GrammarSource:
-        return call_grammar(
-            form,
-            {tool.function.name: tool.function.parameters for tool in chosen},
-            state.tokenizer,
-            required=body.tool_choice != "auto",
-            parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
-        )
-
+    grammar_source = partial(
+        call_grammar,
+        form,
+        {tool.function.name: tool.function.parameters for tool in tools},
+        state.tokenizer,
+        required=body.tool_choice != "auto",
+        parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
+    )
     try:
-        grammar = await compile_grammar("tools", lambda: source(tools), state)
+        grammar = await compile_grammar("tools", grammar_source, state)
     except BadRequestError:
-        for tool in tools:  # which of them is it?
-            param = f"tools[{body.tools.index(tool)}].function.parameters"
-            await compile_grammar(param, partial(source, [tool]), state)
+        for i, tool in enumerate(body.tools):  # which of them is it?
+            if tool in tools:
+                param = f"tools[{i}].function.parameters"
+                await compile_grammar(param, partial(_arguments, tool), state)
         raise
     return ToolUse(form, [_for_template(tool) for tool in body.tools], grammar)
+
+
+def _arguments(tool: Tool) -> GrammarSource:
+    return GrammarSource.from_json_schema(argument_schema(tool.function.parameters))
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

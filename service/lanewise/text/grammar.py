@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ LIMITS = {
 # As Python and most training data write JSON. Free white space would let a model go on with it for
 # ever, and leave few tokens forced. A schema may ask for something else under "x-guidance".
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+EXCERPT = re.compile(r"\d+ \||<non-verbose/>")
 
 
 class GrammarError(Exception):
@@ -107,6 +111,10 @@ class GrammarCompiler:
 
         vocabulary = self._tokens()
         matcher = LLMatcher(vocabulary, library_grammar(source), log_level=0, limits=_limits())
+        if not matcher.is_error():
+            # Done once here, for the copies that every sequence starts from.
+            matcher.compute_ff_tokens()
+            matcher.compute_bitmask()
         if matcher.is_error():
             raise GrammarError(_one_line(matcher.get_error()))
         if matcher.is_stopped() and not matcher.is_accepting():
@@ -150,8 +158,9 @@ def styled(schema: Any) -> str:
     asked = schema.get("x-guidance", {})
     if not isinstance(asked, Mapping):
         raise GrammarError("x-guidance is not an object")
+    free = asked.get("whitespace_flexible") or asked.get("whitespace_pattern")
     # Never lenient: keywords that are not implemented must be errors, not be ignored.
-    style = {**JSON_STYLE, **asked, "lenient": False}
+    style = {**({} if free else JSON_STYLE), **asked, "lenient": False}
     try:
         return json.dumps({**schema, "x-guidance": style}, ensure_ascii=False)
     except RecursionError:
@@ -199,8 +208,10 @@ def _limits() -> LLParserLimits:
 
 
 def _one_line(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ".join(line for line in lines if line != "<non-verbose/>")[:500]
+    # What follows the message shows it in the source: numbered lines, and a line with a caret.
+    lines = (line.strip() for line in message.splitlines())
+    told = [line for line in lines if line not in ("", "^") and not EXCERPT.match(line)]
+    return " ".join(told)[:500]
 
 
 class _Vocabulary:
