@@ -2,11 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 
 import openai
 import pytest
 
 from lanewise.text.chat_template import ChatTemplate
+from toy_server import CONFIG, toy_server
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -36,6 +38,13 @@ FAMILIES = {
     "llama": '{{ tools | tojson }}"parameters": ',
     "generic": "",
 }
+
+
+@pytest.fixture(scope="module")
+def server():
+    """With room for tools in prompts of single bytes."""
+    with toy_server(replace(CONFIG, max_model_len=1024, n_blocks=128)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +161,7 @@ def test_refused_and_cached_grammars_are_counted(client, server):
 @pytest.mark.parametrize("choice", ["required", NOW], ids=["required", "named"])
 def test_tools_are_called_whole_and_streamed(sdk, family, choice):
     ask = {"model": "toy", "messages": HELLO, "tools": TOOLS, "tool_choice": choice}
-    ask |= {"max_tokens": 200, "seed": 11, "temperature": 1.5, "n": 2}
+    ask |= {"max_tokens": 300, "seed": 12, "temperature": 1.5, "n": 2}
     whole = sdk.chat.completions.create(**ask)
     streamed = [{} for _ in whole.choices]
     reasons = [None, None]
