@@ -49,7 +49,7 @@ class ServerState:
     )
     # Threads of their own: a grammar that takes its time must not hold up anybody's prompt.
     grammar_pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-grammar")
+        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="lanewise-grammar")
     )
     grammars: GrammarCompiler = field(init=False)
 

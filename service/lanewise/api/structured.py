@@ -36,20 +36,23 @@ async def compile_grammar(
 ) -> CompiledGrammar:
     """Compile a grammar beside the event loop, or say what is wrong with ``param``."""
     counts = state.engine.metrics.grammars
-    try:
+    compiler = state.grammars
+
+    def work() -> tuple[CompiledGrammar, str]:
         source = make()
-        if found := state.grammars.cached(source):
-            counts["cached"].inc()
-            return found
-        compiling = asyncio.get_running_loop().run_in_executor(
-            state.grammar_pool, state.grammars.compile, source
-        )
-        grammar = await asyncio.wait_for(asyncio.shield(compiling), COMPILE_TIMEOUT_S)
+        found = compiler.cached(source)
+        return (found, "cached") if found else (compiler.compile(source), "compiled")
+
+    working = asyncio.get_running_loop().run_in_executor(state.grammar_pool, work)
+    # Nobody may be there any more to hear why it failed.
+    working.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        grammar, result = await asyncio.wait_for(asyncio.shield(working), COMPILE_TIMEOUT_S)
     except (GrammarError, TimeoutError) as error:
         counts["refused"].inc()
         reason = str(error) or f"not compiled within {COMPILE_TIMEOUT_S:g} s"
         raise BadRequestError(f"{param}: {reason}", param=param) from None
-    counts["compiled"].inc()
+    counts[result].inc()
     return grammar
 
 

@@ -83,6 +83,8 @@ class Constraint:
             self._coming.popleft()
             self.finished = not self._coming and self._matcher.is_stopped()
             return []
+        if self.finished:  # what was drawn is the end
+            return []
         if not self._matcher.consume_token(token):
             raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
         return self._jump(room)
