@@ -38,6 +38,7 @@ OUTSIDE = {
     "fastapi": {"api"},
     "uvicorn": {"api"},
     "tokenizers": {"text", "demo"},
+    "llguidance": {"text", "engine"},
     "lanewise_quantizer": {"commands"},
     "matplotlib": {"commands"},
 }

@@ -1,6 +1,6 @@
 """``POST /v1/chat/completions``: conversations, written into a prompt by the model's template."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -22,7 +22,9 @@ from lanewise.api.reply import Reply, dumps
 from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
+from lanewise.api.structured import ToolUse, grammar_of, tool_use_of
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.tool_calls import ToolCallParser, ToolFormat, explained, marks
 
 # What a template gets from elsewhere, or what Python would mistake for it.
 RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self"}
@@ -31,9 +33,11 @@ RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self
 async def create_chat_completion(request: Request, state: ServerState) -> Response:
     """Answer a conversation."""
     body = await read_request(request, state, ChatCompletionRequest)
+    tool_use = await tool_use_of(body, state)
     prompt = await encode_chat(
         body.messages,
         state,
+        tool_use,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs,
@@ -48,13 +52,19 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
     )
     check_count(1, body.n, state.engine, "n")
-    requests = make_requests([prompt], params, body, request.scope["client_number"])
-    return await respond(request, state, requests, ChatReply(body, prompt, state))
+    grammar = await grammar_of(body, state) if tool_use is None else tool_use.grammar
+    requests = make_requests([prompt], params, body, request.scope["client_number"], grammar)
+    if tool_use is None:
+        reply = ChatReply(body, prompt, state, continues=grammar is not None)
+    else:
+        reply = ToolReply(body, prompt, state, tool_use.form)
+    return await respond(request, state, requests, reply)
 
 
 async def encode_chat(
     messages: list[Message],
     state: ServerState,
+    tool_use: ToolUse | None = None,
     *,
     add_generation_prompt: bool,
     continue_final_message: bool,
@@ -75,6 +85,12 @@ async def encode_chat(
             f"chat_template_kwargs: {min(reserved)} cannot be set here",
             param="chat_template_kwargs",
         )
+    tools = None
+    if tool_use is not None:
+        if tool_use.form.takes_tools:
+            tools = tool_use.shown
+        else:
+            conversation = explained(conversation, tool_use.shown)
     size = sum(len(message["content"]) for message in conversation)
     check_size(size, state.max_model_len, "messages")
     try:
@@ -82,6 +98,7 @@ async def encode_chat(
             size,
             lambda: state.tokenizer.encode_chat(
                 conversation,
+                tools,
                 add_generation_prompt=add_generation_prompt and not continue_final_message,
                 chat_template=template,
                 **variables,
@@ -117,8 +134,17 @@ class ChatReply(Reply[ChatLogprobs]):
     whole_object = "chat.completion"
     event_object = "chat.completion.chunk"
 
-    def __init__(self, body: ChatCompletionRequest, prompt: list[int], state: ServerState) -> None:
-        super().__init__(body, [prompt], state, continues=body.continue_final_message)
+    def __init__(
+        self,
+        body: ChatCompletionRequest,
+        prompt: list[int],
+        state: ServerState,
+        *,
+        continues: bool = False,
+        shown: Collection[int] = (),
+    ) -> None:
+        continues = continues or body.continue_final_message
+        super().__init__(body, [prompt], state, continues=continues, shown=shown)
         self._names = TokenNames(state.tokenizer)
         self._with_logprobs = body.logprobs
 
@@ -137,10 +163,47 @@ class ChatReply(Reply[ChatLogprobs]):
             logprobs.add(self._names, piece.output.sampled)
         return piece.text, logprobs
 
-    def whole_choice(self, text: str) -> dict[str, Any]:
+    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
         """The message."""
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def event_choice(self, text: str) -> str:
+    def event_choice(self, answer: Answer, text: str) -> str:
         """The message's next part."""
         return f'"delta":{{"content":{dumps(text)}}}'
+
+
+class ToolReply(ChatReply):
+    """Messages that may call tools."""
+
+    def __init__(
+        self, body: ChatCompletionRequest, prompt: list[int], state: ServerState, form: ToolFormat
+    ) -> None:
+        shown = marks(form, state.tokenizer)
+        super().__init__(body, prompt, state, shown=shown)
+        self._parsers = [ToolCallParser(form) for _ in self.answers]
+
+    def express(self, answer: Answer, piece: Piece) -> tuple[str, ChatLogprobs | None]:
+        """Only content is text; calls are kept by the answer's parser."""
+        text, logprobs = super().express(answer, piece)
+        last = piece.finish_reason is not None
+        return self._parsers[answer.index].push(text, last=last), logprobs
+
+    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
+        """The message with its calls."""
+        calls = self._parsers[answer.index].calls
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
+        return {"message": message}
+
+    def event_choice(self, answer: Answer, text: str) -> str:
+        """The message's next part: content, parts of calls, or neither."""
+        delta: dict[str, Any] = {"content": text} if text else {}
+        if calls := self._parsers[answer.index].take_deltas():
+            delta["tool_calls"] = calls
+        return f'"delta":{dumps(delta)}'
+
+    def shown_reason(self, answer: Answer) -> str | None:
+        """An answer that came to its own end with calls ends for them."""
+        called = answer.finish_reason == "stop" and self._parsers[answer.index].calls
+        return "tool_calls" if called else answer.finish_reason

@@ -24,6 +24,7 @@ from lanewise.api.reply import Reply, dumps
 from lanewise.api.schemas import CompletionRequest
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
+from lanewise.api.structured import grammar_of
 from lanewise.text.detokenizer import StreamDecoder
 
 DEFAULT_MAX_TOKENS = 16
@@ -47,7 +48,8 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     prompt_logprobs = body.logprobs if body.echo else None
     params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
-    requests = make_requests(ids, params, body, request.scope["client_number"])
+    grammar = await grammar_of(body, state)
+    requests = make_requests(ids, params, body, request.scope["client_number"], grammar)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 
@@ -107,11 +109,11 @@ class CompletionReply(Reply[LegacyLogprobs]):
         self._offsets[answer.index] += len(piece.text)
         return echo + piece.text, logprobs
 
-    def whole_choice(self, text: str) -> dict[str, Any]:
+    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
         """The text."""
         return {"text": text}
 
-    def event_choice(self, text: str) -> str:
+    def event_choice(self, answer: Answer, text: str) -> str:
         """The text."""
         return f'"text":{dumps(text)}'
 

@@ -1,7 +1,7 @@
 """From a checked request to the engine's terms, and from drawn tokens back to text."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lanewise.api.errors import (
@@ -15,6 +15,7 @@ from lanewise.api.errors import (
 )
 from lanewise.api.schemas import GenerationFields
 from lanewise.api.state import ServerState
+from lanewise.engine.constraint import ConstraintError, Grammar
 from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
@@ -121,6 +122,7 @@ def make_requests(
     params: SamplingParams,
     fields: GenerationFields,
     client: int,
+    grammar: Grammar | None = None,
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
 
@@ -136,6 +138,7 @@ def make_requests(
             priority=fields.priority,
             client=client,
             max_draft=fields.speculative_n_max,
+            grammar=grammar,
         )
         for prompt in prompts
         for choice in range(fields.n)
@@ -162,13 +165,14 @@ class Answer:
         tokenizer: Tokenizer,
         *,
         continues: bool,
+        shown: Collection[int] = (),
     ) -> None:
         self.index = index
         self.prompt = prompt
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self._decoder = StreamDecoder(
-            tokenizer, skip_special=fields.skip_special_tokens, continues=continues
+            tokenizer, skip_special=fields.skip_special_tokens, continues=continues, shown=shown
         )
         self._matcher = StopMatcher(fields.stops, fields.include_stop_str_in_output)
         self._include_stop = fields.include_stop_str_in_output
@@ -180,7 +184,7 @@ class Answer:
         text = ""
         if output.sampled is not None:
             self.token_ids.append(output.sampled.token)
-            if reason != "stop" or self._include_stop:
+            if reason != "stop" or output.ends_complete or self._include_stop:
                 text = self._decoder.push(output.sampled.token)
         if reason is not None:
             text += self._decoder.flush()
@@ -209,4 +213,6 @@ def to_api_error(error: EngineError) -> ApiError:
         return RequestTimeoutError(str(error), headers={"x-should-retry": "false"})
     if isinstance(error, EngineStoppedError):
         return UnavailableError(str(error), headers={"retry-after": "1"})
+    if isinstance(error, ConstraintError):
+        return BadRequestError(str(error))
     return InternalError(str(error))

@@ -4,7 +4,7 @@ import json
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from lanewise.api.generation import Answer, Piece
@@ -32,11 +32,19 @@ class Reply(ABC, Generic[L]):
         state: ServerState,
         *,
         continues: bool,
+        shown: Collection[int] = (),
     ) -> None:
         self._fields = fields
         self._state = state
         self.answers = [
-            Answer(index, prompts[index // fields.n], fields, state.tokenizer, continues=continues)
+            Answer(
+                index,
+                prompts[index // fields.n],
+                fields,
+                state.tokenizer,
+                continues=continues,
+                shown=shown,
+            )
             for index in range(len(prompts) * fields.n)
         ]
         self._texts: list[list[str]] = [[] for _ in self.answers]
@@ -62,12 +70,16 @@ class Reply(ABC, Generic[L]):
         """The text and the log-probabilities that a piece adds."""
 
     @abstractmethod
-    def whole_choice(self, text: str) -> dict[str, Any]:
+    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
         """The part of a whole choice that holds its text."""
 
     @abstractmethod
-    def event_choice(self, text: str) -> str:
+    def event_choice(self, answer: Answer, text: str) -> str:
         """The part of an event's choice that holds its text, as JSON without braces."""
+
+    def shown_reason(self, answer: Answer) -> str | None:
+        """Why the answer has ended, if it has."""
+        return answer.finish_reason
 
     def add(self, stream: RequestStream, outputs: Sequence[TokenOutput]) -> None:
         """Take outputs for the answer in one piece."""
@@ -98,7 +110,8 @@ class Reply(ABC, Generic[L]):
             text, logprobs = self.express(answer, piece)
             shown = "null" if logprobs is None else dumps(logprobs.to_json())
             rest = f',"logprobs":{shown}{self._ids(answer, piece)}'
-            yield self.event(answer.index, self.event_choice(text) + rest, piece.finish_reason)
+            choice = self.event_choice(answer, text) + rest
+            yield self.event(answer.index, choice, self.shown_reason(answer))
 
     def event(self, index: int, content: str, finish_reason: str | None) -> str:
         """One event with one choice."""
@@ -141,9 +154,9 @@ class Reply(ABC, Generic[L]):
         logprobs = self._logprobs[answer.index]
         choice: dict[str, Any] = {
             "index": answer.index,
-            **self.whole_choice("".join(self._texts[answer.index])),
+            **self.whole_choice(answer, "".join(self._texts[answer.index])),
             "logprobs": None if logprobs is None else logprobs.to_json(),
-            "finish_reason": answer.finish_reason,
+            "finish_reason": self.shown_reason(answer),
         }
         if self._fields.return_token_ids:
             choice["prompt_token_ids"] = list(answer.prompt)

@@ -4,6 +4,7 @@ A null means the default. Fields that change nothing for us (user, metadata, sto
 fields that would change the answer and that we do not have are refused by name.
 """
 
+import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
@@ -23,13 +24,13 @@ Strings = Annotated[list[str], FirstProblemOnly()]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
+MAX_TOOLS = 128
 
 NOT_SUPPORTED_NOW = (
     *("audio", "function_call", "functions", "prediction", "web_search_options"),
-    *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("grammar", "json_schema", "bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
+    *("bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
-    *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "tools"),
+    *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora"),
 )
 
 
@@ -57,6 +58,45 @@ class StreamOptions(Strict):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+
+
+Schema = dict[str, Any] | bool | str
+Choices = Annotated[Strings, Field(min_length=1)]
+
+
+class StructuredOutputs(Strict):
+    """What the answer must look like, in vLLM's words; one of these."""
+
+    json_schema: Schema | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool = False
+    structural_tag: None = Field(None, description="Not supported.")
+
+
+class JsonSchemaFormat(Strict):
+    """OpenAI's named schema; it is enforced whether strict or not."""
+
+    name: str = Field("", max_length=64)
+    description: str | None = None
+    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool = False
+
+
+class ResponseFormat(Strict):
+    """What the answer must look like, in OpenAI's words."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise refuse(
+                "response_format.json_schema", "goes with type json_schema, and with no other"
+            )
+        return self
 
 
 class GenerationFields(Strict):
@@ -94,6 +134,14 @@ class GenerationFields(Strict):
     )
     stream: bool = False
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = Field(None, description="structured_outputs.json.")
+    guided_regex: str | None = Field(None, description="structured_outputs.regex.")
+    guided_choice: Choices | None = Field(None, description="structured_outputs.choice.")
+    guided_grammar: str | None = Field(None, description="structured_outputs.grammar.")
+    grammar: str | None = Field(None, description="A grammar in Lark's or llama.cpp's notation.")
+    json_schema: Schema | None = Field(None, description="structured_outputs.json.")
 
     refused: ClassVar[tuple[str, ...]] = NOT_SUPPORTED_NOW
 
@@ -142,7 +190,7 @@ class CompletionRequest(GenerationFields):
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     add_special_tokens: bool = True
 
-    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix", "response_format")
+    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix")
 
     @model_validator(mode="after")
     def _check_best_of(self) -> Self:
@@ -173,13 +221,51 @@ class Message(BaseModel):
             content = "".join(part.text for part in content)
         # Templates know the older name of the developer's role.
         role = "system" if self.role == "developer" else self.role
-        return {**(self.model_extra or {}), "role": role, "content": content or ""}
+        others = self.model_extra or {}
+        if isinstance(others.get("tool_calls"), list):
+            others = {**others, "tool_calls": [_with_object(call) for call in others["tool_calls"]]}
+        return {**others, "role": role, "content": content or ""}
 
 
-class ResponseFormat(Strict):
-    """What the answer must look like; text is what we have."""
+def _with_object(call: Any) -> Any:
+    """A call whose arguments are an object, as templates expect, and not the JSON of one."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
 
-    type: Literal["text"]
+
+class FunctionSpec(Strict):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool = Field(False, description="Arguments obey their schema in any case.")
+
+
+class Tool(Strict):
+    """A tool that the model may use; functions are what there is."""
+
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class FunctionName(Strict):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """The tool that the model must use."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class ChatCompletionRequest(GenerationFields):
@@ -189,8 +275,9 @@ class ChatCompletionRequest(GenerationFields):
     max_completion_tokens: int | None = Field(None, ge=0)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    response_format: ResponseFormat | None = None
-    tool_choice: Literal["none", "auto"] = "none"  # without tools both mean that none is called
+    tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
     modalities: list[Literal["text"]] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool = True
@@ -203,6 +290,26 @@ class ChatCompletionRequest(GenerationFields):
         if self.continue_final_message and self.messages[-1].role != "assistant":
             raise refuse("continue_final_message", "the last message is not the assistant's")
         return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise refuse("tools", "two functions have the same name")
+        if isinstance(self.tool_choice, NamedTool):
+            if self.tool_choice.function.name not in names:
+                raise refuse("tool_choice", "there is no such function among the tools")
+        elif self.tool_choice == "required" and not names:
+            raise refuse("tool_choice", "required without tools")
+        return self
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """The tools that the answer may call."""
+        if isinstance(self.tool_choice, NamedTool):
+            name = self.tool_choice.function.name
+            return [tool for tool in self.tools if tool.function.name == name]
+        return [] if self.tool_choice == "none" else self.tools
 
 
 class TokenizeRequest(Strict):

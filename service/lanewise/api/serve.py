@@ -172,7 +172,8 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
             runner.run(_answer(settings, state, listener))
     finally:
         state.engine.stop()
-        state.text_pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (state.text_pool, state.grammar_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from lanewise.engine.engine import Engine
 from lanewise.text.chat_template import ChatTemplate
+from lanewise.text.grammar import GrammarCompiler
 from lanewise.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -47,6 +48,14 @@ class ServerState:
     text_pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
     )
+    # Threads of their own: a grammar that takes its time must not hold up anybody's prompt.
+    grammar_pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="lanewise-grammar")
+    )
+    grammars: GrammarCompiler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.grammars = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size)
 
     @property
     def max_model_len(self) -> int:

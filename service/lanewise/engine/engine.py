@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lanewise.engine.admission import Admission
 from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.deadlines import Deadlines
 from lanewise.engine.delivery import Outbox
 from lanewise.engine.draft_model import DraftModel
@@ -101,6 +102,7 @@ class Engine:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
             self._vocab_mask = allowed_mask(config.vocab_size, used)
         self._jobs: dict[Sequence, Job] = {}
+        self._n_constrained = 0  # of them
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
@@ -186,12 +188,25 @@ class Engine:
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self.config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
-            mask = self._mask(request.params.allowed_token_ids)
-            sampler = Sampler(request.params, request.choice, len(request.prompt), mask)
-            if not sampler.speculates:
-                guesser = None
-            group.jobs[index] = Job(group, index, Sequence(request), sampler, now, guesser)
+            group.jobs[index] = self._make_job(group, index, request, guesser, now)
         return group
+
+    def _make_job(
+        self,
+        group: JobGroup,
+        index: int,
+        request: GenerationRequest,
+        guesser: Guesser | None,
+        now: float,
+    ) -> Job:
+        params, sequence = request.params, Sequence(request)
+        mask, constraint = self._mask(params.allowed_token_ids), None
+        if request.grammar is not None:
+            constraint = Constraint(request.grammar, params, mask)
+            sequence.tokens += constraint.begin(params.max_tokens)
+            sequence.is_complete = constraint.finished
+        sampler = Sampler(params, request.choice, len(request.prompt), mask, constraint)
+        return Job(group, index, sequence, sampler, now, guesser if sampler.speculates else None)
 
     def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
         if allowed is None:
@@ -254,6 +269,10 @@ class Engine:
                 job.note_started(now, self.metrics)
         for source, target in step.copies:
             self._runner.copy_block(source, target)
+        if self._n_constrained:
+            self._fill_masks(step)
+            if not step.turns:
+                return
         self._run(step, began)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
             self._publish()  # before answers go out: who has one may ask for metrics next
@@ -313,7 +332,9 @@ class Engine:
                 turn.accept([one.token for one in result.drawn[:-1]])
         self._scheduler.complete(step)
         for turn, result in zip(step.turns, results, strict=True):
-            sequence, job = turn.sequence, self._jobs[turn.sequence]
+            sequence, job = turn.sequence, self._jobs.get(turn.sequence)
+            if job is None:
+                continue  # failed with another of its request
             job.prompt_scores += result.scores
             self._tally.note_prefill(job)
             if result.drawn:
@@ -322,13 +343,65 @@ class Engine:
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
             drawn: list[Sampled | None] = [*result.drawn] or [None]
-            reason = finish_reason(sequence, drawn[-1])
-            outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in drawn]
-            outputs[0].prompt_scores, job.prompt_scores = job.prompt_scores, []
-            outputs[-1].finish_reason = reason
-            self._outbox.parcel(job.group.stream).outputs += outputs
-            if reason is not None:
-                self._end(job, reason, now)
+            if job.sampler.constraint is not None:
+                self._complete_constrained(job, job.sampler.constraint, drawn[-1], now)
+            else:
+                self._send(job, drawn, finish_reason(sequence, drawn[-1]), now)
+
+    def _send(
+        self, job: Job, sampled: Items[Sampled | None], reason: str | None, now: float
+    ) -> None:
+        """Put tokens on their way to the client, and end their sequence if there is a reason."""
+        sequence = job.sequence
+        outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in sampled]
+        outputs[0].prompt_scores, job.prompt_scores = job.prompt_scores, []
+        outputs[-1].finish_reason = reason
+        outputs[-1].ends_complete = sequence.is_complete and reason == "stop"
+        self._outbox.parcel(job.group.stream).outputs += outputs
+        if reason is not None:
+            self._end(job, reason, now)
+
+    def _complete_constrained(
+        self, job: Job, constraint: Constraint, drawn: Sampled | None, now: float
+    ) -> None:
+        """Send what was drawn with the tokens that its grammar put before and puts after it."""
+        sequence, params = job.sequence, job.sequence.request.params
+        forced, constraint.unsent = constraint.unsent, []
+        sampled = [Sampled(token, 0.0, []) for token in forced]
+        reason = finish_reason(sequence, drawn)
+        if drawn is not None:
+            sampled.append(drawn)
+            if reason != "stop":
+                try:
+                    after = constraint.take(drawn.token, params.max_tokens - sequence.n_output)
+                except ConstraintError as error:
+                    self._fail([sequence], error)
+                    return
+                sequence.tokens += after
+                sampled += [Sampled(token, 0.0, []) for token in after]
+                forced = forced + after
+                sequence.is_complete = constraint.finished
+                reason = finish_reason(sequence, None)
+        if sequence.is_complete:
+            reason = "stop"
+        if forced:
+            self._tally.note_tokens(job, len(forced), now, self.metrics)
+            self._tally.note_forced(len(forced))
+        self._send(job, sampled or [None], reason, now)
+
+    def _fill_masks(self, step: Step) -> None:
+        """Compute which tokens may be drawn in a step; who has none fails without the others."""
+        began = time.perf_counter()
+        for turn in step.turns:
+            job = self._jobs.get(turn.sequence)
+            constraint = None if job is None else job.sampler.constraint
+            if turn.draws and constraint is not None:
+                try:
+                    constraint.fill_mask()
+                except ConstraintError as error:
+                    self._fail([turn.sequence], error)
+        step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
+        self._tally.note_masks(time.perf_counter() - began)
 
     def _handle_add(self, group: JobGroup) -> None:
         arrived = group.jobs[0].arrived
@@ -338,6 +411,7 @@ class Engine:
         for job in group:
             self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
             self._jobs[job.sequence] = job
+            self._n_constrained += job.sampler.constraint is not None
             self._scheduler.add(job.sequence)
 
     def _handle_text_end(self, group: JobGroup, index: int) -> None:
@@ -378,6 +452,7 @@ class Engine:
 
     def _end(self, job: Job, reason: str, now: float) -> None:
         del self._jobs[job.sequence]
+        self._n_constrained -= job.sampler.constraint is not None
         self._scheduler.finish(job.sequence)
         observe_end(job, reason, now, self.metrics)
         self._admission.note_ended(job.n_queued, now)

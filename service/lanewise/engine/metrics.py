@@ -240,6 +240,20 @@ class Metrics:
         self.native_seconds = self._counter(
             "lanewise_native_seconds", "Time inside the native library; a part of the busy time."
         )
+        self.forced_tokens = self._counter(
+            "lanewise_forced_tokens",
+            "Tokens that a grammar left no choice about: generated without a draw.",
+        )
+        self.mask_seconds = self._counter(
+            "lanewise_grammar_mask_seconds",
+            "Time spent on which tokens grammars let come next; a part of the busy time.",
+        )
+        self.grammars = self._counters(
+            "lanewise_grammars",
+            "Requests with a grammar, by what was done about it.",
+            "result",
+            ("compiled", "cached", "refused"),
+        )
         self.step_errors = self._counter("lanewise_step_errors", "Steps that failed.")
         self.cancelled = self._counters(
             "lanewise_requests_cancelled", "Sequences whose client left.", "stage", STAGES

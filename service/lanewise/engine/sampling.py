@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.engine.constraint import Constraint
 from lanewise.runtime import Draw, Sampling
 
 TINY_TOP_P = float(np.finfo(np.float32).tiny)
@@ -85,9 +86,18 @@ class Sampler:
     """Makes the draws of one sequence; what never changes is made once."""
 
     def __init__(
-        self, params: SamplingParams, choice: int, n_prompt: int, mask: NDArray[np.uint32] | None
+        self,
+        params: SamplingParams,
+        choice: int,
+        n_prompt: int,
+        mask: NDArray[np.uint32] | None,
+        constraint: Constraint | None = None,
     ) -> None:
-        self.speculates = True  # whether draws can be made for tokens that may not come
+        self.constraint = constraint
+        # Whether draws can be made for tokens that may not come.
+        self.speculates = constraint is None
+        if constraint is not None:
+            mask = constraint.mask
         self._n_prompt = n_prompt
         self._first_late = n_prompt + params.min_tokens
         self._history = GrowingArray() if params.has_penalties else None
@@ -102,10 +112,15 @@ class Sampler:
         """The draw of the token that follows ``tokens``, the prompt included."""
         position = len(tokens)
         sampling = self._early if position < self._first_late else self._late
+        forced = -1
+        if self.constraint is not None:
+            forced = self.constraint.forced_token
+            if self.constraint.finished:  # a grammar's end comes before min_tokens
+                sampling = self._late
         if self._history is None:
-            return Draw(sampling, position)
+            return Draw(sampling, position, forced_token=forced)
         self._history.extend(tokens[len(self._history) :])
-        return Draw(sampling, position, self._n_prompt, self._history.view())
+        return Draw(sampling, position, self._n_prompt, self._history.view(), forced)
 
     def draws(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:
         """The draw after ``tokens`` and, as if ``draft`` came true, that after each token of it."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lanewise.engine.block_pool import Key, first_key, next_key
+from lanewise.engine.constraint import Grammar
 from lanewise.engine.sampling import SamplingParams
 from lanewise.runtime import BLOCK_TOKENS
 
@@ -28,6 +29,7 @@ class GenerationRequest:
     priority: int = 0  # lower is served earlier
     client: int = 0  # whose request it is: clients of equal priority are served in turn
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
+    grammar: Grammar | None = None  # which the answer obeys
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +48,7 @@ class Sequence:
     n_preempted: int = field(init=False, default=0)
     n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
     n_kept: int = field(init=False, default=0)  # blocks that others may find
+    is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
     def __post_init__(self) -> None:
@@ -75,7 +78,7 @@ class Sequence:
     @property
     def draws(self) -> bool:
         """Whether another token is to be drawn after the last one."""
-        return self.n_output < self.request.params.max_tokens
+        return not self.is_complete and self.n_output < self.request.params.max_tokens
 
     def block_key(self, index: int) -> Key:
         """The key of a block whose tokens are all known."""

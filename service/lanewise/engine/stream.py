@@ -57,6 +57,7 @@ class TokenOutput:
     finish_reason: str | None = None  # stop | length, with the last output of a sequence
     cached_tokens: int = 0  # of the prompt, that were in the cache already
     prompt_scores: list[Sampled] = field(default_factory=list)  # with the first output
+    ends_complete: bool = False  # stopped because nothing may follow; the token is text like others
 
 
 class RequestStream:

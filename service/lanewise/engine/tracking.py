@@ -81,6 +81,8 @@ class Tally:
         self._prefix_hits = 0
         self._generation_tokens = 0
         self._guessed: list[tuple[int, int]] = []
+        self._forced_tokens = 0
+        self._mask_s = 0.0
         self._step_tokens: list[int] = []
         self._token_gaps_s: list[float] = []
         self._step_gaps_s: list[float] = []
@@ -124,10 +126,20 @@ class Tally:
             self._token_gaps_s += [(now - job.last_token) / count] * count
         job.last_token = now
 
+    def note_forced(self, count: int) -> None:
+        """So many tokens of an answer were the only ones its grammar let come."""
+        self._forced_tokens += count
+
+    def note_masks(self, seconds: float) -> None:
+        """A step's masks took so long."""
+        self._mask_s += seconds
+
     def publish(self, metrics: Metrics) -> None:
         """Add everything to the metrics, once."""
         metrics.prompt_tokens.inc(self._prompt_tokens)
         metrics.generation_tokens.inc(self._generation_tokens)
+        metrics.forced_tokens.inc(self._forced_tokens)
+        metrics.mask_seconds.inc(self._mask_s)
         metrics.prefix_queries.inc(self._prefix_queries)
         metrics.prefix_hits.inc(self._prefix_hits)
         for n_tokens in self._step_tokens:
@@ -141,6 +153,7 @@ class Tally:
             self._guessed.clear()
         self._prompt_tokens = self._generation_tokens = 0
         self._prefix_queries = self._prefix_hits = 0
+        self._forced_tokens, self._mask_s = 0, 0.0
         self._step_tokens.clear()
         self._token_gaps_s.clear()
         self._step_gaps_s.clear()

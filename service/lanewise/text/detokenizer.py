@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,12 +14,19 @@ class StreamDecoder:
     """Decodes tokens one at a time; the pieces joined are what decoding them at once gives.
 
     With ``continues`` the tokens follow other text, so that the space with which a SentencePiece
-    vocabulary starts a word is kept on the first of them.
+    vocabulary starts a word is kept on the first of them. Control tokens of ``shown`` are never
+    skipped.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        continues: bool = False,
+        shown: Collection[int] = (),
     ) -> None:
+        self._shown = shown
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._strip_space = tokenizer.strips_leading_space and not continues
@@ -27,7 +34,8 @@ class StreamDecoder:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; empty inside a character."""
-        if self._skip_special and self._tokenizer.is_special(token_id):
+        skip = self._skip_special and self._tokenizer.is_special(token_id)
+        if skip and token_id not in self._shown:
             return ""
         return self._emit(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
 

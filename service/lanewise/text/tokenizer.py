@@ -79,6 +79,25 @@ class Tokenizer:
             return [self.bos_id, *ids]
         return ids
 
+    def encode_inside(self, text: str) -> list[int]:
+        """Return the ids of a text that follows other text; their bytes are those of the text.
+
+        Control tokens are text here, and no vocabulary's rule for first words applies.
+        """
+        wanted = text.encode()
+        ids = _encode(self._continuing, text)
+        if b"".join(map(self.token_bytes, ids)) == wanted:
+            return ids
+        # Some put a space before any text. A line break, which no token shares with what follows
+        # it in such vocabularies, takes that space and is cut off.
+        before = _encode(self._continuing, "\n")
+        ids = _encode(self._continuing, "\n" + text)
+        if ids[: len(before)] == before:
+            ids = ids[len(before) :]
+        if b"".join(map(self.token_bytes, ids)) == wanted:
+            return ids
+        return []
+
     def encode_chat(
         self,
         messages: Sequence[Message],
@@ -129,6 +148,19 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return whether a token is a control token, which plain text never contains."""
         return token_id in self._special_ids
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The control tokens."""
+        return self._special_ids
+
+    def split_special(self, text: str) -> list[str | int]:
+        """Return the ids of the control tokens in a text, and the texts between them."""
+        return self._control.split(text)
+
+    def all_token_bytes(self) -> list[bytes]:
+        """Return the bytes of every token, by id."""
+        return [self._bytes_of(token_id) for token_id in range(self.vocab_size)]
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes a token stands for; none for an id without a token."""

@@ -1,0 +1,159 @@
+"""Holds one sequence to a grammar: which tokens may come next, and which must."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from lanewise.engine.stream import EngineError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+    from numpy.typing import NDArray
+
+    from lanewise.engine.sampling import SamplingParams
+
+
+class Grammar(Protocol):
+    """A compiled grammar, shared by every sequence that has to obey it."""
+
+    @property
+    def eos_ids(self) -> Items[int]:
+        """Tokens that end a text where the grammar may end."""
+
+    @property
+    def mask_words(self) -> int:
+        """32-bit words of a mask with one bit for each token."""
+
+    def new_matcher(self) -> LLMatcher:
+        """A matcher that has seen nothing."""
+
+
+class ConstraintError(EngineError):
+    """A sequence cannot go on within its grammar; the message is fit for its client."""
+
+
+class Constraint:
+    """The state of one sequence's grammar, a function of the sequence's own tokens alone.
+
+    Where the grammar leaves only one way to go on, the tokens of that way are not drawn: they are
+    appended at once, and the model sees them together with the token before. With
+    log-probabilities the same tokens go through the model one at a time, because each has one.
+
+    ``allowed`` is the request's own mask. Tokens that end the text come where the grammar may end
+    and nowhere else, so that what ends by itself obeys the grammar.
+    """
+
+    def __init__(
+        self, grammar: Grammar, params: SamplingParams, allowed: NDArray[np.uint32] | None
+    ) -> None:
+        self._matcher = grammar.new_matcher()
+        self.mask = np.zeros(grammar.mask_words, dtype=np.uint32)  # of the next draw
+        self._address, self._n_bytes = self.mask.ctypes.data, self.mask.nbytes
+        n_words = len(self.mask)
+        self._eos = _bits(grammar.eos_ids, n_words)
+        self._stops = _bits(params.stop_token_ids, n_words)
+        # Tokens that the request lets be text; None if that is up to the grammar alone.
+        self._text: NDArray[np.uint32] | None = None
+        same_ends = params.stop_token_ids == frozenset(grammar.eos_ids)
+        if allowed is not None or params.min_tokens or not same_ends:
+            self._text = ~(self._eos | self._stops)
+        if allowed is not None:
+            # The matcher's masks may be a word longer than the model's vocabulary.
+            padded = np.pad(allowed, (0, max(0, n_words - len(allowed))))[:n_words]
+            self._text = padded & ~(self._eos | self._stops)
+        # A token that the request has a word about is drawn, even where it seems to be forced.
+        self._never_forced = params.stop_token_ids.union(token for token, _ in params.logit_bias)
+        self._one_at_a_time = params.logprobs is not None
+        self._coming: deque[int] = deque()  # forced tokens that are to be drawn
+        self.unsent: list[int] = []  # forced tokens that come before the first draw
+        self.finished = False
+
+    def begin(self, room: int) -> list[int]:
+        """The tokens that every answer begins with, at most ``room``."""
+        self.unsent = self._jump(room)
+        return self.unsent
+
+    def take(self, token: int, room: int) -> list[int]:
+        """Note the token drawn last; return those that must follow it, at most ``room``."""
+        if self._coming:
+            self._coming.popleft()
+            self.finished = not self._coming and self._matcher.is_stopped()
+            return []
+        if self.finished:  # what was drawn is the end
+            return []
+        if not self._matcher.consume_token(token):
+            raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
+        return self._jump(room)
+
+    def _jump(self, room: int) -> list[int]:
+        tokens: list[int] = []
+        while len(tokens) < room and not self._matcher.is_stopped():
+            forced = self._forced(room - len(tokens))
+            if not forced or not self._matcher.consume_tokens(forced):
+                break
+            tokens += forced
+        if self._matcher.is_error():
+            raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
+        if self._one_at_a_time:
+            self._coming.extend(tokens)
+            tokens = []
+        self.finished = not self._coming and self._matcher.is_stopped()
+        return tokens
+
+    def _forced(self, room: int) -> list[int]:
+        forced = self._matcher.compute_ff_tokens()[:room]
+        for i, token in enumerate(forced):
+            if token in self._never_forced or not self._is_allowed(token):
+                return forced[:i]
+        return forced
+
+    def _is_allowed(self, token: int) -> bool:
+        text = self._text
+        return text is None or bool(text[token // 32] >> np.uint32(token % 32) & 1)
+
+    @property
+    def forced_token(self) -> int:
+        """The token that the next draw must give; -1 where the mask decides."""
+        return self._coming[0] if self._coming else -1
+
+    def fill_mask(self) -> None:
+        """Compute the mask of the next draw; ConstraintError if no token may come."""
+        if self._coming:
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._n_bytes)
+        if self._matcher.is_error():
+            raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
+        if self._matcher.is_stopped():  # found only now: nothing but the end may come
+            self.finished = True
+        elif self._text is not None:
+            self._apply_request(self._text)
+
+    def _apply_request(self, text: NDArray[np.uint32]) -> None:
+        mask, may_end = self.mask, self._matcher.is_accepting()
+        mask &= text
+        if mask.any():
+            if may_end:
+                mask |= self._stops
+        elif may_end:
+            mask |= self._eos | self._stops
+            self.finished = True
+        else:
+            raise ConstraintError(
+                "no token is allowed by both the grammar and the request's own fields"
+            )
+
+    def _reason(self) -> str:
+        # Only the first line: the rest shows the library's state.
+        return (self._matcher.get_error() or self._matcher.stop_reason()).splitlines()[0]
+
+
+def _bits(ids: Items[int] | frozenset[int], n_words: int) -> NDArray[np.uint32]:
+    bits = np.zeros(n_words, dtype=np.uint32)
+    for token in ids:
+        if token < 32 * n_words:
+            bits[token // 32] |= np.uint32(1 << token % 32)
+    return bits

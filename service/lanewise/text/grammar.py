@@ -1,0 +1,232 @@
+"""Compiles what an answer must look like: JSON schemas, regular expressions, choices, grammars."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+    from lanewise.text.tokenizer import Tokenizer
+
+Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
+
+MOST_CHARACTERS = 256 << 10  # of a grammar's source
+MOST_GBNF_CHARACTERS = 32 << 10  # translated in Python, in a time that grows with its square
+MOST_GBNF_RULES = 500
+CACHED_GRAMMARS = 64
+# Bounds of what one grammar may cost: about 0.1 s of lexer work when compiled, 7 ms for one token.
+LIMITS = {
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 250_000,
+}
+# As Python and most training data write JSON. Free white space would let a model go on with it for
+# ever, and leave few tokens forced. A schema may ask for something else under "x-guidance".
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+EXCERPT = re.compile(r"\d+ \||<non-verbose/>")
+
+
+class GrammarError(Exception):
+    """A grammar cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """A grammar as a request gave it; equal sources are compiled once."""
+
+    kind: Kind
+    text: str  # JSON for json_schema and choice
+
+    @classmethod
+    def from_json_schema(cls, schema: Any) -> GrammarSource:
+        """A schema as JSON values, or as a string of JSON."""
+        return cls("json_schema", styled(schema))
+
+    @classmethod
+    def from_choices(cls, choices: Sequence[str]) -> GrammarSource:
+        """One of some texts."""
+        return cls("choice", json.dumps(choices, ensure_ascii=False))
+
+    @classmethod
+    def from_grammar(cls, text: str) -> GrammarSource:
+        """A grammar in Lark's notation, or in llama.cpp's GBNF, which alone has ``::=``."""
+        return cls("gbnf" if "::=" in text else "lark", text)
+
+
+class CompiledGrammar:
+    """A grammar ready for the tokens of one model."""
+
+    def __init__(self, prototype: LLMatcher, eos_ids: Sequence[int], mask_words: int) -> None:
+        self._prototype = prototype
+        self.eos_ids = eos_ids
+        self.mask_words = mask_words
+
+    def new_matcher(self) -> LLMatcher:
+        """A matcher that has seen nothing."""
+        return self._prototype.deep_copy()
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer; what it needs is made by the first that is compiled.
+
+    Threads may share it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, model_vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._model_vocab_size = model_vocab_size
+        self._vocabulary: LLTokenizer | None = None
+        self._making = threading.Lock()  # of the vocabulary
+        self._lock = threading.Lock()  # of what is compiled
+        self._compiled: OrderedDict[GrammarSource, CompiledGrammar] = OrderedDict()
+
+    def cached(self, source: GrammarSource) -> CompiledGrammar | None:
+        """The grammar, if it was compiled lately."""
+        with self._lock:
+            found = self._compiled.get(source)
+            if found is not None:
+                self._compiled.move_to_end(source)
+            return found
+
+    def compile(self, source: GrammarSource) -> CompiledGrammar:
+        """The grammar for this model; GrammarError if it cannot be used. May take a second."""
+        if found := self.cached(source):
+            return found
+        if len(source.text) > MOST_CHARACTERS:
+            raise GrammarError(
+                f"{len(source.text)} characters are too many; accepted: at most {MOST_CHARACTERS}"
+            )
+        from llguidance import LLMatcher
+
+        vocabulary = self._tokens()
+        matcher = LLMatcher(vocabulary, library_grammar(source), log_level=0, limits=_limits())
+        if not matcher.is_error():
+            # Done once here, for the copies that every sequence starts from.
+            matcher.compute_ff_tokens()
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            raise GrammarError(_one_line(matcher.get_error()))
+        if matcher.is_stopped() and not matcher.is_accepting():
+            raise GrammarError("nothing matches it")
+        words = (vocabulary.vocab_size + 31) // 32
+        grammar = CompiledGrammar(matcher, tuple(vocabulary.eos_tokens), words)
+        with self._lock:
+            self._compiled[source] = grammar
+            while len(self._compiled) > CACHED_GRAMMARS:
+                self._compiled.popitem(last=False)
+        return grammar
+
+    def _tokens(self) -> LLTokenizer:
+        with self._making:
+            if self._vocabulary is None:
+                from llguidance import LLTokenizer
+
+                if not self._tokenizer.eos_ids:
+                    raise GrammarError("this model has no token that ends a text")
+                self._vocabulary = LLTokenizer(
+                    _Vocabulary(self._tokenizer),  # type: ignore[arg-type]
+                    n_vocab=self._model_vocab_size,
+                    eos_token=sorted(self._tokenizer.eos_ids),
+                )
+            return self._vocabulary
+
+
+def styled(schema: Any) -> str:
+    """A JSON schema as JSON, with our rules for white space."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is not JSON: {error}") from None
+    if schema is True:
+        schema = {}
+    if schema is False:
+        raise GrammarError("nothing matches it")
+    if not isinstance(schema, Mapping):
+        raise GrammarError("a schema is an object or true")
+    asked = schema.get("x-guidance", {})
+    if not isinstance(asked, Mapping):
+        raise GrammarError("x-guidance is not an object")
+    free = asked.get("whitespace_flexible") or asked.get("whitespace_pattern")
+    # Never lenient: keywords that are not implemented must be errors, not be ignored.
+    style = {**({} if free else JSON_STYLE), **asked, "lenient": False}
+    try:
+        return json.dumps({**schema, "x-guidance": style}, ensure_ascii=False)
+    except RecursionError:
+        raise GrammarError("the schema is nested too deeply") from None
+
+
+def library_grammar(source: GrammarSource) -> str:
+    """The grammar in the notation of the library that matches it."""
+    if source.kind == "json_schema":
+        return json.dumps({"grammars": [{"json_schema": json.loads(source.text)}]})
+    if source.kind == "choice":
+        options = (json.dumps(text, ensure_ascii=False) for text in json.loads(source.text))
+        return _lark("start: " + " | ".join(options))
+    if source.kind == "regex":
+        from llguidance import LLMatcher
+
+        return LLMatcher.grammar_from_regex(source.text)
+    return _lark(_from_gbnf(source.text) if source.kind == "gbnf" else source.text)
+
+
+def _lark(text: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+def _from_gbnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    if len(text) > MOST_GBNF_CHARACTERS or text.count("::=") > MOST_GBNF_RULES:
+        raise GrammarError(
+            f"a GBNF grammar of {len(text)} characters and {text.count('::=')} rules is too large; "
+            f"accepted: at most {MOST_GBNF_CHARACTERS} characters and {MOST_GBNF_RULES} rules"
+        )
+    try:
+        return gbnf_to_lark(text)
+    except RecursionError:
+        raise GrammarError("the grammar is nested too deeply") from None
+    except Exception as error:  # the library raises whatever Python does
+        raise GrammarError(f"not a GBNF grammar: {error}") from None
+
+
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(**LIMITS, verbose_errors=False)  # type: ignore[arg-type]
+
+
+def _one_line(message: str) -> str:
+    # What follows the message shows it in the source: numbered lines, and a line with a caret.
+    lines = (line.strip() for line in message.splitlines())
+    told = [line for line in lines if line not in ("", "^") and not EXCERPT.match(line)]
+    return " ".join(told)[:500]
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance wants to see it."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.tokens = tokenizer.all_token_bytes()
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.eos_token_id = min(tokenizer.eos_ids)
+        self.bos_token_id = tokenizer.bos_id
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """The tokens of text in the middle of a text: no space is put before it."""
+        text = text.decode() if isinstance(text, bytes) else text
+        return self._tokenizer.encode_inside(text)

@@ -1,0 +1,172 @@
+"""Sequences with a grammar in the engine, around the toy model."""
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+
+from lanewise.engine.constraint import ConstraintError
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.sequence import GenerationRequest
+from lanewise.text.grammar import GrammarCompiler, GrammarSource
+from toy_server import CONFIG, make_engine
+from toy_tokenizer import toy_tokenizer
+
+TOKENIZER = toy_tokenizer()
+COMPILER = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size + len(TOKENIZER.unused_ids))
+(EOS,) = TOKENIZER.eos_ids
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "size": {"enum": ["very large", "very small"]},
+        "n": {"type": "integer", "minimum": 0, "maximum": 999},
+    },
+    "required": ["name", "size", "n"],
+    "additionalProperties": False,
+}
+OBJECT = GrammarSource.from_json_schema(SCHEMA)
+AS_TEXT = re.compile(r'\{"name": ".*", "size": "very (large|small)", "n": \d+\}', re.DOTALL)
+
+
+@pytest.fixture
+def start():
+    engines = []
+
+    def start_engine(**changes):
+        engine, runner = make_engine(replace(CONFIG, **changes))
+        engine.start()
+        engines.append(engine)
+        return engine, runner
+
+    yield start_engine
+    for engine in engines:
+        engine.stop()
+
+
+def request(source, prompt="abc", choice=0, **params):
+    settings = {"seed": 1, "max_tokens": 150, "stop_token_ids": TOKENIZER.eos_ids} | params
+    grammar = None if source is None else COMPILER.compile(source)
+    ids, params = list(prompt.encode()), SamplingParams(**settings)
+    return GenerationRequest(ids, params, choice, grammar=grammar)
+
+
+def pattern(text, **params):
+    return request(GrammarSource("regex", text), **params)
+
+
+async def answer_of(engine, one):
+    """The text of an answer without its end, its finish reason and its outputs."""
+    outputs = []
+    async with engine.submit([one]) as stream:
+        async for some in stream:
+            outputs += some
+    ids = [output.sampled.token for output in outputs if output.sampled]
+    return TOKENIZER.decode(ids), outputs[-1].finish_reason, outputs
+
+
+def run(engine, *requests):
+    async def together():
+        return await asyncio.gather(*[answer_of(engine, one) for one in requests])
+
+    return asyncio.run(together())
+
+
+def metric(engine, name):
+    return engine.metrics.registry.get_sample_value(name, {"model_name": "toy", "engine": "0"})
+
+
+def mixed_requests():
+    constrained = [request(OBJECT, "x" * (3 * i + 1), seed=i) for i in range(5)]
+    return [*constrained, *(request(None, "free" * i, max_tokens=150) for i in range(1, 4))]
+
+
+def test_answers_are_the_same_alone_in_company_and_across_preemption(start):
+    calm, _ = start()
+    alone = [run(calm, one)[0] for one in mixed_requests()]
+    for text, reason, _ in alone[:5]:
+        assert (bool(AS_TEXT.fullmatch(text)), reason) == (True, "stop")
+    crowded, _ = start(n_blocks=8, max_model_len=256, max_step_tokens=11, max_step_logits=8)
+    assert [one[:2] for one in run(crowded, *mixed_requests())] == [one[:2] for one in alone]
+    assert metric(crowded, "vllm:num_preemptions_total") > 0
+    assert metric(crowded, "lanewise_kv_blocks_used") == 0
+
+
+def test_forced_tokens_skip_the_model_and_count_as_tokens(start):
+    engine, runner = start()
+    ((text, _, outputs),) = run(engine, request(OBJECT))
+    n_tokens = len(TOKENIZER.encode_inside(text))
+    assert len(outputs) >= n_tokens - 5  # characters of random bytes may be cut otherwise
+    assert metric(engine, "vllm:generation_tokens_total") == len(outputs)
+    assert metric(engine, "lanewise_forced_tokens_total") >= len('{"name": ""size": "very large')
+    assert len(runner.batches) <= len(outputs) - metric(engine, "lanewise_forced_tokens_total") + 1
+    # With log-probabilities the same tokens go one by one, and each has its own.
+    ((again, _, scored),) = run(engine, request(OBJECT, logprobs=2))
+    assert again == text
+    assert all(output.sampled.logprob < 0 and len(output.sampled.top) == 2 for output in scored)
+    assert [o.sampled.token for o in scored] == [o.sampled.token for o in outputs]
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("max_tokens", [0, 1, 4, 5, 6])
+def test_max_tokens_cuts_and_completion_stops(start, max_tokens, logprobs):
+    engine, runner = start()
+    answer = pattern("abc12", max_tokens=max_tokens, logprobs=logprobs)
+    ((text, reason, outputs),) = run(engine, answer)
+    assert text == "abc12"[:max_tokens]
+    assert reason == ("length" if max_tokens < 5 else "stop")
+    assert outputs[-1].ends_complete == (reason == "stop")
+    assert len(runner.batches) == (1 if logprobs is None else max(1, min(max_tokens, 5)))
+
+
+def test_ends_come_where_the_grammar_may_end_and_nowhere_else(start):
+    engine, _ = start()
+    b = ord("b")
+    cases = [
+        (pattern("[ab]{2,9}", seed=seed, **more), wanted)
+        for seed in range(8)
+        for more, wanted in [
+            ({}, "[ab]{2,9}"),
+            ({"min_tokens": 5}, "[ab]{5,9}"),
+            ({"min_tokens": 50}, "[ab]{9}"),  # no more than the grammar has
+            ({"stop_token_ids": frozenset()}, "[ab]{9}"),  # ignore_eos
+            ({"stop_token_ids": frozenset([EOS, b])}, "a{2,9}b?"),
+            ({"allowed_token_ids": (b,)}, "b{2,9}"),
+            ({"logit_bias": ((b, -100.0),)}, "a{2,9}"),
+            ({"temperature": 0.0, "repetition_penalty": 1.5, "top_k": 3}, "[ab]{2,9}"),
+        ]
+    ]
+    for start_at in range(0, len(cases), 8):
+        some = cases[start_at : start_at + 8]
+        found = run(engine, *(one for one, _ in some))
+        for (text, reason, _), (_, wanted) in zip(found, some, strict=True):
+            assert reason == "stop"
+            assert re.fullmatch(wanted, text.removesuffix("</s>")), (text, wanted)
+
+
+def test_what_cannot_go_on_fails_without_the_others(start):
+    engine, _ = start()
+    stuck = pattern("[ab]{3}c[ab]", allowed_token_ids=(ord("a"),))
+
+    async def ask():
+        asked = [answer_of(engine, one) for one in (request(OBJECT), stuck, request(None))]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    good, bad, free = asyncio.run(ask())
+    assert isinstance(bad, ConstraintError)
+    assert "no token is allowed by both" in str(bad)
+    assert AS_TEXT.fullmatch(good[0])
+    assert free[1] in ("stop", "length")
+    assert metric(engine, "lanewise_step_errors_total") == 0
+
+
+def test_choices_share_blocks_and_differ(start):
+    engine, _ = start()
+    prompt = "p" * 70
+    requests = [request(OBJECT, prompt, choice=choice) for choice in range(4)]
+    found = [text for text, _, _ in run(engine, *requests)]
+    assert len(set(found)) == 4
+    assert all(map(AS_TEXT.fullmatch, found))
+    assert metric(engine, "vllm:prefix_cache_hits_total") > 0
+    assert found == [run(engine, one)[0][0] for one in requests]
