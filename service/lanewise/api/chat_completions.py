@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lanewise.api.body import read_request
+from lanewise.api.body import find_adapter, read_request
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation import (
     Answer,
@@ -48,7 +48,8 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
     )
     check_count(1, body.n, state.engine, "n")
-    requests = make_requests([prompt], params, body, request.scope["client_number"])
+    client, adapter = request.scope["client_number"], find_adapter(body.model, state)
+    requests = make_requests([prompt], params, body, client, adapter)
     return await respond(request, state, requests, ChatReply(body, prompt, state))
 
 

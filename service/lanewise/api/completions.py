@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lanewise.api.body import read_request
+from lanewise.api.body import find_adapter, read_request
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation import (
     Answer,
@@ -47,7 +47,8 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     prompt_logprobs = body.logprobs if body.echo else None
     params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
-    requests = make_requests(ids, params, body, request.scope["client_number"])
+    client, adapter = request.scope["client_number"], find_adapter(body.model, state)
+    requests = make_requests(ids, params, body, client, adapter)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 

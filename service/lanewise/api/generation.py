@@ -9,12 +9,14 @@ from lanewise.api.errors import (
     BadRequestError,
     ContextLengthExceededError,
     InternalError,
+    ModelNotFoundError,
     RateLimitExceededError,
     RequestTimeoutError,
     UnavailableError,
 )
 from lanewise.api.schemas import GenerationFields
 from lanewise.api.state import ServerState
+from lanewise.engine.adapters import AdapterGoneError, LoadedAdapter
 from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
@@ -121,6 +123,7 @@ def make_requests(
     params: SamplingParams,
     fields: GenerationFields,
     client: int,
+    adapter: LoadedAdapter | None = None,
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
 
@@ -129,7 +132,7 @@ def make_requests(
     """
     salt, priority = fields.cache_salt or "", fields.priority
     return [
-        GenerationRequest(prompt, params, choice, salt, priority, client)
+        GenerationRequest(prompt, params, choice, salt, priority, client, adapter)
         for prompt in prompts
         for choice in range(fields.n)
     ]
@@ -200,6 +203,8 @@ def to_api_error(error: EngineError) -> ApiError:
     if isinstance(error, TimeLimitError):
         # OpenAI's clients ask again after any 5xx, unless they are told not to.
         return RequestTimeoutError(str(error), headers={"x-should-retry": "false"})
+    if isinstance(error, AdapterGoneError):
+        return ModelNotFoundError(str(error), param="model")
     if isinstance(error, EngineStoppedError):
         return UnavailableError(str(error), headers={"retry-after": "1"})
     return InternalError(str(error))

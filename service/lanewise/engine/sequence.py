@@ -4,6 +4,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.block_pool import Key, first_key, next_key
 from lanewise.engine.sampling import SamplingParams
 from lanewise.runtime import BLOCK_TOKENS
@@ -27,6 +28,7 @@ class GenerationRequest:
     cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
     priority: int = 0  # lower is served earlier
     client: int = 0  # whose request it is: clients of equal priority are served in turn
+    adapter: LoadedAdapter | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -85,11 +87,15 @@ class Sequence:
 
     def key_before(self, index: int) -> Key:
         """The key of the block before one, or what stands for it before the first."""
-        return self.block_key(index - 1) if index else first_key(self.request.cache_salt)
+        return self.block_key(index - 1) if index else self._first_key()
 
     def block_tokens(self, index: int) -> list[int]:
         """The tokens whose keys and values belong into a block, as far as they are known."""
         return self.tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]
+
+    def _first_key(self) -> Key:
+        adapter = self.request.adapter
+        return first_key(self.request.cache_salt, b"" if adapter is None else adapter.cache_key)
 
     def scored_by(self, count: int) -> range:
         """Positions among the next ``count`` whose logits score the prompt token after each."""
