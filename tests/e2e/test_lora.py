@@ -1,6 +1,8 @@
 """``lanewise serve`` with adapters: chosen by name, loaded and unloaded while it answers."""
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -149,3 +151,21 @@ def test_what_cannot_be_loaded_is_said(client, files):
         400, client.post("/v1/load_lora_adapter", json={"lora_name": "x"})
     )
     assert tokens(client, "first")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--lora", "x=nowhere"), "lora: nowhere: adapter_config.json is missing"),
+        (("--lora", "nowhere"), "--lora: 'nowhere' cannot be used; accepted: NAME=PATH"),
+        (("--lora", "base=first"), "'base' is the name of the served model"),
+        (("--lora", "x=second", "--max-lora-rank", "8"), "has rank 16; accepted: 1 to 8"),
+        (("--lora", "x=first,y=first", "--max-loras", "1"), "accepted: at most max_loras = 1"),
+    ],
+)
+def test_a_server_does_not_start_with_an_adapter_it_cannot_use(files, arguments, message):
+    command = [sys.executable, "-m", "lanewise", "serve", "base", "--port", "0", *arguments]
+    done = subprocess.run(command, cwd=files, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
