@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
 from lanewise.loading.lora import open_adapter
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
 from lanewise.runtime.library import LibraryMissingError, native
@@ -176,3 +176,15 @@ def test_what_a_session_does_not_take_is_refused(tmp_path):
         with pytest.raises(NativeError, match="has rank 4, the session takes 2"):
             logits(session, [adapter])
         adapter.close()
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    model = tiny_model("llama2")
+    tensors = lora_tensors(model, rank=4, seed=6)
+    tensors["base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"][7, 2] = np.nan
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 4))
+    with (
+        opened(write_hf(model, tmp_path / "base"), 4) as (base, _),
+        pytest.raises(ModelFileError, match=r"layers\.1\.mlp\.up_proj: .* B: row 7 holds NaN"),
+    ):
+        load(base, path)

@@ -405,6 +405,7 @@ int main(int argc, char** argv) {
             check(lw_model_describe(model, &info));
             if (strcmp(info.isa, levels[l]) != 0) ++failed;
             for (int a = 0; has_adapters(v) && a < N_ADAPTERS; ++a) load_adapter(model, v, a);
+            if (has_orders(v)) failed += lw_adapter_create(model, &adapters[0]) != LW_ERR_ARGUMENT;
             for (size_t w = 0; w < (quick ? 3 : sizeof ways / sizeof *ways); ++w) {
                 if (l == 0 && w > (quick ? 0 : 3)) break;  // scalar is slow
                 const uint64_t hash = hash_all(v, model, ways[w].threads, ways[w].batch, ways[w].chunk, out);

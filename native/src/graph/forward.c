@@ -285,6 +285,7 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_o
                            .adapted_logits = lw_make_spans(session, batch, true)};
     for (size_t i = 0; i < session->n_phases; ++i)
         atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->projected, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);
     ++session->counters.steps;
     session->counters.tokens += state.n_rows;

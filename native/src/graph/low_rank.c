@@ -1,6 +1,6 @@
 // Adapters: for rows that have one, a product W x becomes W x + B (scale * (A x)).
 //
-// A phase before the product computes scale * (A x), and each panel of B is added right after that panel of the product,
+// Before the product the threads compute scale * (A x) between them, and each panel of B is added right after that panel of the product,
 // by the same thread. A has few outputs, so threads share its inputs too, in splits that are the same for everybody;
 // whoever finishes the last one adds them up. For each row and output of A, all in f32:
 //     for each split of 512 inputs: for each segment of 128 of it: one chain of fmaf from 0, then added to the split's sum
@@ -85,7 +85,7 @@ static projection projection_at(const lw_worker* w, uint32_t layer, lw_adapted f
                         .done = &w->b->parts_done[span * LW_ADAPTED_TOGETHER + place]};
 }
 
-// What the products of this phase's matrices will add. One thread does it; the barrier shows it to the others.
+// What the products of these matrices will add. One thread does it, and counts as one more low-rank input.
 static void list_addends(const lw_worker* w, uint32_t layer, lw_adapted first, size_t n, size_t cols) {
     for (size_t place = 0; place < n; ++place) {
         const size_t slot = (first + place) % LW_ADAPTED_TOGETHER;
@@ -96,8 +96,8 @@ static void list_addends(const lw_worker* w, uint32_t layer, lw_adapted first, s
             w->b->addends[slot][count++] =
                 (lw_addend){&p.weights->b, p.span->kernel, p.low, p.span->first, p.span->rows};
         }
-        w->s->n_addends[slot] = count;
     }
+    atomic_fetch_add_explicit(&w->s->projected, 1, memory_order_release);
 }
 
 // One panel of A over one split of the inputs.
@@ -139,18 +139,26 @@ static void project_item(lw_worker* w, lw_operation operation, const projection*
     if (atomic_fetch_add_explicit(p->done, 1, memory_order_acq_rel) + 1 < panels * p->splits) return;
     atomic_store_explicit(p->done, 0, memory_order_relaxed);  // for the next phase, a barrier away
     add_splits(p);
+    atomic_fetch_add_explicit(&w->s->projected, 1, memory_order_release);
 }
 
-static bool adapts_any(const lw_worker* w, uint32_t layer, lw_adapted first, size_t n) {
-    for (size_t span = 0; span < w->adapted.n; ++span)
-        for (size_t place = 0; place < n; ++place)
-            if (w->adapted.at[span].adapter->layers[layer][first + place].a.rows != 0) return true;
-    return false;
+// Sets how many addends each of the matrices gets; returns their number.
+static size_t count_addends(lw_worker* w, uint32_t layer, lw_adapted first, size_t n) {
+    size_t all = 0;
+    for (size_t place = 0; place < n; ++place) {
+        size_t count = 0;
+        for (size_t span = 0; span < w->adapted.n; ++span)
+            count += w->adapted.at[span].adapter->layers[layer][first + place].a.rows != 0;
+        w->n_addends[(first + place) % LW_ADAPTED_TOGETHER] = count;
+        all += count;
+    }
+    return all;
 }
 
 void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted first, size_t n, lw_inputs x) {
-    w->adds = w->adapted.n > 0 && adapts_any(w, layer, first, n);
-    if (!w->adds) return;
+    const size_t count = count_addends(w, layer, first, n);
+    if (count == 0) return;
+    w->projected += count + 1;
     if (w->thread == 0) list_addends(w, layer, first, n, x.cols);
     const size_t parts = w->adapted.panels * splits_of(x.cols);  // of the largest adapter; others have fewer
     size_t item, end;
@@ -158,5 +166,5 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
         const projection p = projection_at(w, layer, first, item / parts % n, item / parts / n, x.cols);
         project_item(w, operation, &p, x, item % parts);
     }
-    lw_end_phase(w, operation);
+    ++w->phase;
 }

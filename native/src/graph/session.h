@@ -90,8 +90,8 @@ struct lw_session {
     atomic_uint* segments_done;  // [segments of ffn_size] panels done of each, between phases all 0 (ffn.c)
     lw_work* phases;             // one counter per phase of a step
     size_t n_phases;
-    size_t partial_floats;                  // see b.partial
-    size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of this phase
+    size_t partial_floats;                 // see b.partial
+    _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that are there
     lw_counters counters;
     lw_profile* profile;  // NULL unless asked for
 };

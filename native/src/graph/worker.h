@@ -32,7 +32,8 @@ typedef struct lw_worker {
     size_t phase;
     size_t rows;       // rows being worked on: all tokens, or those with logits after the last attention
     lw_spans adapted;  // those of them that have adapters
-    bool adds;         // the last lw_project had something to compute
+    size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of the last lw_project
+    size_t projected;                       // low-rank inputs that there will be after it, in this step
     void* scratch;
     lw_profile_thread* profile;  // or NULL
 } lw_worker;
@@ -60,14 +61,14 @@ static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matr
     return lw_product_of(matrix, w->model->level, w->rows, out, add);
 }
 
-// The same for one of the matrices whose low-rank inputs lw_project has computed.
+// The same for one of the matrices whose low-rank inputs lw_project computes.
 static inline lw_product lw_adapted_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add,
                                                lw_adapted which) {
     lw_product product = lw_product_at(w, matrix, out, add);
-    if (w->adds) {
-        product.addends = w->b->addends[which % LW_ADAPTED_TOGETHER];
-        product.n_addends = w->s->n_addends[which % LW_ADAPTED_TOGETHER];
-    }
+    product.addends = w->b->addends[which % LW_ADAPTED_TOGETHER];
+    product.n_addends = w->n_addends[which % LW_ADAPTED_TOGETHER];
+    product.computed = &w->s->projected;
+    product.wanted = w->projected;
     return product;
 }
 
@@ -81,7 +82,8 @@ static inline lw_inputs lw_inputs_of(const lw_activations* x) {
     return (lw_inputs){x->f32, x->cols, x->cols, LW_SEGMENT};
 }
 
-// A phase, if any row has an adapter of matrix `first` or the n - 1 after it: their low-rank inputs (low_rank.c).
+// Where rows have adapters of matrix `first` or the n - 1 after it: their low-rank inputs, a phase without a barrier. What
+// others compute of it may not be there yet; products wait for it (low_rank.c).
 void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted first, size_t n, lw_inputs x);
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
