@@ -125,7 +125,7 @@ def test_errors_name_source_value_and_what_is_accepted(arguments, environ, messa
     ("text", "message"),
     [
         ("prot: 80\n", "server.yaml: 'prot' is not a setting; did you mean 'port'"),
-        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: allow_runtime_lora, api_key, "),
+        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: allow_runtime_lora, "),
         ("port: many\n", "server.yaml: port: 'many' cannot be used"),
         ("port: [1, 2]\n", r"server.yaml: port: \['1', '2'\] is a list"),
         ("port: {a: 1}\n", "server.yaml: port: a mapping"),
