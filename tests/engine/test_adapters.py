@@ -85,7 +85,11 @@ def test_no_block_is_found_by_another_adapter(adapters):
     again = adapters.load("a", "a")  # perhaps with other weights
     tokens = range(64)
     keys = [
-        Sequence(GenerationRequest(tokens, SamplingParams(seed=0, max_tokens=1), 0, salt, one))
+        Sequence(
+            GenerationRequest(
+                tokens, SamplingParams(seed=0, max_tokens=1), cache_salt=salt, adapter=one
+            )
+        )
         for salt in ("", "salt")
         for one in (None, first, again)
     ]
