@@ -67,11 +67,12 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "N,…": "5,6",
         "TEXT": "x",
         "TEXT,…": "a,b",
+        "NAME=PATH,…": "a=b,c=/d/e=f",
     }
     for item in dataclasses.fields(settings):
         kind = item.metadata["kind"]
-        first_name = kind.accepts.split(" | ")[-1]
-        text = "true" if kind.is_switch else samples.get(kind.metavar, first_name)
+        other = "on" if item.default is False else kind.accepts.split(" | ")[-1]
+        text = "true" if kind.is_switch else samples.get(kind.metavar, other)
         flags = [flag_of(item.name)] + ([] if kind.is_switch else [text])
         values = [
             getattr(parse(flags, settings), item.name),
@@ -124,7 +125,7 @@ def test_errors_name_source_value_and_what_is_accepted(arguments, environ, messa
     ("text", "message"),
     [
         ("prot: 80\n", "server.yaml: 'prot' is not a setting; did you mean 'port'"),
-        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: api_key, "),
+        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: allow_runtime_lora, "),
         ("port: many\n", "server.yaml: port: 'many' cannot be used"),
         ("port: [1, 2]\n", r"server.yaml: port: \['1', '2'\] is a list"),
         ("port: {a: 1}\n", "server.yaml: port: a mapping"),

@@ -125,14 +125,14 @@ int main(int argc, char** argv) {
     if (table == NULL || logits == NULL || seconds == NULL) exit(2);
     for (uint32_t i = 0; i < blocks; ++i) table[i] = i;
     for (int k = 0; k < TYPES; ++k) {
-        const lw_session_config config = {threads, blocks, 1, 1, caches[k].type};
+        const lw_session_config config = {threads, blocks, 1, 1, caches[k].type, 0};
         check(lw_session_open(model, &config, &sessions[k]));
         fill_cache(&sessions[k]->kv);
     }
     for (uint32_t step = 0; step < steps; ++step)  // in turns: other work on the machine slows all down alike
         for (int k = 0; k < TYPES; ++k) {
             const uint32_t token = 1 + step, start[] = {0, 1}, row = 0;
-            const lw_batch batch = {1, 1, blocks, &token, start, &context, table, &row, NULL, NULL};
+            const lw_batch batch = {1, 1, blocks, &token, start, &context, table, &row, NULL, NULL, NULL};
             const double begin = now();
             check(lw_step(sessions[k], &batch, logits, NULL));
             seconds[(uint32_t)k * steps + step] = now() - begin;

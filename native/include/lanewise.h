@@ -22,10 +22,11 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 3 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 4 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
+enum { LW_MAX_ADAPTER_RANK = 512 };
 
 typedef enum lw_status {
     LW_OK = 0,
@@ -148,6 +149,7 @@ typedef enum lw_load {
 } lw_load;
 
 typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish
+typedef struct lw_adapter lw_adapter;  // low-rank additions to a model's matrices (LoRA); immutable once in a batch
 typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
 
 typedef struct lw_model_info {
@@ -165,6 +167,7 @@ typedef struct lw_session_config {
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
     lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
+    uint32_t max_adapter_rank;  // of adapters in its batches, at most LW_MAX_ADAPTER_RANK; 0 = it takes none
 } lw_session_config;
 
 // How the tokens of one sequence are drawn. Order: bias, penalties, mask; log-probabilities are those of the raw logits;
@@ -201,14 +204,15 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
-    uint32_t block_table_stride;   // entries in one row of block_tables
-    const uint32_t* token_ids;     // [query_start[n_seqs]]
-    const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
-    const uint32_t* context_lens;  // [n_seqs]
-    const uint32_t* block_tables;  // [rows][block_table_stride]
-    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending
-    const lw_draw* draws;          // [n_logits] one for each row of logits; NULL = nothing is drawn
-    const uint32_t* table_rows;    // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
+    uint32_t block_table_stride;        // entries in one row of block_tables
+    const uint32_t* token_ids;          // [query_start[n_seqs]]
+    const uint32_t* query_start;        // [n_seqs + 1], ascending, first 0
+    const uint32_t* context_lens;       // [n_seqs]
+    const uint32_t* block_tables;       // [rows][block_table_stride]
+    const uint32_t* logit_rows;         // [n_logits] indices into token_ids, ascending
+    const lw_draw* draws;               // [n_logits] one for each row of logits; NULL = nothing is drawn
+    const uint32_t* table_rows;         // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
+    const lw_adapter* const* adapters;  // [n_seqs] that of each sequence or NULL; NULL = nobody has one
 } lw_batch;
 
 typedef struct lw_sampled {
@@ -307,6 +311,17 @@ uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* 
 lw_status lw_model_finish(lw_model* model);
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out);
 void lw_model_close(lw_model* model);
+
+// An adapter of `model` that changes nothing yet. It may be closed before or after the model, but not during a step
+// whose batch names it. LW_ERR_ARGUMENT when inputs of the model's matrices are in an order of their own.
+lw_status lw_adapter_create(const lw_model* model, lw_adapter** out);
+// Makes the product with one matrix, of LW_ATTN_Q, K, V, OUTPUT, LW_FFN_GATE, UP or DOWN, W x + B (scale * (A x)):
+// A has shape (rank, inputs), B (outputs, rank), both of one type, F32, F16 or BF16, in which they are held.
+lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, const lw_tensor* a, const lw_tensor* b,
+                          float scale);
+// Bytes of weights that it holds.
+uint64_t lw_adapter_bytes(const lw_adapter* adapter);
+void lw_adapter_close(lw_adapter* adapter);
 
 // Bytes of KV cache that one block takes over all layers.
 uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type);

@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -51,6 +52,15 @@ static void wait_while_equal(signal_word* word, unsigned seen) {
     atomic_fetch_add(&word->sleepers, 1);
     while (atomic_load(&word->value) == seen) syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     atomic_fetch_sub(&word->sleepers, 1);
+}
+
+void lw_wait_for(const atomic_size_t* count, size_t wanted) {
+    for (int i = 0; atomic_load_explicit(count, memory_order_acquire) < wanted; ++i) {
+        if (i < SPINS)
+            pause_briefly();
+        else
+            sched_yield();  // whoever is to do it has no CPU
+    }
 }
 
 static void raise_signal(signal_word* word) {

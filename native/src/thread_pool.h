@@ -20,6 +20,9 @@ unsigned lw_pool_threads(const lw_pool* pool);
 void lw_pool_run(lw_pool* pool, void (*work)(void* context, unsigned thread), void* context);
 // Inside a run: returns when every thread has come here.
 void lw_pool_barrier(lw_pool* pool);
+// Inside a run: returns when *count, to which other threads add what they have done, has come to `wanted`. For what is
+// almost always done already: it does not sleep.
+void lw_wait_for(const atomic_size_t* count, size_t wanted);
 
 // Items of one phase, taken by whoever is free, so that a slow core does not hold the rest.
 typedef struct lw_work {

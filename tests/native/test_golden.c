@@ -50,10 +50,25 @@ static const variant variants[] = {
     {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, NULL},
     {"f32 int8 cache, window", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, true, false, false, false, false, LW_I8, NULL},
     {"orders", LW_A4_G64, LW_F16, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, NULL},
+    {"q4_0 adapters", LW_Q4_0, LW_Q4_0, 288, 608, 6, 2, 48, 0, true, false, false, false, true, LW_F16, NULL},
+    {"f32 adapters", LW_F32, LW_F32, 60, 172, 3, 1, 18, 24, true, true, true, false, false, LW_F32, NULL},
 };
 
 // The variant whose matrices before the last read their inputs in another order.
 static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }
+
+// The variant of which most sequences have one of three adapters.
+static bool has_adapters(const variant* v) { return strstr(v->name, "adapters") != NULL; }
+
+enum { N_ADAPTERS = 3 };
+static lw_adapter* adapters[N_ADAPTERS];
+static bool without_adapters;  // in spite of all
+
+// Neighbours with the same one, one alone, some without.
+static const lw_adapter* adapter_of(const variant* v, uint32_t seq) {
+    static const int of[N_SEQS] = {0, 0, -1, 1, 2, -1, 1, 1, 0};
+    return has_adapters(v) && !without_adapters && of[seq] >= 0 ? adapters[of[seq]] : NULL;
+}
 
 static bool perturb;
 
@@ -215,6 +230,42 @@ static lw_model* open_model(const variant* v, const char* isa) {
     return model;
 }
 
+// Ranks of less and more than a panel, types of all kinds, and not every matrix of every layer.
+static void load_adapter(lw_model* model, const variant* v, int index) {
+    static const uint32_t ranks[N_ADAPTERS] = {16, 5, 40};
+    static const lw_type types[N_ADAPTERS] = {LW_BF16, LW_F32, LW_F16};
+    const uint32_t q = v->heads * v->head_dim, kv = v->kv_heads * v->head_dim, h = v->hidden, r = ranks[index];
+    const struct {
+        lw_role role;
+        uint32_t rows, cols;
+    } all[] = {{LW_ATTN_Q, q, h},      {LW_ATTN_K, kv, h},       {LW_ATTN_V, kv, h},      {LW_ATTN_OUTPUT, h, q},
+               {LW_FFN_UP, v->ffn, h}, {LW_FFN_GATE, v->ffn, h}, {LW_FFN_DOWN, h, v->ffn}};
+    check(lw_adapter_create(model, &adapters[index]));
+    for (uint32_t i = 0; i < 14; ++i) {
+        if (index == 1 && i % 3 == 0) continue;
+        const uint32_t rows = all[i % 7].rows, cols = all[i % 7].cols;
+        const lw_type type = types[index];
+        uint8_t *a = malloc((uint64_t)r * cols * 4), *b = malloc((uint64_t)r * rows * 4);
+        if (a == NULL || b == NULL) exit(2);
+        fill(a, type, (uint64_t)r * cols, 0.2f, (uint64_t)(100 + index) << 48 | (uint64_t)i << 40);
+        fill(b, type, (uint64_t)r * rows, 0.2f, (uint64_t)(200 + index) << 48 | (uint64_t)i << 40);
+        const lw_tensor low = {
+            .data = a, .n_bytes = r * lw_row_bytes(type, cols), .type = type, .rows = r, .cols = cols};
+        const lw_tensor up = {
+            .data = b, .n_bytes = rows * lw_row_bytes(type, r), .type = type, .rows = rows, .cols = r};
+        check(lw_adapter_load(adapters[index], all[i % 7].role, i / 7, &low, &up, 0.5f));
+        free(a);
+        free(b);
+    }
+}
+
+static void close_adapters(void) {
+    for (int i = 0; i < N_ADAPTERS; ++i) {
+        lw_adapter_close(adapters[i]);
+        adapters[i] = NULL;
+    }
+}
+
 static uint32_t prompt_length(uint32_t seq) { return 9 + seq * 11 % 32; }
 
 static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1a over the bits
@@ -230,7 +281,7 @@ static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1
 static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t first, uint32_t n_seqs, uint32_t chunk,
                 float* out) {
     const lw_session_config config = {threads, N_SEQS * BLOCKS_PER_SEQ, N_SEQS * MAX_TOKENS, N_SEQS * MAX_TOKENS,
-                                      v->kv};
+                                      v->kv,   has_adapters(v) ? 40 : 0};
     lw_session* session;
     check(lw_session_open(model, &config, &session));
     float* logits = malloc(sizeof(float) * N_SEQS * MAX_TOKENS * VOCAB);
@@ -239,12 +290,14 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
     for (bool more = true; more;) {
         uint32_t ids[N_SEQS * MAX_TOKENS], rows[N_SEQS * MAX_TOKENS], start[N_SEQS + 1] = {0}, lens[N_SEQS];
         uint32_t tables[N_SEQS * BLOCKS_PER_SEQ], owner[N_SEQS], n = 0, total = 0;
+        const lw_adapter* adapted[N_SEQS];
         for (uint32_t i = 0; i < n_seqs; ++i) {
             const uint32_t seq = first + i, left = prompt_length(seq) - done[i];
             const uint32_t take = left < chunk ? left : chunk;
             if (take == 0) continue;
             owner[n] = i;
             lens[n] = done[i];
+            adapted[n] = adapter_of(v, seq);
             // Blocks in a scattered order: where they lie must not matter.
             for (uint32_t b = 0; b < BLOCKS_PER_SEQ; ++b)
                 tables[n * BLOCKS_PER_SEQ + b] = (i * BLOCKS_PER_SEQ + b) * 5 % (N_SEQS * BLOCKS_PER_SEQ);
@@ -254,7 +307,8 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
             }
             start[++n] = total;
         }
-        const lw_batch batch = {n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows, NULL, NULL};
+        const lw_batch batch = {
+            n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows, NULL, NULL, has_adapters(v) ? adapted : NULL};
         check(lw_step(session, &batch, logits, NULL));
         more = false;
         for (uint32_t j = 0; j < n; ++j) {
@@ -309,6 +363,27 @@ static int hash_choices(const variant* v, lw_model* model, const char* isa, bool
     return wrong;
 }
 
+// With `out` from a run with adapters: each changes the logits of the sequences that have it and of no other.
+static int check_adapters(const variant* v, lw_model* model, float* out) {
+    const size_t floats = (size_t)N_SEQS * MAX_TOKENS * VOCAB;
+    float* with = malloc(floats * sizeof(float));
+    if (with == NULL) exit(2);
+    memcpy(with, out, floats * sizeof(float));
+    without_adapters = true;
+    hash_all(v, model, 2, 9, 32, out);
+    without_adapters = false;
+    int wrong = 0;
+    for (uint32_t seq = 0; seq < N_SEQS; ++seq) {
+        const size_t first = (size_t)seq * MAX_TOKENS * VOCAB;
+        const size_t bytes = (size_t)prompt_length(seq) * VOCAB * sizeof(float);
+        const bool same = memcmp(with + first, out + first, bytes) == 0;
+        wrong += same != (adapter_of(v, seq) == NULL);
+    }
+    free(with);
+    if (wrong > 0) printf("%s: %d sequences have logits that are not theirs\n", v->name, wrong);
+    return wrong;
+}
+
 static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
 
 int main(int argc, char** argv) {
@@ -329,6 +404,8 @@ int main(int argc, char** argv) {
             lw_model_info info;
             check(lw_model_describe(model, &info));
             if (strcmp(info.isa, levels[l]) != 0) ++failed;
+            for (int a = 0; has_adapters(v) && a < N_ADAPTERS; ++a) load_adapter(model, v, a);
+            if (has_orders(v)) failed += lw_adapter_create(model, &adapters[0]) != LW_ERR_ARGUMENT;
             for (size_t w = 0; w < (quick ? 3 : sizeof ways / sizeof *ways); ++w) {
                 if (l == 0 && w > (quick ? 0 : 3)) break;  // scalar is slow
                 const uint64_t hash = hash_all(v, model, ways[w].threads, ways[w].batch, ways[w].chunk, out);
@@ -342,6 +419,8 @@ int main(int argc, char** argv) {
             const int wrong = hash_choices(v, model, levels[l], quick, golden, out);
             failed += wrong;
             passed += wrong == 0;
+            if (has_adapters(v) && l > 0) failed += check_adapters(v, model, out);
+            close_adapters();
             lw_model_close(model);
         }
         printf("%s %016llx\n", v->name, (unsigned long long)golden);

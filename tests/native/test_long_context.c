@@ -107,14 +107,14 @@ static void run_step(lw_session* session, const step* now, uint32_t* done, float
         rows[n++] = total - 1;
         start[n] = total;
     }
-    const lw_batch batch = {n, n, blocks_per_seq, ids, start, lens, tables, rows, NULL, NULL};
+    const lw_batch batch = {n, n, blocks_per_seq, ids, start, lens, tables, rows, NULL, NULL, NULL};
     check(lw_step(session, &batch, out, NULL));
     free(tables);
 }
 
 // All logits of all steps; *splits counts the steps whose first tile was split.
 static void run(const variant* v, const lw_model* model, uint32_t threads, float* out, uint32_t* splits) {
-    const lw_session_config config = {threads, SEQS * blocks_per_seq, SEQS * CHUNK, SEQS, v->kv};
+    const lw_session_config config = {threads, SEQS * blocks_per_seq, SEQS * CHUNK, SEQS, v->kv, 0};
     lw_session* session;
     check(lw_session_open(model, &config, &session));
     uint32_t done[SEQS] = {0};

@@ -20,6 +20,18 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+class ToyAdapter:
+    """Changes every answer by its salt; whoever computes with a closed one is told."""
+
+    def __init__(self, salt: int) -> None:
+        self.salt = salt
+        self.closed = False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
 class ToyRunner:
     """Logits are a hash of all tokens before them, read back through the block tables.
 
@@ -64,11 +76,16 @@ class ToyRunner:
             raise RuntimeError("a value in layer 0 is not finite")
         self.batches.append(batch)
         hashes = []
+        adapters = batch.adapters or [None] * len(batch.context_lens)
+        assert len(adapters) == len(batch.context_lens)
         for row, context in enumerate(map(int, batch.context_lens)):
+            adapter = adapters[row]
+            assert adapter is None or not adapter.closed
+            salt = 0 if adapter is None else adapter.salt
             for offset, token in enumerate(tokens[start[row] : start[row + 1]]):
                 position = context + offset
                 seen = self._read(tables[row], position)
-                value = mix(hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position))
+                value = mix(hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position) ^ salt)
                 self._cache[tables[row][position // BLOCK_TOKENS], position % BLOCK_TOKENS] = value
                 hashes.append(value)
         last = self._counters

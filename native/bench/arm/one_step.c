@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
     lw_model_config config = {0};
     lw_model* model = load(argv[1], argv[2], argv[3], &config);
     const uint32_t blocks = (prompt + steps) / LW_BLOCK_TOKENS + 1;
-    const lw_session_config room = {1, blocks, prompt ? prompt : 1, 1, LW_F16};
+    const lw_session_config room = {1, blocks, prompt ? prompt : 1, 1, LW_F16, 0};
     lw_session* session;
     check(lw_session_open(model, &room, &session));
     uint32_t *table = malloc(blocks * 4), *ids = malloc((prompt + 1) * 4), context = 0;
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
     for (uint32_t i = 0; i <= prompt; ++i) ids[i] = i * 7919 % config.vocab_size;
     for (uint32_t step = prompt ? 0 : 1; step <= steps; ++step) {
         const uint32_t n = step ? 1 : prompt, start[] = {0, n}, row = n - 1;
-        const lw_batch batch = {1, 1, blocks, ids, start, &context, table, &row, NULL, NULL};
+        const lw_batch batch = {1, 1, blocks, ids, start, &context, table, &row, NULL, NULL, NULL};
         check(lw_step(session, &batch, logits, NULL));
         context += n;
     }

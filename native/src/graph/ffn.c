@@ -32,7 +32,7 @@ static void multiply_panel(const gate_up* g, size_t segment, size_t place) {
     lw_output out = p->out;
     if (g->quantized)  // kernels add panel * 32 to the row's address
         out = (lw_output){segment_row(g, out.data, segment, 0) - segment * LW_SEGMENT, LW_SEGMENT, false};
-    p->kernel->run(p->weights, &g->in, panel, out, g->w->scratch);
+    lw_product_panel(p, &g->in, panel, out, g->w->scratch);
     const lw_matmul_worker self = {g->w->scratch, g->w->profile, LW_OP_GATE_UP};
     lw_matmul_charge(&self, p, &g->in, panel, panel + 1);
 }
@@ -70,8 +70,8 @@ static void take_panels(gate_up* g) {
 lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
     const size_t n = w->c->ffn_size;
     gate_up g = {.w = w,
-                 .gate = lw_product_at(w, &layer->gate, w->b->gate, false),
-                 .up = lw_product_at(w, &layer->up, w->b->up, false),
+                 .gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE),
+                 .up = lw_adapted_product_at(w, &layer->up, w->b->up, false, LW_ADAPTED_UP),
                  .in = *x,
                  .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
                  .panels = layer->gate.panels,

@@ -180,6 +180,7 @@ static void keep_logit_rows(worker* w) {
         }
     }
     w->rows = batch->n_logits;
+    w->adapted = w->step->adapted_logits;
     lw_end_phase(w, LW_OP_ATTN_CODES);
 }
 
@@ -187,24 +188,34 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
     const lw_activations x =
         normalize(w, LW_OP_ATTN_NORM, (norm){layer->attn_norm, layer->attn_input_order}, any_quantized(inputs, 3));
-    const lw_product qkv[] = {lw_product_at(w, &layer->q, w->b->q, false), lw_product_at(w, &layer->k, w->b->k, false),
-                              lw_product_at(w, &layer->v, w->b->v, false)};
+    lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
+    const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),
+                              lw_adapted_product_at(w, &layer->k, w->b->k, false, LW_ADAPTED_K),
+                              lw_adapted_product_at(w, &layer->v, w->b->v, false, LW_ADAPTED_V)};
     multiply(w, LW_OP_QKV, qkv, 3, &x);
     rotate_and_store(w, layer, index);
     const bool have_codes = lw_attend(w, index);
     if (index + 1 == w->c->n_layers) keep_logit_rows(w);
     if (w->rows == 0) return;
     const lw_activations values = attention_values(w, layer, have_codes);
-    const lw_product o = lw_product_at(w, &layer->attn_output, w->b->x, true);
+    lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));
+    const lw_product o = lw_adapted_product_at(w, &layer->attn_output, w->b->x, true, LW_ADAPTED_ATTN_OUTPUT);
     multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
 }
 
-static void ffn_half(worker* w, const lw_layer* layer) {
+static void ffn_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
     const lw_activations x =
         normalize(w, LW_OP_FFN_NORM, (norm){layer->ffn_norm, layer->ffn_input_order}, any_quantized(inputs, 2));
+    lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));
     const lw_activations values = lw_gate_up(w, layer, &x);
-    const lw_product down = lw_product_at(w, &layer->down, w->b->x, true);
+    lw_inputs activated = lw_inputs_of(&values);
+    if (lw_is_quantized(layer->down.type)) {
+        activated.row_stride = LW_SEGMENT;
+        activated.segment_stride = w->rows * LW_SEGMENT;
+    }
+    lw_project(w, LW_OP_DOWN, index, LW_ADAPTED_DOWN, 1, activated);
+    const lw_product down = lw_adapted_product_at(w, &layer->down, w->b->x, true, LW_ADAPTED_DOWN);
     multiply(w, LW_OP_DOWN, &down, 1, &values);
 }
 
@@ -227,6 +238,7 @@ static void run_step(void* context, unsigned thread) {
                 .b = &s->b,
                 .thread = thread,
                 .rows = state->n_rows,
+                .adapted = state->adapted,
                 .scratch = s->scratch + thread * s->scratch_bytes,
                 .profile = lw_session_profile_thread(s, thread)};
     lw_profile_begin(w.profile);
@@ -234,7 +246,7 @@ static void run_step(void* context, unsigned thread) {
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         attention_half(&w, &w.model->layers[i], i);
         if (w.rows == 0) return;  // nobody asked for logits: keys and values are all there is to do
-        ffn_half(&w, &w.model->layers[i]);
+        ffn_half(&w, &w.model->layers[i], i);
     }
     logits(&w);
     lw_draw_rows(&w);
@@ -268,9 +280,12 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_o
                            .logits = logits_out,
                            .drawn = drawn,
                            .n_rows = batch->query_start[batch->n_seqs],
-                           .n_tiles = lw_make_tiles(session, batch)};
+                           .n_tiles = lw_make_tiles(session, batch),
+                           .adapted = lw_make_spans(session, batch, false),
+                           .adapted_logits = lw_make_spans(session, batch, true)};
     for (size_t i = 0; i < session->n_phases; ++i)
         atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->projected, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);
     ++session->counters.steps;
     session->counters.tokens += state.n_rows;

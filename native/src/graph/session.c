@@ -51,11 +51,22 @@ static void take_buffers(arena* a, lw_buffers* b, const lw_model* model, size_t 
     b->ffn_codes = take_codes(a, model, rows, ffn);
 }
 
+static void take_adapted(arena* a, lw_session* s) {
+    const size_t rows = s->config.max_batch_tokens, rank = s->config.max_adapter_rank;
+    if (rank == 0) return;
+    for (size_t i = 0; i < 2; ++i) s->b.spans[i] = take(a, rows * sizeof(lw_span));
+    for (size_t i = 0; i < LW_ADAPTED_TOGETHER; ++i) s->b.addends[i] = take(a, rows * sizeof(lw_addend));
+    s->b.partial = take(a, rows * s->partial_floats * sizeof(float));
+    s->b.low = take(a, rows * LW_ADAPTED_TOGETHER * rank * sizeof(float));
+    s->b.parts_done = take(a, rows * LW_ADAPTED_TOGETHER * sizeof *s->b.parts_done);
+}
+
 static void take_all(arena* a, lw_session* s) {
     const lw_model_config* c = &s->model->config;
     const size_t rows = s->config.max_batch_tokens, threads = s->config.n_threads;
     const size_t hidden = lw_round_up(c->hidden_size, LW_SEGMENT);
     take_buffers(a, &s->b, s->model, rows);
+    take_adapted(a, s);
     s->b.tiles = take(a, (rows + s->split_tiles) * sizeof *s->b.tiles);
     s->b.split_states = take(a, s->split_floats * sizeof(float));
     s->b.splits_done = take(a, s->split_tiles * c->n_kv_heads * sizeof *s->b.splits_done);
@@ -82,6 +93,7 @@ static bool open_memory(lw_session* s) {
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
     lw_size_splits(s);
+    s->partial_floats = lw_partial_floats(s);
     s->n_phases = (size_t)c->n_layers * 16 + 16;
     arena a = {0};
     take_all(&a, s);
@@ -100,6 +112,9 @@ static lw_status check_config(const lw_session_config* c) {
     if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_logits is %u, must be 1 to max_batch_tokens (%u)",
                        c->max_batch_logits, c->max_batch_tokens);
+    if (c->max_adapter_rank > LW_MAX_ADAPTER_RANK)
+        return lw_fail(LW_ERR_ARGUMENT, "session: max_adapter_rank is %u, must be at most %d", c->max_adapter_rank,
+                       LW_MAX_ADAPTER_RANK);
     if (!lw_is_kv_type(c->kv_type))
         return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1), F32 (0) or I8 (24)", (int)c->kv_type);
     return LW_OK;
@@ -191,7 +206,7 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
         if (b->logit_rows[i] >= tokens || (i > 0 && b->logit_rows[i] <= b->logit_rows[i - 1]))
             return lw_fail(LW_ERR_ARGUMENT, "batch: logit_rows[%u] is %u, must ascend and be below %u", i,
                            b->logit_rows[i], tokens);
-    return LW_OK;
+    return lw_check_adapters(s, b);
 }
 
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {

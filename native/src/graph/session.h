@@ -5,7 +5,9 @@
 #include <stdatomic.h>
 
 #include "kv_cache.h"
+#include "model/adapter.h"
 #include "model/model.h"
+#include "ops/matmul.h"
 #include "profile.h"
 #include "thread_pool.h"
 
@@ -33,6 +35,21 @@ typedef struct lw_own {  // one thread's
     float* norm;  // [LW_OWN_ROWS][hidden_size]
 } lw_own;
 
+// Rows of a batch that one adapter changes; a longer run of rows is several.
+typedef struct lw_span {
+    const lw_adapter* adapter;
+    const lw_kernel* kernel;  // for products with its matrices
+    uint32_t first, rows;
+} lw_span;
+
+enum { LW_SPAN_ROWS = 32 };
+
+typedef struct lw_spans {
+    const lw_span* at;
+    size_t n;
+    size_t panels;  // of the largest adapter's A
+} lw_spans;
+
 typedef struct lw_buffers {  // rows = tokens of the batch
     float* x;                // [rows][hidden_size] residual stream
     float* norm;             // [rows][hidden_size] normalized, the input of float matrices
@@ -47,6 +64,12 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     atomic_uint* splits_done;
     lw_codes codes;      // of normalized rows and of attention
     lw_codes ffn_codes;  // of activated rows
+    // Where there may be adapters (low_rank.c); a span has its rows' part of each.
+    lw_span* spans[2];                        // [rows] all rows, and those that get logits
+    lw_addend* addends[LW_ADAPTED_TOGETHER];  // [rows]
+    float* partial;                           // [rows][partial_floats]
+    float* low;                               // [rows][LW_ADAPTED_TOGETHER * max_adapter_rank]
+    atomic_uint* parts_done;                  // [rows * LW_ADAPTED_TOGETHER], between phases all 0
 } lw_buffers;
 
 struct lw_session {
@@ -67,6 +90,8 @@ struct lw_session {
     atomic_uint* segments_done;  // [segments of ffn_size] panels done of each, between phases all 0 (ffn.c)
     lw_work* phases;             // one counter per phase of a step
     size_t n_phases;
+    size_t partial_floats;                 // see b.partial
+    _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that are there
     lw_counters counters;
     lw_profile* profile;  // NULL unless asked for
 };
@@ -80,6 +105,13 @@ static inline const uint32_t* lw_block_table(const lw_batch* batch, uint32_t seq
     const size_t row = batch->table_rows != NULL ? batch->table_rows[sequence] : sequence;
     return batch->block_tables + row * batch->block_table_stride;
 }
+
+// The adapters of a batch belong to the session's model and fit its buffers (low_rank.c).
+lw_status lw_check_adapters(const lw_session* s, const lw_batch* batch);
+// Fills a list of spans for a batch: for all its rows, or for those that get logits.
+lw_spans lw_make_spans(lw_session* s, const lw_batch* batch, bool of_logits);
+// Floats of b.partial for each row.
+size_t lw_partial_floats(const lw_session* s);
 
 // What the draws of a batch ask for is in range (draw.c).
 lw_status lw_check_draws(const lw_session* s, const lw_batch* batch);

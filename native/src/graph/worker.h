@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "graph/session.h"
+#include "model/adapter.h"
 #include "ops/matmul.h"
 
 typedef struct lw_step_state {
@@ -14,6 +15,7 @@ typedef struct lw_step_state {
     lw_sampled* drawn;
     size_t n_rows;  // tokens of the batch
     size_t n_tiles;
+    lw_spans adapted, adapted_logits;  // of all rows, of those that get logits
     atomic_bool non_finite;
     atomic_uint failed_draw;  // 1 + row
     atomic_int draw_failure;  // why: lw_draw_result
@@ -28,7 +30,10 @@ typedef struct lw_worker {
     lw_buffers* b;
     unsigned thread;
     size_t phase;
-    size_t rows;  // rows being worked on: all tokens, or those with logits after the last attention
+    size_t rows;       // rows being worked on: all tokens, or those with logits after the last attention
+    lw_spans adapted;  // those of them that have adapters
+    size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of the last lw_project
+    size_t projected;                       // low-rank inputs that there will be after it, in this step
     void* scratch;
     lw_profile_thread* profile;  // or NULL
 } lw_worker;
@@ -55,6 +60,31 @@ void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, siz
 static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add) {
     return lw_product_of(matrix, w->model->level, w->rows, out, add);
 }
+
+// The same for one of the matrices whose low-rank inputs lw_project computes.
+static inline lw_product lw_adapted_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add,
+                                               lw_adapted which) {
+    lw_product product = lw_product_at(w, matrix, out, add);
+    product.addends = w->b->addends[which % LW_ADAPTED_TOGETHER];
+    product.n_addends = w->n_addends[which % LW_ADAPTED_TOGETHER];
+    product.computed = &w->s->projected;
+    product.wanted = w->projected;
+    return product;
+}
+
+// Values that matrices read: those of segment s of row r are at values + r * row_stride + s * segment_stride.
+typedef struct lw_inputs {
+    const float* values;
+    size_t cols, row_stride, segment_stride;
+} lw_inputs;
+
+static inline lw_inputs lw_inputs_of(const lw_activations* x) {
+    return (lw_inputs){x->f32, x->cols, x->cols, LW_SEGMENT};
+}
+
+// Where rows have adapters of matrix `first` or the n - 1 after it: their low-rank inputs, a phase without a barrier. What
+// others compute of it may not be there yet; products wait for it (low_rank.c).
+void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted first, size_t n, lw_inputs x);
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
 bool lw_attend(lw_worker* w, uint32_t index);

@@ -56,7 +56,8 @@ typedef struct lw_activations {
     const float* scale;     // lw_scale_offset
     const int32_t* prefix;  // lw_prefix_offset: sum of q from the start of the segment to the end of each 16 inputs
     const float* sums;  // [rows][segments][LW_SUMS] or NULL: what minimums are multiplied by (row-major at every level)
-    const float* f32;   // [rows][cols]
+    const float* f32;   // row r at f32 + r * f32_stride
+    size_t f32_stride;  // cols, unless they are columns of wider rows
 } lw_activations;
 
 // An odd number of segments: the same segment of many rows, which a kernel walks, then falls on all sets of a cache.
@@ -66,6 +67,7 @@ static inline size_t lw_activation_stride(size_t cols) {
 
 // Sets the fields that follow from x->rows, x->cols and the level. One row has one layout.
 static inline void lw_lay_out_activations(lw_activations* x, lw_layout level) {
+    x->f32_stride = x->cols;
     x->segments = (x->cols + LW_SEGMENT - 1) / LW_SEGMENT;
     x->row_block = x->rows > 1 ? level.row_block : 1;
     x->segment_major = level.segment_major;

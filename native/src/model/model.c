@@ -122,7 +122,7 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     char name[64];
     LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
-    LW_RETURN_IF_FAILED(lw_pack_matrix(model, &model->arena, name, tensor, target, slot.matrix));
+    LW_RETURN_IF_FAILED(lw_pack_matrix(model->level, model->pool, &model->arena, name, tensor, target, slot.matrix));
     remember_type(model, target);
     return LW_OK;
 }
@@ -219,7 +219,7 @@ lw_status lw_model_finish(lw_model* model) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
     LW_RETURN_IF_FAILED(check_complete(model));
     LW_RETURN_IF_FAILED(check_orders(model));
-    LW_RETURN_IF_FAILED(lw_model_selftest(model));
+    LW_RETURN_IF_FAILED(lw_selftest(model, model->pool, model->holds));
     lw_pool_close(model->pool);
     model->pool = NULL;
     model->finished = true;

@@ -51,8 +51,8 @@ typedef struct lw_slot {
 
 lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t layer);
 
-// Packs `tensor` into `out` as `target`, with the model's threads and memory of `arena`. Errors name `name`.
-lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
+// Packs `tensor` into `out` as `target` for `level`, with the threads of `pool` and memory of `arena`. Errors name `name`.
+lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const char* name, const lw_tensor* tensor,
                          lw_type target, lw_matrix* out);
 // A float vector as f32, rows of RoPE heads put in half-split order.
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
@@ -76,7 +76,7 @@ static inline uint32_t lw_rope_source_row(uint32_t row, uint32_t rows, uint32_t 
     return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-// Compares every kernel that `model` uses with scalar on random data.
-lw_status lw_model_selftest(const lw_model* model);
+// Compares every kernel of the model's level for the types held with scalar on random data.
+lw_status lw_selftest(const lw_model* model, lw_pool* pool, const bool holds[LW_TYPE_LIMIT]);
 
 #endif

@@ -203,20 +203,20 @@ lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t c
                        .panel_bytes = lw_panel_bytes(type, cols)};
 }
 
-lw_status lw_pack_matrix(const lw_model* model, lw_arena* arena, const char* name, const lw_tensor* tensor,
+lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const char* name, const lw_tensor* tensor,
                          lw_type target, lw_matrix* out) {
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, target));
     if (tensor->rope_heads != 0 && tensor->rows % (2 * tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u rows do not make %u heads of even size", name, tensor->rows,
                        tensor->rope_heads);
-    lw_matrix packed = lw_matrix_of(target, lw_level_layouts[model->level], tensor->rows, tensor->cols);
+    lw_matrix packed = lw_matrix_of(target, lw_level_layouts[level], tensor->rows, tensor->cols);
     const size_t bytes = packed.panels * packed.panel_bytes;
     uint8_t* data = lw_arena_take(arena, bytes);
     if (data == NULL) return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
     packed.data = data;
     LW_RETURN_IF_FAILED(find_table(name, tensor, packed.table));
-    pack_job job = {.tensor = tensor, .out = &packed, .data = data, .pool = model->pool};
-    lw_pool_run(model->pool, pack_worker, &job);
+    pack_job job = {.tensor = tensor, .out = &packed, .data = data, .pool = pool};
+    lw_pool_run(pool, pack_worker, &job);
     const unsigned bad = atomic_load(&job.bad_row);
     if (bad != 0) {
         if (bad == UINT32_MAX) return lw_fail(LW_ERR_MEMORY, "%s: no memory to pack a row", name);

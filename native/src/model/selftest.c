@@ -98,7 +98,8 @@ static bool may_run(const lw_kernel* kernel, lw_level level, size_t rows) {
     return lw_kernel_find(kernel->weights, level, rows) == kernel;
 }
 
-static lw_status test_kernel(const lw_model* model, lw_arena* arena, const lw_kernel* kernel, const buffers* b) {
+static lw_status test_kernel(const lw_model* model, lw_pool* pool, lw_arena* arena, const lw_kernel* kernel,
+                             const buffers* b) {
     uint32_t random = 2463534242u;
     const uint64_t bytes = OUTPUTS * lw_row_bytes(kernel->weights, COLS);
     fill_source(kernel->weights, b->source, bytes, &random);
@@ -107,7 +108,7 @@ static lw_status test_kernel(const lw_model* model, lw_arena* arena, const lw_ke
                                                    9,    14,  27,  46,  64,  88,  101, 127};
     const lw_tensor tensor = {b->source, bytes, kernel->weights, OUTPUTS, COLS, 0, table};
     lw_matrix packed = {0};
-    LW_RETURN_IF_FAILED(lw_pack_matrix(model, arena, "self-test", &tensor, kernel->weights, &packed));
+    LW_RETURN_IF_FAILED(lw_pack_matrix(model->level, pool, arena, "self-test", &tensor, kernel->weights, &packed));
     const lw_kernel* scalar = lw_kernel_find(kernel->weights, LW_LEVEL_SCALAR, 1);
     lw_status status = LW_OK;
     for (size_t rows = 1; status == LW_OK && rows <= ROWS; ++rows)
@@ -115,19 +116,19 @@ static lw_status test_kernel(const lw_model* model, lw_arena* arena, const lw_ke
     return status;
 }
 
-static lw_status test_all(const lw_model* model, lw_arena* arena, const buffers* b) {
+static lw_status test_all(const lw_model* model, lw_pool* pool, const bool* holds, lw_arena* arena, const buffers* b) {
     for (uint32_t i = 0; i < lw_n_kernels; ++i) {
         const lw_kernel* kernel = &lw_kernels[i];
-        if (!model->holds[kernel->weights] || !(kernel->levels >> model->level & 1)) continue;
+        if (!holds[kernel->weights] || !(kernel->levels >> model->level & 1)) continue;
         const uint64_t saved = lw_fp_enter();
-        const lw_status status = test_kernel(model, arena, kernel, b);
+        const lw_status status = test_kernel(model, pool, arena, kernel, b);
         lw_fp_restore(saved);
         if (status != LW_OK) return status;
     }
     return LW_OK;
 }
 
-lw_status lw_model_selftest(const lw_model* model) {
+lw_status lw_selftest(const lw_model* model, lw_pool* pool, const bool holds[LW_TYPE_LIMIT]) {
     buffers b = {.source = malloc(OUTPUTS * COLS * 4),
                  .q = malloc((ROWS + 1) * lw_activation_stride(COLS)),
                  .x = malloc(ROWS * COLS * sizeof(float)),
@@ -139,7 +140,8 @@ lw_status lw_model_selftest(const lw_model* model) {
                  .scratch = aligned_alloc(64, lw_round_up(lw_matmul_scratch_bytes(ROWS), 64))};
     const bool ok = b.source && b.q && b.x && b.scale && b.sums && b.expected && b.actual && b.prefix && b.scratch;
     lw_arena arena = {0};
-    const lw_status status = ok ? test_all(model, &arena, &b) : lw_fail(LW_ERR_MEMORY, "no memory for the self-test");
+    const lw_status status =
+        ok ? test_all(model, pool, holds, &arena, &b) : lw_fail(LW_ERR_MEMORY, "no memory for the self-test");
     void* all[] = {b.source, b.q, b.x, b.scale, b.sums, b.expected, b.actual, b.prefix, b.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
     lw_arena_free(&arena);

@@ -9,6 +9,9 @@ void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const l
     const uint64_t output_bytes = x->rows * outputs * sizeof(float) * (p->out.add ? 2 : 1);
     lw_profile_work(self->profile, self->operation, 1 + (size_t)(p->kernel - lw_kernels),
                     panels * p->weights->panel_bytes + input_bytes + output_bytes, x->rows * outputs * x->cols);
+    for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a)
+        lw_profile_work(self->profile, self->operation, 1 + (size_t)(a->kernel - lw_kernels),
+                        panels * a->weights->panel_bytes, a->rows * outputs * a->weights->cols);
 }
 
 void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_activations* x, unsigned threads,
@@ -21,7 +24,7 @@ void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_act
         for (const lw_product* p = products; first < end; first += p++->weights->panels) {
             const size_t panels = p->weights->panels;
             const size_t from = begin > first ? begin - first : 0, to = end - first < panels ? end - first : panels;
-            for (size_t panel = from; panel < to; ++panel) p->kernel->run(p->weights, x, panel, p->out, self->scratch);
+            for (size_t panel = from; panel < to; ++panel) lw_product_panel(p, x, panel, p->out, self->scratch);
             if (from < to) lw_matmul_charge(self, p, x, from, to);
         }
     }

@@ -6,17 +6,29 @@
 #include "profile.h"
 #include "thread_pool.h"
 
+// Another product with as many outputs, added to some rows of a first one.
+typedef struct lw_addend {
+    const lw_matrix* weights;
+    const lw_kernel* kernel;
+    const float* x;      // [rows][weights->cols]
+    size_t first, rows;  // which rows it is added to
+} lw_addend;
+
 typedef struct lw_product {
     const lw_matrix* weights;
     const lw_kernel* kernel;
     lw_output out;
+    const lw_addend* addends;
+    size_t n_addends;
+    const atomic_size_t* computed;  // addends may be read once it has come to `wanted`
+    size_t wanted;
 } lw_product;
 
 // True when the type reads int8 activations, false for float ones.
 static inline bool lw_is_quantized(lw_type type) { return type != LW_F32 && type != LW_F16 && type != LW_BF16; }
 
 static inline lw_product lw_product_of(const lw_matrix* w, lw_level level, size_t rows, float* out, bool add) {
-    return (lw_product){w, lw_kernel_find(w->type, level, rows), {out, w->rows, add}};
+    return (lw_product){w, lw_kernel_find(w->type, level, rows), {out, w->rows, add}, NULL, 0, NULL, 0};
 }
 
 // What one thread of the pool brings along.
@@ -25,6 +37,20 @@ typedef struct lw_matmul_worker {
     lw_profile_thread* profile;  // or NULL
     lw_operation operation;      // what to charge
 } lw_matmul_worker;
+
+// One panel of a product and of what is added to it: outputs are added to while they are in a cache.
+static inline void lw_product_panel(const lw_product* p, const lw_activations* x, size_t panel, lw_output out,
+                                    void* scratch) {
+    p->kernel->run(p->weights, x, panel, out, scratch);
+    if (p->n_addends == 0) return;
+    lw_wait_for(p->computed, p->wanted);
+    for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a) {
+        const size_t n = a->weights->cols;
+        const lw_activations low = {.rows = a->rows, .cols = n, .f32 = a->x, .f32_stride = n};
+        a->kernel->run(a->weights, &low, panel, (lw_output){out.data + a->first * out.stride, out.stride, true},
+                       scratch);
+    }
+}
 
 // Charges panels begin .. end-1 of one product to the thread's profile, if it has one.
 void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const lw_activations* x, size_t begin,

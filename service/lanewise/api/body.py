@@ -14,6 +14,7 @@ from lanewise.api.errors import (
 )
 from lanewise.api.schemas import Strict
 from lanewise.api.state import ServerState
+from lanewise.engine.adapters import LoadedAdapter
 
 M = TypeVar("M", bound=Strict)
 
@@ -21,15 +22,24 @@ MOST_DISCARDED = 4  # times the largest body
 
 
 async def read_request(request: Request, state: ServerState, schema: type[M]) -> M:
-    """The checked body of a request that names the served model or none."""
+    """The checked body of a request that names a model that is here, or none."""
     body = await _read_bytes(request, state.max_body_bytes)
     parsed = await state.off_loop(len(body), lambda: parse(body, schema))
-    name = getattr(parsed, "model", None)
-    if name not in (None, "", state.model_name):
-        raise ModelNotFoundError(
-            f"the model {name!r} is not here; this server has {state.model_name!r}", param="model"
-        )
+    find_adapter(getattr(parsed, "model", None), state)
     return parsed
+
+
+def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
+    """The adapter that a request's model is; None for the served model, which needs no name.
+
+    Raises ModelNotFoundError for any other name.
+    """
+    if not model or model == state.model_name:
+        return None
+    adapter = state.adapter_named(model)
+    if adapter is None:
+        raise ModelNotFoundError.of(model, state.model_names)
+    return adapter
 
 
 async def _read_bytes(request: Request, limit: int) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lanewise.api.body import read_request
+from lanewise.api.body import find_adapter, read_request
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation import (
     Answer,
@@ -53,7 +53,8 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
     )
     check_count(1, body.n, state.engine, "n")
     grammar = await grammar_of(body, state) if tool_use is None else tool_use.grammar
-    requests = make_requests([prompt], params, body, request.scope["client_number"], grammar)
+    client, adapter = request.scope["client_number"], find_adapter(body.model, state)
+    requests = make_requests([prompt], params, body, client, adapter, grammar)
     if tool_use is None:
         reply = ChatReply(body, prompt, state, continues=grammar is not None)
     else:

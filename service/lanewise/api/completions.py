@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lanewise.api.body import read_request
+from lanewise.api.body import find_adapter, read_request
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation import (
     Answer,
@@ -49,7 +49,8 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
     grammar = await grammar_of(body, state)
-    requests = make_requests(ids, params, body, request.scope["client_number"], grammar)
+    client, adapter = request.scope["client_number"], find_adapter(body.model, state)
+    requests = make_requests(ids, params, body, client, adapter, grammar)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 

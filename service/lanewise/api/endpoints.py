@@ -7,12 +7,14 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api import chat_completions, completions, health, models, tokenize
+from lanewise.api import adapters, chat_completions, completions, health, models, tokenize
 from lanewise.api.schemas import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    LoadAdapterRequest,
     TokenizeRequest,
+    UnloadAdapterRequest,
 )
 from lanewise.api.state import ServerState
 
@@ -41,7 +43,7 @@ class Endpoint:
 
 
 async def list_models(_: Request, state: ServerState) -> Response:
-    """The served model, as a list."""
+    """The served model and its adapters."""
     return JSONResponse(models.list_models(state))
 
 
@@ -88,8 +90,20 @@ ENDPOINTS = (
     ),
     Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
-    Endpoint("/v1/models", "The served model", list_models),
+    Endpoint("/v1/models", "The served model and its adapters", list_models),
     Endpoint("/v1/models/{name:path}", "One model", get_model),
+    Endpoint(
+        "/v1/load_lora_adapter",
+        "Load a LoRA adapter and offer it as a model",
+        adapters.load_adapter,
+        LoadAdapterRequest,
+    ),
+    Endpoint(
+        "/v1/unload_lora_adapter",
+        "Offer a LoRA adapter no more",
+        adapters.unload_adapter,
+        UnloadAdapterRequest,
+    ),
     Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
     Endpoint("/health", "Alive?", live),
     Endpoint("/health/live", "Alive?", live),

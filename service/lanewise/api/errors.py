@@ -4,6 +4,7 @@ ApiError
  ├─ BadRequestError             400, param names the field
  ├─ ContextLengthExceededError  400 context_length_exceeded
  ├─ InvalidApiKeyError          401 invalid_api_key
+ ├─ ForbiddenError              403 forbidden
  ├─ ModelNotFoundError          404 model_not_found
  ├─ BodyTooLargeError           413 request_too_large
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
@@ -13,8 +14,8 @@ ApiError
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -84,12 +85,26 @@ class InvalidApiKeyError(ApiError):
     code = "invalid_api_key"
 
 
+class ForbiddenError(ApiError):
+    """The server was not started to do this."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "forbidden"
+
+
 class ModelNotFoundError(ApiError):
-    """Another model is asked for than the one that is served."""
+    """Another model is asked for than what is served."""
 
     status = 404
     type = "invalid_request_error"
     code = "model_not_found"
+
+    @classmethod
+    def of(cls, name: object, known: Iterable[str]) -> Self:
+        """The error for a model's name, which says those there are."""
+        shown = ", ".join(map(repr, known))
+        return cls(f"the model {name!r} is not here; this server has {shown}", param="model")
 
 
 class BodyTooLargeError(ApiError):

@@ -9,12 +9,14 @@ from lanewise.api.errors import (
     BadRequestError,
     ContextLengthExceededError,
     InternalError,
+    ModelNotFoundError,
     RateLimitExceededError,
     RequestTimeoutError,
     UnavailableError,
 )
 from lanewise.api.schemas import GenerationFields
 from lanewise.api.state import ServerState
+from lanewise.engine.adapters import AdapterGoneError, LoadedAdapter
 from lanewise.engine.constraint import ConstraintError, Grammar
 from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
@@ -122,6 +124,7 @@ def make_requests(
     params: SamplingParams,
     fields: GenerationFields,
     client: int,
+    adapter: LoadedAdapter | None = None,
     grammar: Grammar | None = None,
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
@@ -137,6 +140,7 @@ def make_requests(
             cache_salt=fields.cache_salt or "",
             priority=fields.priority,
             client=client,
+            adapter=adapter,
             max_draft=fields.speculative_n_max,
             grammar=grammar,
         )
@@ -211,6 +215,8 @@ def to_api_error(error: EngineError) -> ApiError:
     if isinstance(error, TimeLimitError):
         # OpenAI's clients ask again after any 5xx, unless they are told not to.
         return RequestTimeoutError(str(error), headers={"x-should-retry": "false"})
+    if isinstance(error, AdapterGoneError):
+        return ModelNotFoundError(str(error), param="model")
     if isinstance(error, EngineStoppedError):
         return UnavailableError(str(error), headers={"retry-after": "1"})
     if isinstance(error, ConstraintError):

@@ -1,22 +1,26 @@
-"""``GET /v1/models``: the one model that is served."""
+"""``GET /v1/models``: the model that is served, and its adapters."""
 
 from typing import Any
 
 from lanewise.api.errors import ModelNotFoundError
 from lanewise.api.state import ServerState
+from lanewise.engine.adapters import LoadedAdapter
 
 
 def list_models(state: ServerState) -> dict[str, Any]:
-    """All models, which is one."""
-    return {"object": "list", "data": [_model(state)]}
+    """All models: the served one first."""
+    adapters = [] if state.adapters is None else state.adapters.all()
+    data = [_model(state), *(_adapter(adapter, state) for adapter in adapters)]
+    return {"object": "list", "data": data}
 
 
 def get_model(name: str, state: ServerState) -> dict[str, Any]:
     """One model by its name."""
+    adapter = state.adapter_named(name)
+    if adapter is not None:
+        return _adapter(adapter, state)
     if name != state.model_name:
-        raise ModelNotFoundError(
-            f"the model {name!r} is not here; this server has {state.model_name!r}", param="model"
-        )
+        raise ModelNotFoundError.of(name, state.model_names)
     return _model(state)
 
 
@@ -29,4 +33,13 @@ def _model(state: ServerState) -> dict[str, Any]:
         "root": state.model_name,
         "parent": None,
         "max_model_len": state.max_model_len,
+    }
+
+
+def _adapter(adapter: LoadedAdapter, state: ServerState) -> dict[str, Any]:
+    return _model(state) | {
+        "id": adapter.name,
+        "created": adapter.created,
+        "root": adapter.path,
+        "parent": state.model_name,
     }

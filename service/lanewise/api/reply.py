@@ -146,7 +146,7 @@ class Reply(ABC, Generic[L]):
             "id": self._id,
             "object": name,
             "created": self._created,
-            "model": self._state.model_name,
+            "model": self._fields.model or self._state.model_name,
             "system_fingerprint": self._state.fingerprint,
         }
 

@@ -330,6 +330,19 @@ class TokenizeRequest(Strict):
         return self
 
 
+class LoadAdapterRequest(Strict):
+    """Body of ``POST /v1/load_lora_adapter``."""
+
+    lora_name: str = Field(min_length=1, max_length=256)
+    lora_path: str = Field(min_length=1, description="A directory of the server.")
+
+
+class UnloadAdapterRequest(Strict):
+    """Body of ``POST /v1/unload_lora_adapter``."""
+
+    lora_name: str = Field(min_length=1)
+
+
 class DetokenizeRequest(Strict):
     """Body of ``POST /detokenize``."""
 

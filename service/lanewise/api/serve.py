@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import socket
+from pathlib import Path
 
 import uvloop
 
@@ -13,9 +14,12 @@ from lanewise import __version__, host
 from lanewise.api import warm_up
 from lanewise.api.draft import OpenedDraft, open_draft
 from lanewise.api.state import ServerState
+from lanewise.engine.adapters import AdapterError, Adapters
 from lanewise.engine.engine import Engine, EngineConfig
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.lora import largest_adapter_bytes, open_adapter
+from lanewise.runtime import BLOCK_TOKENS, Adapter, Model, NativeError, Session, kernels
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
@@ -44,7 +48,8 @@ def serve(
         draft = open_draft(settings, tokenizer, threads)
         if draft is not None:
             models.enter_context(draft.model)
-        engine = _make_engine(settings, model, draft, tokenizer, threads, limit)
+        adapters = _make_adapters(settings, model)
+        engine = _make_engine(settings, model, draft, tokenizer, threads, limit, adapters)
         state = ServerState(
             engine=engine,
             tokenizer=tokenizer,
@@ -55,6 +60,8 @@ def serve(
             max_body_bytes=settings.max_body_bytes,
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
+            adapters=adapters,
+            runtime_adapters=settings.allow_runtime_lora,
         )
         return _serve(settings, state, listener)
 
@@ -66,6 +73,7 @@ def _make_engine(
     tokenizer: Tokenizer,
     threads: int,
     limit: host.MemoryLimit,
+    adapters: Adapters | None,
 ) -> Engine:
     """The engine with its session; the KV cache takes what memory the settings leave it."""
     context = model.config.context_length
@@ -76,7 +84,9 @@ def _make_engine(
     kv = host.choose_kv_blocks(
         kv_memory=settings.kv_memory,
         limit=limit,
-        packed_bytes=model.info.packed_bytes + (draft.model.info.packed_bytes if draft else 0),
+        packed_bytes=model.info.packed_bytes
+        + (draft.model.info.packed_bytes if draft else 0)
+        + _adapter_bytes(settings, model, adapters),
         block_bytes=model.kv_block_bytes(kv_type) + (draft.block_bytes if draft else 0),
         block_tokens=BLOCK_TOKENS,
         max_seqs=settings.max_seqs,
@@ -118,6 +128,7 @@ def _make_engine(
         max_batch_tokens=config.max_step_tokens,
         max_batch_logits=config.max_step_logits,
         kv_type=kv_type,
+        max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
     )
     facts = ModelFacts(
         model_name=settings.served_model_name or model.name,
@@ -142,6 +153,48 @@ def _make_engine(
             prefix_cache=config.prefix_cache,
         )
     return Engine(session, config, Metrics(facts), guesses)
+
+
+def _make_adapters(settings: Settings, model: Model) -> Adapters | None:
+    """The adapters that the settings name; None when there will never be any."""
+    if not settings.lora and not settings.allow_runtime_lora:
+        return None
+    if len(settings.lora) > settings.max_loras:
+        raise SettingsError(
+            f"lora has {len(settings.lora)} adapters; accepted: at most max_loras ="
+            f" {settings.max_loras}"
+        )
+
+    def load(path: str) -> Adapter:
+        try:
+            files = open_adapter(Path(path).expanduser(), model.config, settings.max_lora_rank)
+            try:
+                return Adapter.load(model, files)
+            finally:
+                files.close()
+        except (ModelFileError, NativeError, OSError, ValueError) as error:
+            raise AdapterError(str(error)) from error
+
+    adapters = Adapters(load, settings.max_loras)
+    for name, path in settings.lora:
+        if name == (settings.served_model_name or model.name):
+            raise SettingsError(f"lora: {name!r} is the name of the served model")
+        try:
+            loaded = adapters.load(name, path)
+        except AdapterError as error:
+            raise SettingsError(f"lora: {error}") from error
+        size = host.format_size(loaded.weights.n_bytes)
+        logger.info("adapter %s: rank %d, %s, %s", name, loaded.weights.rank, size, path)
+    return adapters
+
+
+def _adapter_bytes(settings: Settings, model: Model, adapters: Adapters | None) -> int:
+    """Memory of adapters: of those that are there, and of those that requests may load."""
+    if adapters is None:
+        return 0
+    there = [adapter.weights.n_bytes for adapter in adapters.all()]
+    more = settings.max_loras - len(there) if settings.allow_runtime_lora else 0
+    return sum(there) + more * largest_adapter_bytes(model.config, settings.max_lora_rank)
 
 
 def _kernels_in_use(isa: str, weights: str) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.engine import Engine
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarCompiler
@@ -40,6 +41,8 @@ class ServerState:
     max_body_bytes: int = 8 << 20
     api_keys: tuple[str, ...] = ()
     step_timeout_s: float = 0.0  # a longer step makes the server not ready; 0 = any
+    adapters: Adapters | None = None  # LoRA adapters, which requests name as their model
+    runtime_adapters: bool = False  # requests may load and unload them
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready
@@ -61,6 +64,16 @@ class ServerState:
     def max_model_len(self) -> int:
         """Tokens that prompt and answer may have together."""
         return self.engine.config.max_model_len
+
+    @property
+    def model_names(self) -> list[str]:
+        """What requests may name: the model, then its adapters."""
+        adapters = [] if self.adapters is None else self.adapters.all()
+        return [self.model_name, *(adapter.name for adapter in adapters)]
+
+    def adapter_named(self, name: str) -> LoadedAdapter | None:
+        """The adapter of this name."""
+        return None if self.adapters is None else self.adapters.find(name)
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Do work that takes time in proportion to ``size`` without stopping the event loop."""

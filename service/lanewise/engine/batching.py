@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lanewise.engine.sampling import Sampler
 from lanewise.engine.scheduler import Step, Turn
 from lanewise.engine.sequence import Sequence
-from lanewise.runtime import Batch, Counters, Draw, Sampled
+from lanewise.runtime import Adapter, Batch, Counters, Draw, Sampled
 
 
 class ModelRunner(Protocol):
@@ -48,6 +48,7 @@ def make_batch(
     table_rows: list[int] = []
     logit_rows: list[int] = []
     draws: list[Draw] = []
+    adapters = group_by_adapter(step)
     for turn in step.turns:
         sequence, sampler = turn.sequence, sampler_of(turn.sequence)
         tokens, first, start = sequence.tokens, sequence.n_cached, len(token_ids)
@@ -73,8 +74,26 @@ def make_batch(
         block_tables=block_tables,
         logit_rows=logit_rows,
         table_rows=table_rows,
+        adapters=adapters,
     )
     return batch, draws
+
+
+def group_by_adapter(step: Step) -> list[Adapter | None] | None:
+    """Put sequences with the same adapter side by side; the adapter of each, None without any.
+
+    The library multiplies neighbours together.
+    """
+    if all(turn.sequence.request.adapter is None for turn in step.turns):
+        return None
+    step.turns.sort(key=_adapter_number)
+    adapters = [turn.sequence.request.adapter for turn in step.turns]
+    return [None if adapter is None else adapter.weights for adapter in adapters]
+
+
+def _adapter_number(turn: Turn) -> int:
+    adapter = turn.sequence.request.adapter
+    return 0 if adapter is None else adapter.number
 
 
 def results_of(step: Step, sampled: Items[Sampled]) -> list[SequenceResult]:

@@ -1,10 +1,10 @@
 """Which blocks of the KV cache are free, used or worth keeping: the bytes are the runtime's.
 
-A full block has a key: a digest of all tokens up to its end (and of the salt of the request), so
-equal keys mean equal keys and values, bit for bit. Any block can also be found by what comes
-before it; what its tokens have in common with others that come next can then be copied. A block
-that can be found stays readable after its last user is gone, until its place is needed; the one
-that was free longest goes first.
+A full block has a key: a digest of all tokens up to its end (and of the request's salt and
+adapter), so equal keys mean equal keys and values, bit for bit. Any block can also be found by what
+comes before it; what its tokens have in common with others that come next can then be copied. A
+block that can be found stays readable after its last user is gone, until its place is needed; the
+one that was free longest goes first.
 """
 
 from array import array
@@ -29,9 +29,9 @@ def blocks_for(n_tokens: int) -> int:
     return -(-n_tokens // BLOCK_TOKENS)
 
 
-def first_key(salt: str) -> Key:
-    """What comes before the first block of requests with this salt."""
-    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def first_key(salt: str, adapter: bytes = b"") -> Key:
+    """What comes before the first block of requests with this salt and this adapter's key."""
+    return blake2b(salt.encode("utf-8", "surrogatepass"), key=adapter, digest_size=16).digest()
 
 
 def next_key(before: Key, tokens: Items[int]) -> Key:

@@ -15,6 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.engine.adapters import holding
 from lanewise.engine.admission import Admission
 from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
@@ -170,9 +171,10 @@ class Engine:
         )
         # What is accepted is in the inbox before the engine's thread can end.
         n_tokens = sum(len(request.prompt) for request in requests)
-        self._admission.enter(
-            len(requests), n_tokens, lambda: self._inbox.put(lambda: self._handle_add(group))
-        )
+        with holding(group.adapter, len(requests)):
+            self._admission.enter(
+                len(requests), n_tokens, lambda: self._inbox.put(lambda: self._handle_add(group))
+            )
         try:
             yield stream
         finally:
@@ -182,7 +184,7 @@ class Engine:
         if not requests:
             raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
-        group = JobGroup()
+        group = JobGroup(requests[0].adapter)
         guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
         for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
             total = len(request.prompt) + request.params.max_tokens
@@ -454,6 +456,8 @@ class Engine:
         del self._jobs[job.sequence]
         self._n_constrained -= job.sampler.constraint is not None
         self._scheduler.finish(job.sequence)
+        if job.group.adapter is not None:
+            job.group.adapter.release()
         observe_end(job, reason, now, self.metrics)
         self._admission.note_ended(job.n_queued, now)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.block_pool import Key, first_key, next_key
 from lanewise.engine.constraint import Grammar
 from lanewise.engine.sampling import SamplingParams
@@ -30,6 +31,7 @@ class GenerationRequest:
     client: int = 0  # whose request it is: clients of equal priority are served in turn
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
     grammar: Grammar | None = None  # which the answer obeys
+    adapter: LoadedAdapter | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -89,11 +91,15 @@ class Sequence:
 
     def key_before(self, index: int) -> Key:
         """The key of the block before one, or what stands for it before the first."""
-        return self.block_key(index - 1) if index else first_key(self.request.cache_salt)
+        return self.block_key(index - 1) if index else self._first_key()
 
     def block_tokens(self, index: int) -> list[int]:
         """The tokens whose keys and values belong into a block, as far as they are known."""
         return self.tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]
+
+    def _first_key(self) -> Key:
+        adapter = self.request.adapter
+        return first_key(self.request.cache_salt, b"" if adapter is None else adapter.cache_key)
 
     def scored_by(self, count: int) -> range:
         """Positions among the next ``count`` whose logits score the prompt token after each."""

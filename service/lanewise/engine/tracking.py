@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.sampling import Sampler
 from lanewise.engine.sequence import Sequence, State
@@ -15,6 +16,7 @@ from lanewise.runtime import Sampled
 class JobGroup:
     """The sequences of one request."""
 
+    adapter: LoadedAdapter | None = None  # that of all of them
     stream: RequestStream = field(init=False)
     jobs: dict[int, "Job"] = field(default_factory=dict)  # those that have not ended
     largest_output: int = 0

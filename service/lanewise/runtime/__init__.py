@@ -1,5 +1,6 @@
 """The only Python that sees a pointer: the native library's models and sessions as classes."""
 
+from lanewise.runtime.adapter import Adapter
 from lanewise.runtime.cpu import (
     ISA_LEVELS,
     KernelInfo,
@@ -28,6 +29,7 @@ from lanewise.runtime.session import (
 __all__ = [
     "BLOCK_TOKENS",
     "ISA_LEVELS",
+    "Adapter",
     "Batch",
     "Counters",
     "Draw",

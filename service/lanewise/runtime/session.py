@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.runtime.adapter import Adapter
 from lanewise.runtime.library import native
 from lanewise.runtime.model import Model, kv_type_id
 
@@ -33,6 +34,7 @@ class Batch:
     block_tables: Sequence[Sequence[int]] | Uint32s
     logit_rows: Sequence[int] | Uint32s
     table_rows: Sequence[int] | None = None  # None: sequence s has row s
+    adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: nobody has one
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -127,6 +129,7 @@ class Session:
         max_batch_tokens: int,
         max_batch_logits: int,
         kv_type: str = "f16",
+        max_adapter_rank: int = 0,
     ) -> None:
         self._native = native()
         ffi, lib = self._native.ffi, self._native.lib
@@ -149,6 +152,7 @@ class Session:
         }
         for name, pointer in self._inputs.items():
             setattr(self._batch, name, pointer)
+        self._adapters = ffi.new("lw_adapter*[]", max_batch_tokens) if max_adapter_rank else None
         self._tables: Uint32s = np.empty((0, 0), np.uint32)  # those of the last batch
         self._tables_pointer: Any = None
         self._draws = ffi.new("lw_draw[]", max_batch_logits)
@@ -162,6 +166,7 @@ class Session:
         config.max_batch_tokens = max_batch_tokens
         config.max_batch_logits = max_batch_logits
         config.kv_type = kv_type_id(kv_type)
+        config.max_adapter_rank = max_adapter_rank
         out = ffi.new("lw_session**")
         self._native.check(lib.lw_session_open(model.handle, config, out))
         self._handle = out[0]
@@ -235,6 +240,21 @@ class Session:
         self._copy("context_lens", batch.context_lens)
         self._copy("logit_rows", batch.logit_rows)
         self._copy("table_rows", rows)
+        if batch.adapters is not None or self._batch.adapters:
+            self._take_adapters(batch.adapters, n_seqs)
+
+    def _take_adapters(self, adapters: Sequence[Adapter | None] | None, n_seqs: int) -> None:
+        null = self._native.ffi.NULL
+        if adapters is None:
+            self._batch.adapters = null
+            return
+        if self._adapters is None:
+            raise ValueError("the session takes no adapters: max_adapter_rank is 0")
+        if len(adapters) != n_seqs:
+            raise ValueError(f"adapters has {len(adapters)} entries for {n_seqs} sequences")
+        for i, adapter in enumerate(adapters):
+            self._adapters[i] = null if adapter is None else adapter.handle
+        self._batch.adapters = self._adapters
 
     def _copy(self, name: str, values: Sequence[int] | Uint32s) -> None:
         target = self._inputs[name]

@@ -76,6 +76,18 @@ def _parse_text(text: str) -> str:
 
 TEXT = Kind(_parse_text, "text that is not empty", "TEXT")
 TEXTS = Kind(_parse_text, "one or more texts, separated by commas", "TEXT,…", is_list=True)
+
+
+def _parse_named_path(text: str) -> tuple[str, str]:
+    name, _, path = text.partition("=")
+    if not name.strip() or not path.strip():
+        raise ValueError(text)
+    return name.strip(), path.strip()
+
+
+NAMED_PATHS = Kind(
+    _parse_named_path, "NAME=PATH, or several separated by commas", "NAME=PATH,…", is_list=True
+)
 COUNTS = Kind(
     _checked(int, lambda value: value >= 1),
     "whole numbers from 1, separated by commas",

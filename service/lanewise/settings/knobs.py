@@ -6,6 +6,7 @@ from lanewise.settings.kinds import (
     BITS,
     COUNTS,
     MILLISECONDS,
+    NAMED_PATHS,
     ON_OFF,
     SECONDS,
     SIZE,
@@ -161,6 +162,28 @@ class Settings(ModelSettings):
             "compute what prompts have in common once: their keys and values stay in the cache"
             " until the place is needed",
         ),
+    )
+    lora: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=knob(
+            NAMED_PATHS,
+            "LoRA adapters to load: requests choose one by its name as their model; PATH is a"
+            " directory that PEFT saved",
+        ),
+    )
+    allow_runtime_lora: bool = field(
+        default=False,
+        metadata=knob(
+            ON_OFF,
+            "requests may load adapters from any directory of the server and unload them:"
+            " /v1/load_lora_adapter, /v1/unload_lora_adapter",
+        ),
+    )
+    max_loras: int = field(
+        default=8, metadata=knob(integer(1, 1024), "most LoRA adapters in memory at a time")
+    )
+    max_lora_rank: int = field(
+        default=64, metadata=knob(integer(1, 512), "largest rank of a LoRA adapter")
     )
     max_queued_requests: int = field(
         default=256,

@@ -17,7 +17,7 @@ INLINE float32x4_t load_weights(const storage type, const uint8_t* panel, size_t
 INLINE void tile(const storage type, const int rows, const int quads, const uint8_t* panel, const lw_activations* x,
                  size_t row, size_t quad, size_t first, size_t last, float* results) {
     float32x4_t acc[6][8];
-    const float* inputs = x->f32 + row * x->cols;
+    const float* inputs = x->f32 + row * x->f32_stride;
     UNROLL
     for (int r = 0; r < rows; ++r) UNROLL
     for (int j = 0; j < quads; ++j) acc[r][j] = vld1q_f32(results + (row + r) * LW_PANEL + 4 * (quad + j));
@@ -27,7 +27,7 @@ INLINE void tile(const storage type, const int rows, const int quads, const uint
         for (int j = 0; j < quads; ++j) w[j] = load_weights(type, panel, k - first, quad + j);
         UNROLL
         for (int r = 0; r < rows; ++r) UNROLL
-        for (int j = 0; j < quads; ++j) acc[r][j] = vfmaq_n_f32(acc[r][j], w[j], inputs[r * x->cols + k]);
+        for (int j = 0; j < quads; ++j) acc[r][j] = vfmaq_n_f32(acc[r][j], w[j], inputs[r * x->f32_stride + k]);
     }
     UNROLL
     for (int r = 0; r < rows; ++r) UNROLL

@@ -132,7 +132,7 @@ static inline void floating(const lw_matrix* w, const lw_activations* x, size_t 
         for (size_t k = 0; k < w->cols; ++k)
             for (size_t output = 0; output < LW_PANEL; ++output) {
                 float* acc = results + row * LW_PANEL + output;
-                *acc = fmaf(load(data + (k * LW_PANEL + output) * bytes), x->f32[row * x->cols + k], *acc);
+                *acc = fmaf(load(data + (k * LW_PANEL + output) * bytes), x->f32[row * x->f32_stride + k], *acc);
             }
     lw_store_panel(w, panel, x->rows, results, out);
 }

@@ -1,0 +1,36 @@
+// Low-rank additions to a model's matrices (LoRA): for each that is adapted A (rank, inputs), B (outputs, rank), a scale.
+#ifndef LW_MODEL_ADAPTER_H
+#define LW_MODEL_ADAPTER_H
+
+#include "model/model.h"
+
+// The matrices of a layer that can be adapted; those with the same inputs are neighbours.
+typedef enum lw_adapted {
+    LW_ADAPTED_Q,
+    LW_ADAPTED_K,
+    LW_ADAPTED_V,
+    LW_ADAPTED_ATTN_OUTPUT,
+    LW_ADAPTED_GATE,
+    LW_ADAPTED_UP,
+    LW_ADAPTED_DOWN,
+    LW_ADAPTED_COUNT
+} lw_adapted;
+
+enum { LW_ADAPTED_TOGETHER = 3 };  // most matrices with the same inputs
+
+typedef struct lw_low_rank {
+    lw_matrix a, b;  // 0 rows: the matrix is not adapted
+    float scale;
+} lw_low_rank;
+
+struct lw_adapter {
+    const lw_model* model;  // to compare with; read by lw_adapter_load only
+    lw_arena arena;
+    lw_pool* pool;  // of the calling thread alone
+    lw_type type;   // of all A and B, once there are some
+    uint32_t rank;  // the largest
+    uint64_t bytes;
+    lw_low_rank (*layers)[LW_ADAPTED_COUNT];
+};
+
+#endif

@@ -1,0 +1,266 @@
+"""Reads LoRA adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors.
+
+What changes a model in another way than by adding ``scale * B A`` to its matrices is refused by
+name: left out it would give answers that are almost right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.loading.architectures import HF, TENSOR_NAMES, shape_of
+from lanewise.loading.checkpoint import ModelConfig, ModelFileError, Role, TensorType
+from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.safetensors import DTYPES, SafetensorsFile, SafetensorsTensor
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MAX_RANK = 512  # LW_MAX_ADAPTER_RANK
+ADAPTED = (
+    *(Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT),
+    *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
+)
+# "model.layers.{}.self_attn.q_proj.weight" -> "self_attn.q_proj"
+MODULES = {
+    TENSOR_NAMES[role][HF].removeprefix("model.layers.{}.").removesuffix(".weight"): role
+    for role in ADAPTED
+}
+TENSOR = re.compile(
+    r"(?:base_model\.model\.)?(?P<path>model\.layers\.(?P<layer>\d{1,6})\.(?P<module>[a-z_.]+))"
+    r"\.lora_(?P<part>[AB])\.weight"
+)
+# Settings of PEFT under which an adapter is more than A and B, and what they must be.
+PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("bias", (None, "none"), "'none' (biases of adapters are not supported)"),
+    ("use_dora", (None, False), "false (DoRA is not supported)"),
+    ("lora_bias", (None, False), "false (biases of adapters are not supported)"),
+    ("fan_in_fan_out", (None, False), "false"),
+    ("use_qalora", (None, False), "false (QALoRA is not supported)"),
+    ("modules_to_save", (None, []), "null (modules trained as a whole are not supported)"),
+    ("trainable_token_indices", (None, [], {}), "null (trained tokens are not supported)"),
+    ("layer_replication", (None, []), "null (replicated layers are not supported)"),
+    ("target_parameters", (None, []), "null (adapted parameters are not supported)"),
+    ("alora_invocation_tokens", (None, []), "null (activated LoRA is not supported)"),
+)
+CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq")  # ways to initialize
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTensor:
+    """A or B of one matrix, row-major in its type's own bytes."""
+
+    rows: int
+    cols: int
+    type: TensorType
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedMatrix:
+    """What is added to one matrix of a model: ``scale * B A``."""
+
+    name: str  # as in the base model, such as model.layers.0.self_attn.q_proj
+    role: Role
+    layer: int
+    a: AdapterTensor  # (rank, inputs)
+    b: AdapterTensor  # (outputs, rank)
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """An open adapter; its tensors are valid until ``close`` is called."""
+
+    path: Path
+    rank: int  # the largest
+    matrices: list[AdaptedMatrix]
+    close: Callable[[], None]
+
+
+def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> AdapterFiles:
+    """Open the adapter in directory ``path`` for a model of this config.
+
+    Raises ModelFileError, naming file and field, when it is damaged, made for another model, of a
+    rank above ``max_rank`` or of a kind that is not supported.
+    """
+    if not (path / CONFIG).is_file():
+        raise ModelFileError(
+            f"{path}: {CONFIG} is missing; an adapter is a directory with {CONFIG} and {WEIGHTS}"
+        )
+    settings = Fields(read_object(path / CONFIG), str(path / CONFIG))
+    _check_plain(settings)
+    scales = _Scales(settings)
+    if not (path / WEIGHTS).is_file():
+        hint = ""
+        if (path / "adapter_model.bin").is_file():
+            hint = "; adapter_model.bin is PyTorch's format and must be converted to safetensors"
+        raise ModelFileError(f"{path}: {WEIGHTS} is missing{hint}")
+    file = SafetensorsFile(path / WEIGHTS)
+    try:
+        matrices = _matrices(file, config, scales, max_rank)
+    except BaseException:
+        file.close()
+        raise
+    rank = max(matrix.a.rows for matrix in matrices)
+    return AdapterFiles(path, rank, matrices, file.close)
+
+
+def largest_adapter_bytes(config: ModelConfig, rank: int) -> int:
+    """Memory of an adapter of all matrices with this rank in two-byte floats.
+
+    The library holds outputs in panels of 32.
+    """
+    panels = -(-rank // 32) * 32
+    sizes = [
+        panels * inputs + -(-outputs // 32) * 32 * rank
+        for outputs, inputs in (shape_of(role, config) for role in ADAPTED)
+    ]
+    return 2 * config.n_layers * sum(sizes)
+
+
+def _check_plain(settings: Fields) -> None:
+    if settings.text("peft_type") != "LORA":
+        raise settings.fail("peft_type", "'LORA'")
+    for key, accepted, wanted in PLAIN:
+        value = settings.values.get(key)
+        if not any(value is one or value == one for one in accepted):
+            raise settings.fail(key, wanted)
+    start = settings.values.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(CHANGES_THE_BASE):
+        raise settings.fail(
+            "init_lora_weights",
+            "an adapter to the unchanged model (PEFT converts this one while saving, by"
+            " path_initial_model_for_weight_conversion)",
+        )
+
+
+class _Scales:
+    """The factor of each module, from lora_alpha, alpha_pattern and the rank."""
+
+    def __init__(self, settings: Fields) -> None:
+        self._settings = settings
+        self._alpha = settings.number("lora_alpha")
+        self._rank = settings.integer("r")
+        self._alphas = self._patterns("alpha_pattern")
+        self._ranks = self._patterns("rank_pattern")
+        self._root = settings.flag("use_rslora", default=False)
+
+    def _patterns(self, key: str) -> list[tuple[str, float]]:
+        values = self._settings.values.get(key)
+        if values is None:
+            return []
+        if not isinstance(values, dict):
+            raise self._settings.fail(key, "an object of module names and numbers")
+        for name in values:
+            # PEFT reads regular expressions; names with dots in them are what people write.
+            if not re.fullmatch(r"\^?[\w.]+", name):
+                raise self._settings.fail(key, "an object whose keys are names of modules")
+        numbers = Fields(values, f"{self._settings.source}: {key}")
+        return [(name, numbers.number(name)) for name in values]
+
+    def of(self, module: str, rank: int, where: str) -> float:
+        """The factor of B A in one module whose A has ``rank`` rows."""
+        wanted = _matching(self._ranks, module, self._rank)
+        if rank != wanted:
+            raise ModelFileError(
+                f"{where}: A has {rank} rows; {self._settings.source} says rank {wanted:g}"
+            )
+        alpha = _matching(self._alphas, module, self._alpha)
+        return alpha / math.sqrt(rank) if self._root else alpha / rank
+
+
+def _matching(patterns: list[tuple[str, float]], module: str, default: float) -> float:
+    """The number of the first pattern that is the module's name or the end of it, as in PEFT."""
+    for pattern, number in patterns:
+        if pattern.startswith("^"):
+            if module.startswith(pattern[1:]):
+                return number
+        elif module == pattern or module.endswith("." + pattern):
+            return number
+    return default
+
+
+def _matrices(
+    file: SafetensorsFile, config: ModelConfig, scales: _Scales, max_rank: int
+) -> list[AdaptedMatrix]:
+    pairs: dict[str, dict[str, SafetensorsTensor]] = {}
+    for name, tensor in file.tensors.items():
+        match = TENSOR.fullmatch(name)
+        if match is None or match["module"] not in MODULES:
+            raise ModelFileError(
+                f"{file.path}: tensor {name!r} is not supported; accepted are lora_A and lora_B of"
+                f" {', '.join(MODULES)}"
+            )
+        if int(match["layer"]) >= config.n_layers:
+            raise ModelFileError(
+                f"{file.path}: tensor {name!r}: the model has {config.n_layers} layers"
+            )
+        pairs.setdefault(match["path"], {})[match["part"]] = tensor
+    if not pairs:
+        raise ModelFileError(f"{file.path}: no tensors; lora_A and lora_B of modules are needed")
+    used = {tensor.dtype for pair in pairs.values() for tensor in pair.values()}
+    mixed = len(used) > 1  # the library wants one type; F32 holds the others exactly
+    return [
+        _matrix(file, module, pair, config, scales, max_rank, mixed=mixed)
+        for module, pair in pairs.items()
+    ]
+
+
+def _matrix(
+    file: SafetensorsFile,
+    module: str,
+    pair: Mapping[str, SafetensorsTensor],
+    config: ModelConfig,
+    scales: _Scales,
+    max_rank: int,
+    *,
+    mixed: bool,
+) -> AdaptedMatrix:
+    for part in "AB":
+        if part not in pair:
+            raise ModelFileError(f"{file.path}: {module} has no lora_{part}.weight")
+    a, b = (_tensor(file, pair[part], as_f32=mixed) for part in "AB")
+    layer, _, name = module.removeprefix("model.layers.").partition(".")
+    role = MODULES[name]
+    outputs, inputs = shape_of(role, config)
+    for tensor, shown, wanted in (
+        (a, pair["A"], (a.rows, inputs)),
+        (b, pair["B"], (outputs, a.rows)),
+    ):
+        if (tensor.rows, tensor.cols) != wanted:
+            raise ModelFileError(
+                f"{file.path}: tensor {shown.name!r} has shape ({tensor.rows}, {tensor.cols});"
+                f" the model needs {wanted}"
+            )
+    if not 1 <= a.rows <= max_rank:
+        raise ModelFileError(
+            f"{file.path}: {module} has rank {a.rows}; accepted: 1 to {max_rank} (max_lora_rank)"
+        )
+    scale = scales.of(module, a.rows, f"{file.path}: {module}")
+    return AdaptedMatrix(module, role, int(layer), a, b, scale)
+
+
+def _tensor(file: SafetensorsFile, tensor: SafetensorsTensor, *, as_f32: bool) -> AdapterTensor:
+    where = f"{file.path}: tensor {tensor.name!r}"
+    if tensor.dtype not in DTYPES:
+        raise ModelFileError(f"{where} has type {tensor.dtype}; accepted are {', '.join(DTYPES)}")
+    if len(tensor.shape) != 2:
+        raise ModelFileError(f"{where} has shape {list(tensor.shape)}; a matrix is needed")
+    data = file.file.view[tensor.start : tensor.start + tensor.n_bytes]
+    kind = DTYPES[tensor.dtype]
+    if as_f32 and kind != TensorType.F32:
+        data, kind = memoryview(_to_f32(data, kind).tobytes()), TensorType.F32
+    return AdapterTensor(tensor.shape[0], tensor.shape[1], kind, data)
+
+
+def _to_f32(data: memoryview, kind: TensorType) -> NDArray[np.float32]:
+    if kind == TensorType.F16:
+        return np.frombuffer(data, "<f2").astype("<f4")
+    return (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")

@@ -1,0 +1,190 @@
+"""Adapters against the model into whose matrices they were merged, and beside each other."""
+
+import math
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.lora import open_adapter
+from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
+from lanewise.runtime.library import LibraryMissingError, native
+from lora_files import lora_config, lora_tensors, merged, write_adapter
+from tiny_models import FAMILIES, prompt, tiny_model, write_gguf, write_hf
+
+pytestmark = pytest.mark.native
+LENGTH = 40
+
+
+@pytest.fixture(autouse=True)
+def library():
+    try:
+        native()
+    except LibraryMissingError as error:
+        pytest.skip(f"liblanewise.so is not built: {error}")
+
+
+@contextmanager
+def opened(path: Path, max_adapter_rank: int = 0, threads: int = 2):
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, threads=threads) as model,
+        Session(
+            model,
+            threads=threads,
+            blocks=16,
+            max_batch_tokens=6 * LENGTH,
+            max_batch_logits=6 * LENGTH,
+            kv_type="f32",
+            max_adapter_rank=max_adapter_rank,
+        ) as session,
+    ):
+        yield model, session
+
+
+def load(model: Model, path: Path) -> Adapter:
+    files = open_adapter(path, model.config)
+    try:
+        return Adapter.load(model, files)
+    finally:
+        files.close()
+
+
+def logits(session: Session, adapters=(None,)) -> np.ndarray:
+    """Of every token of one prompt, run once for each of the adapters in one batch."""
+    ids, n = prompt(LENGTH), len(adapters)
+    blocks = -(-LENGTH // BLOCK_TOKENS)
+    batch = Batch(
+        ids * n,
+        [i * LENGTH for i in range(n + 1)],
+        [0] * n,
+        [list(range(i * blocks, (i + 1) * blocks)) for i in range(n)],
+        list(range(n * LENGTH)),
+        adapters=None if set(adapters) == {None} else list(adapters),
+    )
+    return session.step(batch).reshape(n, LENGTH, -1).copy()
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert np.abs(found - expected).max() / np.abs(expected).max() < 2e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+def test_an_adapter_gives_the_logits_of_the_merged_model(family, kind, tmp_path):
+    """GGUF llama models store rows of Q and K in another order than the adapter's."""
+    model = tiny_model(family)
+    tensors = lora_tensors(model, rank=4, seed=1)
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8))
+
+    def write(one, name):
+        if kind == "hf":
+            return write_hf(one, tmp_path / name)
+        return write_gguf(one, tmp_path / f"{name}.gguf")
+
+    with opened(write(merged(model, tensors, lambda _: 2.0), "merged")) as (_, session):
+        expected = logits(session)
+    with opened(write(model, "base"), 4) as (base, session):
+        plain = logits(session)
+        adapter = load(base, path)
+        assert_close(logits(session, [adapter]), expected)
+        assert np.abs(plain - expected).max() / np.abs(expected).max() > 0.05
+        adapter.close()
+
+
+@pytest.mark.parametrize("dtypes", ["F16", "BF16", "F32 BF16 F16"])
+def test_every_stored_type_is_exact(dtypes, tmp_path):
+    """Mixed types too: the values are the merged ones, so only sums differ."""
+    model = tiny_model("llama3")
+    tensors = lora_tensors(model, rank=3, seed=2)
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(3, 3), dtypes)
+    with opened(write_hf(merged(model, tensors, lambda _: 1.0), tmp_path / "merged")) as (_, one):
+        expected = logits(one)
+    with opened(write_hf(model, tmp_path / "base"), 64) as (base, session):
+        adapter = load(base, path)
+        assert_close(logits(session, [adapter]), expected)
+        adapter.close()
+
+
+def test_patterns_and_rslora_choose_the_scale(tmp_path):
+    model = tiny_model("llama2")
+    tensors = lora_tensors(model, rank=4, seed=3, modules=("q_proj", "down_proj"))
+    tensors |= lora_tensors(model, rank=2, seed=4, modules=("gate_proj",))
+    config = lora_config(
+        4,
+        6,
+        use_rslora=True,
+        rank_pattern={"gate_proj": 2},
+        alpha_pattern={"model.layers.1.self_attn.q_proj": 1, "down_proj": 10},
+    )
+
+    def scale(path: str) -> float:
+        if path == "model.layers.1.self_attn.q_proj":
+            return 1 / math.sqrt(4)
+        if path.endswith("down_proj"):
+            return 10 / math.sqrt(4)
+        return 6 / math.sqrt(2 if path.endswith("gate_proj") else 4)
+
+    path = write_adapter(tmp_path / "adapter", tensors, config)
+    with opened(write_hf(merged(model, tensors, scale), tmp_path / "merged")) as (_, session):
+        expected = logits(session)
+    with opened(write_hf(model, tmp_path / "base"), 4) as (base, session):
+        adapter = load(base, path)
+        assert_close(logits(session, [adapter]), expected)
+        adapter.close()
+
+
+def test_adapters_in_one_batch_are_what_each_is_alone(tmp_path):
+    """Bit for bit, in any order, with some of them missing."""
+    model = tiny_model("qwen2")
+    paths = [
+        write_adapter(
+            tmp_path / str(rank), lora_tensors(model, rank=rank, seed=rank), lora_config(rank, 8)
+        )
+        for rank in (2, 40)
+    ]
+    with opened(write_hf(model, tmp_path / "base"), 40) as (base, session):
+        a, b = (load(base, path) for path in paths)
+        alone = {one: logits(session, [one])[0] for one in (None, a, b)}
+        assert not np.array_equal(alone[a], alone[b])
+        for mix in ([a, b, None], [None, b, b, a, None, a], [b, a]):
+            for one, found in zip(mix, logits(session, mix), strict=True):
+                assert np.array_equal(found, alone[one])
+        assert np.array_equal(logits(session)[0], alone[None])
+        a.close()
+        b.close()
+
+
+def test_what_a_session_does_not_take_is_refused(tmp_path):
+    model = tiny_model("llama2")
+    tensors = lora_tensors(model, rank=4, seed=5)
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 4))
+    directory = write_hf(model, tmp_path / "base")
+    with opened(directory) as (base, session), opened(directory, 2) as (_, other):
+        adapter = load(base, path)
+        with pytest.raises(ValueError, match="takes no adapters"):
+            logits(session, [adapter])
+        with pytest.raises(NativeError, match="belongs to another model"):
+            logits(other, [adapter])
+        adapter.close()
+        with pytest.raises(ValueError, match="closed"):
+            logits(other, [adapter])
+    with opened(directory, 2) as (base, session):
+        adapter = load(base, path)
+        with pytest.raises(NativeError, match="has rank 4, the session takes 2"):
+            logits(session, [adapter])
+        adapter.close()
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    model = tiny_model("llama2")
+    tensors = lora_tensors(model, rank=4, seed=6)
+    tensors["base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"][7, 2] = np.nan
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 4))
+    with (
+        opened(write_hf(model, tmp_path / "base"), 4) as (base, _),
+        pytest.raises(ModelFileError, match=r"layers\.1\.mlp\.up_proj: .* B: row 7 holds NaN"),
+    ):
+        load(base, path)

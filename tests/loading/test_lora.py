@@ -1,0 +1,136 @@
+"""Adapter files that cannot be used: each is refused by name, damage included."""
+
+import json
+import random
+
+import pytest
+
+from lanewise.loading.architectures import hf_family
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.hf_checkpoint import read_config
+from lanewise.loading.json_files import Fields
+from lanewise.loading.lora import open_adapter
+from lora_files import lora_config, lora_tensors, write_adapter
+from tiny_models import tiny_model
+
+MODEL = tiny_model("llama3")
+CONFIG = read_config(
+    Fields(MODEL.config, "config.json"), hf_family("llama", "config.json"), dict(MODEL.tensors)
+)
+RANK = 4
+Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    return lora_tensors(MODEL, rank=RANK, seed=1)
+
+
+def error_of(path, **options) -> str | None:
+    try:
+        open_adapter(path, CONFIG, **options).close()
+    except ModelFileError as error:
+        return str(error)
+    return None
+
+
+def test_a_good_adapter_has_all_its_matrices(tensors, tmp_path):
+    path = write_adapter(tmp_path, tensors, lora_config(RANK, 8))
+    files = open_adapter(path, CONFIG)
+    assert len(files.matrices) == 7 * CONFIG.n_layers
+    assert files.rank == RANK
+    assert {matrix.scale for matrix in files.matrices} == {2.0}
+    files.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"peft_type": "LOHA"}, "peft_type is 'LOHA'; 'LORA' is needed"),
+        ({"peft_type": None}, "peft_type"),
+        ({"use_dora": True}, "use_dora is True; false .DoRA is not supported. is needed"),
+        ({"bias": "lora_only"}, "bias is 'lora_only'; 'none'"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
+        ({"r": 0}, "r is 0; a whole number from 1"),
+        ({"r": 5}, "A has 4 rows; .* says rank 5"),
+        ({"lora_alpha": "8"}, "lora_alpha is '8'"),
+        ({"alpha_pattern": {"q_proj": -1}}, "alpha_pattern: q_proj is -1"),
+        ({"alpha_pattern": {"(q|k)_proj": 1}}, "keys are names of modules"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern"),
+        ({"rank_pattern": {"q_proj": 2}}, "A has 4 rows; .* says rank 2"),
+    ],
+)
+def test_settings_that_cannot_be_honoured(tensors, tmp_path, changes, message):
+    path = write_adapter(tmp_path, tensors, lora_config(RANK, 8, **changes))
+    with pytest.raises(ModelFileError, match=rf"adapter_config\.json.*{message}|{message}"):
+        open_adapter(path, CONFIG)
+
+
+def test_ranks_above_the_limit_and_missing_files(tensors, tmp_path):
+    path = write_adapter(tmp_path, tensors, lora_config(RANK, 8))
+    assert "has rank 4; accepted: 1 to 3 (max_lora_rank)" in error_of(path, max_rank=3)
+    (path / "adapter_model.safetensors").rename(path / "adapter_model.bin")
+    assert "must be converted to safetensors" in error_of(path)
+    (path / "adapter_config.json").unlink()
+    assert "adapter_config.json is missing" in error_of(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{Q0}.lora_magnitude_vector", "lora_magnitude_vector' is not supported"),
+        ("base_model.model.lm_head.lora_A.weight", "is not supported"),
+        ("base_model.model.model.embed_tokens.lora_embedding_A", "is not supported"),
+        ("base_model.model.model.layers.0.mlp.router.lora_A.weight", "is not supported"),
+        ("base_model.model.model.layers.99.mlp.up_proj.lora_A.weight", "the model has 2 layers"),
+    ],
+)
+def test_tensors_that_mean_something_else(tensors, tmp_path, name, message):
+    added = tensors | {name: tensors[f"{Q0}.lora_A.weight"]}
+    path = write_adapter(tmp_path, added, lora_config(RANK, 8))
+    assert message in error_of(path)
+
+
+def test_halves_and_shapes_of_other_models(tensors, tmp_path):
+    a, b = f"{Q0}.lora_A.weight", f"{Q0}.lora_B.weight"
+    config = lora_config(RANK, 8)
+
+    def error(changed):
+        return error_of(write_adapter(tmp_path, changed, config))
+
+    half = dict(tensors)
+    del half[b]
+    assert "layers.0.self_attn.q_proj has no lora_B.weight" in error(half)
+    assert "the model needs (4, 64)" in error(tensors | {a: tensors[a][:, :-1].copy()})
+    assert "the model needs (64, 4)" in error(tensors | {b: tensors[b][:-1].copy()})
+    assert "a matrix is needed" in error(tensors | {a: tensors[a].reshape(-1)})
+    assert "no tensors" in error({})
+
+
+def test_damage_anywhere_in_the_weights_file(tensors, tmp_path):
+    path = write_adapter(tmp_path, tensors, lora_config(RANK, 8))
+    file = path / "adapter_model.safetensors"
+    whole = file.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    draw = random.Random(1)
+    for length in [*range(9), *draw.sample(range(len(whole)), 60), len(whole) - 1]:
+        file.write_bytes(whole[:length])
+        assert "adapter_model.safetensors" in error_of(path)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(header)] = draw.choice([0, 34, 44, 48, 57, 123, 255])
+        file.write_bytes(damaged)
+        error = error_of(path)
+        assert error is None or "adapter_" in error
+
+
+def test_damage_to_the_config(tensors, tmp_path):
+    path = write_adapter(tmp_path, tensors, lora_config(RANK, 8))
+    text = json.dumps(lora_config(RANK, 8))
+    for content in ("", "[]", "{", text[:-20], "\0", "[" * 100_000):
+        (path / "adapter_config.json").write_text(content)
+        assert "adapter_config.json" in error_of(path)
