@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.config import EngineConfig
+from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
 from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput

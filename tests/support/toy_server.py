@@ -12,8 +12,9 @@ import uvicorn
 
 from lanewise.api.app import create_app
 from lanewise.api.state import ServerState
+from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
-from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from toy import ToyRunner
 from toy_tokenizer import toy_tokenizer

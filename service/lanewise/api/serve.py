@@ -15,7 +15,8 @@ from lanewise.api import warm_up
 from lanewise.api.draft import OpenedDraft, open_draft
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import AdapterError, Adapters
-from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.config import EngineConfig
+from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import largest_adapter_bytes, open_adapter

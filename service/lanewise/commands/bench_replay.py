@@ -19,7 +19,8 @@ from rich.table import Table
 from lanewise.commands.opening import Opened
 from lanewise.commands.perplexity import read_text
 from lanewise.engine.block_pool import blocks_for
-from lanewise.engine.engine import Engine, EngineConfig
+from lanewise.engine.config import EngineConfig
+from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest

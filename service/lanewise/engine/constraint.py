@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from lanewise.engine.stream import EngineError
+from lanewise.engine.stream import EngineError, Sampled
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
     from numpy.typing import NDArray
 
     from lanewise.engine.sampling import SamplingParams
+    from lanewise.engine.sequence import Sequence
 
 
 class Grammar(Protocol):
@@ -76,6 +77,28 @@ class Constraint:
         """The tokens that every answer begins with, at most ``room``."""
         self.unsent = self._jump(room)
         return self.unsent
+
+    def complete(
+        self, sequence: Sequence, drawn: Sampled | None
+    ) -> tuple[list[Sampled], int, str | None]:
+        """Append what must follow the token drawn last, which the sequence has already.
+
+        Returns all tokens that are new to the client, how many of them were forced, and why the
+        sequence ends if it does.
+        """
+        forced, self.unsent = self.unsent, []
+        reason = sequence.finish_reason(drawn)
+        after: list[int] = []
+        if drawn is not None and reason != "stop":
+            room = sequence.request.params.max_tokens - sequence.n_output
+            after = self.take(drawn.token, room)
+            sequence.tokens += after
+            sequence.is_complete = self.finished
+            reason = sequence.finish_reason(None)
+        tokens = [_unscored(token) for token in forced]
+        tokens += [] if drawn is None else [drawn]
+        tokens += [_unscored(token) for token in after]
+        return tokens, len(forced) + len(after), reason
 
     def take(self, token: int, room: int) -> list[int]:
         """Note the token drawn last; return those that must follow it, at most ``room``."""
@@ -149,6 +172,10 @@ class Constraint:
     def _reason(self) -> str:
         # Only the first line: the rest shows the library's state.
         return (self._matcher.get_error() or self._matcher.stop_reason()).splitlines()[0]
+
+
+def _unscored(token: int) -> Sampled:
+    return Sampled(token, 0.0, [])
 
 
 def _bits(ids: Items[int] | frozenset[int], n_words: int) -> NDArray[np.uint32]:

@@ -9,23 +9,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from itertools import repeat
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lanewise.engine.adapters import holding
 from lanewise.engine.admission import Admission
 from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.deadlines import Deadlines
 from lanewise.engine.delivery import Outbox
 from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.jobs import JobMaker
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.sampling import Sampler, allowed_mask
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Guesser, Speculator
@@ -38,7 +34,7 @@ from lanewise.engine.stream import (
     TokenOutput,
 )
 from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
-from lanewise.runtime import BLOCK_TOKENS, Sampled
+from lanewise.runtime import Sampled
 
 logger = logging.getLogger(__name__)
 
@@ -48,34 +44,6 @@ logger = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
 # Sums in the metrics are brought up to date this often, and whenever the load changes.
 PUBLISH_S = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """What the engine may use."""
-
-    n_blocks: int
-    max_model_len: int
-    vocab_size: int
-    unused_ids: Items[int] = ()  # rows of the vocabulary that are no token; never drawn
-    max_seqs: int = 64
-    max_step_tokens: int = 512
-    max_step_logits: int = 128
-    max_queued_requests: int = 256
-    max_queued_tokens: int = 1 << 20  # of prompts
-    queue_timeout_s: float = 0.0  # 0 = none, as for the next two
-    request_timeout_s: float = 0.0
-    itl_target_s: float = 0.0
-    prefix_cache: bool = True
-    max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
-
-    def __post_init__(self) -> None:
-        # The oldest sequence must be able to reach its end alone, or it could never be served.
-        if self.max_model_len > self.n_blocks * BLOCK_TOKENS:
-            raise ValueError(
-                f"max_model_len is {self.max_model_len}; the KV cache holds "
-                f"{self.n_blocks * BLOCK_TOKENS} tokens ({self.n_blocks} blocks)"
-            )
 
 
 class Engine:
@@ -98,10 +66,7 @@ class Engine:
         self._pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
         self._scheduler = Scheduler(limits, self._pool, self._pacer)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
-        self._vocab_mask: NDArray[np.uint32] | None = None
-        if config.unused_ids:
-            used = set(range(config.vocab_size)).difference(config.unused_ids)
-            self._vocab_mask = allowed_mask(config.vocab_size, used)
+        self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Sequence, Job] = {}
         self._n_constrained = 0  # of them
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -162,7 +127,7 @@ class Engine:
     @asynccontextmanager
     async def submit(self, requests: Items[GenerationRequest]) -> AsyncIterator[RequestStream]:
         """The outputs of some sequences; leaving the block aborts what has not ended."""
-        group = self._make_group(requests)
+        group = self._maker.make(requests)
         stream = group.stream = RequestStream(
             asyncio.get_running_loop(),
             len(requests),
@@ -179,42 +144,6 @@ class Engine:
             yield stream
         finally:
             stream.cancel()
-
-    def _make_group(self, requests: Items[GenerationRequest]) -> JobGroup:
-        if not requests:
-            raise ValueError("a request without sequences cannot be run")
-        now = time.monotonic()
-        group = JobGroup(requests[0].adapter)
-        guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
-        for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
-            total = len(request.prompt) + request.params.max_tokens
-            if not request.prompt or total > self.config.max_model_len:
-                raise ValueError(f"a request of {total} tokens cannot be run")
-            group.jobs[index] = self._make_job(group, index, request, guesser, now)
-        return group
-
-    def _make_job(
-        self,
-        group: JobGroup,
-        index: int,
-        request: GenerationRequest,
-        guesser: Guesser | None,
-        now: float,
-    ) -> Job:
-        params, sequence = request.params, Sequence(request)
-        mask, constraint = self._mask(params.allowed_token_ids), None
-        if request.grammar is not None:
-            constraint = Constraint(request.grammar, params, mask)
-            sequence.tokens += constraint.begin(params.max_tokens)
-            sequence.is_complete = constraint.finished
-        sampler = Sampler(params, request.choice, len(request.prompt), mask, constraint)
-        return Job(group, index, sequence, sampler, now, guesser if sampler.speculates else None)
-
-    def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
-        if allowed is None:
-            return self._vocab_mask
-        mask = allowed_mask(self.config.vocab_size, allowed)
-        return mask if self._vocab_mask is None else mask & self._vocab_mask
 
     # Everything below runs on the engine's thread.
 
@@ -348,7 +277,7 @@ class Engine:
             if job.sampler.constraint is not None:
                 self._complete_constrained(job, job.sampler.constraint, drawn[-1], now)
             else:
-                self._send(job, drawn, finish_reason(sequence, drawn[-1]), now)
+                self._send(job, drawn, sequence.finish_reason(drawn[-1]), now)
 
     def _send(
         self, job: Job, sampled: Items[Sampled | None], reason: str | None, now: float
@@ -367,29 +296,15 @@ class Engine:
         self, job: Job, constraint: Constraint, drawn: Sampled | None, now: float
     ) -> None:
         """Send what was drawn with the tokens that its grammar put before and puts after it."""
-        sequence, params = job.sequence, job.sequence.request.params
-        forced, constraint.unsent = constraint.unsent, []
-        sampled = [Sampled(token, 0.0, []) for token in forced]
-        reason = finish_reason(sequence, drawn)
-        if drawn is not None:
-            sampled.append(drawn)
-            if reason != "stop":
-                try:
-                    after = constraint.take(drawn.token, params.max_tokens - sequence.n_output)
-                except ConstraintError as error:
-                    self._fail([sequence], error)
-                    return
-                sequence.tokens += after
-                sampled += [Sampled(token, 0.0, []) for token in after]
-                forced = forced + after
-                sequence.is_complete = constraint.finished
-                reason = finish_reason(sequence, None)
-        if sequence.is_complete:
-            reason = "stop"
-        if forced:
-            self._tally.note_tokens(job, len(forced), now, self.metrics)
-            self._tally.note_forced(len(forced))
-        self._send(job, sampled or [None], reason, now)
+        try:
+            tokens, n_forced, reason = constraint.complete(job.sequence, drawn)
+        except ConstraintError as error:
+            self._fail([job.sequence], error)
+            return
+        if n_forced:
+            self._tally.note_tokens(job, n_forced, now, self.metrics)
+            self._tally.note_forced(n_forced)
+        self._send(job, tokens or [None], reason, now)
 
     def _fill_masks(self, step: Step) -> None:
         """Compute which tokens may be drawn in a step; who has none fails without the others."""
@@ -478,10 +393,3 @@ class Engine:
         self.metrics.waiting.set(waiting)
         self.metrics.blocks_used.set(used)
         self.metrics.kv_usage.set(used / self._pool.n_blocks)
-
-
-def finish_reason(sequence: Sequence, drawn: Sampled | None) -> str | None:
-    """Why a sequence ends with the token drawn last, if it does."""
-    if drawn is not None and drawn.token in sequence.request.params.stop_token_ids:
-        return "stop"
-    return None if sequence.draws else "length"

@@ -8,7 +8,7 @@ from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.block_pool import Key, first_key, next_key
 from lanewise.engine.constraint import Grammar
 from lanewise.engine.sampling import SamplingParams
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.runtime import BLOCK_TOKENS, Sampled
 
 
 class State(Enum):
@@ -81,6 +81,14 @@ class Sequence:
     def draws(self) -> bool:
         """Whether another token is to be drawn after the last one."""
         return not self.is_complete and self.n_output < self.request.params.max_tokens
+
+    def finish_reason(self, drawn: Sampled | None) -> str | None:
+        """Why the sequence ends with the token drawn last, if it does."""
+        if self.is_complete:
+            return "stop"
+        if drawn is not None and drawn.token in self.request.params.stop_token_ids:
+            return "stop"
+        return None if self.draws else "length"
 
     def block_key(self, index: int) -> Key:
         """The key of a block whose tokens are all known."""

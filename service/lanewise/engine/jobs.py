@@ -1,0 +1,61 @@
+"""Turns the sequences of a request into jobs: sampler, grammar and guesser of each."""
+
+import time
+from collections.abc import Sequence as Items
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.engine.config import EngineConfig
+from lanewise.engine.constraint import Constraint
+from lanewise.engine.sampling import Sampler, allowed_mask
+from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.speculation import Speculator
+from lanewise.engine.tracking import Job, JobGroup
+
+
+class JobMaker:
+    """Makes jobs on event loops, before anything of them is known to the engine's thread."""
+
+    def __init__(self, config: EngineConfig, speculator: Speculator | None) -> None:
+        self._config = config
+        self._speculator = speculator
+        self._vocab_mask: NDArray[np.uint32] | None = None
+        if config.unused_ids:
+            used = set(range(config.vocab_size)).difference(config.unused_ids)
+            self._vocab_mask = allowed_mask(config.vocab_size, used)
+
+    def make(self, requests: Items[GenerationRequest]) -> JobGroup:
+        """The jobs of one request's sequences; ValueError if one could never be run."""
+        if not requests:
+            raise ValueError("a request without sequences cannot be run")
+        now = time.monotonic()
+        group = JobGroup(requests[0].adapter)
+        guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
+        for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
+            total = len(request.prompt) + request.params.max_tokens
+            if not request.prompt or total > self._config.max_model_len:
+                raise ValueError(f"a request of {total} tokens cannot be run")
+            sequence = Sequence(request)
+            sampler = self._sampler(request, sequence)
+            if not sampler.speculates:
+                guesser = None
+            group.jobs[index] = Job(group, index, sequence, sampler, now, guesser)
+        return group
+
+    def _sampler(self, request: GenerationRequest, sequence: Sequence) -> Sampler:
+        """How its tokens are drawn; what its grammar forces at the beginning is appended."""
+        params = request.params
+        mask, constraint = self._mask(params.allowed_token_ids), None
+        if request.grammar is not None:
+            constraint = Constraint(request.grammar, params, mask)
+            sequence.tokens += constraint.begin(params.max_tokens)
+            sequence.is_complete = constraint.finished
+        return Sampler(params, request.choice, len(request.prompt), mask, constraint)
+
+    def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
+        if allowed is None:
+            return self._vocab_mask
+        mask = allowed_mask(self._config.vocab_size, allowed)
+        return mask if self._vocab_mask is None else mask & self._vocab_mask
