@@ -1,6 +1,7 @@
 """Completions through the openai SDK and raw requests."""
 
 import json
+import statistics
 
 import openai
 import pytest
@@ -78,6 +79,25 @@ def test_token_ids_are_a_prompt(sdk, server, as_list):
     by_ids = sdk.completions.create(prompt=[tokens] if as_list else tokens, **ask)
     assert by_ids.choices[0].text == by_text.choices[0].text
     assert by_ids.usage.prompt_tokens == by_text.usage.prompt_tokens
+
+
+def test_the_best_of_several_answers_are_given(sdk):
+    ask = {"model": "toy", "prompt": ["abc", "xyz"], "max_tokens": 9, "seed": 6}
+    every = sdk.completions.create(**ask, n=5, logprobs=0)
+    means = [statistics.mean(choice.logprobs.token_logprobs) for choice in every.choices]
+    expected = []
+    for first in (0, 5):
+        best = sorted(range(first, first + 5), key=lambda i: -means[i])[:2]
+        expected += [every.choices[i].text for i in best]
+    echoed = sdk.completions.create(**ask, n=2, best_of=5, echo=True)
+    assert [choice.text for choice in echoed.choices] == [
+        prompt + text for prompt, text in zip(["abc"] * 2 + ["xyz"] * 2, expected, strict=True)
+    ]
+    answer = sdk.completions.create(**ask, n=2, best_of=5)
+    assert [choice.text for choice in answer.choices] == expected
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert all(choice.logprobs is None for choice in answer.choices)
+    assert answer.usage.completion_tokens == every.usage.completion_tokens
 
 
 def test_log_probabilities_cover_every_token(sdk):

@@ -46,7 +46,9 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     for prompt in prompts:
         check_length(len(prompt.ids), max_tokens, state.max_model_len, "prompt")
     prompt_logprobs = body.logprobs if body.echo else None
-    params = sampling_params(body, state, max_tokens, body.logprobs, prompt_logprobs)
+    # Answers are compared by the probabilities of their tokens, shown or not.
+    logprobs = 0 if body.logprobs is None and body.n_drawn > body.n else body.logprobs
+    params = sampling_params(body, state, max_tokens, logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
     grammar = await grammar_of(body, state)
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
@@ -63,7 +65,7 @@ async def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prom
         raise BadRequestError("prompt: the list is empty", param="prompt")
     elif isinstance(given[0], int):
         given = [given]  # a list of token ids is one prompt
-    check_count(len(given), body.n, state.engine, "prompt")
+    check_count(len(given), body.n_drawn, state.engine, "prompt")
     for item in given:
         if isinstance(item, str):
             check_size(len(item), state.max_model_len, "prompt")
@@ -96,6 +98,7 @@ class CompletionReply(Reply[LegacyLogprobs]):
         self._tokenizer = state.tokenizer
         self._names = TokenNames(state.tokenizer)
         self._offsets = [0 for _ in self.answers]
+        self._scores = [0.0 for _ in self.answers]  # sums of log-probabilities
 
     def express(self, answer: Answer, piece: Piece) -> tuple[str, LegacyLogprobs | None]:
         """Text with the echoed prompt before the first token's."""
@@ -105,10 +108,26 @@ class CompletionReply(Reply[LegacyLogprobs]):
             echo = self._echo(answer, piece, logprobs)
             self._offsets[answer.index] = len(echo)
         sampled = piece.output.sampled
+        if sampled is not None:
+            self._scores[answer.index] += sampled.logprob
         if logprobs is not None and sampled is not None:
             logprobs.add(self._names, sampled.token, sampled, self._offsets[answer.index])
         self._offsets[answer.index] += len(piece.text)
         return echo + piece.text, logprobs
+
+    def chosen(self) -> list[Answer]:
+        """Of each prompt's answers those that are likeliest per token, the likeliest first."""
+        n, n_drawn = self._body.n, self._body.n_drawn
+        if n_drawn == n:
+            return self.answers
+        best: list[Answer] = []
+        for first in range(0, len(self.answers), n_drawn):
+            drawn = self.answers[first : first + n_drawn]
+            best += sorted(drawn, key=self._surprise)[:n]
+        return best
+
+    def _surprise(self, answer: Answer) -> float:
+        return -self._scores[answer.index] / max(1, len(answer.token_ids))
 
     def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
         """The text."""
@@ -119,7 +138,7 @@ class CompletionReply(Reply[LegacyLogprobs]):
         return f'"text":{dumps(text)}'
 
     def _echo(self, answer: Answer, piece: Piece, logprobs: LegacyLogprobs | None) -> str:
-        prompt = self._prompts[answer.index // self._body.n]
+        prompt = self._prompts[answer.index // self._body.n_drawn]
         skip = self._body.skip_special_tokens
         text = prompt.text
         if text is None:

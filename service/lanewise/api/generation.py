@@ -127,7 +127,7 @@ def make_requests(
     adapter: LoadedAdapter | None = None,
     grammar: Grammar | None = None,
 ) -> list[GenerationRequest]:
-    """The sequences for each prompt, `fields.n` of them, in the order of the answer's choices.
+    """The sequences for each prompt, `fields.n_drawn` of them, in the order of the answers.
 
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it.
@@ -145,7 +145,7 @@ def make_requests(
             grammar=grammar,
         )
         for prompt in prompts
-        for choice in range(fields.n)
+        for choice in range(fields.n_drawn)
     ]
 
 

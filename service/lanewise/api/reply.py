@@ -39,13 +39,13 @@ class Reply(ABC, Generic[L]):
         self.answers = [
             Answer(
                 index,
-                prompts[index // fields.n],
+                prompts[index // fields.n_drawn],
                 fields,
                 state.tokenizer,
                 continues=continues,
                 shown=shown,
             )
-            for index in range(len(prompts) * fields.n)
+            for index in range(len(prompts) * fields.n_drawn)
         ]
         self._texts: list[list[str]] = [[] for _ in self.answers]
         self._logprobs: list[L | None] = [None for _ in self.answers]
@@ -81,6 +81,10 @@ class Reply(ABC, Generic[L]):
         """Why the answer has ended, if it has."""
         return answer.finish_reason
 
+    def chosen(self) -> Sequence[Answer]:
+        """The answers that are given, in order."""
+        return self.answers
+
     def add(self, stream: RequestStream, outputs: Sequence[TokenOutput]) -> None:
         """Take outputs for the answer in one piece."""
         for answer, piece in self._pieces(stream, outputs):
@@ -96,7 +100,7 @@ class Reply(ABC, Generic[L]):
         """The answer in one piece."""
         return {
             **self._base(self.whole_object),
-            "choices": [self._choice(answer) for answer in self.answers],
+            "choices": [self._choice(*one) for one in enumerate(self.chosen())],
             "usage": self._totals(),
         }
 
@@ -133,7 +137,7 @@ class Reply(ABC, Generic[L]):
             if answer.finish_reason is not None:
                 continue  # drawn while its text had already come to a stop string
             self._n_output += output.sampled is not None
-            prompt, choice = divmod(output.index, self._fields.n)
+            prompt, choice = divmod(output.index, self._fields.n_drawn)
             if choice == 0:
                 self._cached[prompt] = output.cached_tokens
             piece = answer.push(output)
@@ -150,10 +154,10 @@ class Reply(ABC, Generic[L]):
             "system_fingerprint": self._state.fingerprint,
         }
 
-    def _choice(self, answer: Answer) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         logprobs = self._logprobs[answer.index]
         choice: dict[str, Any] = {
-            "index": answer.index,
+            "index": index,
             **self.whole_choice(answer, "".join(self._texts[answer.index])),
             "logprobs": None if logprobs is None else logprobs.to_json(),
             "finish_reason": self.shown_reason(answer),
