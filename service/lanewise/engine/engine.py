@@ -210,7 +210,7 @@ class Engine:
 
     def _run(self, step: Step, began: float) -> None:
         try:
-            results = self._compute(step)
+            results, n_rows = self._compute(step)
         except Exception as error:
             logger.error("a step of %d sequences failed: %s", len(step.turns), error)
             self.metrics.step_errors.inc()
@@ -224,13 +224,13 @@ class Engine:
                     turn.draft.clear()
                     self._run(Step([turn]), time.perf_counter())
         else:
-            n_rows = work_of(step.turns).rows  # before it is known which of them count
             self._complete(step, results)
             self._tally.note_step(n_rows)
             if self._speculator is not None:
                 self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
 
-    def _compute(self, step: Step) -> list[SequenceResult]:
+    def _compute(self, step: Step) -> tuple[list[SequenceResult], int]:
+        """What a step gives each sequence, and its rows, of which not all may count."""
         if self._speculator is not None:
             self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
         tables = self._scheduler.block_tables
@@ -251,7 +251,7 @@ class Engine:
         self._last_native = (ended, native)
         if self._pacer is not None:
             self._pacer.cost.learn(work_of(step.turns), ended - native_began)
-        return results_of(step, sampled)
+        return results_of(step, sampled), len(batch.token_ids)
 
     def _guesser_of(self, sequence: Sequence) -> Guesser | None:
         return self._jobs[sequence].guesser

@@ -273,10 +273,7 @@ class Scheduler:
 
     def _keep_begun_block(self, sequence: Sequence) -> None:
         """Let the block that is not full yet be found too, as far as it is filled."""
-        if (
-            sequence.n_cached % BLOCK_TOKENS
-            and sequence.n_kept == sequence.n_cached // BLOCK_TOKENS
-        ):
+        if sequence.n_cached > sequence.n_kept * BLOCK_TOKENS:
             self._keep(sequence, sequence.n_kept, None)
 
     def _keep(self, sequence: Sequence, index: int, key: Key | None) -> None:
