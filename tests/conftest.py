@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lanewise.runtime.library import LibraryMissingError, native
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -64,6 +66,15 @@ def pytest_make_collect_report(collector):
     report = yield
     fail_if_forbidden(report)
     return report
+
+
+@pytest.fixture(scope="session")
+def library() -> None:
+    """Skips what needs the native library where it is not built."""
+    try:
+        native()
+    except LibraryMissingError as error:
+        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 @pytest.fixture(scope="session")

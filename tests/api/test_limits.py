@@ -1,22 +1,15 @@
 """What is turned away or given up, and how clients learn of it; nobody else is disturbed."""
 
 import json
-import threading
 from dataclasses import replace
 
 import httpx
 import pytest
 
-from toy_server import CONFIG, toy_server
+from toy_server import CONFIG, in_background, toy_server
 
 OK = {"prompt": "abc", "max_tokens": 2}
 ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}
-
-
-def in_background(work):
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
 
 
 def last_event(response: httpx.Response) -> dict:

@@ -9,16 +9,10 @@ import httpx
 import pytest
 
 from lanewise.api.state import Phase
-from toy_server import CONFIG, toy_server
+from toy_server import CONFIG, in_background, toy_server
 
 OK = {"prompt": "abc", "max_tokens": 2}
 ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}
-
-
-def in_background(work):
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
 
 
 def test_eight_streams_at_once_are_what_each_is_alone(server):

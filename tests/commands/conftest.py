@@ -9,18 +9,8 @@ import pytest
 
 from lanewise.commands.opening import Opened
 from lanewise.runtime import BLOCK_TOKENS, Counters, ModelInfo, OperationTime, Sampled
-from lanewise.runtime.library import LibraryMissingError, native
 
 VOCAB = 40
-
-
-@pytest.fixture(scope="module")
-def library():
-    """Skips what needs the native library where it is not built."""
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 class PagedSession:

@@ -13,7 +13,6 @@ from lanewise.commands.perplexity import score_windows
 from lanewise.commands.selftest import CONFIG, random_checkpoint
 from lanewise.loading.checkpoint import TensorType
 from lanewise.runtime import Session, best_isa
-from lanewise.runtime.library import LibraryMissingError, native
 from lanewise.settings import ModelSettings
 
 pytestmark = pytest.mark.native
@@ -23,12 +22,8 @@ MACS_PER_TOKEN = 2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256 + 512 * 256
 
 
 @pytest.fixture(autouse=True)
-def random_model(monkeypatch):
+def random_model(monkeypatch, library):
     """Every model argument leads to a Q4_0 model with random weights."""
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
     monkeypatch.setattr(opening, "resolve_model", lambda argument: argument)
     monkeypatch.setattr(opening, "open_checkpoint", lambda path: random_checkpoint(TensorType.Q4_0))
 

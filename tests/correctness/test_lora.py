@@ -10,20 +10,11 @@ import pytest
 from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
 from lanewise.loading.lora import open_adapter
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
-from lanewise.runtime.library import LibraryMissingError, native
 from lora_files import lora_config, lora_tensors, merged, write_adapter
 from tiny_models import FAMILIES, prompt, tiny_model, write_gguf, write_hf
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 LENGTH = 40
-
-
-@pytest.fixture(autouse=True)
-def library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 @contextmanager

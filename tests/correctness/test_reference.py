@@ -18,11 +18,10 @@ import pytest
 from lanewise.commands.perplexity import cut_windows, score_windows
 from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
-from lanewise.runtime.library import LibraryMissingError, native
 from lanewise.text.tokenizer import Tokenizer
 from tiny_models import FAMILIES, tiny_model, write_gguf, write_hf
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests" / "golden" / "reference"
@@ -37,14 +36,6 @@ TRAINED = {
     "stories3M-hf": ("stories3M-hf",),
     "books7M": ("books7M",),
 }
-
-
-@pytest.fixture(autouse=True)
-def library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 def logits_of(path: Path, prompt: list[int], positions: list[int]) -> np.ndarray:

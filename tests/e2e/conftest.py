@@ -2,16 +2,12 @@
 
 import pytest
 
-from lanewise.runtime.library import LibraryMissingError, native
 from serving import lanewise_server
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _native_library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
+def _native_library(library):
+    """Every test here needs it."""
 
 
 @pytest.fixture(scope="module")

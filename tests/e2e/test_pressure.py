@@ -5,16 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from serving import lanewise_server
+from serving import lanewise_server, metric
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
 CLIENTS = 8
-
-
-def metric(url: str, start: str) -> float:
-    lines = httpx.get(url + "/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
 
 
 def test_twice_as_many_tokens_as_blocks_hold():

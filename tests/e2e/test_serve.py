@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from lanewise.loading.hub import resolve_model
-from serving import free_port, lanewise_server, running
+from serving import free_port, lanewise_server, metric, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
@@ -86,26 +86,20 @@ def test_bad_requests_are_survived(url):
         assert client.post("/v1/completions", json=OK).status_code == 200
 
 
-def metric(client: httpx.Client, start: str) -> float:
-    lines = client.get("/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
-
-
 def test_disconnected_client_frees_its_blocks(url):
     with httpx.Client(base_url=url, timeout=60) as client:
         body = {"prompt": "The sea", "max_tokens": 400, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()  # closes the connection when it is collected
             next(lines)
-            with httpx.Client(base_url=url) as other:
-                assert metric(other, "lanewise_kv_blocks_used") >= 1
+            assert metric(url, "lanewise_kv_blocks_used") >= 1
         deadline = time.monotonic() + 20
-        while metric(client, "lanewise_kv_blocks_used"):
+        while metric(url, "lanewise_kv_blocks_used"):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert metric(client, 'lanewise_requests_cancelled_total{engine="0",model_name="') == 1
-        assert metric(client, "vllm:generation_tokens_total") < 390
-        assert metric(client, "lanewise_gemv_calls_total") > 0
+        assert metric(url, 'lanewise_requests_cancelled_total{engine="0",model_name="') == 1
+        assert metric(url, "vllm:generation_tokens_total") < 390
+        assert metric(url, "lanewise_gemv_calls_total") > 0
 
 
 def test_sigterm_lets_answers_end_then_exits_with_zero():
@@ -167,7 +161,7 @@ def test_a_cache_of_int8_holds_twice_the_tokens_and_answers():
                 if line.startswith("vllm:cache_config_info{")
             )
             assert f'cache_dtype="{dtype}"' in info
-            blocks[dtype] = metric(client, "lanewise_kv_blocks_total")
+            blocks[dtype] = metric(url, "lanewise_kv_blocks_total")
     assert 1.75 < blocks["int8"] / blocks["f16"] < 2
     for first, second in texts.values():
         assert first == second

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +15,7 @@ from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.stream import EngineError
 from toy import ToyAdapter
-from toy_server import CONFIG, make_engine
+from toy_server import outputs_of
 
 SALTS = {"a": 11, "b": 222, "c": 3333}
 
@@ -26,33 +25,14 @@ def adapters():
     return Adapters(lambda path: ToyAdapter(SALTS[path]), limit=2)
 
 
-@pytest.fixture
-def start():
-    engines = []
-
-    def start_engine(**changes):
-        engine, runner = make_engine(replace(CONFIG, **changes))
-        engine.start()
-        engines.append((engine, runner))
-        return engine, runner
-
-    yield start_engine
-    for engine, runner in engines:
-        runner.gate.set()
-        engine.stop()
-
-
 def request(adapter=None, prompt="abc" * 12, **params) -> GenerationRequest:
     settings = SamplingParams(**({"seed": 1, "max_tokens": 20} | params))
     return GenerationRequest(list(prompt.encode()), settings, adapter=adapter)
 
 
 async def answer(engine, one: GenerationRequest) -> list[int]:
-    tokens = []
-    async with engine.submit([one]) as stream:
-        async for outputs in stream:
-            tokens += [output.sampled.token for output in outputs if output.sampled]
-    return tokens
+    (outputs,) = await outputs_of(engine, one)
+    return [output.sampled.token for output in outputs if output.sampled]
 
 
 async def together(engine, requests: list[GenerationRequest]) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,7 @@ from lanewise.engine.constraint import ConstraintError
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
-from toy_server import CONFIG, make_engine
+from toy_server import metric, outputs_of
 from toy_tokenizer import toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
@@ -30,21 +29,6 @@ OBJECT = GrammarSource.from_json_schema(SCHEMA)
 AS_TEXT = re.compile(r'\{"name": ".*", "size": "very (large|small)", "n": \d+\}', re.DOTALL)
 
 
-@pytest.fixture
-def start():
-    engines = []
-
-    def start_engine(**changes):
-        engine, runner = make_engine(replace(CONFIG, **changes))
-        engine.start()
-        engines.append(engine)
-        return engine, runner
-
-    yield start_engine
-    for engine in engines:
-        engine.stop()
-
-
 def request(source, prompt="abc", choice=0, **params):
     settings = {"seed": 1, "max_tokens": 150, "stop_token_ids": TOKENIZER.eos_ids} | params
     grammar = None if source is None else COMPILER.compile(source)
@@ -58,10 +42,7 @@ def pattern(text, **params):
 
 async def answer_of(engine, one):
     """The text of an answer without its end, its finish reason and its outputs."""
-    outputs = []
-    async with engine.submit([one]) as stream:
-        async for some in stream:
-            outputs += some
+    (outputs,) = await outputs_of(engine, one)
     ids = [output.sampled.token for output in outputs if output.sampled]
     return TOKENIZER.decode(ids), outputs[-1].finish_reason, outputs
 
@@ -71,10 +52,6 @@ def run(engine, *requests):
         return await asyncio.gather(*[answer_of(engine, one) for one in requests])
 
     return asyncio.run(together())
-
-
-def metric(engine, name):
-    return engine.metrics.registry.get_sample_value(name, {"model_name": "toy", "engine": "0"})
 
 
 def mixed_requests():

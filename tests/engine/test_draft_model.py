@@ -14,7 +14,7 @@ from lanewise.engine.step_costs import StepCosts
 from lanewise.engine.stream import TokenOutput
 from lanewise.runtime import Sampled
 from toy import ToyRunner
-from toy_server import CONFIG, make_engine
+from toy_server import CONFIG, make_engine, metric, outputs_of
 from toy_tokenizer import toy_tokenizer
 
 
@@ -43,9 +43,8 @@ class Forgetful(ToyRunner):
 
 
 @pytest.fixture
-def start(monkeypatch):
+def start(monkeypatch, run_engine):
     monkeypatch.setattr(PromptLookup, "find", lambda self, tokens: (0, 0))  # the other guesser
-    engines = []
 
     def start_engine(kind: type[ToyRunner] = ToyRunner, context_length=512, **changes):
         config = replace(CONFIG, **{"max_draft": 4, **changes})
@@ -69,13 +68,9 @@ def start(monkeypatch):
         if engine._speculator is not None:
             engine._speculator.costs = Cheap(1.0)
         draft.costs = Cheap(0.01)
-        engine.start()
-        engines.append(engine)
-        return engine, runner
+        return run_engine(engine, runner)
 
-    yield start_engine
-    for engine in engines:
-        engine.stop()
+    return start_engine
 
 
 def request(prompt: str, **params) -> GenerationRequest:
@@ -84,20 +79,11 @@ def request(prompt: str, **params) -> GenerationRequest:
 
 
 def answers(engine: Engine, *requests: GenerationRequest) -> list[list[TokenOutput]]:
-    async def one(request: GenerationRequest) -> list[TokenOutput]:
-        async with engine.submit([request]) as stream:
-            return [output async for outputs in stream for output in outputs]
-
     async def every() -> list[list[TokenOutput]]:
-        return await asyncio.gather(*map(one, requests))
+        alone = await asyncio.gather(*(outputs_of(engine, one) for one in requests))
+        return [outputs for (outputs,) in alone]
 
     return asyncio.run(every())
-
-
-def metric(engine: Engine, name: str) -> float:
-    value = engine.metrics.registry.get_sample_value(name, {"model_name": "toy", "engine": "0"})
-    assert value is not None
-    return value
 
 
 def drafts(engine: Engine) -> tuple[float, float]:

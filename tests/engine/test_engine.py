@@ -8,27 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lanewise.engine.config import EngineConfig
-from lanewise.engine.engine import Engine
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
 from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
-from toy_server import CONFIG, make_engine
-
-
-@pytest.fixture
-def start():
-    engines = []
-
-    def start_engine(**changes):
-        engine, runner = make_engine(replace(CONFIG, **changes))
-        engine.start()
-        engines.append((engine, runner))
-        return engine, runner
-
-    yield start_engine
-    for engine, runner in engines:
-        runner.gate.set()
-        engine.stop()
+from toy_server import metric, outputs_of
 
 
 def request(prompt="abc", choice=0, **params) -> GenerationRequest:
@@ -36,24 +19,8 @@ def request(prompt="abc", choice=0, **params) -> GenerationRequest:
     return GenerationRequest(list(prompt.encode()), SamplingParams(**settings), choice)
 
 
-async def outputs_of(engine: Engine, *requests: GenerationRequest) -> list[list[TokenOutput]]:
-    collected: list[list[TokenOutput]] = [[] for _ in requests]
-    async with engine.submit(requests) as stream:
-        async for outputs in stream:
-            for output in outputs:
-                collected[output.index].append(output)
-    return collected
-
-
 def tokens(outputs: list[TokenOutput]) -> list[int]:
     return [output.sampled.token for output in outputs if output.sampled]
-
-
-def metric(engine: Engine, name: str, **labels: str) -> float:
-    labels = {"model_name": "toy", "engine": "0", **labels}
-    value = engine.metrics.registry.get_sample_value(name, labels)
-    assert value is not None
-    return value
 
 
 def test_answer_does_not_depend_on_batch_chunks_or_preemption(start):

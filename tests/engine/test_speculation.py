@@ -1,7 +1,6 @@
 """Speculation: answers are those without it, guesses follow what they gain, nothing leaks."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Guesser
 from lanewise.engine.step_costs import StepCosts
 from lanewise.engine.stream import TokenOutput
-from toy_server import CONFIG, make_engine
+from toy_server import metric, outputs_of
 
 ABC = (97, 98, 99)
 
@@ -26,18 +25,8 @@ def rows_are_free(monkeypatch):
 
 
 @pytest.fixture
-def start(rows_are_free):
-    engines = []
-
-    def start_engine(max_draft=6, **changes):
-        engine, runner = make_engine(replace(CONFIG, max_draft=max_draft, **changes))
-        engine.start()
-        engines.append(engine)
-        return engine, runner
-
-    yield start_engine
-    for engine in engines:
-        engine.stop()
+def start(rows_are_free, start):
+    return lambda **changes: start(**({"max_draft": 6} | changes))
 
 
 def request(prompt="abcab" * 4, choice=0, max_draft=None, **params) -> GenerationRequest:
@@ -48,22 +37,7 @@ def request(prompt="abcab" * 4, choice=0, max_draft=None, **params) -> Generatio
 
 
 def answers(engine: Engine, *requests: GenerationRequest) -> list[list[TokenOutput]]:
-    async def ask() -> list[list[TokenOutput]]:
-        collected: list[list[TokenOutput]] = [[] for _ in requests]
-        async with engine.submit(requests) as stream:
-            async for outputs in stream:
-                for output in outputs:
-                    collected[output.index].append(output)
-        return collected
-
-    return asyncio.run(ask())
-
-
-def metric(engine: Engine, name: str, **labels: str) -> float:
-    labels = {"model_name": "toy", "engine": "0", **labels}
-    value = engine.metrics.registry.get_sample_value(name, labels)
-    assert value is not None
-    return value
+    return asyncio.run(outputs_of(engine, *requests))
 
 
 def drafts(engine: Engine) -> tuple[float, float, float]:

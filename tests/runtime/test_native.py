@@ -21,9 +21,8 @@ from lanewise.runtime import (
     numerics_version,
     usable_levels,
 )
-from lanewise.runtime.library import LibraryMissingError, native
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 ISA = os.environ.get("LANEWISE_ISA")
 
@@ -32,14 +31,6 @@ GOLDEN_DRAWS = [
     [404, 496, 465, 132, 32, 404, 96, 492, 189, 314, 472, 95],
     [162, 394, 23, 113, 345, 44, 153, 159, 462, 225, 336, 251],
 ]
-
-
-@pytest.fixture(autouse=True)
-def library():
-    try:
-        native()
-    except LibraryMissingError as error:
-        pytest.skip(f"liblanewise.so is not built: {error}")
 
 
 @pytest.fixture

@@ -27,6 +27,13 @@ def answers(url: str) -> bool:
         return False
 
 
+def metric(url: str, start: str) -> float:
+    """The sum of a server's samples whose lines begin like this."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Poll until ``condition`` holds; AssertionError naming ``what`` if it never does."""
     deadline = time.monotonic() + timeout_s

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +16,8 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.stream import TokenOutput
 from toy import ToyRunner
 from toy_tokenizer import toy_tokenizer
 
@@ -43,17 +45,38 @@ class RunningServer:
         self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.state.engine.metrics.registry.get_sample_value(
-            name, {"model_name": self.state.model_name, "engine": "0", **labels}
-        )
-        assert value is not None, f"there is no metric {name} {labels}"
-        return value
+        return metric(self.state.engine, name, **labels)
 
     def wait_until(self, condition, timeout_s: float = 10) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
             time.sleep(0.005)
+
+
+def metric(engine: Engine, name: str, **labels: str) -> float:
+    """A sample of the toy's engine; there must be one."""
+    labels = {"model_name": "toy", "engine": "0", **labels}
+    value = engine.metrics.registry.get_sample_value(name, labels)
+    assert value is not None, f"there is no metric {name} {labels}"
+    return value
+
+
+async def outputs_of(engine: Engine, *requests: GenerationRequest) -> list[list[TokenOutput]]:
+    """All outputs of the sequences of one request."""
+    collected: list[list[TokenOutput]] = [[] for _ in requests]
+    async with engine.submit(requests) as stream:
+        async for outputs in stream:
+            for output in outputs:
+                collected[output.index].append(output)
+    return collected
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    """A thread that does it from now on."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
 
 
 def make_engine(
