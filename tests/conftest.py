@@ -83,3 +83,17 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("no test data: ../shared/data does not exist")
     return SHARED_DATA
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Writes files under a root of its own: ``tree({"proc/meminfo": "…"})`` returns that root."""
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write

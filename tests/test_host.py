@@ -24,20 +24,6 @@ V2_MOUNT = "30 23 0:26 {inside} /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw,n
 V1_MOUNT = "32 31 0:29 {inside} /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n"
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """Writes files under a root of its own: ``tree({"proc/meminfo": "…"})`` returns that root."""
-
-    def write(files):
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return tmp_path
-
-    return write
-
-
 def v2(tree, group, files, inside="/"):
     base = {
         "proc/self/cgroup": f"0::{group}\n",
@@ -171,9 +157,9 @@ def kv(limit=MemoryLimit(8 * GIB, "test", True), **changes):  # noqa: B008 - fro
         "limit": limit,
         "packed_bytes": GIB,
         "block_bytes": MIB,
-        "block_tokens": 32,
         "max_seqs": 10**6,
         "max_model_len": 4096,
+        "sequence_blocks": 128,
     }
     return choose_kv_blocks(**(arguments | changes))
 
@@ -186,13 +172,13 @@ def test_kv_takes_a_share_of_what_the_model_leaves():
 
 
 def test_kv_is_no_more_than_all_sequences_can_use():
-    choice = kv(max_seqs=2, max_model_len=33)
+    choice = kv(max_seqs=2, max_model_len=33, sequence_blocks=2)
     assert choice.blocks == 4
     assert choice.reason == "all that 2 sequences of 33 tokens can use"
 
 
 def test_kv_memory_asked_for_is_taken_as_it_is():
-    assert kv(kv_memory=5 * MIB + 1, max_seqs=1, max_model_len=32).blocks == 5
+    assert kv(kv_memory=5 * MIB + 1, max_seqs=1, max_model_len=32, sequence_blocks=1).blocks == 5
 
 
 @pytest.mark.parametrize("changes", [{"kv_memory": MIB - 1}, {"packed_bytes": 9 * GIB}])

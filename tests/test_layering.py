@@ -15,21 +15,23 @@ PYTHON = {
     "": set(),  # lanewise/__init__.py
     "settings": set(),
     "host": set(),
+    "topology": {"host"},
     "demo": set(),
     "loading": set(),
     "text": {"loading"},
-    "runtime": {"loading"},
+    "runtime": {"loading", "topology"},
     "engine": {"runtime"},
     "api": {"engine", "text", "settings"},
-    "commands": {"runtime", "loading", "text", "settings", "host"},
+    "commands": {"runtime", "loading", "text", "settings", "host", "topology"},
     "__main__": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
 }
 # The modules that put the parts of the server together.
 PYTHON_EXTRA = {
-    "api/draft.py": {"loading", "runtime", "host"},
+    "api/draft.py": {"loading", "runtime", "host", "topology"},
     "commands/bench_replay.py": {"engine"},
-    "api/start.py": {"loading", "runtime", "host"},
+    "commands/doctor.py": {"engine"},
+    "api/start.py": {"loading", "runtime", "host", "topology"},
     "api/serve.py": {"loading", "runtime", "host"},
 }
 # Libraries that only some parts may import; demo/training makes the bundled model and stands alone.
@@ -59,6 +61,7 @@ C_LAYERS = {
 # Whose inline functions a level may use: an instruction set that it contains.
 C_CONTAINED = {
     "avx512vnni": {"avx2"},
+    "amx": {"avx2", "avx512vnni"},
     "dotprod": {"neon"},
     "i8mm": {"neon", "dotprod"},
     "sve": {"neon", "dotprod", "i8mm"},

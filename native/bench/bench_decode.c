@@ -125,7 +125,11 @@ int main(int argc, char** argv) {
     if (table == NULL || logits == NULL || seconds == NULL) exit(2);
     for (uint32_t i = 0; i < blocks; ++i) table[i] = i;
     for (int k = 0; k < TYPES; ++k) {
-        const lw_session_config config = {threads, blocks, 1, 1, caches[k].type, 0};
+        const lw_session_config config = {.n_threads = threads,
+                                          .n_blocks = blocks,
+                                          .max_batch_tokens = 1,
+                                          .max_batch_logits = 1,
+                                          .kv_type = caches[k].type};
         check(lw_session_open(model, &config, &sessions[k]));
         fill_cache(&sessions[k]->kv);
     }

@@ -22,7 +22,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 4 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 5 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -32,11 +32,12 @@ typedef enum lw_status {
     LW_OK = 0,
     LW_ERR_ARGUMENT = 1,  // a value outside its documented range
     LW_ERR_MEMORY = 2,
-    LW_ERR_FORMAT = 3,    // a tensor's type, shape or bytes are not what they must be
-    LW_ERR_CPU = 4,       // this CPU lacks the instruction set asked for
-    LW_ERR_SELFTEST = 5,  // a kernel disagrees with scalar on this CPU
-    LW_ERR_NONFINITE = 6  // NaN or infinity in weights or activations
-} lw_status;              // values are never reused
+    LW_ERR_FORMAT = 3,     // a tensor's type, shape or bytes are not what they must be
+    LW_ERR_CPU = 4,        // this CPU lacks the instruction set asked for
+    LW_ERR_SELFTEST = 5,   // a kernel disagrees with scalar on this CPU
+    LW_ERR_NONFINITE = 6,  // NaN or infinity in weights or activations
+    LW_ERR_SYSTEM = 7      // the system refuses a call
+} lw_status;               // values are never reused
 
 // Storage types (quantizer/FORMAT.md): below 256 the numbers are GGUF's tensor type ids.
 typedef enum lw_type {
@@ -148,13 +149,20 @@ typedef enum lw_load {
     LW_LOAD_COPY = 1  // copy them to memory of the model's own, on huge pages where the system grants them
 } lw_load;
 
+// Where memory lies on a host with several memory nodes.
+typedef enum lw_numa {
+    LW_NUMA_OFF = 0,         // wherever the system puts it
+    LW_NUMA_INTERLEAVE = 1,  // pages of weights and KV caches go to the nodes in turn
+    LW_NUMA_REPLICATE = 2    // a copy of the weights on each node; pages of KV caches go to the nodes in turn
+} lw_numa;
+
 typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish
 typedef struct lw_adapter lw_adapter;  // low-rank additions to a model's matrices (LoRA); immutable once in a batch
 typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
 
 typedef struct lw_model_info {
-    char isa[16];             // level in use: scalar, avx2, avx512vnni, neon, dotprod, i8mm, sve
-    uint64_t packed_bytes;    // weights as held in memory
+    char isa[16];             // level in use: scalar, avx2, avx512vnni, amx, neon, dotprod, i8mm, sve
+    uint64_t packed_bytes;    // weights as held in memory, all copies
     uint64_t matrix_bytes;    // bytes of weights read by one decode step (the embedding counted once, as the head)
     uint64_t matrix_weights;  // weights multiplied by one token with logits
     uint64_t layer_weights;   // weights multiplied by one token without logits
@@ -168,6 +176,10 @@ typedef struct lw_session_config {
     uint32_t max_batch_logits;  // most rows of logits in one step
     lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
     uint32_t max_adapter_rank;  // of adapters in its batches, at most LW_MAX_ADAPTER_RANK; 0 = it takes none
+    const uint32_t* cpus;  // [n_threads] the CPU that each thread stays on, the calling one during steps; NULL = any
+    const uint32_t*
+        copies;  // [n_threads] which copy of the weights each thread reads, an index of lw_model_place's nodes;
+                 // NULL = the first
 } lw_session_config;
 
 // How the tokens of one sequence are drawn. Order: bias, penalties, mask; log-probabilities are those of the raw logits;
@@ -201,6 +213,8 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 
 // One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
 // tokens already in its blocks. Its blocks, in order, are row table_rows[s] of block_tables; they must cover all its tokens.
+// With a sliding window, blocks that none of the batch's tokens see are neither read nor written: their entries may be
+// any number.
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
@@ -293,11 +307,19 @@ const char* lw_cpu_features(void);
 // LW_OK when this CPU can run `isa` (a level name), LW_ERR_CPU or LW_ERR_ARGUMENT otherwise.
 lw_status lw_cpu_check(const char* isa);
 
+// LW_OK when memory can be placed on each of these nodes (numbers as in /sys/devices/system/node), LW_ERR_ARGUMENT when
+// there is no such node or the process may not use it, LW_ERR_SYSTEM when the system forbids placing, as containers do.
+lw_status lw_numa_check(const uint32_t* nodes, uint32_t n_nodes);
+
 // Bytes of one row of `cols` weights in storage type `type`; 0 if the type cannot hold such a row.
 uint64_t lw_row_bytes(lw_type type, uint32_t cols);
 
 // `isa` names a level, or NULL for the best one. `n_threads` threads pack the weights.
 lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out);
+// Before the first tensor is loaded: where weights will lie, and KV caches of sessions. Weights used where they are
+// (LW_LOAD_MAP) stay there. With LW_NUMA_REPLICATE lw_model_finish makes a copy of all matrices that a step reads whole for
+// each of the nodes, at most 64, but the first. Errors are those of lw_numa_check.
+lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, uint32_t n_nodes);
 // Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source.
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
 // Takes packed tensors and checks their checksums. Those in a layout that this level does not read are repacked into

@@ -5,7 +5,8 @@
 
 #include "status.h"
 
-const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
+const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2",    "avx512vnni", "amx",
+                                                    "neon",   "dotprod", "i8mm",       "sve"};
 
 // Names of the levels this CPU can run, with spaces between.
 static void usable_levels(char names[128]) {
@@ -18,6 +19,16 @@ static void usable_levels(char names[128]) {
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    AMX_TILE = 1 << 24,  // CPUID leaf 7, EDX; compilers disagree about the names
+    AMX_INT8 = 1 << 25,
+    REQUEST_STATE = 0x1023,  // ARCH_REQ_XCOMP_PERM of arch_prctl
+    TILE_DATA = 18,
+    TILE_STATE = 3 << 17,  // configuration and data, in XCR0
+};
 
 static uint64_t enabled_state(void) {
     uint32_t low, high;
@@ -39,7 +50,12 @@ uint32_t lw_cpu_levels(void) {
     if ((state & 0x06) != 0x06) return 0;  // the system saves XMM and YMM
     uint32_t levels = LW_BIT_SCALAR | LW_BIT_AVX2;
     const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if (has(b7, avx512) && has(c7, bit_AVX512VNNI) && (state & 0xE6) == 0xE6) levels |= LW_BIT_AVX512VNNI;
+    if (!has(b7, avx512) || !has(c7, bit_AVX512VNNI) || (state & 0xE6) != 0xE6) return levels;
+    levels |= LW_BIT_AVX512VNNI;
+    // The system gives a process the tiles' registers, which enlarge what it saves, on request only.
+    if (has(d7, AMX_TILE | AMX_INT8) && (state & TILE_STATE) == TILE_STATE &&
+        syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0)
+        levels |= LW_BIT_AMX;
     return levels;
 }
 

@@ -10,6 +10,7 @@ typedef enum lw_level {
     LW_LEVEL_SCALAR,
     LW_LEVEL_AVX2,
     LW_LEVEL_AVX512VNNI,
+    LW_LEVEL_AMX,  // with AVX-512-VNNI
     LW_LEVEL_NEON,
     LW_LEVEL_DOTPROD,
     LW_LEVEL_I8MM,
@@ -21,10 +22,11 @@ enum {
     LW_BIT_SCALAR = 1,
     LW_BIT_AVX2 = 2,
     LW_BIT_AVX512VNNI = 4,
-    LW_BIT_NEON = 8,
-    LW_BIT_DOTPROD = 16,
-    LW_BIT_I8MM = 32,
-    LW_BIT_SVE = 64
+    LW_BIT_AMX = 8,
+    LW_BIT_NEON = 16,
+    LW_BIT_DOTPROD = 32,
+    LW_BIT_I8MM = 64,
+    LW_BIT_SVE = 128
 };
 
 extern const char* const lw_level_names[LW_LEVEL_COUNT];

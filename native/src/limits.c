@@ -1,12 +1,11 @@
 // lw_measure_limits: what this machine can do at best, the yardstick of `bench`.
-#define _GNU_SOURCE
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/limit_ops.h"
 #include "memory.h"
+#include "numa.h"
 #include "profile.h"
 #include "status.h"
 #include "thread_pool.h"
@@ -29,25 +28,18 @@ typedef struct measurement {
 
 static double seconds(void) { return 1e-9 * (double)lw_profile_now(); }
 
-// Thread i of the measurement on the i-th allowed core, so that two never share one.
-static void pin(unsigned thread) {
-    cpu_set_t allowed, one;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-    unsigned seen = 0;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        if (!CPU_ISSET(cpu, &allowed) || seen++ != thread) continue;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        sched_setaffinity(0, sizeof one, &one);
-        return;
-    }
+// Opens threads on the first allowed CPUs, so that two never share one; anywhere when there are fewer CPUs than threads.
+static lw_pool* open_pool(uint32_t n_threads) {
+    uint32_t cpus[256], n = 0;
+    lw_cpu_mask allowed;
+    lw_get_affinity(&allowed);  // empty when the system refuses
+    for (uint32_t cpu = 0; cpu < LW_MAX_CPUS && n < n_threads; ++cpu)
+        if (lw_cpu_in_mask(&allowed, cpu)) cpus[n++] = cpu;
+    return lw_pool_open(n_threads, n == n_threads ? cpus : NULL);
 }
 
 static void measure(void* context, unsigned thread) {
     measurement* m = context;
-    cpu_set_t saved;
-    const _Bool restore = sched_getaffinity(0, sizeof saved, &saved) == 0;
-    pin(thread);
     lw_pool_barrier(m->pool);
     m->begin[thread] = seconds();
     if (m->way < 0)
@@ -55,8 +47,6 @@ static void measure(void* context, unsigned thread) {
     else
         m->checksum ^= m->ops->read(m->data + thread * m->bytes_per_thread, m->bytes_per_thread, m->way);
     m->end[thread] = seconds();
-    lw_pool_barrier(m->pool);
-    if (restore) sched_setaffinity(0, sizeof saved, &saved);
 }
 
 // Seconds from the first thread's start to the last one's end.
@@ -107,7 +97,7 @@ lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out)
     lw_block block;
     double* times = calloc((size_t)n_threads * 2, sizeof *times);
     const _Bool mapped = lw_block_map(read_bytes, &block);
-    measurement m = {.pool = lw_pool_open(n_threads),
+    measurement m = {.pool = open_pool(n_threads),
                      .ops = lw_level_limit_ops[level],
                      .data = block.data,
                      .bytes_per_thread = read_bytes / n_threads / PAGE * PAGE,

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "numa.h"
+
 enum { HUGE_PAGE = 2 << 20, ARENA_BLOCK = 64 << 20 };
 
 _Bool lw_block_map(size_t bytes, lw_block* out) {
@@ -35,6 +37,7 @@ void* lw_arena_take(lw_arena* arena, size_t bytes) {
         lw_block* block = &blocks[arena->n_blocks];
         const size_t size = bytes > ARENA_BLOCK ? lw_round_up(bytes, HUGE_PAGE) : ARENA_BLOCK;
         if (!lw_block_map(size, block)) return NULL;
+        lw_place_block(&arena->nodes, block);
         ++arena->n_blocks;
         arena->next = block->data;
         arena->left = size;

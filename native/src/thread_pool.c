@@ -1,15 +1,16 @@
+#define _GNU_SOURCE
 #include "thread_pool.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cpu.h"
+#include "numa.h"
 
 enum { SPINS = 400 };  // some tens of microseconds of pauses before sleeping
 
@@ -29,6 +30,8 @@ struct lw_pool {
     void (*work)(void*, unsigned);
     void* context;
     pthread_t* handles;
+    _Bool pinned;
+    uint32_t first_cpu;  // of the calling thread, when pinned
 };
 
 typedef struct worker_start {
@@ -93,26 +96,36 @@ static void* worker(void* argument) {
     }
 }
 
-static _Bool start_worker(lw_pool* pool, unsigned thread) {
+static _Bool start_worker(lw_pool* pool, unsigned thread, const uint32_t* cpus) {
     worker_start* start = malloc(sizeof *start);
-    if (start == NULL) return 0;
+    pthread_attr_t attributes;
+    if (start == NULL || pthread_attr_init(&attributes) != 0) {
+        free(start);
+        return 0;
+    }
     *start = (worker_start){pool, thread};
+    if (cpus != NULL) {  // from its first instruction on: its stack is to lie on its node
+        const lw_cpu_mask mask = lw_mask_of(cpus[thread]);
+        pthread_attr_setaffinity_np(&attributes, sizeof mask, (const cpu_set_t*)&mask);
+    }
     // Signals are the caller's business: workers block them all.
     sigset_t all, saved;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &saved);
-    const int failed = pthread_create(&pool->handles[thread], NULL, worker, start);
+    const int failed = pthread_create(&pool->handles[thread], &attributes, worker, start);
     pthread_sigmask(SIG_SETMASK, &saved, NULL);
+    pthread_attr_destroy(&attributes);
     if (failed) free(start);
     return !failed;
 }
 
-lw_pool* lw_pool_open(unsigned threads) {
+lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {
     lw_pool* pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
     if (pool == NULL) return NULL;
-    *pool = (lw_pool){.threads = threads, .started = 1};
+    *pool =
+        (lw_pool){.threads = threads, .started = 1, .pinned = cpus != NULL, .first_cpu = cpus != NULL ? cpus[0] : 0};
     pool->handles = calloc(threads, sizeof *pool->handles);
-    while (pool->handles != NULL && pool->started < threads && start_worker(pool, pool->started)) ++pool->started;
+    while (pool->handles != NULL && pool->started < threads && start_worker(pool, pool->started, cpus)) ++pool->started;
     if (pool->handles == NULL || pool->started < threads) {
         lw_pool_close(pool);
         return NULL;
@@ -133,10 +146,17 @@ unsigned lw_pool_threads(const lw_pool* pool) { return pool->threads; }
 
 void lw_pool_run(lw_pool* pool, void (*work)(void*, unsigned), void* context) {
     const uint64_t saved = lw_fp_enter();
+    lw_cpu_mask mask;  // the caller's other work is not ours to confine
+    const _Bool pinned = pool->pinned && lw_get_affinity(&mask);
+    if (pinned) {
+        const lw_cpu_mask own = lw_mask_of(pool->first_cpu);
+        lw_set_affinity(&own);
+    }
     pool->work = work;
     pool->context = context;
     raise_signal(&pool->start);
     work(context, 0);
     lw_pool_barrier(pool);
+    if (pinned) lw_set_affinity(&mask);
     lw_fp_restore(saved);
 }

@@ -7,11 +7,13 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct lw_pool lw_pool;
 
-// `threads` counts the calling thread. NULL when the system refuses.
-lw_pool* lw_pool_open(unsigned threads);
+// `threads` counts the calling thread. NULL when the system refuses. Thread i stays on CPU cpus[i], the caller for the time
+// of a run; with `cpus` NULL they run where the system puts them.
+lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus);
 void lw_pool_close(lw_pool* pool);  // accepts NULL
 unsigned lw_pool_threads(const lw_pool* pool);
 

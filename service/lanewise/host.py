@@ -61,9 +61,9 @@ def default_threads(root: Path = ROOT, affinity: Collection[int] | None = None) 
     quota = cpu_quota(root)
     cores = physical_cores(cpus, root)
     limits = [(max(1, int(quota)), f"CPU quota of {quota:g} CPUs")] if quota is not None else []
-    limits.append((max(1, len(cpus)), f"affinity mask of {_count(len(cpus), 'CPU')}"))
+    limits.append((max(1, len(cpus)), f"affinity mask of {count(len(cpus), 'CPU')}"))
     if cores is not None:
-        limits.append((cores, _count(cores, "physical core")))
+        limits.append((cores, count(cores, "physical core")))
     threads, reason = min(limits, key=lambda limit: limit[0])
     others = [text for _, text in limits if text != reason]
     others += ["no CPU quota"] if quota is None else []
@@ -71,20 +71,22 @@ def default_threads(root: Path = ROOT, affinity: Collection[int] | None = None) 
     return ThreadChoice(min(threads, MAX_THREADS), f"{reason} ({', '.join(others)})")
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where that is right."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def physical_cores(cpus: Collection[int], root: Path = ROOT) -> int | None:
     """Cores that ``cpus`` lie on, hardware threads of one core counted once; None if not known."""
-    siblings = set()
-    for cpu in cpus:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        text = _read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list")
-        if not text:
-            return None
-        siblings.add(text)
-    return len(siblings) or None
+    cores = {core_of(cpu, root) for cpu in cpus}
+    return len(cores) or None if None not in cores else None
+
+
+def core_of(cpu: int, root: Path = ROOT) -> str | None:
+    """The hardware threads of a CPU's core, as the kernel lists them; None if not known."""
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    names = ("core_cpus_list", "thread_siblings_list")  # the second is what older kernels have
+    return next(filter(None, (read_text(topology / name) for name in names)), None)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -92,9 +94,11 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     quotas = []
     for version, folder in _cgroup_folders(root, "cpu"):
         if version == 2:
-            words = (_read(folder / "cpu.max") or "max").split()
+            words = (read_text(folder / "cpu.max") or "max").split()
         else:
-            words = [_read(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period")]
+            words = [
+                read_text(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period")
+            ]
         quota = _number(words[0])
         period = _number(words[1]) if len(words) > 1 else 100_000
         if quota is not None and quota > 0 and period is not None and period > 0:
@@ -112,7 +116,7 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit:
     for version, folder in _cgroup_folders(root, "memory"):
         names = ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",)
         for name in names:
-            n_bytes = _number(_read(folder / name))
+            n_bytes = _number(read_text(folder / name))
             if n_bytes is not None and n_bytes < UNLIMITED_V1:
                 limits.append(MemoryLimit(n_bytes, f"control group limit {folder / name}", True))
     if not limits:
@@ -128,16 +132,17 @@ def choose_kv_blocks(
     limit: MemoryLimit,
     packed_bytes: int,
     block_bytes: int,
-    block_tokens: int,
     max_seqs: int,
     max_model_len: int,
+    sequence_blocks: int,
 ) -> KvChoice:
     """KV blocks for the memory asked for, or else for a share of what the model leaves free.
 
     The share is 80 % of a limit of our own and 50 % of a host that others use too. There are never
-    more blocks than ``max_seqs`` sequences of ``max_model_len`` tokens could fill.
+    more blocks than ``max_seqs`` sequences of ``max_model_len`` tokens could hold, each at most
+    ``sequence_blocks``.
     """
-    useful = max_seqs * -(-max_model_len // block_tokens)
+    useful = max_seqs * sequence_blocks
     if kv_memory is not None:
         n_bytes, reason = kv_memory, "the memory asked for"
     else:
@@ -162,7 +167,7 @@ def choose_kv_blocks(
 def cpu_name(root: Path = ROOT) -> str:
     """The CPU's name, from its maker's code on Arm, where the kernel gives no name."""
     fields: dict[str, str] = {}
-    for line in (_read(root / "proc/cpuinfo") or "").splitlines():
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
     if "model name" in fields:
@@ -187,9 +192,9 @@ ARM_PARTS = {
 
 def huge_pages(root: Path = ROOT) -> str:
     """How this kernel hands out huge pages, in words."""
-    setting = _read(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    setting = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
     chosen = [word.strip("[]") for word in setting.split() if word.startswith("[")]
-    reserved = _number(_read(root / "proc/sys/vm/nr_hugepages")) or 0
+    reserved = _number(read_text(root / "proc/sys/vm/nr_hugepages")) or 0
     return f"transparent: {chosen[0] if chosen else 'not supported'}; reserved: {reserved}"
 
 
@@ -212,7 +217,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
     The path in /proc/self/cgroup starts at the hierarchy's root, the mount may show only a part of
     it (a container without a namespace of its own), so the part the mount leaves out is cut off.
     """
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         is_v2 = number == "0" and not names
@@ -229,7 +234,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
 
 def _cgroup_mounts(root: Path, controller: str | None) -> Iterator[tuple[str, Path]]:
     """(root inside the hierarchy, mount point) of v2 or of the v1 hierarchy of a controller."""
-    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
         fields, source = before.split(), after.split()
         if len(fields) < 5 or len(source) < 3:
@@ -240,7 +245,7 @@ def _cgroup_mounts(root: Path, controller: str | None) -> Iterator[tuple[str, Pa
 
 
 def _meminfo(root: Path, key: str) -> int | None:
-    for line in (_read(root / "proc/meminfo") or "").splitlines():
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name == key:
             kib = _number(value.split()[0])
@@ -255,7 +260,8 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def _read(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
+    """What is in a file, without the white space around it; None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

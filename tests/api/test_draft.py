@@ -18,6 +18,7 @@ def bundled() -> Tokenizer:
 def test_the_same_vocabulary_is_accepted():
     check_vocabulary(bundled(), bundled(), "small")
     check_vocabulary(toy_tokenizer(), toy_tokenizer(), "toy")
+    assert bundled().first_unlike(bundled()) is None
 
 
 def test_another_vocabulary_is_refused_with_the_first_token_that_differs():

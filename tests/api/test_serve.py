@@ -15,6 +15,7 @@ from lanewise.api import http_server, serve, start
 from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
 from lanewise.api.state import Phase, ServerState
+from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.runtime.cpu import KernelInfo
 from lanewise.settings import Settings, SettingsError
@@ -97,13 +98,14 @@ def fake_loading(monkeypatch, load, make_text):
     monkeypatch.setattr(start, "_load", load)
     monkeypatch.setattr(start, "_make_text", make_text)
     checkpoint = SimpleNamespace(tokenizer=None)
-    return start._load_beside(Settings(), checkpoint, 1)
+    limit = MemoryLimit(1 << 30, "test", dedicated=True)
+    return start._load_beside(Settings(), checkpoint, 1, limit)
 
 
 def test_tokenizer_is_made_while_weights_load(monkeypatch):
     model, made = FakeModel(), threading.Event()
 
-    def load(settings, checkpoint, threads, begun, stop):
+    def load(settings, checkpoint, threads, limit, begun, stop):
         begun.set()
         assert made.wait(60)
         return model
@@ -119,7 +121,7 @@ def test_tokenizer_is_made_while_weights_load(monkeypatch):
 def test_nobody_waits_for_a_model_without_a_tokenizer(monkeypatch):
     stopped = []
 
-    def load(settings, checkpoint, threads, begun, stop):
+    def load(settings, checkpoint, threads, limit, begun, stop):
         begun.set()
         stopped.append(stop.wait(60))
         raise InterruptedError

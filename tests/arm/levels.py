@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TOOLS = Path(os.environ.get("LANEWISE_ARM_TOOLS", "/opt/lanewise-arm"))
-TIMEOUT_S = 300
+TIMEOUT_S = 1200  # a busy machine needs several times as long as a quiet one
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def test_logits_have_their_golden_hashes(
 ) -> None:
     if reason := levels.missing(level):
         pytest.skip(reason)
-    done = levels.run(cross_build("test_golden"), level, "--quick")
+    # Each CPU runs the level it is here for; the plainest one also those below it.
+    only = [] if level is levels.LEVELS[0] else [f"--isa={level.isas[-1]}"]
+    done = levels.run(cross_build("test_golden"), level, "--quick", *only)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[:-1] == GOLDEN.read_text().splitlines()

@@ -9,6 +9,7 @@ import pytest
 
 from lanewise.commands.opening import Opened
 from lanewise.runtime import BLOCK_TOKENS, Counters, ModelInfo, OperationTime, Sampled
+from lanewise.topology import Placement
 
 VOCAB = 40
 
@@ -78,7 +79,9 @@ def logits_of(prefix):
 
 class FakeModel:
     weights = "q4_0"
-    config = types.SimpleNamespace(vocab_size=VOCAB, context_length=64, architecture="llama")
+    config = types.SimpleNamespace(
+        vocab_size=VOCAB, context_length=64, architecture="llama", sliding_window=None
+    )
     info = ModelInfo(
         isa="avx2",
         packed_bytes=900,
@@ -110,6 +113,7 @@ def open_fake_model():
     @contextlib.contextmanager
     def open_model(settings):
         checkpoint = types.SimpleNamespace(name="tiny", tokenizer=None)
-        yield Opened(checkpoint, FakeModel(), settings.threads or 1, "f16")
+        placed = Placement((), "not pinned: a test", "off", (), (), "wherever it is: a test")
+        yield Opened(checkpoint, FakeModel(), settings.threads or 1, "f16", placed)
 
     return open_model

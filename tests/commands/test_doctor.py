@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from lanewise.commands import doctor
+from lanewise import topology
+from lanewise.commands import doctor, opening
 from lanewise.commands.selftest import LevelResult
 from lanewise.runtime import KernelInfo, LibraryMissingError
 from lanewise.runtime.tuning import NEVER, Choice, Tuning
 from lanewise.settings import DoctorSettings
+from lanewise.topology import Core, Topology
 
 
 @pytest.fixture
@@ -74,6 +76,33 @@ def test_choices_between_kernels_are_shown(run, monkeypatch):
     assert "autotune    now False\n" in text
     assert "gemm_x__sve from 24 rows, else gemm_x__i8mm\n" in text
     assert "gemm_y__sve is not used, else gemm_y__i8mm\n" in text
+
+
+def test_nodes_and_what_is_done_about_them(run, monkeypatch):
+    cores = tuple(Core((cpu, cpu + 4), cpu // 2) for cpu in range(4))
+    found = Topology(cores, {0: 3 << 30, 1: 5 << 30}, knows_cores=True)
+    asked = []
+    monkeypatch.setattr(topology, "read_topology", lambda: found)
+    monkeypatch.setattr(opening, "read_topology", lambda: found)
+    monkeypatch.setattr(opening, "placing_refusal", asked.append)
+    text = run(threads=4, cpu_pinning="on")[1]
+    assert "nodes       0: 2 cores, CPUs 0-1,4-5, 3.00 GiB free\n" in text
+    assert "            1: 2 cores, CPUs 2-3,6-7, 5.00 GiB free\n" in text
+    assert "placement   threads pinned to CPUs 0-3 of 8 (2 on node 0, 2 on node 1)\n" in text
+    assert "            memory a copy of the weights on each of nodes 0, 1, KV cache" in text
+    report = json.loads(run(json=True, threads=4, cpu_pinning="on", numa="interleave")[1])
+    assert report["topology"][1] == {
+        "node": 1,
+        "cores": 2,
+        "cpus": "2-3,6-7",
+        "free_bytes": 5 << 30,
+    }
+    assert report["placement"]["numa"] == "interleave"
+    assert report["placement"]["nodes"] == [0, 1]
+    assert asked == [[0, 1], [0, 1]]
+    monkeypatch.setattr(opening, "placing_refusal", lambda nodes: "numa: mbind: not permitted")
+    report = json.loads(run(json=True, threads=4, cpu_pinning="on", numa="interleave")[1])
+    assert report["placement"]["memory"].endswith("not possible here: numa: mbind: not permitted")
 
 
 def test_level_without_choices_says_so(run):

@@ -13,8 +13,9 @@ from lanewise import cli
 from lanewise.loading.checkpoint import Role, open_checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.mapped_file import MappedFile
-from lanewise.runtime import Batch, Model, Session, usable_levels
+from lanewise.runtime import Batch, Model, Session, placing_refusal, usable_levels
 from lanewise.text.tokenizer import Tokenizer
+from lanewise.topology import Placement
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 
@@ -50,10 +51,13 @@ def error_of(capsys, *arguments: str) -> str:
     return capsys.readouterr().err
 
 
+BIASED = ("avx512vnni", "amx")  # levels that hold Q8_0 with an offset
+
+
 def other_layout() -> str:
     """A level whose Q8_0 layout is not that of the level in use."""
     used = os.environ.get("LANEWISE_ISA") or usable_levels()[-1]
-    found = [isa for isa in usable_levels() if (isa == "avx512vnni") != (used == "avx512vnni")]
+    found = [isa for isa in usable_levels() if (isa in BIASED) != (used in BIASED)]
     if not found:
         pytest.skip("this CPU has no two levels with different layouts")
     return found[-1]
@@ -80,9 +84,23 @@ def mapped_bytes(path: Path) -> int:
     return found
 
 
-def load_and_close(path: Path, load: str) -> Model:
+def load_and_close(path: Path, load: str, placement: Placement | None = None) -> Model:
     with open_checkpoint(path) as checkpoint:
-        return Model.load(checkpoint, load=load)
+        return Model.load(checkpoint, load=load, placement=placement)
+
+
+def test_weights_that_are_to_lie_on_nodes_are_copied(monkeypatch, packed):
+    """Pages of a file are where they were first read, even huge ones."""
+    if refused := placing_refusal([0]):
+        pytest.skip(f"this kernel or container places no memory: {refused}")
+    monkeypatch.setattr(MappedFile, "is_on_huge_pages", lambda self: True)
+    placed = Placement((), "", "interleave", (0,), (), "")
+    with load_and_close(packed, "auto", placed) as model:
+        assert mapped_bytes(packed / "model.safetensors") == 0
+        weights = logits_of(model)
+    with load_and_close(packed, "auto") as model:
+        assert mapped_bytes(packed / "model.safetensors") > 0
+        assert logits_of(model) == weights
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
 from lanewise.loading.lora import open_adapter
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
 from lora_files import lora_config, lora_tensors, merged, write_adapter
-from tiny_models import FAMILIES, prompt, tiny_model, write_gguf, write_hf
+from tiny_models import FAMILIES, TinyModel, prompt, tiny_model, write_gguf, write_hf
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 LENGTH = 40
@@ -62,6 +62,16 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found - expected).max() / np.abs(expected).max() < 2e-4
 
 
+def assert_as_merged(path: Path, model: TinyModel, whole: TinyModel, max_rank: int) -> None:
+    """The adapter at ``path`` beside a model gives the logits of the ``whole``."""
+    with opened(write_hf(whole, path.parent / "merged")) as (_, session):
+        expected = logits(session)
+    with opened(write_hf(model, path.parent / "base"), max_rank) as (base, session):
+        adapter = load(base, path)
+        assert_close(logits(session, [adapter]), expected)
+        adapter.close()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
 def test_an_adapter_gives_the_logits_of_the_merged_model(family, kind, tmp_path):
@@ -91,12 +101,7 @@ def test_every_stored_type_is_exact(dtypes, tmp_path):
     model = tiny_model("llama3")
     tensors = lora_tensors(model, rank=3, seed=2)
     path = write_adapter(tmp_path / "adapter", tensors, lora_config(3, 3), dtypes)
-    with opened(write_hf(merged(model, tensors, lambda _: 1.0), tmp_path / "merged")) as (_, one):
-        expected = logits(one)
-    with opened(write_hf(model, tmp_path / "base"), 64) as (base, session):
-        adapter = load(base, path)
-        assert_close(logits(session, [adapter]), expected)
-        adapter.close()
+    assert_as_merged(path, model, merged(model, tensors, lambda _: 1.0), 64)
 
 
 def test_patterns_and_rslora_choose_the_scale(tmp_path):
@@ -119,12 +124,7 @@ def test_patterns_and_rslora_choose_the_scale(tmp_path):
         return 6 / math.sqrt(2 if path.endswith("gate_proj") else 4)
 
     path = write_adapter(tmp_path / "adapter", tensors, config)
-    with opened(write_hf(merged(model, tensors, scale), tmp_path / "merged")) as (_, session):
-        expected = logits(session)
-    with opened(write_hf(model, tmp_path / "base"), 4) as (base, session):
-        adapter = load(base, path)
-        assert_close(logits(session, [adapter]), expected)
-        adapter.close()
+    assert_as_merged(path, model, merged(model, tensors, scale), 4)
 
 
 def test_adapters_in_one_batch_are_what_each_is_alone(tmp_path):

@@ -238,6 +238,30 @@ def test_context_larger_than_the_cache_is_refused():
         EngineConfig(n_blocks=2, max_model_len=65, vocab_size=10)
 
 
+def test_a_window_and_a_step_are_all_that_a_long_context_needs():
+    config = {"max_model_len": 1000, "vocab_size": 10, "max_step_tokens": 64, "sliding_window": 64}
+    assert EngineConfig(n_blocks=5, **config).max_model_len == 1000
+    with pytest.raises(ValueError, match="max_model_len is 1000; the KV cache holds 128 tokens"):
+        EngineConfig(n_blocks=4, **config)
+
+
+@pytest.mark.parametrize("max_draft", [0, 6])
+def test_answers_longer_than_the_cache_are_the_same_in_any_company(start, max_draft):
+    changes = {"max_model_len": 700, "sliding_window": 50, "max_draft": max_draft}
+    requests = [request("x" * (60 * i + 1), max_tokens=300, seed=i) for i in range(4)]
+    roomy, _ = start(n_blocks=200, **changes)
+    alone = [tokens(asyncio.run(outputs_of(roomy, one))[0]) for one in requests]
+    crowded, runner = start(n_blocks=7, max_step_tokens=9, max_step_logits=8, **changes)
+
+    async def together() -> list[list[list[TokenOutput]]]:
+        return await asyncio.gather(*[outputs_of(crowded, one) for one in requests])
+
+    crowd = asyncio.run(together())
+    assert [tokens(outputs[0]) for outputs in crowd] == alone
+    assert max(max(batch.context_lens) for batch in runner.batches) > 7 * 32
+    assert metric(crowded, "lanewise_kv_blocks_used") == 0
+
+
 def test_request_that_could_never_run_is_refused(start):
     engine, _ = start()
     for bad in ([], [request(max_tokens=600)], [request("")]):

@@ -1,77 +1,16 @@
 """Scheduling without a model: budgets, order, preemption, and no sequence forgotten."""
 
-import itertools
-from collections.abc import Iterable
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
-from lanewise.engine.sequence import GenerationRequest, Sequence, State
+from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS
-
-unlike = itertools.count(1)
-
-
-def sequence(
-    n_prompt: int,
-    max_tokens: int = 100,
-    scoring: bool = False,
-    text: int | None = None,
-    **request: int,
-) -> Sequence:
-    """Its prompt is the beginning of a text; without ``text``, of one that no other has."""
-    params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
-    first = 1000 * (next(unlike) if text is None else -text) % 2**32
-    return Sequence(GenerationRequest(list(range(first, first + n_prompt)), params, **request))
-
-
-def scheduler(
-    n_blocks: int = 100, max_seqs: int = 4, max_step_tokens: int = 16, max_step_logits: int = 16
-) -> Scheduler:
-    config = SchedulerConfig(max_seqs, max_step_tokens, max_step_logits)
-    return Scheduler(config, BlockPool(n_blocks))
-
-
-def run(scheduler: Scheduler) -> list[int]:
-    """One step with an imaginary model; returns the numbers of tokens in the step's order."""
-    step = scheduler.schedule()
-    complete(scheduler, step)
-    return [turn.count for turn in step.turns]
-
-
-def counts(step: Step) -> dict[Sequence, int]:
-    return {turn.sequence: turn.count for turn in step.turns}
-
-
-def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> list[Sequence]:
-    """The sequences that end with this step; of drafts, so many tokens come true."""
-    drawing = {turn.sequence for turn in step.turns if turn.draws}
-    numbers = iter(accepted)
-    for turn in step.turns:
-        if turn.draft:
-            turn.accept(turn.draft[: next(numbers, 0)])
-    scheduler.complete(step)
-    for one in drawing:
-        one.tokens.append(one.request.choice)
-    ran = [turn.sequence for turn in step.turns]
-    ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws)]
-    for one in ended:
-        scheduler.finish(one)
-    return ended
-
-
-def step_that_preempts(scheduler: Scheduler) -> Step:
-    """The first step, of those to come, that takes blocks from a sequence; not run yet."""
-    step = scheduler.schedule()
-    while not step.preempted:
-        complete(scheduler, step)
-        step = scheduler.schedule()
-    return step
+from scheduling import complete, counts, run, scheduler, sequence, step_that_preempts
 
 
 def test_running_sequence_keeps_decoding_while_a_prompt_is_prefilled():
@@ -119,7 +58,7 @@ def test_least_important_sequence_is_preempted_though_it_is_older():
 
 def test_decodes_are_kept_from_waiting_for_a_long_prompt():
     pacer = Pacer(target_s=0.05)
-    config = SchedulerConfig(8, 512, 16)
+    config = SchedulerConfig(8, 512, 16, 3200)
     s = Scheduler(config, BlockPool(100), pacer)
 
     def seconds(step: Step) -> float:
@@ -198,12 +137,13 @@ def test_sequence_that_cannot_be_admitted_waits_until_there_is_room():
 
 def test_limits_that_would_starve_a_running_sequence_are_refused():
     with pytest.raises(ValueError, match="max_step_tokens is 3; accepted: at least max_seqs = 4"):
-        SchedulerConfig(max_seqs=4, max_step_tokens=3, max_step_logits=4)
+        SchedulerConfig(max_seqs=4, max_step_tokens=3, max_step_logits=4, max_model_len=100)
 
 
+LONGEST = 210
 REQUESTS = st.lists(
     st.tuples(
-        st.integers(1, 150),  # tokens of the prompt
+        st.integers(1, LONGEST - 60),  # tokens of the prompt
         st.integers(0, 60),  # max_tokens
         st.booleans(),  # score the prompt
         st.integers(0, 40),  # the step it comes before
@@ -222,18 +162,24 @@ GUESSES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=3
 @settings(max_examples=200, deadline=None)
 @given(
     requests=REQUESTS,
-    n_blocks=st.integers(7, 20),  # 7 blocks hold the longest sequence
+    spare_blocks=st.integers(0, 13),  # over what the longest sequence needs
     max_seqs=st.integers(1, 6),
     spare_tokens=st.integers(0, 60),
     spare_logits=st.integers(0, 20),
     target_ms=st.none() | st.integers(1, 60),
     guesses=GUESSES,
+    sliding_window=st.none() | st.integers(1, 120),
 )
 def test_every_sequence_ends_and_no_block_is_lost(
-    requests, n_blocks, max_seqs, spare_tokens, spare_logits, target_ms, guesses
+    requests, spare_blocks, max_seqs, spare_tokens, spare_logits, target_ms, guesses, sliding_window
 ):
-    pool = BlockPool(n_blocks)
-    config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits)
+    config = SchedulerConfig(
+        *(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits),
+        max_model_len=LONGEST,
+        sliding_window=sliding_window,
+    )
+    window = Window(sliding_window, config.max_step_tokens)
+    pool = BlockPool(window.most_blocks(LONGEST) + spare_blocks)
     pacer = None if target_ms is None else Pacer(target_ms / 1000)
     s = Scheduler(config, pool, pacer)
     everyone = [
@@ -255,11 +201,11 @@ def test_every_sequence_ends_and_no_block_is_lost(
             break
         step = s.schedule()
         accepted = add_drafts(step, s, guesses)
-        check_step(step, s, config, pool)
+        check_step(step, s, config, pool, window)
         if pacer is not None and step.turns:
             work = work_of(step.turns)
             pacer.cost.learn(work, 0.01 + 0.001 * work.rows)
-        check_cache(step, cache)
+        check_cache(step, cache, window)
         if s.running or s.waiting:
             assert step.turns, "sequences are there, nothing runs"
         for turn in step.turns:
@@ -267,7 +213,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
         ended.update(complete(s, step, accepted))
     assert ended | cancelled == set(everyone)
     assert not ended & cancelled
-    assert pool.n_free == n_blocks
+    assert pool.n_free == pool.n_blocks
     for one in ended:
         assert one.n_output == one.request.params.max_tokens
         if one.request.params.prompt_logprobs is not None:
@@ -294,7 +240,9 @@ def add_drafts(step: Step, s: Scheduler, guesses: list[tuple[int, int]]) -> list
     return accepted
 
 
-def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool) -> None:
+def check_step(
+    step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool, window: Window
+) -> None:
     counts_of = counts(step)
     assert len(counts_of) == len(step.turns)
     n_guessed = sum(len(turn.draft) for turn in step.turns)
@@ -303,7 +251,7 @@ def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPoo
     assert logits <= config.max_step_logits
     assert len(s.running) <= config.max_seqs
     assert len({one.table_row for one in s.running}) == len(s.running)
-    owned = [block for one in s.running for block in one.blocks]
+    owned = [block for one in s.running for block in one.blocks[one.n_dropped :]]
     assert len(set(owned)) == pool.n_used
     for turn in step.turns:
         one, count = turn.sequence, turn.count
@@ -312,140 +260,26 @@ def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPoo
         assert len(one.blocks) >= blocks_for(one.n_cached + count + len(turn.draft))
     for one in s.running:
         assert s.block_tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
+        assert one.blocks[: one.n_dropped] == [NO_BLOCK] * one.n_dropped
+        most = window.most_blocks(one.n_prompt + one.request.params.max_tokens)
+        assert len(one.blocks) - one.n_dropped <= most
         if one.is_decoding:
             assert counts_of[one] == 1, "a decode was left out"
-    assert all(not len(one.blocks) and not one.n_cached for one in s.waiting)
+    assert not any(len(one.blocks) or one.n_dropped or one.n_cached for one in s.waiting)
 
 
-def check_cache(step: Step, cache: dict[tuple[int, int], list[int]]) -> None:
-    """What a sequence finds in its blocks is what it would have computed itself."""
+def check_cache(step: Step, cache: dict[tuple[int, int], list[int]], window: Window) -> None:
+    """What a sequence finds in the blocks that it sees is what it would have computed itself."""
     for source, target in step.copies:
         for i in range(BLOCK_TOKENS):
             cache[target, i] = cache.get((source, i), [])
     for turn in step.turns:
         one = turn.sequence
         tokens = one.tokens + turn.draft
-        for i in range(one.n_cached + turn.count + len(turn.draft)):
+        first = 0 if window.size is None else max(0, one.n_cached + 1 - window.size)
+        for i in range(first, one.n_cached + turn.count + len(turn.draft)):
             place = one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS
             if i < one.n_cached:
                 assert cache[place] == tokens[: i + 1]
             else:
                 cache[place] = tokens[: i + 1]
-
-
-def test_a_prompt_is_computed_behind_what_the_cache_holds_of_it():
-    s = scheduler(max_step_tokens=200)
-    first, longer = sequence(100, 1, text=1), sequence(150, 1, text=1)
-    s.add(first)
-    assert run(s) == [100]
-    assert first.state is State.FINISHED
-    s.add(longer)
-    step = s.schedule()
-    assert (longer.n_reused, counts(step)) == (100, {longer: 50})
-    assert step.admitted == [longer]
-    assert [target for _, target in step.copies] == longer.blocks[3:4]
-
-
-def test_the_last_token_of_a_prompt_is_always_computed():
-    s = scheduler(max_step_tokens=200)
-    for _ in range(2):
-        again = sequence(64, 1, text=1)
-        s.add(again)
-        ran = run(s)
-    assert (ran, again.n_reused) == ([1], 63)
-
-
-def test_what_two_texts_have_in_common_of_a_block_is_copied():
-    s = scheduler(max_step_tokens=200)
-    first, parting = sequence(70, 8, text=1), sequence(70, 1, text=1)
-    parting.tokens[45:] = sequence(25).tokens
-    s.add(first)
-    run(s)
-    s.add(parting)
-    step = s.schedule()  # while the first is still running
-    assert (parting.n_reused, counts(step)) == (45, {first: 1, parting: 25})
-    assert step.copies == [(first.blocks[1], parting.blocks[1])]
-    assert parting.blocks[0] == first.blocks[0]
-
-
-def test_an_answer_is_found_by_who_goes_on_with_it():
-    s = scheduler(max_step_tokens=200)
-    first = sequence(40, 8, text=1)
-    s.add(first)
-    while first.state is not State.FINISHED:
-        run(s)
-    params = SamplingParams(seed=0, max_tokens=1)
-    turn_two = Sequence(GenerationRequest([*first.tokens, 7, 7, 7], params))
-    s.add(turn_two)
-    s.schedule()
-    assert turn_two.n_reused == 47  # the last token drawn was never given to the model
-
-
-def test_what_comes_together_is_computed_once():
-    s = scheduler(max_step_tokens=40, max_seqs=4)
-    alike = [sequence(100, 1, text=1) for _ in range(3)]
-    other = sequence(10, 1)
-    for one in (*alike, other):
-        s.add(one)
-    assert run(s) == [40]  # those like the first wait for it
-    assert list(s.waiting) == [*alike[1:], other]
-    assert run(s) == [40]
-    assert run(s) == [20, 10]
-    assert run(s) == [1, 1]
-    assert [one.n_reused for one in alike] == [0, 99, 99]
-
-
-def test_who_waits_for_a_prefix_lets_others_pass_and_goes_on_when_it_is_lost():
-    s = scheduler(max_step_tokens=64)
-    first, like_it, other = sequence(100, 1, text=1), sequence(100, 1, text=1), sequence(8, 1)
-    for one in (first, like_it, other):
-        s.add(one)
-    for _ in range(3):
-        run(s)
-    assert (other.state, like_it.state) == (State.FINISHED, State.FINISHED)
-    assert like_it.n_reused == 99
-    again, like_again = sequence(100, 1, text=2), sequence(100, 1, text=2)
-    s.add(again)
-    s.add(like_again)
-    run(s)
-    s.finish(again)
-    run(s)
-    assert (like_again.state, like_again.n_reused) == (State.FINISHED, 64)
-
-
-def test_neither_salts_nor_texts_nor_scored_prompts_share():
-    s = scheduler(max_step_tokens=200, max_step_logits=200)
-    params = SamplingParams(seed=0, max_tokens=1)
-    salted = Sequence(GenerationRequest(list(sequence(64, text=1).tokens), params, 0, "mine"))
-    other = sequence(64, 1, text=1)
-    other.tokens[0] += 1
-    for one in (sequence(64, 1, text=1), salted, other, sequence(64, 1, text=1, scoring=True)):
-        s.add(one)
-        run(s)
-        assert one.n_reused == 0
-    again = Sequence(GenerationRequest(list(salted.tokens[:64]), params, 0, "mine"))
-    s.add(again)
-    run(s)
-    assert again.n_reused == 63
-
-
-def test_without_the_cache_nothing_is_shared():
-    config = SchedulerConfig(4, 200, 16, prefix_cache=False)
-    s = Scheduler(config, BlockPool(100))
-    alike = [sequence(100, 1, text=1) for _ in range(2)]
-    for one in alike:
-        s.add(one)
-    assert run(s) == [100, 100]
-
-
-def test_a_preempted_sequence_goes_on_behind_its_own_blocks():
-    s = scheduler(n_blocks=5, max_step_tokens=200)
-    old, new = sequence(60, 68), sequence(60, 20)
-    s.add(old)
-    s.add(new)
-    step = step_that_preempts(s)
-    assert step.preempted == [new]
-    s.finish(old)
-    step = s.schedule()
-    assert step.admitted == [new]
-    assert (new.n_cached >= 32, new.n_reused) == (True, 0)

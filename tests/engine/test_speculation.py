@@ -198,7 +198,7 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
     from lanewise.engine.block_pool import BlockPool
     from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 
-    scheduler = Scheduler(SchedulerConfig(64, 512, 512), BlockPool(200))
+    scheduler = Scheduler(SchedulerConfig(64, 512, 512, 6400), BlockPool(200))
     speculator = speculation.Speculator(6)
     speculator.costs = FixedCosts()
     repeats = request("abcabcabc")

@@ -72,7 +72,7 @@ def test_put_back_comes_first_of_its_client_and_removed_ones_never():
 def test_clients_that_always_have_work_get_equal_service(sizes, max_seqs):
     """No two differ by more than what is underway and a request of each, whatever they ask."""
     pool = BlockPool(200)
-    s = Scheduler(SchedulerConfig(max_seqs, 64, 64, prefix_cache=False), pool)
+    s = Scheduler(SchedulerConfig(max_seqs, 64, 64, 6400, prefix_cache=False), pool)
     served = [0] * len(sizes)
     waiting = [0] * len(sizes)
     largest = max(n_in + OUTPUT_WEIGHT * n_out for n_in, n_out in sizes)

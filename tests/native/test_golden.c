@@ -3,8 +3,8 @@
 // Small models of every weight type and architecture feature, their weights made by a counter-based generator, run over
 // one set of prompts at every instruction-set level of this CPU, with 1 to 3 threads, alone and in batches of up to
 // nine sequences, in prefill chunks of 1, 7, 32 and whole. Prints "model hash" lines and exits 0 if every way of
-// computing a model gave the same hash. Arguments: --quick runs fewer combinations; --perturb changes one weight by one
-// step after packing order is settled, which must change the hash.
+// computing a model gave the same hash. Arguments: --quick runs fewer combinations; --isa=NAME only that level; --perturb
+// changes one weight by one step after packing order is settled, which must change the hash.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -281,8 +281,12 @@ static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1
 // Runs `n_seqs` prompts together, `chunk` tokens of each at a time; out[seq][position][VOCAB].
 static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t first, uint32_t n_seqs, uint32_t chunk,
                 float* out) {
-    const lw_session_config config = {threads, N_SEQS * BLOCKS_PER_SEQ, N_SEQS * MAX_TOKENS, N_SEQS * MAX_TOKENS,
-                                      v->kv,   has_adapters(v) ? 40 : 0};
+    const lw_session_config config = {.n_threads = threads,
+                                      .n_blocks = N_SEQS * BLOCKS_PER_SEQ,
+                                      .max_batch_tokens = N_SEQS * MAX_TOKENS,
+                                      .max_batch_logits = N_SEQS * MAX_TOKENS,
+                                      .kv_type = v->kv,
+                                      .max_adapter_rank = has_adapters(v) ? 40 : 0};
     lw_session* session;
     check(lw_session_open(model, &config, &session));
     float* logits = malloc(sizeof(float) * N_SEQS * MAX_TOKENS * VOCAB);
@@ -385,11 +389,13 @@ static int check_adapters(const variant* v, lw_model* model, float* out) {
     return wrong;
 }
 
-static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
+static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"};
 
 int main(int argc, char** argv) {
     bool quick = false;
+    const char* only = NULL;
     for (int i = 1; i < argc; ++i) {
+        if (strncmp(argv[i], "--isa=", 6) == 0) only = argv[i] + 6;
         quick |= strcmp(argv[i], "--quick") == 0;
         perturb |= strcmp(argv[i], "--perturb") == 0;
     }
@@ -400,7 +406,7 @@ int main(int argc, char** argv) {
         const variant* v = &variants[i];
         uint64_t golden = 0;
         for (size_t l = 0; l < sizeof levels / sizeof *levels; ++l) {
-            if (lw_cpu_check(levels[l]) != LW_OK) continue;
+            if (lw_cpu_check(levels[l]) != LW_OK || (only != NULL && strcmp(levels[l], only) != 0)) continue;
             lw_model* model = open_model(v, levels[l]);
             lw_model_info info;
             check(lw_model_describe(model, &info));

@@ -2,7 +2,8 @@
 //
 // Tiny models, with and without a sliding window. Each session is fed the same steps: a prompt over several splits of
 // 1024 tokens in chunks, short ones beside it, single tokens, and a few tokens at once. One thread never splits, more than
-// one must. Argument: tokens of the long prompt.
+// one must. Blocks that slid out of a window are destroyed between steps, and no table knows them any more, except in
+// the first run, which the others are compared with. Argument: tokens of the long prompt.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,8 @@ static const variant variants[] = {
     {"two KV heads, f32", 4, 2, 0, LW_F32},
     {"two KV heads, int8", 4, 2, 0, LW_I8},
     {"three heads, window", 3, 3, 1500, LW_F16},
+    {"two KV heads, f32, window", 4, 2, 1100, LW_F32},
+    {"two KV heads, int8, window", 4, 2, 1500, LW_I8},
 };
 
 typedef struct step {
@@ -93,15 +96,35 @@ static lw_model* open_model(const variant* v, const char* isa) {
     return model;
 }
 
+// Blocks of a sequence that no token after the first `done` sees.
+static uint32_t unseen(const lw_session* session, uint32_t done) {
+    const uint32_t window = session->model->config.sliding_window;
+    return window != 0 && done + 1 > window ? (done + 1 - window) / LW_BLOCK_TOKENS : 0;
+}
+
+// Puts NaN into everything that no step to come may read; returns how many blocks that are.
+static uint32_t destroy_unseen(lw_session* session, const uint32_t* done) {
+    const lw_kv_cache* kv = &session->kv;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < SEQS; ++s)
+        for (uint32_t b = 0; b < unseen(session, done[s]); ++b, ++n)
+            for (uint32_t l = 0; l < session->model->config.n_layers; ++l)
+                memset((uint8_t*)kv->block.data + l * kv->layer_bytes + (b * SEQS + s) * kv->block_bytes, 0xFF,
+                       kv->block_bytes);
+    return n;
+}
+
 // Runs one step after `done` tokens of each sequence; the logits of each sequence's last token go to `out`.
-static void run_step(lw_session* session, const step* now, uint32_t* done, float* out) {
+static void run_step(lw_session* session, const step* now, uint32_t* done, bool forget, float* out) {
     uint32_t ids[SEQS * CHUNK], start[SEQS + 1] = {0}, lens[SEQS], rows[SEQS], n = 0, total = 0;
     uint32_t* tables = malloc(sizeof(uint32_t) * SEQS * blocks_per_seq);
     if (tables == NULL) exit(2);
     for (uint32_t s = 0; s < SEQS; ++s) {
         if (now->tokens[s] == 0) continue;
         lens[n] = done[s];
-        for (uint32_t b = 0; b < blocks_per_seq; ++b) tables[n * blocks_per_seq + b] = b * SEQS + s;
+        const uint32_t first = forget ? unseen(session, done[s]) : 0;
+        for (uint32_t b = 0; b < blocks_per_seq; ++b)
+            tables[n * blocks_per_seq + b] = b < first ? UINT32_MAX : b * SEQS + s;
         for (uint32_t t = 0; t < now->tokens[s]; ++t) ids[total++] = ((done[s] + t) * 7 + s) % VOCAB;
         done[s] += now->tokens[s];
         rows[n++] = total - 1;
@@ -112,23 +135,33 @@ static void run_step(lw_session* session, const step* now, uint32_t* done, float
     free(tables);
 }
 
-// All logits of all steps; *splits counts the steps whose first tile was split.
-static void run(const variant* v, const lw_model* model, uint32_t threads, float* out, uint32_t* splits) {
-    const lw_session_config config = {threads, SEQS * blocks_per_seq, SEQS * CHUNK, SEQS, v->kv, 0};
+// All logits of all steps; *splits counts the steps whose first tile was split. With `forget`, what slides out of the
+// window is destroyed, and there must be some of it.
+static void run(const variant* v, const lw_model* model, uint32_t threads, bool forget, float* out, uint32_t* splits) {
+    const lw_session_config config = {.n_threads = threads,
+                                      .n_blocks = SEQS * blocks_per_seq,
+                                      .max_batch_tokens = SEQS * CHUNK,
+                                      .max_batch_logits = SEQS,
+                                      .kv_type = v->kv};
     lw_session* session;
     check(lw_session_open(model, &config, &session));
-    uint32_t done[SEQS] = {0};
+    uint32_t done[SEQS] = {0}, destroyed = 0;
     *splits = 0;
     for (uint32_t i = 0; i < n_steps; ++i) {
-        run_step(session, &steps[i], done, out + (size_t)i * SEQS * VOCAB);
+        run_step(session, &steps[i], done, forget, out + (size_t)i * SEQS * VOCAB);
         *splits += session->b.tiles[0].n_splits > 1;
+        if (forget) destroyed = destroy_unseen(session, done);
+    }
+    if (forget && (destroyed > 0) != (v->window != 0)) {
+        printf("%s: %u blocks slid out of the window\n", v->name, destroyed);
+        exit(1);
     }
     lw_session_close(session);
 }
 
 int main(int argc, char** argv) {
     static const uint32_t threads[] = {1, 2, 3, 5, 8};
-    static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"};
+    static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"};
     plan(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 3300);
     const size_t size = (size_t)n_steps * SEQS * VOCAB;
     float *expected = calloc(size, sizeof(float)), *got = calloc(size, sizeof(float));
@@ -143,7 +176,7 @@ int main(int argc, char** argv) {
                 uint32_t splits;
                 float* out = first ? expected : got;
                 memset(out, 0, size * sizeof(float));  // a step leaves the rows of missing sequences
-                run(&variants[i], model, threads[t], out, &splits);
+                run(&variants[i], model, threads[t], !first, out, &splits);
                 const bool same = first || memcmp(got, expected, size * sizeof(float)) == 0;
                 const bool split_as_meant = (splits > 0) == (threads[t] > 1);
                 first = false;

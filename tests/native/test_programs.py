@@ -59,6 +59,11 @@ def test_levels_of_this_cpu_can_be_asked_for(programs: Path) -> None:
     assert output.splitlines()[-1].endswith(" 0 failed")
 
 
+def test_threads_and_copies_are_where_they_are_told_to_be(programs: Path) -> None:
+    output = check(programs / "test_numa")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
 def test_choices_between_kernels_are_checked(programs: Path) -> None:
     output = check(programs / "test_tune")
     assert output.splitlines()[-1].endswith(" 0 failed")

@@ -60,7 +60,7 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
-    LW_ABI_VERSION = 4
+    LW_ABI_VERSION = 5
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
     LW_NUMERICS = 1

@@ -6,7 +6,8 @@ import pytest
 
 from lanewise.loading.checkpoint import ModelFileError, TensorType
 from lanewise.runtime import Model, NativeError, Session
-from lanewise.runtime.model import resolve_kv_type, target_types
+from lanewise.runtime.model import resolve_kv_type
+from lanewise.runtime.targets import target_types
 
 F32, Q4_0, Q8_0 = TensorType.F32, TensorType.Q4_0, TensorType.Q8_0
 

@@ -149,6 +149,13 @@ def test_draw_of_one_step_does_not_leak_into_the_next(fake, session):
     assert fake.draws is None
 
 
+def test_place_of_a_draw_follows_whoever_draws_there(fake, session):
+    mine, others = Sampling(seed=1), Sampling(seed=2)
+    for sampling in (mine, mine, others, mine):
+        session.step_and_draw(batch(logit_rows=[1]), [Draw(sampling)])
+        assert [draw["seed"] for draw in fake.draws] == [sampling.seed]
+
+
 def test_sampling_is_kept_as_long_as_its_owner_keeps_it(fake, session):
     sampling = Sampling()
     for _ in range(3):

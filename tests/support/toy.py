@@ -33,7 +33,7 @@ class ToyAdapter:
 
 
 class ToyRunner:
-    """Logits are a hash of all tokens before them, read back through the block tables.
+    """Logits are a hash of the tokens that are seen before them, read through the block tables.
 
     Whoever writes into a block of another sequence, skips a token or feeds one twice changes the
     answer, as with a real cache.
@@ -47,7 +47,9 @@ class ToyRunner:
         max_batch_tokens: int,
         max_batch_logits: int,
         n_padding: int = 0,
+        sliding_window: int | None = None,
     ) -> None:
+        self._window = sliding_window
         self._n_tokens = vocab_size - n_padding
         self._cache = np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.uint64)
         self._vocab_size = vocab_size
@@ -104,9 +106,12 @@ class ToyRunner:
         matrix[:, self._n_tokens :] = -20  # a trained model gives its padding next to nothing
         return [_sample(row, one) for row, one in zip(matrix, draws, strict=True)]
 
-    def _read(self, table: NDArray[np.uint32], length: int) -> list[int]:
-        blocks = -(-length // BLOCK_TOKENS)
-        return self._cache[table[:blocks]].reshape(-1)[:length].tolist()
+    def _read(self, table: NDArray[np.uint32], position: int) -> list[int]:
+        """What the token at a position sees, itself left out."""
+        first = 0 if self._window is None else max(0, position + 1 - self._window)
+        start = first // BLOCK_TOKENS
+        seen = self._cache[table[start : -(-position // BLOCK_TOKENS)]].reshape(-1)
+        return seen[first - start * BLOCK_TOKENS : position - start * BLOCK_TOKENS].tolist()
 
     def copy_block(self, source: int, target: int) -> None:
         self._cache[target] = self._cache[source]

@@ -53,7 +53,11 @@ int main(int argc, char** argv) {
     lw_model_config config = {0};
     lw_model* model = load(argv[1], argv[2], argv[3], &config);
     const uint32_t blocks = (prompt + steps) / LW_BLOCK_TOKENS + 1;
-    const lw_session_config room = {1, blocks, prompt ? prompt : 1, 1, LW_F16, 0};
+    const lw_session_config room = {.n_threads = 1,
+                                    .n_blocks = blocks,
+                                    .max_batch_tokens = prompt ? prompt : 1,
+                                    .max_batch_logits = 1,
+                                    .kv_type = LW_F16};
     lw_session* session;
     check(lw_session_open(model, &room, &session));
     uint32_t *table = malloc(blocks * 4), *ids = malloc((prompt + 1) * 4), context = 0;

@@ -232,7 +232,7 @@ static void run_step(void* context, unsigned thread) {
     lw_session* s = state->session;
     worker w = {.step = state,
                 .s = s,
-                .model = s->model,
+                .model = s->copies[thread],
                 .c = &s->model->config,
                 .ops = s->model->ops,
                 .b = &s->b,

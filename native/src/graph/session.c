@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "numa.h"
 #include "ops/sample.h"
 #include "status.h"
 
@@ -73,6 +74,7 @@ static void take_all(arena* a, lw_session* s) {
     s->phases = take(a, s->n_phases * sizeof *s->phases);
     s->segments_done = take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * sizeof *s->segments_done);
     s->own = take(a, threads * sizeof *s->own);
+    s->copies = take(a, threads * sizeof *s->copies);
     for (size_t i = 0; i < threads; ++i) {
         const lw_own own = {.codes = take_codes(a, s->model, LW_OWN_ROWS, hidden),
                             .norm = take(a, LW_OWN_ROWS * hidden * 4)};
@@ -100,7 +102,11 @@ static bool open_memory(lw_session* s) {
     if (!lw_block_map(a.used, &s->memory)) return false;
     a = (arena){.base = s->memory.data};
     take_all(&a, s);
-    return lw_kv_open(&s->kv, c->n_layers);
+    for (uint32_t i = 0; i < s->config.n_threads; ++i)
+        s->copies[i] = lw_model_copy(s->model, s->config.copies != NULL ? s->config.copies[i] : 0);
+    if (!lw_kv_open(&s->kv, c->n_layers)) return false;
+    lw_place_block(&s->model->nodes, &s->kv.block);
+    return true;
 }
 
 static lw_status check_config(const lw_session_config* c) {
@@ -120,22 +126,32 @@ static lw_status check_config(const lw_session_config* c) {
     return LW_OK;
 }
 
+static lw_status check_places(const lw_model* model, const lw_session_config* c) {
+    for (uint32_t i = 0; c->copies != NULL && i < c->n_threads; ++i)
+        if (c->copies[i] > model->n_copies)
+            return lw_fail(LW_ERR_ARGUMENT, "session: copies[%u] is %u, the model has %u", i, c->copies[i],
+                           1 + model->n_copies);
+    return c->cpus != NULL ? lw_check_cpus("session", c->cpus, c->n_threads) : LW_OK;
+}
+
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out) {
     if (model == NULL || config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: model, config and out must not be NULL");
     if (!model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: the model is not finished");
     LW_RETURN_IF_FAILED(check_config(config));
+    LW_RETURN_IF_FAILED(check_places(model, config));
     lw_session* s = calloc(1, sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
     s->model = model;
     s->config = *config;
     lw_kv_describe(&model->config, config->kv_type, config->n_blocks, &s->kv);
-    s->pool = lw_pool_open(config->n_threads);
+    s->pool = lw_pool_open(config->n_threads, config->cpus);
     if (s->pool == NULL || !open_memory(s)) {
         lw_session_close(s);
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
                        config->n_blocks, config->max_batch_tokens, config->n_threads);
     }
+    s->config.cpus = s->config.copies = NULL;  // borrowed for the call
     *out = s;
     return LW_OK;
 }
@@ -181,7 +197,9 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
                        sequence, (unsigned long long)tokens, b->block_table_stride);
     const uint32_t* table = lw_block_table(b, sequence);
-    for (uint64_t i = 0; i < blocks; ++i)
+    const lw_tokens seen =
+        lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), s->model->config.sliding_window);
+    for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
         if (table[i] >= s->config.n_blocks)
             return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
                            s->config.n_blocks);

@@ -87,6 +87,7 @@ struct lw_session {
     uint8_t* draw_scratch;  // [threads][draw_scratch_bytes]
     size_t draw_scratch_bytes;
     lw_own* own;                 // [threads]
+    const lw_model** copies;     // [threads] the copy of the model that each reads
     atomic_uint* segments_done;  // [segments of ffn_size] panels done of each, between phases all 0 (ffn.c)
     lw_work* phases;             // one counter per phase of a step
     size_t n_phases;

@@ -15,7 +15,7 @@
 #define LW_INLINE static inline __attribute__((always_inline))
 #endif
 
-#if defined(LW_ISA_avx512vnni)
+#if defined(__AVX512F__)
 #include "kernels/lanes_avx512.h"
 #elif defined(LW_ISA_avx2)
 #include "kernels/lanes_avx2.h"
@@ -25,7 +25,7 @@
 #include "kernels/lanes_scalar.h"
 #endif
 
-#if !defined(LW_ISA_avx512vnni)
+#if !defined(__AVX512F__)
 // Lane r: the largest of x[r], for r below n; further lanes hold anything.
 LW_INLINE vf vf_largest_each(const vf* x, int n) {
     float largest[16] = {0};

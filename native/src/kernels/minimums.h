@@ -11,7 +11,7 @@ enum {
     LW_MINIMUM_SEGMENTS = 16,  // whose minimums are decoded at a time
     LW_MINIMUM_FLOATS = LW_MINIMUM_SEGMENTS * (LW_SEGMENT / 16) * LW_PANEL,
     LW_MINIMUM_VECTORS = LW_PANEL / 16,
-#if defined(LW_ISA_avx512vnni)
+#if defined(__AVX512F__)
     LW_MINIMUM_ROWS = 8,
 #else
     LW_MINIMUM_ROWS = 2,

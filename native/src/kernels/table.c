@@ -17,6 +17,8 @@ enum {
     SCALAR = LW_BIT_SCALAR,
     AVX2 = LW_BIT_AVX2,
     AVX512VNNI = LW_BIT_AVX512VNNI,
+    AMX = LW_BIT_AMX,
+    AVX512 = AVX512VNNI | AMX,
     NEON = LW_BIT_NEON,
     DOTPROD = LW_BIT_DOTPROD,
     I8MM = LW_BIT_I8MM,
@@ -50,6 +52,7 @@ const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
     [LW_LEVEL_SCALAR] = {.chunk = 4, .row_block = 1},
     [LW_LEVEL_AVX2] = {.chunk = 4, .row_block = 1},
     [LW_LEVEL_AVX512VNNI] = {.chunk = 4, .q8_biased = true, .row_block = 1, .segment_major = true},
+    [LW_LEVEL_AMX] = {.chunk = 4, .q8_biased = true, .row_block = 1, .segment_major = true},  // that of AVX-512
     [LW_LEVEL_NEON] = {.chunk = 2, .row_block = 1},
     [LW_LEVEL_DOTPROD] = {.chunk = 4, .q4_toggled = true, .row_block = 1},
     [LW_LEVEL_I8MM] = {.chunk = 8, .q4_toggled = true, .row_block = 2},

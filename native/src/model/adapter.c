@@ -26,7 +26,7 @@ lw_status lw_adapter_create(const lw_model* model, lw_adapter** out) {
     if (adapter == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for an adapter");
     adapter->model = model;
     adapter->layers = calloc(model->config.n_layers, sizeof *adapter->layers);
-    adapter->pool = lw_pool_open(1);
+    adapter->pool = lw_pool_open(1, NULL);
     if (adapter->layers == NULL || adapter->pool == NULL) {
         lw_adapter_close(adapter);
         return lw_fail(LW_ERR_MEMORY, "no memory for an adapter of %u layers", model->config.n_layers);

@@ -71,7 +71,7 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     model->level = level;
     model->ops = lw_level_lane_ops[level];
     model->layers = calloc(config->n_layers, sizeof *model->layers);
-    model->pool = lw_pool_open(n_threads);
+    model->pool = lw_pool_open(n_threads, NULL);
     const uint64_t saved = lw_fp_enter();
     const bool ok = model->layers != NULL && model->pool != NULL && make_frequencies(model, config->rope_factors);
     lw_fp_restore(saved);
@@ -220,6 +220,7 @@ lw_status lw_model_finish(lw_model* model) {
     LW_RETURN_IF_FAILED(check_complete(model));
     LW_RETURN_IF_FAILED(check_orders(model));
     LW_RETURN_IF_FAILED(lw_selftest(model, model->pool, model->holds));
+    LW_RETURN_IF_FAILED(lw_replicate(model));
     lw_pool_close(model->pool);
     model->pool = NULL;
     model->finished = true;
@@ -240,12 +241,10 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
     *out = (lw_model_info){.numerics = LW_NUMERICS};
     snprintf(out->isa, sizeof out->isa, "%s", lw_level_names[model->level]);
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        const lw_layer* l = &model->layers[i];
-        const lw_matrix* matrices[] = {&l->q, &l->k, &l->v, &l->attn_output, &l->gate, &l->up, &l->down};
-        for (size_t m = 0; m < sizeof matrices / sizeof *matrices; ++m) count_matrix(matrices[m], out, true);
+        for (int m = 0; m < LW_LAYER_MATRICES; ++m) count_matrix(lw_layer_matrix(&model->layers[i], m), out, true);
     }
-    count_matrix(model->config.tied_embeddings ? &model->embedding : &model->output, out, false);
-    out->packed_bytes = out->matrix_bytes;
+    count_matrix(lw_model_head(model), out, false);
+    out->packed_bytes = out->matrix_bytes * (1 + model->n_copies);
     if (!model->config.tied_embeddings)
         out->packed_bytes += model->embedding.panels * (uint64_t)model->embedding.panel_bytes;
     return LW_OK;
@@ -261,6 +260,7 @@ void lw_model_close(lw_model* model) {
         }
     }
     lw_pool_close(model->pool);
+    lw_free_copies(model);
     lw_arena_free(&model->arena);
     free(model->layers);
     free(model->rope_frequencies);

@@ -33,12 +33,31 @@ struct lw_model {
     bool holds[LW_TYPE_LIMIT];  // types of its matrices
     bool has_minimums;          // some of them subtract minimums: activations need their sums
     bool finished;
+    lw_nodes nodes;         // that KV caches lie on
+    uint32_t* other_nodes;  // [n_copies] of the copies
+    lw_model* copies;       // [n_copies] this model with matrices of its own, the embedding only when tied
+    uint32_t n_copies;      // besides the model itself
 };
+
+// The matrices of a layer, in the order a step reads them.
+enum { LW_LAYER_MATRICES = 7 };
+static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
+    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->q, &l->k, &l->v, &l->attn_output, &l->gate, &l->up, &l->down};
+    return all[i];
+}
 
 // The matrix that makes logits: the output, or the embedding when tied.
 static inline const lw_matrix* lw_model_head(const lw_model* model) {
     return model->config.tied_embeddings ? &model->embedding : &model->output;
 }
+
+// The copy that threads of node number `i` read, an index of lw_model_place's nodes.
+static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
+    return i == 0 ? model : &model->copies[i - 1];
+}
+// Makes the copies (replicate.c).
+lw_status lw_replicate(lw_model* model);
+void lw_free_copies(lw_model* model);
 
 // A tensor's destination, one row of the table in roles.c.
 typedef struct lw_slot {

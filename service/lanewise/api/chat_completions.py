@@ -18,7 +18,7 @@ from lanewise.api.generation import (
     sampling_params,
 )
 from lanewise.api.logprobs import ChatLogprobs, TokenNames
-from lanewise.api.reply import Reply, dumps
+from lanewise.api.reply import Reply, dumps, dumps_text
 from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
@@ -170,7 +170,7 @@ class ChatReply(Reply[ChatLogprobs]):
 
     def event_choice(self, answer: Answer, text: str) -> str:
         """The message's next part."""
-        return f'"delta":{{"content":{dumps(text)}}}'
+        return f'"delta":{{"content":{dumps_text(text)}}}'
 
 
 class ToolReply(ChatReply):

@@ -20,7 +20,7 @@ from lanewise.api.generation import (
     sampling_params,
 )
 from lanewise.api.logprobs import LegacyLogprobs, TokenNames
-from lanewise.api.reply import Reply, dumps
+from lanewise.api.reply import Reply, dumps_text
 from lanewise.api.schemas import CompletionRequest
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
@@ -135,7 +135,7 @@ class CompletionReply(Reply[LegacyLogprobs]):
 
     def event_choice(self, answer: Answer, text: str) -> str:
         """The text."""
-        return f'"text":{dumps(text)}'
+        return f'"text":{dumps_text(text)}'
 
     def _echo(self, answer: Answer, piece: Piece, logprobs: LegacyLogprobs | None) -> str:
         prompt = self._prompts[answer.index // self._body.n_drawn]

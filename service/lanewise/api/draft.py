@@ -11,6 +11,7 @@ from lanewise.runtime import Model, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
+from lanewise.topology import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,10 @@ class OpenedDraft:
         )
 
 
-def open_draft(settings: Settings, tokenizer: Tokenizer, threads: int) -> OpenedDraft | None:
-    """Load the draft model that the settings name; the caller closes it.
+def open_draft(
+    settings: Settings, tokenizer: Tokenizer, threads: int, placement: Placement | None
+) -> OpenedDraft | None:
+    """Load the draft model that the settings name, placed as the model is; the caller closes it.
 
     Raises SettingsError when its vocabulary is another one.
     """
@@ -67,6 +70,7 @@ def open_draft(settings: Settings, tokenizer: Tokenizer, threads: int) -> Opened
             isa=settings.isa,
             threads=threads,
             load=settings.load,
+            placement=placement,
         )
     logger.info(
         "draft model: %s (%s, %s)",

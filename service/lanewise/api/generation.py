@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lanewise.api.errors import (
     ApiError,
@@ -149,8 +149,7 @@ def make_requests(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What one token adds to an answer; its text may be empty, or belong to tokens before it."""
 
     output: TokenOutput

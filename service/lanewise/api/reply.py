@@ -16,6 +16,8 @@ from lanewise.engine.stream import RequestStream, TokenOutput
 L = TypeVar("L", bound=Logprobs)
 
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+# The same for a string, without looking what it is.
+dumps_text = json.encoder.encode_basestring
 
 
 class Reply(ABC, Generic[L]):
@@ -36,16 +38,18 @@ class Reply(ABC, Generic[L]):
     ) -> None:
         self._fields = fields
         self._state = state
+        self._n_drawn = fields.n_drawn
+        self._with_ids = fields.return_token_ids
         self.answers = [
             Answer(
                 index,
-                prompts[index // fields.n_drawn],
+                prompts[index // self._n_drawn],
                 fields,
                 state.tokenizer,
                 continues=continues,
                 shown=shown,
             )
-            for index in range(len(prompts) * fields.n_drawn)
+            for index in range(len(prompts) * self._n_drawn)
         ]
         self._texts: list[list[str]] = [[] for _ in self.answers]
         self._logprobs: list[L | None] = [None for _ in self.answers]
@@ -113,8 +117,8 @@ class Reply(ABC, Generic[L]):
         for answer, piece in self._pieces(stream, outputs):
             text, logprobs = self.express(answer, piece)
             shown = "null" if logprobs is None else dumps(logprobs.to_json())
-            rest = f',"logprobs":{shown}{self._ids(answer, piece)}'
-            choice = self.event_choice(answer, text) + rest
+            ids = self._ids(answer, piece) if self._with_ids else ""
+            choice = f'{self.event_choice(answer, text)},"logprobs":{shown}{ids}'
             yield self.event(answer.index, choice, self.shown_reason(answer))
 
     def event(self, index: int, content: str, finish_reason: str | None) -> str:
@@ -137,7 +141,7 @@ class Reply(ABC, Generic[L]):
             if answer.finish_reason is not None:
                 continue  # drawn while its text had already come to a stop string
             self._n_output += output.sampled is not None
-            prompt, choice = divmod(output.index, self._fields.n_drawn)
+            prompt, choice = divmod(output.index, self._n_drawn)
             if choice == 0:
                 self._cached[prompt] = output.cached_tokens
             piece = answer.push(output)
@@ -162,14 +166,12 @@ class Reply(ABC, Generic[L]):
             "logprobs": None if logprobs is None else logprobs.to_json(),
             "finish_reason": self.shown_reason(answer),
         }
-        if self._fields.return_token_ids:
+        if self._with_ids:
             choice["prompt_token_ids"] = list(answer.prompt)
             choice["token_ids"] = answer.token_ids
         return choice
 
     def _ids(self, answer: Answer, piece: Piece) -> str:
-        if not self._fields.return_token_ids:
-            return ""
         sampled = piece.output.sampled
         text = f',"token_ids":{dumps([] if sampled is None else [sampled.token])}'
         if len(answer.token_ids) <= 1:

@@ -18,6 +18,7 @@ from lanewise.engine.adapters import AdapterError, Adapters
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.window import Window
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import largest_adapter_bytes, open_adapter
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Model, NativeError, Session, kernels
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
-LEVELS = (("scalar", "avx2", "avx512vnni"), ("scalar", "neon", "dotprod", "i8mm", "sve"))
+LEVELS = (("scalar", "avx2", "avx512vnni", "amx"), ("scalar", "neon", "dotprod", "i8mm", "sve"))
 MANY_ROWS = 1 << 20
 
 
@@ -46,7 +47,7 @@ def serve(
     """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status."""
     with contextlib.ExitStack() as models:
         models.enter_context(model)
-        draft = open_draft(settings, tokenizer, threads)
+        draft = open_draft(settings, tokenizer, threads, model.placement)
         if draft is not None:
             models.enter_context(draft.model)
         adapters = _make_adapters(settings, model)
@@ -82,6 +83,9 @@ def _make_engine(
     if asked is not None and asked > context:
         raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
     kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
+    # A draft model reads a text later than the model does, and from its beginning on.
+    sliding_window = None if draft else model.config.sliding_window
+    window = Window(sliding_window, settings.max_step_tokens)
     kv = host.choose_kv_blocks(
         kv_memory=settings.kv_memory,
         limit=limit,
@@ -89,17 +93,16 @@ def _make_engine(
         + (draft.model.info.packed_bytes if draft else 0)
         + _adapter_bytes(settings, model, adapters),
         block_bytes=model.kv_block_bytes(kv_type) + (draft.block_bytes if draft else 0),
-        block_tokens=BLOCK_TOKENS,
         max_seqs=settings.max_seqs,
         max_model_len=asked or context,
+        sequence_blocks=window.most_blocks(asked or context),
     )
-    holds = kv.blocks * BLOCK_TOKENS
-    if asked is not None and asked > holds:
+    max_model_len = window.longest(kv.blocks, asked or context)
+    if asked is not None and asked > max_model_len:
         raise host.HostError(
             f"max_model_len is {asked}; the KV cache of {host.format_size(kv.n_bytes)} "
-            f"({kv.reason}) holds {holds} tokens"
+            f"({kv.reason}) holds {max_model_len} tokens"
         )
-    max_model_len = min(asked or context, holds)
     logger.info(
         "KV cache: %d blocks of %d tokens in %s, %s (%s); the context holds %d tokens",
         *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
@@ -121,6 +124,7 @@ def _make_engine(
         itl_target_s=settings.itl_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
         max_draft=settings.draft_tokens if settings.speculation else 0,
+        sliding_window=sliding_window,
     )
     session = Session(
         model,

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lanewise import host
+from lanewise import host, topology
 from lanewise.api.logs import set_up_logging
 from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
 from lanewise.loading.hub import resolve_model
@@ -49,30 +49,32 @@ def run(settings: Settings) -> int:
     with _bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
-        model, (tokenizer, template) = _open(settings, threads)
+        model, (tokenizer, template) = _open(settings, threads, limit)
         from lanewise.api import serve
 
         return serve.serve(settings, model, tokenizer, template, threads, limit, listener)
 
 
-def _open(settings: Settings, threads: int) -> tuple[Model, Text]:
+def _open(settings: Settings, threads: int, limit: host.MemoryLimit) -> tuple[Model, Text]:
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
     gc.disable()  # what is made here stays: looking for garbage among it takes a tenth of the time
     try:
         with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-            model, text = _load_beside(settings, checkpoint, threads)
+            model, text = _load_beside(settings, checkpoint, threads, limit)
     finally:
         gc.freeze()
         gc.enable()
     return model, text
 
 
-def _load_beside(settings: Settings, checkpoint: Checkpoint, threads: int) -> tuple[Model, Text]:
+def _load_beside(
+    settings: Settings, checkpoint: Checkpoint, threads: int, limit: host.MemoryLimit
+) -> tuple[Model, Text]:
     """Load the weights in a thread, and meanwhile do in this one what needs the interpreter."""
     importlib.import_module("lanewise.runtime")
     begun, stop = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1, "lanewise-load") as pool:
-        loading = pool.submit(_load, settings, checkpoint, threads, begun, stop)
+        loading = pool.submit(_load, settings, checkpoint, threads, limit, begun, stop)
         loading.add_done_callback(lambda _: begun.set())
         try:
             # The tokenizer library keeps the interpreter for a third of a second at a time: a
@@ -99,12 +101,14 @@ def _load(
     settings: Settings,
     checkpoint: Checkpoint,
     threads: int,
+    limit: host.MemoryLimit,
     begun: threading.Event,
     stop: threading.Event,
 ) -> Model:
     from lanewise.runtime import Model, tuning
 
     tuning.prepare(settings.isa, host.cpu_name(), enabled=settings.autotune)
+    placement = _place(settings, checkpoint, threads, limit)
     with _progress(checkpoint.name) as progress:
 
         def show(done: int, total: int) -> None:
@@ -119,8 +123,26 @@ def _load(
             isa=settings.isa,
             threads=threads,
             load=settings.load,
+            placement=placement,
             progress=show,
         )
+
+
+def _place(
+    settings: Settings, checkpoint: Checkpoint, threads: int, limit: host.MemoryLimit
+) -> topology.Placement:
+    from lanewise.runtime import placing_refusal
+    from lanewise.runtime.targets import held_bytes
+
+    placement = topology.place(
+        topology.Wishes(threads, settings.cpu_pinning, settings.numa, settings.load),
+        topology.read_topology(),
+        weight_bytes=held_bytes(checkpoint, settings.weights),
+        limit=limit,
+        refusal=placing_refusal,
+    )
+    logger.info("threads %s; memory %s", placement.threads, placement.memory)
+    return placement
 
 
 def _check(settings: Settings) -> None:

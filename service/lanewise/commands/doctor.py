@@ -7,9 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from lanewise import host
-from lanewise.commands.opening import open_model
+from lanewise import host, topology
+from lanewise.commands.opening import open_model, placement_for
 from lanewise.commands.selftest import run_selftest
+from lanewise.engine.window import Window
 from lanewise.runtime import (
     BLOCK_TOKENS,
     LibraryMissingError,
@@ -32,9 +33,9 @@ def run(settings: DoctorSettings) -> int:
     limit = host.memory_limit()
     report = _host_report(settings, limit)
     try:
-        report |= _native_report(settings, report["threads"])
+        report |= _native_report(settings, report["threads"], limit)
         if settings.model is not None:
-            report["model"] = _fit_model(settings, limit)
+            report |= _fit_model(settings, limit)
     except LibraryMissingError as error:
         report["library_error"] = str(error)
     if settings.json:
@@ -56,10 +57,25 @@ def _host_report(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str,
             "limit_reason": limit.reason,
         },
         "huge_pages": host.huge_pages(),
+        "topology": _nodes(topology.read_topology()),
     }
 
 
-def _native_report(settings: DoctorSettings, threads: int) -> dict[str, Any]:
+def _nodes(found: topology.Topology) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": node,
+            "cores": sum(core.node == node for core in found.cores),
+            "cpus": topology.format_list(found.cpus(node)),
+            "free_bytes": found.memory.get(node),
+        }
+        for node in found.nodes()
+    ]
+
+
+def _native_report(
+    settings: DoctorSettings, threads: int, limit: host.MemoryLimit
+) -> dict[str, Any]:
     if settings.isa is not None:
         check_isa(settings.isa)
     results = run_selftest(threads)
@@ -68,6 +84,7 @@ def _native_report(settings: DoctorSettings, threads: int) -> dict[str, Any]:
         "features": cpu_features(),
         "isa": settings.isa or best_isa(),
         "levels": usable_levels(),
+        "placement": asdict(placement_for(settings, threads, None, limit)),
         "numerics": numerics_version(),
         "autotune": asdict(tuned),
         "kernels": [asdict(row) for row in kernels()],
@@ -78,22 +95,23 @@ def _native_report(settings: DoctorSettings, threads: int) -> dict[str, Any]:
     }
 
 
-def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, object]:
-    """Load the model and say how much context fits beside it with the settings of ``serve``."""
+def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, Any]:
+    """Load the model; where it lies, and how much context fits beside it as ``serve`` would."""
     defaults = Settings()
     with open_model(settings) as opened:
         block_bytes = opened.model.kv_block_bytes(opened.kv_type)
         context = opened.model.config.context_length
+        window = Window(opened.model.config.sliding_window, defaults.max_step_tokens)
         choice = host.choose_kv_blocks(
             kv_memory=None,
             limit=limit,
             packed_bytes=opened.model.info.packed_bytes,
             block_bytes=block_bytes,
-            block_tokens=BLOCK_TOKENS,
             max_seqs=defaults.max_seqs,
             max_model_len=context,
+            sequence_blocks=window.most_blocks(context),
         )
-        return {
+        model = {
             "name": opened.checkpoint.name,
             "architecture": opened.model.config.architecture,
             "weights": opened.model.weights,
@@ -105,6 +123,7 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, o
             "kv_tokens": choice.blocks * BLOCK_TOKENS,
             "kv_reason": choice.reason,
         }
+        return {"model": model, "placement": asdict(opened.placement)}
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -116,6 +135,7 @@ def _print(report: dict[str, Any]) -> None:
         "memory": f"{host.format_size(memory['limit_bytes'])} of "
         f"{host.format_size(memory['total_bytes'])}: {memory['limit_reason']}",
         "huge pages": report["huge_pages"],
+        "nodes": ("\n" + " " * 12).join(map(_node_line, report["topology"])),
     }
     if "library_error" in report:
         rows["library"] = f"FAILED: {report['library_error']}"
@@ -123,6 +143,9 @@ def _print(report: dict[str, Any]) -> None:
         rows["features"] = " ".join(report["features"])
         rows["level"] = f"{report['isa']} (can run: {', '.join(report['levels'])})"
         rows["autotune"] = _autotune_line(report["autotune"])
+        rows["placement"] = "threads {threads}\n{0:12}memory {memory}".format(
+            "", **report["placement"]
+        )
     if model := report.get("model"):
         rows["model"] = (
             f"{model['name']} ({model['architecture']}, {model['weights']}), "
@@ -138,6 +161,13 @@ def _print(report: dict[str, Any]) -> None:
         console.print(_kernel_table(report["kernels"]))
         for line in _selftest_lines(report["selftest"]):
             console.print(f"self-test   {line}", soft_wrap=True)
+
+
+def _node_line(node: dict[str, Any]) -> str:
+    free = node["free_bytes"]
+    memory = "no memory for us" if free is None else f"{host.format_size(free)} free"
+    cores = host.count(node["cores"], "core")
+    return f"{node['node']}: {cores}, CPUs {node['cpus']}, {memory}"
 
 
 def _autotune_line(autotune: dict[str, Any]) -> str:

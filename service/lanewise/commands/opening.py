@@ -15,12 +15,14 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from lanewise.host import cpu_name, default_threads
+from lanewise.host import MemoryLimit, cpu_name, default_threads, memory_limit
 from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
 from lanewise.loading.hub import resolve_model
-from lanewise.runtime import Model, tuning
+from lanewise.runtime import Model, placing_refusal, tuning
 from lanewise.runtime.model import resolve_kv_type
+from lanewise.runtime.targets import held_bytes
 from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
+from lanewise.topology import Placement, Wishes, place, read_topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Opened:
     model: Model
     threads: int
     kv_type: str
+    placement: Placement
 
 
 def threads_of(settings: ComputeSettings) -> int:
@@ -44,13 +47,32 @@ def open_model(settings: ModelSettings) -> Iterator[Opened]:
     threads = threads_of(settings)
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         tuning.prepare(settings.isa, cpu_name(), enabled=settings.autotune)
-        with load_model(checkpoint, settings, threads, settings.load) as model:
+        size = held_bytes(checkpoint, settings.weights)
+        placement = placement_for(settings, threads, size, memory_limit())
+        with load_model(checkpoint, settings, threads, settings.load, placement) as model:
             kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
-            yield Opened(checkpoint, model, threads, kv_type)
+            yield Opened(checkpoint, model, threads, kv_type, placement)
+
+
+def placement_for(
+    settings: ModelSettings, threads: int, weight_bytes: int | None, limit: MemoryLimit
+) -> Placement:
+    """Where threads and weights of that many bytes go; None: what can be said without a model."""
+    return place(
+        Wishes(threads, settings.cpu_pinning, settings.numa, settings.load),
+        read_topology(),
+        weight_bytes=weight_bytes,
+        limit=limit,
+        refusal=placing_refusal,
+    )
 
 
 def load_model(
-    checkpoint: Checkpoint, settings: WeightSettings, threads: int, load: str = "auto"
+    checkpoint: Checkpoint,
+    settings: WeightSettings,
+    threads: int,
+    load: str = "auto",
+    placement: Placement | None = None,
 ) -> Model:
     """Load a model under a bar; the caller closes it."""
     with progress_bar("packing") as bar:
@@ -61,6 +83,7 @@ def load_model(
             isa=settings.isa,
             threads=threads,
             load=load,
+            placement=placement,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 

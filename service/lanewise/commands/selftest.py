@@ -17,7 +17,7 @@ from lanewise.loading.checkpoint import (
     TokenizerFiles,
 )
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
-from lanewise.runtime.model import MATRICES
+from lanewise.runtime.targets import MATRICES
 
 REFERENCE = "scalar"
 SEED = 7

@@ -1,6 +1,6 @@
 """Turns a step into the arrays that the model reads and the draws that follow."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,16 +30,22 @@ class ModelRunner(Protocol):
         """Free everything."""
 
 
+class HasSampler(Protocol):
+    """Whoever draws the tokens of one sequence: the engine's ``Job``."""
+
+    sampler: Sampler
+
+
 @dataclass(slots=True)
 class SequenceResult:
     """What one step gave one sequence."""
 
-    scores: list[Sampled]  # of prompt tokens, in order
-    drawn: list[Sampled]  # tokens of the answer, in order; several when guesses came true
+    scores: Items[Sampled]  # of prompt tokens, in order
+    drawn: Items[Sampled]  # tokens of the answer, in order; several when guesses came true
 
 
 def make_batch(
-    step: Step, block_tables: NDArray[np.uint32], sampler_of: Callable[[Sequence], Sampler]
+    step: Step, block_tables: NDArray[np.uint32], jobs: Mapping[Sequence, HasSampler]
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws."""
     token_ids: list[int] = []
@@ -50,9 +56,12 @@ def make_batch(
     draws: list[Draw] = []
     adapters = group_by_adapter(step)
     for turn in step.turns:
-        sequence, sampler = turn.sequence, sampler_of(turn.sequence)
+        sequence, sampler = turn.sequence, jobs[turn.sequence].sampler
         tokens, first, start = sequence.tokens, sequence.n_cached, len(token_ids)
-        token_ids += tokens[first : first + turn.count]
+        if turn.count == 1:
+            token_ids.append(tokens[first])
+        else:
+            token_ids += tokens[first : first + turn.count]
         query_start.append(len(token_ids))
         context_lens.append(first)
         table_rows.append(sequence.table_row)
@@ -98,16 +107,21 @@ def _adapter_number(turn: Turn) -> int:
 
 def results_of(step: Step, sampled: Items[Sampled]) -> list[SequenceResult]:
     """What each turn of a step got of the tokens drawn in it."""
-    rest = iter(sampled)
     results = []
+    first = 0
     for turn in step.turns:
-        scores = [next(rest) for _ in turn.scored]
-        drawn = [next(rest) for _ in range(turn.draws + len(turn.draft))]
-        results.append(SequenceResult(scores, _that_hold(turn, drawn) if turn.draft else drawn))
+        n_scored = first + len(turn.scored)
+        end = n_scored + turn.draws + len(turn.draft)
+        drawn = sampled[n_scored:end]
+        if turn.draft:
+            drawn = _that_hold(turn, drawn)
+        scores = sampled[first:n_scored] if turn.scored else ()
+        results.append(SequenceResult(scores, drawn))
+        first = end
     return results
 
 
-def _that_hold(turn: Turn, drawn: list[Sampled]) -> list[Sampled]:
+def _that_hold(turn: Turn, drawn: Items[Sampled]) -> Items[Sampled]:
     """The tokens drawn up to the first that is not as guessed, or that ends the answer."""
     stops = turn.sequence.request.params.stop_token_ids
     for count, (one, guessed) in enumerate(zip(drawn, turn.draft, strict=False), start=1):

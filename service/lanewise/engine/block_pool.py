@@ -17,6 +17,7 @@ from lanewise.runtime import BLOCK_TOKENS
 
 Key = bytes
 
+NO_BLOCK = 2**32 - 1  # in the place of one that a sequence has no more; no cache has so many
 MOST_COMPARED = 16  # blocks behind the same text that one search compares, the latest kept
 
 

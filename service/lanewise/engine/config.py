@@ -3,15 +3,15 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.engine.scheduler import SchedulerConfig
+from lanewise.engine.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(SchedulerConfig):
     """What the engine may use."""
 
     n_blocks: int
-    max_model_len: int
     vocab_size: int
     unused_ids: Items[int] = ()  # rows of the vocabulary that are no token; never drawn
     max_seqs: int = 64
@@ -22,13 +22,15 @@ class EngineConfig:
     queue_timeout_s: float = 0.0  # 0 = none, as for the next two
     request_timeout_s: float = 0.0
     itl_target_s: float = 0.0
-    prefix_cache: bool = True
     max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
 
     def __post_init__(self) -> None:
+        SchedulerConfig.__post_init__(self)  # super() does not know a class that got slots
         # The oldest sequence must be able to reach its end alone, or it could never be served.
-        if self.max_model_len > self.n_blocks * BLOCK_TOKENS:
+        window = Window(self.sliding_window, self.max_step_tokens)
+        longest = window.longest(self.n_blocks, self.max_model_len)
+        if self.max_model_len > longest:
             raise ValueError(
                 f"max_model_len is {self.max_model_len}; the KV cache holds "
-                f"{self.n_blocks * BLOCK_TOKENS} tokens ({self.n_blocks} blocks)"
+                f"{longest} tokens ({self.n_blocks} blocks)"
             )

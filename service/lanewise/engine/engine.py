@@ -17,12 +17,12 @@ from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.deadlines import Deadlines
-from lanewise.engine.delivery import Outbox
+from lanewise.engine.delivery import Failure, Outbox, Parcel
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.jobs import JobMaker
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
+from lanewise.engine.scheduler import Scheduler, Step, work_of
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Guesser, Speculator
 from lanewise.engine.stream import (
@@ -31,7 +31,6 @@ from lanewise.engine.stream import (
     QueueTimeoutError,
     RequestStream,
     TimeLimitError,
-    TokenOutput,
 )
 from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
 from lanewise.runtime import Sampled
@@ -42,6 +41,7 @@ logger = logging.getLogger(__name__)
 # keeps it for this long. Measured beside other work on two cores: the median wait after a call of
 # 4 ms is 16 ms with the default of 5 ms, and 7 ms with this; less than this changes little.
 SWITCH_INTERVAL_S = 0.0005
+NOTHING_DRAWN = (None,)  # the end of a prompt of which no answer was asked for
 # Sums in the metrics are brought up to date this often, and whenever the load changes.
 PUBLISH_S = 0.05
 
@@ -60,11 +60,8 @@ class Engine:
         self.metrics = metrics
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
-        limits = SchedulerConfig(
-            config.max_seqs, config.max_step_tokens, config.max_step_logits, config.prefix_cache
-        )
         self._pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
-        self._scheduler = Scheduler(limits, self._pool, self._pacer)
+        self._scheduler = Scheduler(config, self._pool, self._pacer)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Sequence, Job] = {}
@@ -192,9 +189,8 @@ class Engine:
             self.metrics.preemptions.inc(len(step.preempted))
         now = time.monotonic()
         for sequence in step.admitted:
-            self._tally.note_admitted(self._jobs[sequence])
-        for turn in step.turns:
-            job = self._jobs[turn.sequence]
+            job = self._jobs[sequence]
+            self._tally.note_admitted(job)
             if job.started is None:
                 self._admission.note_started(job.n_queued, now)
                 job.note_started(now, self.metrics)
@@ -234,7 +230,7 @@ class Engine:
         if self._speculator is not None:
             self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
         tables = self._scheduler.block_tables
-        batch, draws = make_batch(step, tables, lambda one: self._jobs[one].sampler)
+        batch, draws = make_batch(step, tables, self._jobs)
         # What the last step gave goes out now, not before: who is woken wants the interpreter,
         # and gets it from the native call instead of from the middle of our own work.
         self._outbox.send()
@@ -266,14 +262,18 @@ class Engine:
             sequence, job = turn.sequence, self._jobs.get(turn.sequence)
             if job is None:
                 continue  # failed with another of its request
-            job.prompt_scores += result.scores
-            self._tally.note_prefill(job)
-            if result.drawn:
+            if result.scores:
+                job.prompt_scores += result.scores
+            if job.n_prompt_counted < sequence.n_prompt:
+                self._tally.note_prefill(job)
+            drawn: Items[Sampled | None] = result.drawn
+            if drawn:
                 sequence.tokens.append(result.drawn[-1].token)
-                self._tally.note_tokens(job, len(result.drawn), now, self.metrics)
+                self._tally.note_tokens(job, len(drawn), now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
-            drawn: list[Sampled | None] = [*result.drawn] or [None]
+            else:
+                drawn = NOTHING_DRAWN
             if job.sampler.constraint is not None:
                 self._complete_constrained(job, job.sampler.constraint, drawn[-1], now)
             else:
@@ -283,12 +283,10 @@ class Engine:
         self, job: Job, sampled: Items[Sampled | None], reason: str | None, now: float
     ) -> None:
         """Put tokens on their way to the client, and end their sequence if there is a reason."""
-        sequence = job.sequence
-        outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in sampled]
-        outputs[0].prompt_scores, job.prompt_scores = job.prompt_scores, []
-        outputs[-1].finish_reason = reason
-        outputs[-1].ends_complete = sequence.is_complete and reason == "stop"
-        self._outbox.parcel(job.group.stream).outputs += outputs
+        scores: Items[Sampled] = ()
+        if job.prompt_scores:
+            scores, job.prompt_scores = job.prompt_scores, []
+        self._outbox.add(Parcel(job, sampled, scores, reason), job.group.stream.loop)
         if reason is not None:
             self._end(job, reason, now)
 
@@ -363,7 +361,7 @@ class Engine:
             self._fail_group(group, error)
 
     def _fail_group(self, group: JobGroup, error: EngineError) -> None:
-        self._outbox.parcel(group.stream).error = error
+        self._outbox.add(Failure(group.stream, error), group.stream.loop)
         for job in group:
             self._end(job, "error", time.monotonic())
 

@@ -1,6 +1,7 @@
 """What operators see: vLLM's metric names, so that its dashboards work, and our own."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -79,6 +80,15 @@ def size_buckets(largest: int) -> tuple[float, ...]:
     return tuple(float(size) for size in sizes if size <= largest)
 
 
+class CountedHistogram(Histogram):
+    """A histogram that takes many equal values at once."""
+
+    def observe_times(self, amount: float, times: int) -> None:
+        """Observe a value so many times, for the price of once."""
+        self._sum.inc(amount * times)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(times)
+
+
 class Metrics:
     """Every series of one engine, in a registry of its own."""
 
@@ -144,8 +154,10 @@ class Metrics:
         metric = Counter(name, text, [*self._labels, label], registry=self.registry)
         return {value: metric.labels(**self._labels, **{label: value}) for value in values}
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        metric = Histogram(name, text, list(self._labels), buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> CountedHistogram:
+        metric = CountedHistogram(
+            name, text, list(self._labels), buckets=buckets, registry=self.registry
+        )
         return metric.labels(**self._labels)
 
     def _info(self, name: str, text: str, labels: dict[str, str]) -> None:
@@ -200,10 +212,12 @@ class Metrics:
         )
 
     def _make_vllm_histograms(self, facts: ModelFacts) -> None:
-        def times(name: str, text: str, buckets: tuple[float, ...] = REQUEST_BUCKETS) -> Histogram:
+        def times(
+            name: str, text: str, buckets: tuple[float, ...] = REQUEST_BUCKETS
+        ) -> CountedHistogram:
             return self._histogram(f"vllm:{name}_seconds", text, buckets)
 
-        def sizes(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        def sizes(name: str, text: str, buckets: tuple[float, ...]) -> CountedHistogram:
             return self._histogram(f"vllm:{name}", text, buckets)
 
         self.ttft = times("time_to_first_token", "Arrival to first token.", TTFT_BUCKETS)

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lanewise.engine.block_pool import BlockPool, Key, blocks_for
+from lanewise.engine.block_pool import NO_BLOCK, BlockPool, Key, blocks_for
 from lanewise.engine.pacing import Pacer, Work
+from lanewise.engine.prefix import Prefix, find_prefix
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.waiting import WaitingQueue
+from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS
 
+NO_ROWS = range(0)
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
@@ -51,22 +54,15 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
-    """What the cache holds of the beginning of a sequence."""
-
-    blocks: list[int]  # that it can read
-    like_next: int  # a block that begins as the one after them does
-    n_common: int  # with so many tokens
-
-
-@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Limits of one step."""
+    """Limits of one step, and of sequences."""
 
     max_seqs: int
     max_step_tokens: int
     max_step_logits: int
+    max_model_len: int
     prefix_cache: bool = True  # sequences read the blocks of others that begin alike
+    sliding_window: int | None = None  # tokens that each sees, its own included; None = all
 
     def __post_init__(self) -> None:
         # Every running sequence can then take part in every step, so none waits for another's end.
@@ -85,7 +81,11 @@ class Scheduler:
     prompt after the other: the most important first, clients in turn (``WaitingQueue``). When
     blocks run out the least important sequence, of equals the one admitted last, gives up its own
     and waits at the front of its client's line, to be computed again later; the first is never
-    disturbed and, as the pool holds at least one longest sequence, always ends.
+    disturbed and, as the pool holds at least what one longest sequence needs, always ends.
+
+    Blocks that slide out of a sequence's window go back to the pool after the step that computed
+    the last token to see them. A guess that failed was never counted as computed, so what comes
+    in its place finds all that it sees.
 
     With the prefix cache a sequence begins behind the full blocks that are known already, and
     behind a copy of the block where its text and a known one part. One whose next block a running
@@ -99,8 +99,11 @@ class Scheduler:
         self._config = config
         self._pool = pool
         self._pacer = pacer
-        # Each running sequence has a row, which changes only when it gets a block.
-        self.block_tables = np.zeros((config.max_seqs, pool.n_blocks), dtype=np.uint32)
+        self._window = Window(config.sliding_window, config.max_step_tokens)
+        # Each running sequence has a row, which changes only when it gets or loses a block.
+        self.block_tables = np.zeros(
+            (config.max_seqs, blocks_for(config.max_model_len)), dtype=np.uint32
+        )
         self._free_rows = list(range(config.max_seqs))
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
@@ -123,13 +126,13 @@ class Scheduler:
     def schedule(self) -> Step:
         """The next step: decodes first, then prompts."""
         budget = _Budget(self._config.max_step_tokens, self._config.max_step_logits)
-        preempted = self._make_room_for_decodes()
+        preempted = self._make_room()
         prompts: list[Sequence] = []
         for sequence in self.running:
-            if sequence.is_decoding:
-                budget.spend_on(sequence)
-            else:
+            if not sequence.is_decoding:
                 prompts.append(sequence)
+            elif not budget.spend_on_decode(sequence):
+                budget.spend_on(sequence)
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
             budget.leave(self._pacer.prompt_tokens(work_of(budget.turns), context))
@@ -164,24 +167,33 @@ class Scheduler:
 
     def complete(self, step: Step) -> None:
         """Note that a step has run."""
+        prefix_cache = self._config.prefix_cache
         for turn in step.turns:
-            turn.sequence.advance(turn.count)
+            sequence = turn.sequence
+            sequence.advance(turn.count)
             if turn.draws:
-                self.waiting.note_drawn(turn.sequence, 1 + turn.n_accepted)
-            if self._config.prefix_cache:
-                self._keep_full_blocks(turn.sequence)
-                if turn.sequence.n_cached == turn.sequence.n_prompt:
-                    self._keep_begun_block(turn.sequence)
+                self.waiting.note_drawn(sequence, 1 + turn.n_accepted)
+            if prefix_cache:
+                if sequence.n_cached >= (sequence.n_kept + 1) * BLOCK_TOKENS:
+                    self._keep_full_blocks(sequence)
+                if sequence.n_cached == sequence.n_prompt:
+                    self._keep_begun_block(sequence)
+            if self._window.size is not None:
+                self._drop_unseen(sequence)
 
-    def _make_room_for_decodes(self) -> list[Sequence]:
-        """Give every running sequence blocks for all its tokens; preempt the last if need be."""
+    def _make_room(self) -> list[Sequence]:
+        """Give every running sequence the blocks that it may need; preempt the last if need be."""
         preempted: list[Sequence] = []
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
-            missing = blocks_for(len(sequence.tokens)) - len(sequence.blocks)
+            if len(sequence.tokens) <= len(sequence.blocks) * BLOCK_TOKENS:
+                position += 1
+                continue
+            end = self._window.end_block(len(sequence.tokens), sequence.n_dropped)
+            missing = end - len(sequence.blocks)
             if missing <= self._pool.n_free:
-                if missing > 0:  # a guess may have taken one before
+                if missing > 0:
                     self._give_blocks(sequence, missing)
                 position += 1
             else:
@@ -211,7 +223,7 @@ class Scheduler:
                 if len(passed) > MOST_PASSED:
                     break
                 continue
-            needed = blocks_for(len(sequence.tokens)) - len(prefix.blocks)
+            needed = self._window.end_block(len(sequence.tokens), prefix.first) - prefix.n_full
             revived = sum(map(self._pool.is_free, prefix.blocks))
             # One block beside for each running sequence: admitting one must not soon evict another.
             if needed + revived + len(self.running) > self._pool.n_free:
@@ -226,15 +238,16 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, prefix: Prefix, needed: int) -> None:
         sequence.table_row = self._free_rows.pop()
-        n_shared = len(prefix.blocks)
         self._pool.share(prefix.blocks)
+        self._append_blocks(sequence, [NO_BLOCK] * prefix.first)
         self._append_blocks(sequence, prefix.blocks)
         self._give_blocks(sequence, needed)
         if prefix.n_common:
             # Even if the block copied from is given away right here: copies come before the step.
-            self._copies.append((prefix.like_next, sequence.blocks[n_shared]))
-        sequence.n_cached = n_shared * BLOCK_TOKENS + prefix.n_common
-        sequence.n_kept = n_shared
+            self._copies.append((prefix.like_next, sequence.blocks[prefix.n_full]))
+        sequence.n_dropped = prefix.first
+        sequence.n_cached = prefix.n_cached
+        sequence.n_kept = prefix.n_full
         sequence.n_admitted = len(sequence.tokens)
         if sequence.n_preempted == 0:
             sequence.n_reused = sequence.n_cached
@@ -242,27 +255,14 @@ class Scheduler:
         sequence.state = State.RUNNING
         insort_right(self.running, sequence, key=_priority)
         if self._config.prefix_cache:
-            for index in range(n_shared, len(sequence.tokens) // BLOCK_TOKENS):
+            for index in range(prefix.n_full, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
 
     def _find_prefix(self, sequence: Sequence) -> Prefix | None:
         """What the cache holds of a sequence; None if more of it is just computed."""
-        found: list[int] = []
         if not self._config.prefix_cache or sequence.is_scoring:  # which needs all its logits
-            return Prefix(found, 0, 0)
-        # The last token is computed in any case: what comes after it is asked for.
-        n_usable = len(sequence.tokens) - 1
-        for index in range(n_usable // BLOCK_TOKENS):
-            key = sequence.block_key(index)
-            block = self._pool.find(key)
-            if block is None and key in self._coming:
-                return None
-            if block is None:
-                break
-            found.append(block)
-        n_found = len(found)
-        rest = sequence.block_tokens(n_found)[: n_usable - n_found * BLOCK_TOKENS]
-        return Prefix(found, *self._pool.find_alike(sequence.key_before(n_found), rest))
+            return Prefix()
+        return find_prefix(sequence, self._pool, self._window, self._coming)
 
     def _keep_full_blocks(self, sequence: Sequence) -> None:
         for index in range(sequence.n_kept, sequence.n_cached // BLOCK_TOKENS):
@@ -287,18 +287,29 @@ class Scheduler:
     def _give_blocks(self, sequence: Sequence, count: int) -> None:
         self._append_blocks(sequence, self._pool.allocate(count))
 
-    def _append_blocks(self, sequence: Sequence, blocks: list[int]) -> None:
+    def _append_blocks(self, sequence: Sequence, blocks: Items[int]) -> None:
         first = len(sequence.blocks)
         sequence.blocks += blocks
         self.block_tables[sequence.table_row, first : len(sequence.blocks)] = blocks
+
+    def _drop_unseen(self, sequence: Sequence) -> None:
+        """Give back the blocks that no token after those computed sees."""
+        dropped = range(sequence.n_dropped, self._window.first_block(sequence.n_cached))
+        if dropped:
+            here = slice(dropped.start, dropped.stop)
+            self._pool.release(sequence.blocks[here])
+            sequence.blocks[here] = [NO_BLOCK] * len(dropped)
+            self.block_tables[sequence.table_row, here] = NO_BLOCK
+            sequence.n_dropped = dropped.stop
 
     def _release(self, sequence: Sequence) -> None:
         if self._config.prefix_cache:
             self._keep_begun_block(sequence)
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
-        self._pool.release(sequence.blocks)
+        self._pool.release(sequence.blocks[sequence.n_dropped :])
         sequence.blocks = []
+        sequence.n_dropped = 0
         self._free_rows.append(sequence.table_row)
 
 
@@ -329,6 +340,17 @@ class _Budget:
     def leave(self, tokens: int) -> None:
         """Spend at most so many tokens from now on."""
         self.tokens = min(self.tokens, tokens)
+
+    def spend_on_decode(self, sequence: Sequence) -> bool:
+        """``spend_on`` in short, for a sequence with one token to see; False if it is not one."""
+        n_seen = sequence.n_cached
+        if n_seen < sequence.n_prompt or n_seen + 1 != len(sequence.tokens) or not self.is_left:
+            return False
+        draws = sequence.draws
+        self.turns.append(Turn(sequence, 1, NO_ROWS, draws))
+        self.tokens -= 1
+        self.logits -= draws
+        return True
 
     def spend_on(self, sequence: Sequence) -> None:
         count = min(sequence.uncached_len, self.tokens)

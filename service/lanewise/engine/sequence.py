@@ -40,10 +40,13 @@ class Sequence:
 
     request: GenerationRequest
     tokens: list[int] = field(init=False)
-    blocks: list[int] = field(init=False, default_factory=list)  # of the KV cache
+    blocks: list[int] = field(init=False, default_factory=list)  # of the KV cache, by their place
+    n_dropped: int = field(init=False, default=0)  # of them, at the beginning: no block any more
     table_row: int = field(init=False, default=-1)  # where the model finds them while it runs
     state: State = field(init=False, default=State.WAITING)
     n_prompt: int = field(init=False)
+    n_most: int = field(init=False)  # tokens, the prompt's included, with which it ends
+    stop_ids: frozenset[int] = field(init=False)  # tokens that end it
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
     n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
     n_admitted: int = field(init=False, default=0)  # tokens it had when it was admitted last
@@ -56,6 +59,8 @@ class Sequence:
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
         self.n_prompt = len(self.tokens)
+        self.n_most = self.n_prompt + self.request.params.max_tokens
+        self.stop_ids = self.request.params.stop_token_ids
 
     @property
     def n_output(self) -> int:
@@ -80,13 +85,13 @@ class Sequence:
     @property
     def draws(self) -> bool:
         """Whether another token is to be drawn after the last one."""
-        return not self.is_complete and self.n_output < self.request.params.max_tokens
+        return len(self.tokens) < self.n_most and not self.is_complete
 
     def finish_reason(self, drawn: Sampled | None) -> str | None:
         """Why the sequence ends with the token drawn last, if it does."""
         if self.is_complete:
             return "stop"
-        if drawn is not None and drawn.token in self.request.params.stop_token_ids:
+        if drawn is not None and drawn.token in self.stop_ids:
             return "stop"
         return None if self.draws else "length"
 

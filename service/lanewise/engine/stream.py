@@ -1,8 +1,8 @@
 """The event loop's end of a request: tokens arrive here from the engine's thread."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from lanewise.runtime import Sampled
@@ -56,7 +56,7 @@ class TokenOutput:
     sampled: Sampled | None  # None only when no token was asked for
     finish_reason: str | None = None  # stop | length, with the last output of a sequence
     cached_tokens: int = 0  # of the prompt, that were in the cache already
-    prompt_scores: list[Sampled] = field(default_factory=list)  # with the first output
+    prompt_scores: Sequence[Sampled] = ()  # with the first output
     ends_complete: bool = False  # stopped because nothing may follow; the token is text like others
 
 
@@ -75,7 +75,7 @@ class RequestStream:
         self._pending: list[TokenOutput] = []
         self._error: EngineError | None = None
         self._cancelled = False
-        self._woken = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of whoever asks for more
         self._on_stop = on_stop
         self._on_cancel = on_cancel
 
@@ -93,10 +93,12 @@ class RequestStream:
                 raise self._error
             if not self._live:
                 raise StopAsyncIteration
-            self._woken.clear()
-            await self._woken.wait()
+            self._waiter = self.loop.create_future()
+            await self._waiter
         outputs, self._pending = self._pending, []
-        self._live.difference_update(out.index for out in outputs if out.finish_reason is not None)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._live.discard(output.index)
         return outputs
 
     def stop(self, index: int) -> None:
@@ -113,10 +115,19 @@ class RequestStream:
             self._live.clear()
             self._pending.clear()
             self._on_cancel()
-            self._woken.set()
+            self._wake()
 
-    def deliver(self, outputs: list[TokenOutput], error: EngineError | None) -> None:
-        """Take what a step gave this request; called on the event loop."""
-        self._pending += [output for output in outputs if output.index in self._live]
-        self._error = error or self._error
-        self._woken.set()
+    def deliver(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take what a step gave one sequence of the request; called on the event loop."""
+        if outputs[0].index in self._live:
+            self._pending += outputs
+            self._wake()
+
+    def fail(self, error: EngineError) -> None:
+        """End with an error, behind what has been delivered; called on the event loop."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -86,7 +86,7 @@ class Tally:
         self._forced_tokens = 0
         self._mask_s = 0.0
         self._step_tokens: list[int] = []
-        self._token_gaps_s: list[float] = []
+        self._token_gaps_s: dict[float, int] = {}  # those of one step are the same for most
         self._step_gaps_s: list[float] = []
 
     def note_gap(self, seconds: float) -> None:
@@ -121,12 +121,13 @@ class Tally:
         if job.first_token is None:
             job.first_token = now
             metrics.ttft.observe(now - job.arrived)
-            self._token_gaps_s += [0.0] * (count - 1)
-        elif count == 1:
-            self._token_gaps_s.append(now - job.last_token)
+            self._note_token_gaps(0.0, count - 1)
         else:
-            self._token_gaps_s += [(now - job.last_token) / count] * count
+            self._note_token_gaps((now - job.last_token) / count, count)
         job.last_token = now
+
+    def _note_token_gaps(self, gap_s: float, count: int) -> None:
+        self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + count
 
     def note_forced(self, count: int) -> None:
         """So many tokens of an answer were the only ones its grammar let come."""
@@ -146,8 +147,8 @@ class Tally:
         metrics.prefix_hits.inc(self._prefix_hits)
         for n_tokens in self._step_tokens:
             metrics.step_tokens.observe(n_tokens)
-        for gap_s in self._token_gaps_s:
-            metrics.itl.observe(gap_s)
+        for gap_s, count in self._token_gaps_s.items():
+            metrics.itl.observe_times(gap_s, count)
         for gap_s in self._step_gaps_s:
             metrics.step_gap.observe(gap_s)
         if self._guessed:

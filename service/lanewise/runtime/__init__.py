@@ -11,6 +11,7 @@ from lanewise.runtime.cpu import (
     kernels,
     measure_limits,
     numerics_version,
+    placing_refusal,
     usable_levels,
 )
 from lanewise.runtime.library import LibraryMissingError, NativeError
@@ -49,5 +50,6 @@ __all__ = [
     "kernels",
     "measure_limits",
     "numerics_version",
+    "placing_refusal",
     "usable_levels",
 ]

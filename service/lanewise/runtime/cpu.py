@@ -1,10 +1,11 @@
 """What the native library knows about this CPU: levels, kernels and measured limits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanewise.runtime.library import NativeError, native
 
-ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve")
+ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,16 @@ def usable_levels() -> list[str]:
             continue
         usable.append(isa)
     return usable
+
+
+def placing_refusal(nodes: Sequence[int]) -> str | None:
+    """Why memory cannot be placed on these nodes of the host; None if it can."""
+    clib = native()
+    try:
+        clib.check(clib.lib.lw_numa_check(nodes, len(nodes)))
+    except NativeError as error:
+        return str(error)
+    return None
 
 
 def kernels() -> list[KernelInfo]:

@@ -13,35 +13,21 @@ from lanewise.loading.checkpoint import (
     ModelConfig,
     ModelFileError,
     Packing,
-    Role,
     Tensor,
     TensorType,
     has_table,
 )
 from lanewise.runtime.library import Native, NativeError, native
+from lanewise.runtime.targets import MATRICES, target_types
+from lanewise.topology import Placement
 
 if TYPE_CHECKING:
     from lanewise.runtime.session import Session
 
 logger = logging.getLogger(__name__)
 
-FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
-QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
-QUANTIZED_GROUP = 32  # weights of one row that share a scale in both types
-MATRICES = frozenset(
-    {
-        Role.TOKEN_EMBEDDING,
-        Role.OUTPUT,
-        Role.ATTN_Q,
-        Role.ATTN_K,
-        Role.ATTN_V,
-        Role.ATTN_OUTPUT,
-        Role.FFN_GATE,
-        Role.FFN_UP,
-        Role.FFN_DOWN,
-    }
-)
 LOAD_WAYS = ("auto", "map", "copy")  # how packed weights come into memory
+NUMA_WAYS = {"interleave": "LW_NUMA_INTERLEAVE", "replicate": "LW_NUMA_REPLICATE"}
 PART_BYTES = (
     1 << 30
 )  # of packed weights in one call: between two, this thread waits for the interpreter
@@ -67,14 +53,23 @@ class Model:
     info: ModelInfo
     name: str
     weights: str  # type of most matrices as held in memory, such as "q4_0"
+    placement: Placement | None  # of its sessions too; None: the system chooses
 
-    def __init__(self, checkpoint: Checkpoint, *, isa: str | None, threads: int) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        isa: str | None,
+        threads: int,
+        placement: Placement | None = None,
+    ) -> None:
         self._native = native()
         self._mapped: list[Any] = []  # views of the file that the native model reads
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.config = checkpoint.config
         self.name = checkpoint.name
         self.weights = checkpoint.weights_name
+        self.placement = placement
         self._handle = _create(self._native, self.config, isa, threads)
 
     @classmethod
@@ -86,19 +81,22 @@ class Model:
         isa: str | None = None,
         threads: int = 1,
         load: str = "auto",
+        placement: Placement | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Load all tensors of ``checkpoint``: packed ones by the way ``load``, others by packing.
 
         The pages of a tensor are given back as soon as they are not needed. ``weights`` names the
         type to hold matrices in (see :func:`target_types`), ``isa`` the level to use instead of the
-        best one, ``load`` is auto, map or copy; ``progress`` is told (bytes done, bytes in all),
-        first when only native work is left to do.
+        best one, ``load`` is auto, map or copy; ``placement`` says where the weights lie and the
+        model's sessions run. ``progress`` is told (bytes done, bytes in all), first when only
+        native work is left to do.
         """
         targets = target_types(checkpoint, weights)
-        way = _load_way(checkpoint, load)
-        model = cls(checkpoint, isa=isa, threads=threads)
+        way = _load_way(checkpoint, load, placement)
+        model = cls(checkpoint, isa=isa, threads=threads, placement=placement)
         try:
+            model._place()
             model._say_what_is_repacked(checkpoint)
             total = sum(tensor.n_bytes for tensor in checkpoint.tensors)
             done = 0
@@ -122,6 +120,13 @@ class Model:
             raise
         model.weights = weights or checkpoint.weights_name
         return model
+
+    def _place(self) -> None:
+        if self.placement is None or self.placement.numa == "off":
+            return
+        lib, nodes = self._native.lib, self.placement.nodes
+        way = getattr(lib, NUMA_WAYS[self.placement.numa])
+        self._native.check(lib.lw_model_place(self._handle, way, nodes, len(nodes)))
 
     def _load_tensor(self, checkpoint: Checkpoint, tensor: Tensor, target: TensorType) -> None:
         ffi, lib = self._native.ffi, self._native.lib
@@ -298,8 +303,11 @@ def _parts(
         start = end
 
 
-def _load_way(checkpoint: Checkpoint, load: str) -> int:
-    """The ``lw_load`` of packed weights; ``auto`` copies what would be read on small pages."""
+def _load_way(checkpoint: Checkpoint, load: str, placement: Placement | None) -> int:
+    """The ``lw_load`` of packed weights; ``auto`` copies what would be read on small pages.
+
+    It also copies what is to lie on certain nodes: pages of a file are where they were first read.
+    """
     if load not in LOAD_WAYS:
         raise ValueError(f"load {load!r} is unknown; accepted: {', '.join(LOAD_WAYS)}")
     packings = [tensor.packing for tensor in checkpoint.tensors if tensor.packing is not None]
@@ -315,43 +323,12 @@ def _load_way(checkpoint: Checkpoint, load: str) -> int:
             f"{checkpoint.path}: packed for version {packings[0].numerics} of the numeric contract;"
             f" this version computes by {numerics}: pack the model again"
         )
-    if load == "map" or (load == "auto" and packings and checkpoint.is_on_huge_pages()):
+    is_placed = placement is not None and placement.numa != "off"
+    if load == "map" or (
+        load == "auto" and packings and not is_placed and checkpoint.is_on_huge_pages()
+    ):
         return int(lib.LW_LOAD_MAP)
     return int(lib.LW_LOAD_COPY)
-
-
-def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
-    """The type each tensor is held in when matrices are asked to be of type ``weights``.
-
-    Float matrices become q4_0 or q8_0 if their rows divide into groups of 32; vectors and all
-    other matrices keep their type. A file that is of type ``weights`` already stays as it is.
-    """
-    own_name = checkpoint.weights_name
-    if weights is None or weights == own_name:
-        return [tensor.type for tensor in checkpoint.tensors]
-    if weights not in QUANTIZED_ON_LOAD:
-        raise ModelFileError(
-            f"{checkpoint.path}: weights {weights!r} cannot be made from {own_name}; accepted: "
-            f"{own_name}, or q4_0 or q8_0 for a float file"
-        )
-    targets = []
-    for tensor in checkpoint.tensors:
-        target = tensor.type
-        if tensor.role in MATRICES and tensor.type not in FLOAT_TYPES:
-            raise ModelFileError(
-                f"{checkpoint.path}: tensor {tensor.name} is {tensor.type.name.lower()} already "
-                f"and cannot become {weights!r}; accepted: weights {own_name!r}, or a file with "
-                "f32, f16 or bf16 matrices"
-            )
-        if tensor.packing is not None:
-            raise ModelFileError(
-                f"{checkpoint.path}: packed weights stay {own_name}; to hold them as {weights!r},"
-                f" pack the original model with --weights {weights}"
-            )
-        if tensor.role in MATRICES and tensor.cols % QUANTIZED_GROUP == 0:
-            target = QUANTIZED_ON_LOAD[weights]
-        targets.append(target)
-    return targets
 
 
 def _create(clib: Native, config: ModelConfig, isa: str | None, threads: int) -> Any:

@@ -1,9 +1,9 @@
 """A session: KV cache and worker threads; runs forward steps and draws tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,8 @@ class Batch:
 
     Sequence ``s`` owns tokens ``query_start[s]`` up to ``query_start[s + 1]``; they follow the
     ``context_lens[s]`` tokens already in its blocks, which are listed by row ``table_rows[s]`` of
-    ``block_tables``. An array of uint32 given there is read where it stands, not copied.
+    ``block_tables``. An array of uint32 given there is read where it stands, not copied. Blocks
+    that none of the tokens sees through a sliding window may be any number in it.
     """
 
     token_ids: Sequence[int] | Uint32s
@@ -157,6 +158,9 @@ class Session:
         self._tables_pointer: Any = None
         self._draws = ffi.new("lw_draw[]", max_batch_logits)
         self._drawn = ffi.new("lw_sampled[]", max_batch_logits)
+        self._drawn_columns = _columns(ffi, self._drawn)
+        # Whose sampling each of the draws points to: mostly that of the step before.
+        self._filled: list[Callable[[], Sampling | None]] = [_nobody] * max_batch_logits
         self._counters = ffi.new("lw_counters*")
         self._samplings: WeakKeyDictionary[Sampling, NativeSampling] = WeakKeyDictionary()
 
@@ -167,10 +171,28 @@ class Session:
         config.max_batch_logits = max_batch_logits
         config.kv_type = kv_type_id(kv_type)
         config.max_adapter_rank = max_adapter_rank
+        places = self._places(threads)  # a struct does not own what its members point to
+        for name, values in places.items():
+            setattr(config, name, values)
         out = ffi.new("lw_session**")
         self._native.check(lib.lw_session_open(model.handle, config, out))
         self._handle = out[0]
         model.opened(self)
+
+    def _places(self, threads: int) -> dict[str, Any]:
+        """The CPUs of threads and the copies of the weights that they read, where it matters."""
+        placement = self.model.placement
+        if placement is None:
+            return {}
+        places = {"cpus": placement.cpus, "copies": placement.copies}
+        for values in places.values():
+            if values and len(values) < threads:
+                raise ValueError(
+                    f"threads is {threads}; accepted: at most {len(values)}, for which the model"
+                    " was placed"
+                )
+        new = self._native.ffi.new
+        return {name: new("uint32_t[]", values) for name, values in places.items() if values}
 
     def step(self, batch: Batch) -> Floats:
         """Run the model over ``batch``; its logits [n_logits, vocab] hold until the next step."""
@@ -182,7 +204,12 @@ class Session:
         if len(draws) != len(batch.logit_rows):
             raise ValueError(f"{len(draws)} draws for {len(batch.logit_rows)} rows of logits")
         self._run(batch, draws)
-        return [_sampled(self._drawn[i]) for i in range(len(draws))]
+        token_ids, logprobs, n_tops = (one[: len(draws)].tolist() for one in self._drawn_columns)
+        sampled = [Sampled(*one, []) for one in zip(token_ids, logprobs, strict=True)]
+        if any(n_tops):
+            for struct, one in zip(self._drawn, sampled, strict=False):
+                one.top = [(struct.top_ids[i], struct.top_logprobs[i]) for i in range(struct.n_top)]
+        return sampled
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one block of the KV cache to another, all layers of it."""
@@ -196,7 +223,7 @@ class Session:
         # A struct does not own what its members point to: these objects do, until the call is over.
         owners: list[Any] = []
         for i, draw in enumerate(draws or ()):
-            self._fill(self._draws[i], draw, owners)
+            self._fill(i, draw, owners)
         self._batch.draws = self._native.ffi.NULL if draws is None else self._draws
         status = self._native.lib.lw_step(
             self._open_handle(), self._batch, self._logits_pointer, self._drawn
@@ -262,12 +289,15 @@ class Session:
             raise ValueError(f"{name} has {len(values)} entries; the session takes {len(target)}")
         target[0 : len(values)] = values
 
-    def _fill(self, struct: Any, draw: Draw, owners: list[Any]) -> None:
-        sampling = self._samplings.get(draw.sampling)
-        if sampling is None:
-            sampling = NativeSampling(self._native.ffi, draw.sampling, self._vocab)
-            self._samplings[draw.sampling] = sampling
-        struct.sampling = sampling.struct
+    def _fill(self, place: int, draw: Draw, owners: list[Any]) -> None:
+        struct = self._draws[place]
+        if self._filled[place]() is not draw.sampling:  # its sequence had another place before
+            sampling = self._samplings.get(draw.sampling)
+            if sampling is None:
+                sampling = NativeSampling(self._native.ffi, draw.sampling, self._vocab)
+                self._samplings[draw.sampling] = sampling
+            struct.sampling = sampling.struct
+            self._filled[place] = ref(draw.sampling)
         struct.position = draw.position
         struct.forced_token = draw.forced_token
         if draw.history is None:
@@ -378,8 +408,20 @@ class NativeSampling:
         )
 
 
-def _sampled(struct: Any) -> Sampled:
-    top: list[tuple[int, float]] = []
-    if n_top := struct.n_top:
-        top = [(struct.top_ids[i], struct.top_logprobs[i]) for i in range(n_top)]
-    return Sampled(token=struct.token, logprob=struct.logprob, top=top)
+def _columns(ffi: Any, drawn: Any) -> tuple[Uint32s, Floats, Uint32s]:
+    """The tokens, log-probabilities and numbers of alternatives in an array of ``lw_sampled``."""
+    formats = {"token": "u4", "logprob": "f4", "n_top": "u4"}
+    layout = np.dtype(
+        {
+            "names": list(formats),
+            "formats": list(formats.values()),
+            "offsets": [ffi.offsetof("lw_sampled", name) for name in formats],
+            "itemsize": ffi.sizeof("lw_sampled"),
+        }
+    )
+    records = np.frombuffer(ffi.buffer(drawn), layout)
+    return records["token"], records["logprob"], records["n_top"]
+
+
+def _nobody() -> None:
+    """Stands for a reference to a sampling that is gone."""

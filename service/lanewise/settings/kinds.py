@@ -40,7 +40,13 @@ def integer(low: int, high: int | None = None) -> Kind:
 
 def choice(*names: str) -> Kind:
     """One of a few names, in any case."""
-    return Kind(_checked(str.lower, names.__contains__), " | ".join(names), "NAME")
+    yaml = {"true": "on", "false": "off"}  # what YAML makes of on and off without quotes
+
+    def parse(text: str) -> str:
+        lower = text.lower()
+        return lower if lower in names else yaml.get(lower, lower)
+
+    return Kind(_checked(parse, names.__contains__), " | ".join(names), "NAME")
 
 
 _UNITS = {"": 1, "b": 1}

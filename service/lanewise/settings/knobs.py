@@ -72,7 +72,7 @@ class WeightSettings(ComputeSettings):
     isa: str | None = field(
         default=None,
         metadata=knob(
-            choice("scalar", "avx2", "avx512vnni", "neon", "dotprod", "i8mm", "sve"),
+            choice("scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"),
             "instruction set level to use; the best one of this CPU when not given",
         ),
     )
@@ -95,6 +95,23 @@ class ModelSettings(WeightSettings):
             choice("auto", "f16", "f32", "int8"),
             "type of cached keys and values; auto = that of the model, f16 or f32;"
             " int8 takes half the memory of f16",
+        ),
+    )
+    cpu_pinning: str = field(
+        default="auto",
+        metadata=knob(
+            choice("auto", "on", "off"),
+            "keep each thread on a physical core of its own; auto = on hosts of several memory"
+            " nodes whose cores are all ours",
+        ),
+    )
+    numa: str = field(
+        default="auto",
+        metadata=knob(
+            choice("auto", "off", "interleave", "replicate"),
+            "where several memory nodes have the weights: pages in turn, or a copy on each; auto ="
+            " replicate where threads are pinned and the copies take at most half the memory, else"
+            " interleave",
         ),
     )
     autotune: bool = field(
@@ -133,7 +150,7 @@ class Settings(ModelSettings):
         default=64, metadata=knob(integer(1, 65536), "most sequences that run at the same time")
     )
     itl_target_ms: float = field(
-        default=500.0,
+        default=300.0,
         metadata=knob(
             MILLISECONDS,
             "time between two tokens that prompts of others may stretch it to, or to twice what it"

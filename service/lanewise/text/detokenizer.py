@@ -31,13 +31,18 @@ class StreamDecoder:
         self._skip_special = skip_special
         self._strip_space = tokenizer.strips_leading_space and not continues
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._is_inside = False  # a character, of which the decoder holds the first bytes
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; empty inside a character."""
         skip = self._skip_special and self._tokenizer.is_special(token_id)
         if skip and token_id not in self._shown:
             return ""
-        return self._emit(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
+        if not self._is_inside and (text := self._tokenizer.whole_text(token_id)):
+            return self._emit(text) if self._strip_space else text
+        text = self._utf8.decode(self._tokenizer.token_bytes(token_id))
+        self._is_inside = bool(self._utf8.getstate()[0])
+        return self._emit(text)
 
     def flush(self) -> str:
         """Return what an unfinished character leaves: the replacement character, or nothing."""

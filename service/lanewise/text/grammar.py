@@ -100,9 +100,10 @@ class GrammarCompiler:
             return found
 
     def compile(self, source: GrammarSource) -> CompiledGrammar:
-        """The grammar for this model; GrammarError if it cannot be used. May take a second."""
-        if found := self.cached(source):
-            return found
+        """The grammar for this model, for ``cached`` to find; may take a second.
+
+        GrammarError if it cannot be used.
+        """
         if len(source.text) > MOST_CHARACTERS:
             raise GrammarError(
                 f"{len(source.text)} characters are too many; accepted: at most {MOST_CHARACTERS}"

@@ -37,6 +37,7 @@ class Tokenizer:
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self._control = control_tokens(added, self._special_ids)
         self._token_bytes: dict[int, bytes] = {}
+        self._whole_texts: dict[int, str] = {}
         self._plain = _plain_copy(self._tokenizer)
         self._continuing = _continuing_copy(self._plain)
 
@@ -167,6 +168,17 @@ class Tokenizer:
         found = self._token_bytes.get(token_id)
         if found is None:
             found = self._token_bytes[token_id] = self._bytes_of(token_id)
+        return found
+
+    def whole_text(self, token_id: int) -> str:
+        """Return the text of a token that stands for whole characters; none for any other."""
+        found = self._whole_texts.get(token_id)
+        if found is None:
+            try:
+                found = self.token_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                found = ""
+            self._whole_texts[token_id] = found
         return found
 
     def first_unlike(self, other: Tokenizer) -> int | None:

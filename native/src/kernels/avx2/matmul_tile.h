@@ -43,7 +43,7 @@ typedef struct weight_segment {
     const uint8_t* codes;      // [chunk][vector][32], or words [chunk][vector][even, odd][32]
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
     size_t scales;
-    const uint8_t* fetch;  // a segment to come, or NULL when it is on its way already
+    const uint8_t* fetch;  // lw_fetch_place, or NULL when what comes is on its way already
 } weight_segment;
 
 // The same segment of some activation rows.
@@ -199,13 +199,6 @@ LW_INLINE void add_words(const weight_type type, const int rows, const bool pack
     }
 }
 
-// Left to the hardware, memory would wait for arithmetic.
-LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
-    _mm_prefetch(group + LW_FETCH_FAR, _MM_HINT_T1);
-#pragma GCC unroll 20
-    for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
-}
-
 // Of the next two rows: the codes, 2 lines each, and the sums, which are waited for first.
 LW_INLINE void fetch_rows(const row_segment* x) {
     for (size_t r = 0; r < TILE_ROWS; ++r) {
@@ -237,7 +230,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     const int parts = 8 / type.chunks;
     for (size_t i = 0; i < groups; ++i, q += LW_GROUP, words += LW_GROUP) {
         const uint8_t* group = packed ? w->data + i * type.group_bytes : w->codes + i * decoded_bytes;
-        if (w->fetch != NULL) fetch_group(type, w->fetch + i * type.group_bytes);
+        if (w->fetch != NULL) lw_fetch_group(w->fetch + i * 64, type.segment_bytes);
 #pragma GCC unroll 2
         for (int part = 0; part < parts; ++part, offset += type.chunks / 4) {
             const int first = part * type.chunks;
@@ -302,7 +295,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w
     const size_t groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS;
     return (weight_segment){.data = data,
                             .scales = groups * (8 / (size_t)type.chunks),
-                            .fetch = data + lw_ceil_div(LW_FETCH_AHEAD, type.segment_bytes) * type.segment_bytes};
+                            .fetch = lw_fetch_place(w->data, data, type.segment_bytes)};
 }
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t end, float* results) {

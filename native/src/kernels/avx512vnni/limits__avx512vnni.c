@@ -1,13 +1,4 @@
-#include <immintrin.h>
-
-#include "kernels/limit_ops.h"
-
-#define VECTOR __m512i
-#define LOAD _mm512_load_si512
-#define XOR _mm512_xor_si512
-#define ZERO _mm512_setzero_si512
-#define FOLD (uint64_t)_mm512_reduce_add_epi64
-#include "kernels/limits_x86.inc"
+#include "kernels/avx512vnni/limits.h"
 
 // One asm statement over all accumulators: as an array the compiler would keep them in memory.
 static void multiply(uint64_t rounds) {

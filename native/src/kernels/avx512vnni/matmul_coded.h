@@ -115,20 +115,43 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
     return (weight_type){.chunks = f.group / 4,
                          .second = f.part == LW_FLOAT_LOW,
                          .shift = coded_shift(f),
-                         .group_bytes = segment_bytes / LW_SEGMENT_GROUPS,
                          .segment_bytes = segment_bytes,
                          .format = f,
                          .codes = codes,
                          .scale = scale};
 }
 
+// Access to a type's codes and scales, and its two passes where it has them.
+#define LW_CODED_ACCESS(name)                                                      \
+    LW_INLINE __m512i codes_##name(const weight_segment* w, int i, int c, int v) { \
+        return coded_codes(lw_format_##name, w, i, c, v);                          \
+    }                                                                              \
+    LW_INLINE __m512 scale_##name(const weight_segment* w, size_t g, int v) {      \
+        return coded_scale(lw_format_##name, w, g, v);                             \
+    }
+
+#define LW_FLOAT_ACCESS(name)                                                            \
+    LW_INLINE __m512i high_##name(const weight_segment* w, int i, int c, int v) {        \
+        return coded_codes(lw_pass(lw_format_##name, 0), w, i, c, v);                    \
+    }                                                                                    \
+    LW_INLINE __m512i low_##name(const weight_segment* w, int i, int c, int v) {         \
+        return coded_codes(lw_pass(lw_format_##name, 1), w, i, c, v);                    \
+    }                                                                                    \
+    LW_INLINE __m512 high_scale_##name(const weight_segment* w, size_t g, int v) {       \
+        return coded_scale(lw_pass(lw_format_##name, 0), w, g, v);                       \
+    }                                                                                    \
+    LW_INLINE __m512 low_scale_##name(const weight_segment* w, size_t g, int v) {        \
+        return coded_scale(lw_pass(lw_format_##name, 1), w, g, v);                       \
+    }                                                                                    \
+    LW_INLINE weight_type high_type_##name(void) {                                       \
+        return coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name); \
+    }                                                                                    \
+    LW_INLINE weight_type low_type_##name(void) {                                        \
+        return coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name);   \
+    }
+
 #define LW_CODED_KERNELS(name)                                                                            \
-    LW_INLINE __m512i codes_##name(const weight_segment* w, int i, int c, int v) {                        \
-        return coded_codes(lw_format_##name, w, i, c, v);                                                 \
-    }                                                                                                     \
-    LW_INLINE __m512 scale_##name(const weight_segment* w, size_t g, int v) {                             \
-        return coded_scale(lw_format_##name, w, g, v);                                                    \
-    }                                                                                                     \
+    LW_CODED_ACCESS(name)                                                                                 \
     void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
                                                lw_output out, void* scratch) {                            \
         gemm(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
@@ -138,29 +161,15 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
         gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
     }
 
-// Types with two passes: each has its codes and scales.
-#define LW_FLOAT_KERNELS(name)                                                                                         \
-    LW_INLINE __m512i high_##name(const weight_segment* w, int i, int c, int v) {                                      \
-        return coded_codes(lw_pass(lw_format_##name, 0), w, i, c, v);                                                  \
-    }                                                                                                                  \
-    LW_INLINE __m512i low_##name(const weight_segment* w, int i, int c, int v) {                                       \
-        return coded_codes(lw_pass(lw_format_##name, 1), w, i, c, v);                                                  \
-    }                                                                                                                  \
-    LW_INLINE __m512 high_scale_##name(const weight_segment* w, size_t g, int v) {                                     \
-        return coded_scale(lw_pass(lw_format_##name, 0), w, g, v);                                                     \
-    }                                                                                                                  \
-    LW_INLINE __m512 low_scale_##name(const weight_segment* w, size_t g, int v) {                                      \
-        return coded_scale(lw_pass(lw_format_##name, 1), w, g, v);                                                     \
-    }                                                                                                                  \
-    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,              \
-                                               lw_output out, void* scratch) {                                         \
-        gemm_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                           \
-                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch); \
-    }                                                                                                                  \
-    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,              \
-                                               lw_output out, void* scratch) {                                         \
-        gemv_twice(coded_type(lw_pass(lw_format_##name, 0), high_##name, high_scale_##name),                           \
-                   coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name), w, x, panel, out, scratch); \
+#define LW_FLOAT_KERNELS(name)                                                                            \
+    LW_FLOAT_ACCESS(name)                                                                                 \
+    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
+                                               lw_output out, void* scratch) {                            \
+        gemm_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                     \
+    }                                                                                                     \
+    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
+                                               lw_output out, void* scratch) {                            \
+        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                     \
     }
 
 #endif

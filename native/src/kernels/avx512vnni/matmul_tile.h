@@ -32,13 +32,14 @@ typedef struct weight_segment {
     size_t group_bytes;
     const float* differences;           // [scale][32]: s[g] - s[g + 1]
     size_t groups;                      // of 32 inputs
-    const uint8_t* fetch;               // a segment to come, or NULL when it is on its way already
+    const uint8_t* fetch;               // lw_fetch_place, or NULL when what comes is on its way already
     const uint8_t *supers, *selectors;  // of coded types
     __m512i table;                      // of coded types
 } weight_segment;
 
 // A panel as packed.
 typedef struct weight_panel {
+    const uint8_t* matrix;              // the first panel
     const uint8_t* data;                // the first segment
     size_t groups;                      // of 32 inputs
     const uint8_t *supers, *selectors;  // of coded types
@@ -47,11 +48,10 @@ typedef struct weight_panel {
 
 // What differs between weight types. Every use is a compile-time constant.
 typedef struct weight_type {
-    int chunks;          // of 4 inputs that share a scale
-    int shift;           // log2 of the offset of the unsigned codes, -1 = none
-    bool plain;          // codes lie in memory as the tile needs them
-    bool second;         // pass of two: the first one has fetched what comes
-    size_t group_bytes;  // 32 inputs
+    int chunks;   // of 4 inputs that share a scale
+    int shift;    // log2 of the offset of the unsigned codes, -1 = none
+    bool plain;   // codes lie in memory as the tile needs them
+    bool second;  // pass of two: the first one has fetched what comes
     size_t segment_bytes;
     lw_format format;  // of coded types, else zero
     // Codes of chunk c (0..7) of the 32 inputs `group` of a segment, and its scale g.
@@ -111,12 +111,10 @@ LW_INLINE __m512 scale_difference(const weight_type type, const weight_segment* 
     return _mm512_sub_ps(type.scale(w, g, v), next);
 }
 
-// Weights of a segment to come. The instructions of a group fill the reorder buffer: left to the hardware, memory would
-// wait for arithmetic (measured: 12 to 48 % slower up to 8 rows).
-LW_INLINE void fetch_group(const weight_type type, const uint8_t* group) {
-    _mm_prefetch(group + LW_FETCH_FAR, _MM_HINT_T1);
-#pragma GCC unroll 20
-    for (size_t at = 0; at < type.group_bytes; at += 64) _mm_prefetch(group + at, _MM_HINT_T0);
+// Weights to come. The instructions of a group fill the reorder buffer: left to the hardware, memory would wait for
+// arithmetic (measured: 12 to 48 % slower up to 8 rows).
+LW_INLINE void fetch_group(const weight_type type, const weight_segment* w, size_t group) {
+    lw_fetch_group(w->fetch + group * 64, type.segment_bytes);
 }
 
 // Scales of a segment.
@@ -130,7 +128,7 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
 #pragma GCC unroll 32
     for (int chunk = 0; chunk < type.chunks; ++chunk) {
         const int i = (g * type.chunks + chunk) / 8, c = (g * type.chunks + chunk) % 8;
-        if (w->fetch != NULL && c == 0) fetch_group(type, w->fetch + (size_t)i * type.group_bytes);
+        if (w->fetch != NULL && c == 0) fetch_group(type, w, (size_t)i);
         const uint8_t* at = w->codes + (size_t)i * w->group_bytes + c * CHUNK_BYTES;  // decoded
         const __m512i w0 = packed ? type.codes(w, i, c, 0) : _mm512_load_si512(at);
         const __m512i w1 = packed ? type.codes(w, i, c, 1) : _mm512_load_si512(at + 64);
@@ -236,7 +234,7 @@ LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t 
 }
 
 LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
-    weight_panel wp = {.data = w->data + panel * w->panel_bytes, .groups = w->groups};
+    weight_panel wp = {.matrix = w->data, .data = w->data + panel * w->panel_bytes, .groups = w->groups};
     if (type.format.low == 0) return wp;
     const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
     wp.supers = wp.data + p.supers;
@@ -258,45 +256,60 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.selectors = p->selectors + segment * LW_PANEL;
         ws.table = p->table;
     }
-    ws.fetch = ws.data + lw_ceil_div(LW_FETCH_AHEAD, type.segment_bytes) * type.segment_bytes;
+    ws.fetch = lw_fetch_place(p->matrix, ws.data, type.segment_bytes);
     return ws;
 }
 
-LW_INLINE void decode_group(const weight_type type, const weight_segment* w, const int g, uint8_t* to) {
-    // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
-    const int missing = type.format.low != 0 ? 128 - (type.shift < 0 ? 0 : 1 << type.shift) : 0;
-    if (type.format.low != 0) fetch_group(type, w->fetch + (size_t)g * type.group_bytes);
+LW_INLINE void decode_group(const weight_type type, const weight_segment* w, const int g, const int more, uint8_t* to) {
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c)
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v) {
             __m512i codes = type.codes(w, g, c, v);
-            if (missing != 0) codes = _mm512_add_epi8(codes, _mm512_set1_epi8((char)missing));
+            if (more != 0) codes = _mm512_add_epi8(codes, _mm512_set1_epi8((char)more));
             _mm512_store_si512(to + c * CHUNK_BYTES + v * 64, codes);
         }
 }
 
-// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it. Groups that a
-// last, shorter segment lacks have scale 0 and leave sums as they are; their codes meet activations that are 0.
-LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
-    const size_t scales = w->groups * 8 / (size_t)type.chunks;
-    const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
-    w->codes = in_place ? w->data : s->codes;
-    w->group_bytes = in_place ? type.group_bytes : 8 * CHUNK_BYTES;
-    w->differences = s->differences;
+// Offset of the unsigned codes.
+LW_INLINE int offset_of(const weight_type type) { return type.shift < 0 ? 0 : 1 << type.shift; }
+
+// Codes of a segment plus `more`, [chunk][vector][64]. With `fetch` weights to come are asked for. Groups that a last, shorter segment lacks have scale 0; their codes meet activations that are 0.
+LW_INLINE void decode_codes(const weight_type type, const weight_segment* w, const int more, const bool fetch,
+                            uint8_t* to) {
     if (type.format.low != 0) {  // whole segments, whose groups differ in where their bits are
-        decode_group(type, w, 0, s->codes);
-        decode_group(type, w, 1, s->codes + 8 * CHUNK_BYTES);
-        decode_group(type, w, 2, s->codes + 16 * CHUNK_BYTES);
-        decode_group(type, w, 3, s->codes + 24 * CHUNK_BYTES);
-    } else if (!in_place) {
-        for (size_t g = 0; g < w->groups; ++g) decode_group(type, w, (int)g, s->codes + g * 8 * CHUNK_BYTES);
+#pragma GCC unroll 4
+        for (int g = 0; g < LW_SEGMENT_GROUPS; ++g) {
+            if (fetch) fetch_group(type, w, (size_t)g);
+            decode_group(type, w, g, more, to + g * 8 * CHUNK_BYTES);
+        }
+    } else {
+        for (size_t g = 0; g < w->groups; ++g) {
+            if (fetch) fetch_group(type, w, g);
+            decode_group(type, w, (int)g, more, to + g * 8 * CHUNK_BYTES);
+        }
     }
+}
+
+LW_INLINE void decode_differences(const weight_type type, const weight_segment* w, float* to) {
+    const size_t scales = w->groups * 8 / (size_t)type.chunks;
     for (size_t g = 0; g < scales; ++g)
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v)
-            _mm512_store_ps(s->differences + g * LW_PANEL + v * 16, scale_difference(type, w, g, scales, v));
-    memset(s->differences + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
+            _mm512_store_ps(to + g * LW_PANEL + v * 16, scale_difference(type, w, g, scales, v));
+    memset(to + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
+}
+
+// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
+    const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
+    w->codes = in_place ? w->data : s->codes;
+    w->group_bytes = in_place ? type.segment_bytes / LW_SEGMENT_GROUPS : 8 * CHUNK_BYTES;
+    w->differences = s->differences;
+    // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
+    const bool coded = type.format.low != 0;
+    if (!in_place) decode_codes(type, w, coded ? 128 - offset_of(type) : 0, coded, s->codes);
+    decode_differences(type, w, s->differences);
 }
 
 LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,

@@ -1,0 +1,87 @@
+// Where a model's weights lie: interleaved over memory nodes, or a copy on each.
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/model.h"
+#include "numa.h"
+#include "status.h"
+
+enum { MAX_COPIES = 64, CHUNK = 1 << 20 };
+
+lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, uint32_t n_nodes) {
+    if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: model must not be NULL");
+    if (model->finished || model->arena.n_blocks > 0 || model->nodes.n > 0)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: weights must not be loaded or placed yet");
+    if (numa != LW_NUMA_OFF && numa != LW_NUMA_INTERLEAVE && numa != LW_NUMA_REPLICATE)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: no way of placing has the number %d", (int)numa);
+    if (numa == LW_NUMA_OFF) return LW_OK;
+    if (numa == LW_NUMA_REPLICATE && n_nodes > MAX_COPIES)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: %u nodes, must be at most %d", n_nodes, MAX_COPIES);
+    LW_RETURN_IF_FAILED(lw_numa_check(nodes, n_nodes));
+    if (numa == LW_NUMA_REPLICATE && n_nodes > 1) {
+        model->other_nodes = malloc((n_nodes - 1) * sizeof *model->other_nodes);
+        model->copies = calloc(n_nodes - 1, sizeof *model->copies);
+        if (model->other_nodes == NULL || model->copies == NULL)
+            return lw_fail(LW_ERR_MEMORY, "no memory for %u copies of a model", n_nodes);
+        memcpy(model->other_nodes, nodes + 1, (n_nodes - 1) * sizeof *nodes);
+        model->n_copies = n_nodes - 1;
+    }
+    model->nodes = lw_nodes_of(nodes, n_nodes);
+    model->arena.nodes = lw_nodes_of(nodes, numa == LW_NUMA_REPLICATE ? 1 : n_nodes);
+    return LW_OK;
+}
+
+typedef struct copy_job {
+    uint8_t* to;
+    const uint8_t* from;
+    size_t bytes;
+    lw_work work;
+} copy_job;
+
+static void copy_worker(void* context, unsigned thread) {
+    (void)thread;
+    copy_job* job = context;
+    size_t begin, end;
+    while (lw_work_take(&job->work, job->bytes, CHUNK, &begin, &end))
+        memcpy(job->to + begin, job->from + begin, end - begin);
+}
+
+// Gives a matrix a copy of its bytes in `arena`.
+static bool copy_matrix(lw_pool* pool, lw_arena* arena, lw_matrix* matrix) {
+    const size_t bytes = matrix->panels * matrix->panel_bytes;
+    copy_job job = {.to = lw_arena_take(arena, bytes), .from = matrix->data, .bytes = bytes};
+    if (job.to == NULL) return false;
+    lw_pool_run(pool, copy_worker, &job);
+    matrix->data = job.to;
+    return true;
+}
+
+static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
+    lw_layer* layers = malloc(model->config.n_layers * sizeof *layers);
+    if (layers == NULL) return false;
+    memcpy(layers, model->layers, model->config.n_layers * sizeof *layers);
+    *out = *model;
+    out->layers = layers;
+    out->arena = (lw_arena){.nodes = lw_nodes_of(&node, 1)};
+    bool ok = copy_matrix(model->pool, &out->arena, model->config.tied_embeddings ? &out->embedding : &out->output);
+    for (uint32_t i = 0; ok && i < model->config.n_layers; ++i)
+        for (int m = 0; ok && m < LW_LAYER_MATRICES; ++m)
+            ok = copy_matrix(model->pool, &out->arena, lw_layer_matrix(&layers[i], m));
+    return ok;
+}
+
+lw_status lw_replicate(lw_model* model) {
+    for (uint32_t i = 0; i < model->n_copies; ++i)
+        if (!copy_model(model, model->other_nodes[i], &model->copies[i]))
+            return lw_fail(LW_ERR_MEMORY, "no memory for copy %u of %u of the weights", i + 2, model->n_copies + 1);
+    return LW_OK;
+}
+
+void lw_free_copies(lw_model* model) {
+    for (uint32_t i = 0; i < model->n_copies; ++i) {
+        free(model->copies[i].layers);
+        lw_arena_free(&model->copies[i].arena);
+    }
+    free(model->copies);
+    free(model->other_nodes);
+}

@@ -1,0 +1,41 @@
+"""Which blocks of a sequence are needed when its tokens see only the last ones before them.
+
+A sliding window is one for all layers here, so what has slid out of it no layer reads again.
+"""
+
+from dataclasses import dataclass
+
+from lanewise.engine.block_pool import blocks_for
+from lanewise.runtime import BLOCK_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What tokens see, and what a sequence therefore holds of the KV cache."""
+
+    size: int | None  # tokens that each sees, its own included; None = all
+    step_tokens: int  # of one sequence that a step runs at most
+
+    def first_block(self, position: int) -> int:
+        """The first block that the token at ``position`` or any later one sees."""
+        return 0 if self.size is None else max(0, position + 1 - self.size) // BLOCK_TOKENS
+
+    def end_block(self, n_tokens: int, first: int) -> int:
+        """Where the blocks end that a sequence holds from its block ``first`` on.
+
+        They are all up to its last token, or as many as the longest step needs. Fewer would do for
+        most steps, but for what a sequence holds from its beginning on nobody gives way later.
+        """
+        end = blocks_for(n_tokens)
+        if self.size is None:
+            return end
+        # The first token that a step sees may be the last one of its block.
+        return min(end, first + blocks_for(BLOCK_TOKENS - 1 + self.size - 1 + self.step_tokens))
+
+    def most_blocks(self, n_tokens: int) -> int:
+        """Blocks that a sequence of ``n_tokens`` holds at most, at any time of its life."""
+        return self.end_block(n_tokens, 0)
+
+    def longest(self, n_blocks: int, n_tokens: int) -> int:
+        """Tokens of the longest sequence that ``n_blocks`` are enough for, ``n_tokens`` at most."""
+        return n_tokens if self.most_blocks(n_tokens) <= n_blocks else n_blocks * BLOCK_TOKENS

@@ -1,0 +1,75 @@
+"""Sequences, schedulers and steps of an imaginary model."""
+
+import itertools
+from collections.abc import Iterable
+
+from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.sequence import GenerationRequest, Sequence
+
+MAX_MODEL_LEN = 4096
+unlike = itertools.count(1)
+
+
+def sequence(
+    n_prompt: int,
+    max_tokens: int = 100,
+    scoring: bool = False,
+    text: int | None = None,
+    **request: int,
+) -> Sequence:
+    """Its prompt is the beginning of a text; without ``text``, of one that no other has."""
+    params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
+    first = 1000 * (next(unlike) if text is None else -text) % 2**32
+    return Sequence(GenerationRequest(list(range(first, first + n_prompt)), params, **request))
+
+
+def scheduler(
+    n_blocks: int = 100,
+    max_seqs: int = 4,
+    max_step_tokens: int = 16,
+    max_step_logits: int = 16,
+    sliding_window: int | None = None,
+) -> Scheduler:
+    config = SchedulerConfig(
+        max_seqs, max_step_tokens, max_step_logits, MAX_MODEL_LEN, sliding_window=sliding_window
+    )
+    return Scheduler(config, BlockPool(n_blocks))
+
+
+def run(scheduler: Scheduler) -> list[int]:
+    """One step with an imaginary model; returns the numbers of tokens in the step's order."""
+    step = scheduler.schedule()
+    complete(scheduler, step)
+    return [turn.count for turn in step.turns]
+
+
+def counts(step: Step) -> dict[Sequence, int]:
+    return {turn.sequence: turn.count for turn in step.turns}
+
+
+def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> list[Sequence]:
+    """The sequences that end with this step; of drafts, so many tokens come true."""
+    drawing = {turn.sequence for turn in step.turns if turn.draws}
+    numbers = iter(accepted)
+    for turn in step.turns:
+        if turn.draft:
+            turn.accept(turn.draft[: next(numbers, 0)])
+    scheduler.complete(step)
+    for one in drawing:
+        one.tokens.append(one.request.choice)
+    ran = [turn.sequence for turn in step.turns]
+    ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws)]
+    for one in ended:
+        scheduler.finish(one)
+    return ended
+
+
+def step_that_preempts(scheduler: Scheduler) -> Step:
+    """The first step, of those to come, that takes blocks from a sequence; not run yet."""
+    step = scheduler.schedule()
+    while not step.preempted:
+        complete(scheduler, step)
+        step = scheduler.schedule()
+    return step
