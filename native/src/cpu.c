@@ -23,12 +23,22 @@ static void usable_levels(char names[128]) {
 #include <unistd.h>
 
 enum {
-    AMX_TILE = 1 << 24,  // CPUID leaf 7, EDX; compilers disagree about the names
+    AVX512_FP16 = 1 << 23,  // CPUID leaf 7, EDX; compilers disagree about the names
+    AMX_TILE = 1 << 24,
     AMX_INT8 = 1 << 25,
     REQUEST_STATE = 0x1023,  // ARCH_REQ_XCOMP_PERM of arch_prctl
     TILE_DATA = 18,
     TILE_STATE = 3 << 17,  // configuration and data, in XCR0
 };
+
+_Bool lw_cpu_reads_pages;
+
+// Intel since Sapphire Rapids, which brought this feature; set when the library is loaded.
+__attribute__((constructor)) static void find_order_of_reading(void) {
+    uint32_t a, b, c, d;
+    const _Bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
+    lw_cpu_reads_pages = is_intel && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AVX512_FP16);
+}
 
 static uint64_t enabled_state(void) {
     uint32_t low, high;

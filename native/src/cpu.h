@@ -37,6 +37,11 @@ lw_level lw_cpu_best_level(void);
 // NULL names the best level.
 lw_status lw_level_by_name(const char* name, lw_level* out);
 
+#if defined(__x86_64__)
+// Whether this CPU reads faster from many pages side by side than line after line (kernels/fetch.h).
+extern _Bool lw_cpu_reads_pages;
+#endif
+
 // Rounding to nearest, no flushing of subnormals, for the calling thread; returns what to give to lw_fp_restore.
 uint64_t lw_fp_enter(void);
 void lw_fp_restore(uint64_t saved);

@@ -14,25 +14,6 @@ enum {
     LW_Q6_SUPER_BYTES = LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + LW_PANEL * 2,  // a segment: 4 groups, 32 f16 scales
 };
 
-// x86: weights are asked for one stretch of segments before their use, in an order that reads many pages side by side: group
-// by group the next line of each. Hardware prefetchers work within pages, and a core waits for memory less with many at work.
-// (Xeon as a guest, one thread, Q4_0, one row, in turns: 10.0 GB/s line after line, 13.4 so; plain reads 9.9 as one
-// stream, 13.1 as four.)
-enum { LW_FETCH_SEGMENTS = 16, LW_FETCH_PAGE = 4096 };
-
-// Where the lines begin that the first group of a segment asks for, those of the next lie one line behind.
-static inline const uint8_t* lw_fetch_place(const uint8_t* data, const uint8_t* segment, const size_t segment_bytes) {
-    const size_t n = (size_t)(segment - data) / segment_bytes, in_stretch = n % LW_FETCH_SEGMENTS;
-    return data + (n - in_stretch + LW_FETCH_SEGMENTS) * segment_bytes + in_stretch * LW_SEGMENT_GROUPS * 64;
-}
-
-// To the second cache: the first is too small for a stretch.
-static inline void lw_fetch_group(const uint8_t* place, const size_t segment_bytes) {
-#pragma GCC unroll 20
-    for (size_t at = 0; at < segment_bytes / LW_SEGMENT_GROUPS; at += 64)
-        __builtin_prefetch(place + at / 64 * LW_FETCH_PAGE, 0, 2);
-}
-
 // Byte of (output, k) within `parts` equal parts of a group's chunks that share bytes; part 0 has the low bits.
 static inline size_t lw_packed_byte(lw_layout layout, size_t output, size_t k, size_t parts) {
     const size_t chunk = k / layout.chunk, chunks = LW_GROUP / layout.chunk;

@@ -184,8 +184,8 @@ LW_INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_act
                 .table = table};
             const weight_segment ws = {
                 .codes = s->codes, .differences = s->differences, .scales = LW_SEGMENT / (size_t)type.chunks / 4};
-            const uint8_t* fetch = lw_fetch_place(w->data, packed.data, p.segment_bytes);
-            for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) lw_fetch_group(fetch + g * 64, p.segment_bytes);
+            const lw_fetch fetch = lw_fetch_of(lw_cpu_reads_pages, w->data, packed.data, p.segment_bytes);
+            for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) lw_fetch_group(fetch, g, p.segment_bytes);
             decode_coded(lw_pass(f, 0), &packed, s);
             decoded_rows(type, &ws, x, segment, first, end, s->results);
             if (lw_passes(f) == 1) continue;

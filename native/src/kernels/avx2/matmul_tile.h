@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "kernels/layout.h"
+#include "kernels/fetch.h"
 #include "kernels/minimums.h"
 
 enum {
@@ -43,7 +43,7 @@ typedef struct weight_segment {
     const uint8_t* codes;      // [chunk][vector][32], or words [chunk][vector][even, odd][32]
     const float* differences;  // [scale][32]: s[g] - s[g + 1]
     size_t scales;
-    const uint8_t* fetch;  // lw_fetch_place, or NULL when what comes is on its way already
+    lw_fetch fetch;
 } weight_segment;
 
 // The same segment of some activation rows.
@@ -230,7 +230,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     const int parts = 8 / type.chunks;
     for (size_t i = 0; i < groups; ++i, q += LW_GROUP, words += LW_GROUP) {
         const uint8_t* group = packed ? w->data + i * type.group_bytes : w->codes + i * decoded_bytes;
-        if (w->fetch != NULL) lw_fetch_group(w->fetch + i * 64, type.segment_bytes);
+        if (w->fetch.first != NULL) lw_fetch_group(w->fetch, i, type.segment_bytes);
 #pragma GCC unroll 2
         for (int part = 0; part < parts; ++part, offset += type.chunks / 4) {
             const int first = part * type.chunks;
@@ -295,7 +295,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const lw_matrix* w
     const size_t groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS;
     return (weight_segment){.data = data,
                             .scales = groups * (8 / (size_t)type.chunks),
-                            .fetch = lw_fetch_place(w->data, data, type.segment_bytes)};
+                            .fetch = lw_fetch_of(lw_cpu_reads_pages, w->data, data, type.segment_bytes)};
 }
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t end, float* results) {
@@ -321,7 +321,7 @@ LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activat
             weight_segment ws = open_segment(type, w, panel, segment);
             const bool packed = x->rows <= type.few_rows;
             if (!packed) decode(type, &ws, s);
-            for (size_t row = first; row < end; row += TILE_ROWS, ws.fetch = NULL) {
+            for (size_t row = first; row < end; row += TILE_ROWS, ws.fetch.first = NULL) {
                 const row_segment rows = some_rows(x, segment, row, end, s->results);
                 if (packed && end - row == 1)
                     tile(type, 1, true, &ws, &rows);

@@ -12,8 +12,8 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "kernels/fetch.h"
 #include "kernels/lanes.h"
-#include "kernels/layout.h"
 #include "kernels/minimums.h"
 
 enum {
@@ -30,9 +30,9 @@ typedef struct weight_segment {
     const uint8_t* data;
     const uint8_t* codes;  // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
     size_t group_bytes;
-    const float* differences;           // [scale][32]: s[g] - s[g + 1]
-    size_t groups;                      // of 32 inputs
-    const uint8_t* fetch;               // lw_fetch_place, or NULL when what comes is on its way already
+    const float* differences;  // [scale][32]: s[g] - s[g + 1]
+    size_t groups;             // of 32 inputs
+    lw_fetch fetch;
     const uint8_t *supers, *selectors;  // of coded types
     __m512i table;                      // of coded types
 } weight_segment;
@@ -111,12 +111,6 @@ LW_INLINE __m512 scale_difference(const weight_type type, const weight_segment* 
     return _mm512_sub_ps(type.scale(w, g, v), next);
 }
 
-// Weights to come. The instructions of a group fill the reorder buffer: left to the hardware, memory would wait for
-// arithmetic (measured: 12 to 48 % slower up to 8 rows).
-LW_INLINE void fetch_group(const weight_type type, const weight_segment* w, size_t group) {
-    lw_fetch_group(w->fetch + group * 64, type.segment_bytes);
-}
-
 // Scales of a segment.
 LW_INLINE int scales_of(const weight_type type) { return LW_SEGMENT / 4 / type.chunks; }
 
@@ -125,10 +119,16 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
                           const row_segment* x, __m512i sum[][VECTORS], __m512 seg[][VECTORS],
                           const float offsets[][PREFIXES], const int g) {
     const int scales = scales_of(type), end = (g + 1) * (PREFIXES / scales) - 1;
+    const int fetches = rows == 1 ? 8 : 1;  // of 32 inputs
 #pragma GCC unroll 32
     for (int chunk = 0; chunk < type.chunks; ++chunk) {
-        const int i = (g * type.chunks + chunk) / 8, c = (g * type.chunks + chunk) % 8;
-        if (w->fetch != NULL && c == 0) fetch_group(type, w, (size_t)i);
+        // Without a division of (g * chunks + chunk), which would stay in the loop of one row.
+        const int i = type.chunks < 8 ? g / 2 : g * (type.chunks / 8) + chunk / 8;
+        const int c = type.chunks < 8 ? g % 2 * 4 + chunk : chunk % 8;
+        // The instructions of a group fill the reorder buffer: left to the hardware, memory would wait for arithmetic
+        // (measured: 12 to 48 % slower up to 8 rows).
+        if (w->fetch.first != NULL && c < fetches)
+            lw_fetch_part(w->fetch, (size_t)i, (size_t)c, (size_t)fetches, type.segment_bytes);
         const uint8_t* at = w->codes + (size_t)i * w->group_bytes + c * CHUNK_BYTES;  // decoded
         const __m512i w0 = packed ? type.codes(w, i, c, 0) : _mm512_load_si512(at);
         const __m512i w1 = packed ? type.codes(w, i, c, 1) : _mm512_load_si512(at + 64);
@@ -201,7 +201,7 @@ LW_INLINE size_t tile_rows(const weight_type type, const bool packed, const size
 LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t most, weight_segment* w,
                         const lw_activations* x, size_t segment, float* results) {
     const bool every_size = type.format.low == 0 || !packed;
-    for (size_t row = 0, n; row < x->rows; row += n, w->fetch = NULL) {
+    for (size_t row = 0, n; row < x->rows; row += n, w->fetch.first = NULL) {
         n = tile_rows(type, packed, most, row, x->rows);
         const row_segment rows = some_rows(x, segment, row, results);
         switch (n) {
@@ -246,7 +246,7 @@ LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, si
     return wp;
 }
 
-LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment) {
+LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment, const bool pages) {
     const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
     weight_segment ws = {.data = p->data + segment * type.segment_bytes,
                          .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
@@ -256,7 +256,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.selectors = p->selectors + segment * LW_PANEL;
         ws.table = p->table;
     }
-    ws.fetch = lw_fetch_place(p->matrix, ws.data, type.segment_bytes);
+    ws.fetch = lw_fetch_of(pages, p->matrix, ws.data, type.segment_bytes);
     return ws;
 }
 
@@ -274,18 +274,19 @@ LW_INLINE void decode_group(const weight_type type, const weight_segment* w, con
 // Offset of the unsigned codes.
 LW_INLINE int offset_of(const weight_type type) { return type.shift < 0 ? 0 : 1 << type.shift; }
 
-// Codes of a segment plus `more`, [chunk][vector][64]. With `fetch` weights to come are asked for. Groups that a last, shorter segment lacks have scale 0; their codes meet activations that are 0.
+// Codes of a segment plus `more`, [chunk][vector][64]. With `fetch` weights to come are asked for. Groups that a last,
+// shorter segment lacks have scale 0; their codes meet activations that are 0.
 LW_INLINE void decode_codes(const weight_type type, const weight_segment* w, const int more, const bool fetch,
                             uint8_t* to) {
     if (type.format.low != 0) {  // whole segments, whose groups differ in where their bits are
 #pragma GCC unroll 4
         for (int g = 0; g < LW_SEGMENT_GROUPS; ++g) {
-            if (fetch) fetch_group(type, w, (size_t)g);
+            if (fetch) lw_fetch_group(w->fetch, (size_t)g, type.segment_bytes);
             decode_group(type, w, g, more, to + g * 8 * CHUNK_BYTES);
         }
     } else {
         for (size_t g = 0; g < w->groups; ++g) {
-            if (fetch) fetch_group(type, w, g);
+            if (fetch) lw_fetch_group(w->fetch, g, type.segment_bytes);
             decode_group(type, w, (int)g, more, to + g * 8 * CHUNK_BYTES);
         }
     }
@@ -326,10 +327,10 @@ void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activatio
 
 LW_INLINE void gemm_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
                             tile_scratch* s) {
-    weight_segment ws = open_segment(type, p, segment);
+    weight_segment ws = open_segment(type, p, segment, lw_cpu_reads_pages);
     if (type.format.low != 0) {
         if (x->rows <= FEW_ROWS) {
-            if (type.second) ws.fetch = NULL;
+            if (type.second) ws.fetch.first = NULL;
             all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
             return;
         }
@@ -370,11 +371,11 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     finish(first, w, x, panel, out, s);
 }
 
-// One row. Memory is the limit.
+// One row. Memory is the limit: there is code for either order of asking for weights.
 LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
-                            tile_scratch* s) {
-    weight_segment ws = open_segment(type, p, segment);
-    if (type.second) ws.fetch = NULL;
+                            const bool pages, tile_scratch* s) {
+    weight_segment ws = open_segment(type, p, segment, pages);
+    if (type.second) ws.fetch.first = NULL;
     const row_segment row = some_rows(x, segment, 0, s->results);
     if (ws.groups == LW_SEGMENT_GROUPS) {
         tile(type, 1, true, &ws, &row);
@@ -388,18 +389,29 @@ LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activat
                     tile_scratch* s) {
     memset(s->results, 0, LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(type, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, s);
+    if (lw_cpu_reads_pages)
+        for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, true, s);
+    else
+        for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, false, s);
     finish(type, w, x, panel, out, s);
+}
+
+LW_INLINE void gemv_passes(const weight_type first, const weight_type second, const weight_panel* p,
+                           const lw_activations* x, const bool pages, tile_scratch* s) {
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemv_segment(first, p, x, segment, pages, s);
+        gemv_segment(second, p, x, segment, pages, s);
+    }
 }
 
 LW_INLINE void gemv_twice(const weight_type first, const weight_type second, const lw_matrix* w,
                           const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(first, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        gemv_segment(first, &wp, x, segment, s);
-        gemv_segment(second, &wp, x, segment, s);
-    }
+    if (lw_cpu_reads_pages)
+        gemv_passes(first, second, &wp, x, true, s);
+    else
+        gemv_passes(first, second, &wp, x, false, s);
     finish(first, w, x, panel, out, s);
 }
 

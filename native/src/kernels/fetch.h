@@ -1,0 +1,59 @@
+// x86: in which order weights to come are asked for. While a group of 32 inputs is multiplied, as many lines are prefetched as
+// it has; which ones depends on the core (native/DECISIONS.md has the measurements).
+#ifndef LW_KERNELS_FETCH_H
+#define LW_KERNELS_FETCH_H
+
+#include "kernels/lanes.h"
+#include "kernels/layout.h"
+
+enum {
+    // Line after line, these bytes before their use: Zen 5 needs 200 ns at 40 GB/s.
+    LW_FETCH_AHEAD = 8192,
+    // And one line of each group this much earlier still: by then its page is known and the hardware's own prefetcher
+    // runs there.
+    LW_FETCH_FAR = 24576,
+    // Or a stretch of segments before their use, group by group the next line of each of its pages: hardware prefetchers
+    // work within pages, and some cores wait for memory less with many at work.
+    LW_FETCH_SEGMENTS = 16,
+    LW_FETCH_PAGE = 4096,
+};
+
+typedef struct lw_fetch {
+    const uint8_t* first;  // what the first group of a segment asks for; NULL when what comes is on its way already
+    bool pages;            // lw_cpu_reads_pages; constant in kernels for one row, which have code for either order
+} lw_fetch;
+
+// What the groups of `segment` ask for; `data` is where the matrix begins.
+LW_INLINE lw_fetch lw_fetch_of(const bool pages, const uint8_t* data, const uint8_t* segment,
+                               const size_t segment_bytes) {
+    if (!pages) return (lw_fetch){segment + lw_ceil_div(LW_FETCH_AHEAD, segment_bytes) * segment_bytes, false};
+    const size_t n = (size_t)(segment - data) / segment_bytes, in_stretch = n % LW_FETCH_SEGMENTS;
+    const size_t stretch = (n - in_stretch + LW_FETCH_SEGMENTS) * segment_bytes;
+    return (lw_fetch){data + stretch + in_stretch * LW_SEGMENT_GROUPS * 64, true};
+}
+
+// As assembly that stays where it is: the compiler would put all of a group side by side.
+LW_INLINE void lw_prefetch(const uint8_t* line) { __asm__ volatile("prefetcht0 %0" : : "m"(*line)); }
+
+// Part `part` of `parts` of the lines that group `i` of the segment asks for. (Zen 5, one row: a burst of all lines is 6 %
+// slower than one with each chunk.)
+LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part, const size_t parts,
+                             const size_t segment_bytes) {
+    const size_t group_bytes = segment_bytes / LW_SEGMENT_GROUPS;
+    if (f.pages) {
+#pragma GCC unroll 20
+        for (size_t line = part; line * 64 < group_bytes; line += parts)
+            lw_prefetch(f.first + i * 64 + line * LW_FETCH_PAGE);
+    } else {
+        if (part == 0) __builtin_prefetch(f.first + i * group_bytes + LW_FETCH_FAR, 0, 2);  // to the second cache
+#pragma GCC unroll 20
+        for (size_t line = part; line * 64 < group_bytes; line += parts)
+            lw_prefetch(f.first + i * group_bytes + line * 64);
+    }
+}
+
+LW_INLINE void lw_fetch_group(const lw_fetch f, const size_t i, const size_t segment_bytes) {
+    lw_fetch_part(f, i, 0, 1, segment_bytes);
+}
+
+#endif
