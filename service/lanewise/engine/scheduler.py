@@ -134,7 +134,8 @@ class Scheduler:
                 prompts.append(sequence)
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
-            budget.leave(self._pacer.prompt_tokens(work_of(budget.turns), context))
+            decodes = self.work_of(budget.turns)
+            budget.leave(self._pacer.prompt_tokens(decodes, self._window.seen(context)))
         admitted: list[Sequence] = []
         for sequence in prompts:
             if not preempted:
@@ -179,6 +180,13 @@ class Scheduler:
                     self._keep_begun_block(sequence)
             if self._window.size is not None:
                 self._drop_unseen(sequence)
+
+    def work_of(self, turns: Items[Turn]) -> Work:
+        """How large a step of these turns is."""
+        work = Work()
+        for turn in turns:
+            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._window.size)
+        return work
 
     def _make_room(self) -> list[Sequence]:
         """Give every running sequence the blocks that it may need; preempt the last if need be."""
@@ -310,14 +318,6 @@ class Scheduler:
         sequence.blocks = []
         sequence.n_dropped = 0
         self._free_rows.append(sequence.table_row)
-
-
-def work_of(turns: Items[Turn]) -> Work:
-    """How large a step of these turns is."""
-    work = Work()
-    for turn in turns:
-        work.add(turn.count + len(turn.draft), turn.sequence.n_cached)
-    return work
 
 
 def _priority(sequence: Sequence) -> int:
