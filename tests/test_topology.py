@@ -5,10 +5,10 @@ import re
 import pytest
 
 from lanewise.host import GIB, MIB, HostError, MemoryLimit
+from lanewise.settings import ModelSettings
 from lanewise.topology import (
     Core,
     Placement,
-    Wishes,
     choose_cpus,
     format_list,
     parse_list,
@@ -70,14 +70,14 @@ def xeon(host):
 
 
 def decide(root, affinity, *, weights=10 * GIB, limit=PLENTY, refused=None, threads=None, **wishes):
-    topology = read_topology(root, affinity)
     return place(
-        Wishes(threads or len(topology.cores), **wishes),
-        topology,
+        ModelSettings(**wishes),
+        threads or len(read_topology(root, affinity).cores),
         weight_bytes=weights,
         limit=limit,
         refusal=lambda nodes: refused,
         root=root,
+        affinity=affinity,
     )
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from lanewise.host import (
     MIB,
@@ -75,14 +76,20 @@ class Placement:
     memory: str  # what happens to memory, for people
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the settings say: ``cpu_pinning`` auto, on or off; ``numa`` auto, off or one of WAYS."""
+class Wishes(Protocol):
+    """The settings that say what is asked for."""
 
-    threads: int
-    cpu_pinning: str = "auto"
-    numa: str = "auto"
-    load: str = "auto"
+    @property
+    def cpu_pinning(self) -> str:
+        """auto, on or off."""
+
+    @property
+    def numa(self) -> str:
+        """auto, off, interleave or replicate."""
+
+    @property
+    def load(self) -> str:
+        """auto, copy or map."""
 
 
 def read_topology(root: Path = ROOT, affinity: Collection[int] | None = None) -> Topology:
@@ -175,24 +182,27 @@ def choose_cpus(topology: Topology, threads: int) -> list[int]:
 
 def place(
     wishes: Wishes,
-    topology: Topology,
+    threads: int,
     *,
     weight_bytes: int | None,
     limit: MemoryLimit,
     refusal: Callable[[Sequence[int]], str | None],
     root: Path = ROOT,
+    affinity: Collection[int] | None = None,
 ) -> Placement:
     """Where threads and memory go. HostError when what was asked for cannot be had.
 
     ``refusal`` says why the system does not let us place memory on nodes, or None when it does;
     with ``weight_bytes`` None the result tells what depends on them.
     """
-    reason = _why_not_pinned(wishes, topology, cpu_quota(root))
-    cpus = choose_cpus(topology, wishes.threads) if reason is None else []
+    topology = read_topology(root, affinity)
+    reason = _why_not_pinned(wishes.cpu_pinning, threads, topology, cpu_quota(root))
+    cpus = choose_cpus(topology, threads) if reason is None else []
     node_of = {cpu: core.node for core in topology.cores for cpu in core.cpus}
     places = [node_of[cpu] for cpu in cpus]
     nodes = sorted({*(places or topology.nodes())} & topology.memory.keys())
-    numa, why = _choose_numa(wishes, topology, nodes, reason, weight_bytes, limit)
+    free = {node: topology.memory[node] for node in nodes}
+    numa, why = _choose_numa(wishes, free, reason, weight_bytes, limit)
     if numa != "off" and (refused := refusal(nodes)) is not None:
         numa, why = "off", f"{numa} is not possible here: {refused}"
     names = f"node{'s' * (len(nodes) != 1)} {', '.join(map(str, nodes))}"
@@ -215,14 +225,16 @@ def _threads_text(topology: Topology, cpus: Sequence[int], places: Sequence[int]
     return f"pinned to CPUs {format_list(cpus)}{total} ({shares})"
 
 
-def _why_not_pinned(wishes: Wishes, topology: Topology, quota: float | None) -> str | None:
+def _why_not_pinned(
+    cpu_pinning: str, threads: int, topology: Topology, quota: float | None
+) -> str | None:
     cpus, cores = len(topology.cpus()), len(topology.cores)
-    if wishes.cpu_pinning == "off":
+    if cpu_pinning == "off":
         return "as asked for"
-    if wishes.cpu_pinning == "on":
-        if wishes.threads > cpus:
+    if cpu_pinning == "on":
+        if threads > cpus:
             raise HostError(
-                f"cpu_pinning is on and threads is {wishes.threads}; "
+                f"cpu_pinning is on and threads is {threads}; "
                 f"accepted: at most {cpus}, the CPUs in the affinity mask"
             )
         return None
@@ -232,71 +244,66 @@ def _why_not_pinned(wishes: Wishes, topology: Topology, quota: float | None) -> 
         return "physical cores unknown"
     if quota is not None and quota < cpus:
         return f"a CPU quota ({quota:g} CPUs) shares the cores with others"
-    if wishes.threads != cores:
-        return f"{wishes.threads} threads and {cores} cores, which others may use too"
+    if threads != cores:
+        return f"{threads} threads and {cores} cores, which others may use too"
     return None
 
 
 def _choose_numa(
     wishes: Wishes,
-    topology: Topology,
-    nodes: Sequence[int],
+    free: Mapping[int, int],
     not_pinned: str | None,
     weight_bytes: int | None,
     limit: MemoryLimit,
 ) -> tuple[str, str]:
-    """A key of WAYS, and why."""
+    """A key of WAYS, and why; ``free`` has the bytes of each node that memory may go to."""
     if wishes.numa == "off":
         return "off", "as asked for"
-    if len(nodes) < (1 if wishes.numa == "interleave" else 2):
+    if len(free) < (1 if wishes.numa == "interleave" else 2):
         return "off", ONE_NODE
     if wishes.numa != "auto":
-        _check_asked(wishes, topology, nodes, not_pinned, weight_bytes, limit)
+        _check_asked(wishes, not_pinned)
+        if wishes.numa == "replicate":
+            _check_copies(free, weight_bytes or 0, limit)
         return wishes.numa, "as asked for"
     if not_pinned is not None:
         return "off", "threads are not pinned"
     if wishes.load == "map":
         return "off", "load is map, and pages of a file cannot be moved"
-    most = min(limit.n_bytes // (2 * len(nodes)), *(topology.memory[node] for node in nodes))
+    most = min(limit.n_bytes // (2 * len(free)), *free.values())
     if weight_bytes is None:
         return "replicate", f"if the weights take at most {format_size(most)}, else interleave"
     if weight_bytes <= most:
         size = format_size(weight_bytes)
-        return "replicate", f"{len(nodes)} copies of {size} are at most half the memory"
+        return "replicate", f"{len(free)} copies of {size} are at most half the memory"
     return "interleave", f"a copy of the weights may take {format_size(most)}"
 
 
-def _check_asked(
-    wishes: Wishes,
-    topology: Topology,
-    nodes: Sequence[int],
-    not_pinned: str | None,
-    weight_bytes: int | None,
-    limit: MemoryLimit,
-) -> None:
-    """Raise HostError when ``numa`` asks for something that cannot be."""
+def _check_asked(wishes: Wishes, not_pinned: str | None) -> None:
+    """Raise HostError when ``numa`` contradicts other settings."""
     if wishes.load == "map":
         raise HostError(
             f"load is map and numa is {wishes.numa}, but pages of a file stay where they are; "
             "accepted: load auto or copy, or numa off"
         )
-    if wishes.numa != "replicate":
-        return
-    if not_pinned is not None:
+    if wishes.numa == "replicate" and not_pinned is not None:
         raise HostError(
             f"numa is replicate and threads are not pinned ({not_pinned}); accepted: cpu_pinning on"
         )
-    size, copies = weight_bytes or 0, len(nodes)
-    free = min(nodes, key=topology.memory.__getitem__)
+
+
+def _check_copies(free: Mapping[int, int], weight_bytes: int, limit: MemoryLimit) -> None:
+    """Raise HostError when there is no room for a copy of the weights on each node."""
+    tightest = min(free, key=free.__getitem__)
     margin = max(256 * MIB, limit.n_bytes // 20)
-    need = f"numa is replicate: {copies} copies of {format_size(size)} of weights"
-    if copies * size + margin > limit.n_bytes:
+    need = f"numa is replicate: {len(free)} copies of {format_size(weight_bytes)} of weights"
+    if len(free) * weight_bytes + margin > limit.n_bytes:
         raise HostError(
             f"{need} do not fit into {format_size(limit.n_bytes)} ({limit.reason}) less a margin "
             f"of {format_size(margin)}; accepted: numa interleave or off, or more memory"
         )
-    if size > topology.memory[free]:
+    if weight_bytes > free[tightest]:
         raise HostError(
-            f"{need}, and node {free} has {format_size(topology.memory[free])} free; "
+            f"{need}, and node {tightest} has {format_size(free[tightest])} free; "
             "accepted: numa interleave or off, or more memory on that node"
         )

@@ -82,8 +82,7 @@ def test_nodes_and_what_is_done_about_them(run, monkeypatch):
     cores = tuple(Core((cpu, cpu + 4), cpu // 2) for cpu in range(4))
     found = Topology(cores, {0: 3 << 30, 1: 5 << 30}, knows_cores=True)
     asked = []
-    monkeypatch.setattr(topology, "read_topology", lambda: found)
-    monkeypatch.setattr(opening, "read_topology", lambda: found)
+    monkeypatch.setattr(topology, "read_topology", lambda *_: found)
     monkeypatch.setattr(opening, "placing_refusal", asked.append)
     text = run(threads=4, cpu_pinning="on")[1]
     assert "nodes       0: 2 cores, CPUs 0-1,4-5, 3.00 GiB free\n" in text

@@ -34,6 +34,15 @@ def serve(pacer: Pacer, cost, decodes: int, prompt: int) -> list[tuple[int, floa
     return steps
 
 
+@pytest.mark.parametrize("window", [None, 1, 5, 12, 100])
+@pytest.mark.parametrize("context", [0, 3, 10, 30])
+def test_tokens_attend_to_what_their_window_shows(window, context):
+    size = Work()
+    size.add(7, context, window)
+    seen = [context + i + 1 for i in range(7)]
+    assert size == Work(7, sum(min(n, window or n) for n in seen))
+
+
 def test_without_decodes_a_prompt_takes_all_there_is():
     assert Pacer(0.01).prompt_tokens(Work(), 0) > 1 << 20
 

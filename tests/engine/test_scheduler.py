@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step, work_of
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS
@@ -66,7 +66,7 @@ def test_decodes_are_kept_from_waiting_for_a_long_prompt():
 
     def run_paced() -> list[int]:
         step = s.schedule()
-        pacer.cost.learn(work_of(step.turns), seconds(step))
+        pacer.cost.learn(s.work_of(step.turns), seconds(step))
         complete(s, step)
         return [turn.count for turn in step.turns]
 
@@ -203,7 +203,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
         accepted = add_drafts(step, s, guesses)
         check_step(step, s, config, pool, window)
         if pacer is not None and step.turns:
-            work = work_of(step.turns)
+            work = s.work_of(step.turns)
             pacer.cost.learn(work, 0.01 + 0.001 * work.rows)
         check_cache(step, cache, window)
         if s.running or s.waiting:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from lanewise.engine.block_pool import NO_BLOCK, blocks_for
-from lanewise.engine.scheduler import Step
+from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
+from lanewise.engine.pacing import Pacer, Work
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import State
 from lanewise.engine.window import Window
 from scheduling import complete, run, scheduler, sequence, step_that_preempts
@@ -167,3 +168,17 @@ def test_a_preempted_sequence_goes_on_behind_its_window():
     while new.state is not State.FINISHED:
         run(s)
     assert (new.n_output, s._pool.n_used) == (400, 0)
+
+
+def test_steps_are_paced_by_what_the_window_shows(monkeypatch):
+    pacer, asked = Pacer(0.3), []
+    monkeypatch.setattr(pacer, "prompt_tokens", lambda *size: asked.append(size) or 20)
+    s = Scheduler(SchedulerConfig(4, 16, 16, 4096, sliding_window=64), BlockPool(100), pacer)
+    for one in (sequence(300), sequence(300)):
+        s.add(one)
+    for _ in range(30):
+        run(s)
+    # A decode behind 310 tokens, and a prompt behind 154, both of which see 64.
+    assert asked[-1] == (Work(1, 64), 64)
+    step = s.schedule()
+    assert s.work_of(step.turns) == Work(16, 16 * 64)

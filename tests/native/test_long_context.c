@@ -136,7 +136,7 @@ static void run_step(lw_session* session, const step* now, uint32_t* done, bool 
 }
 
 // All logits of all steps; *splits counts the steps whose first tile was split. With `forget`, what slides out of the
-// window is destroyed, and there must be some of it.
+// window is destroyed, and there must be some of it. A session has room for the splits that a window can touch, no more.
 static void run(const variant* v, const lw_model* model, uint32_t threads, bool forget, float* out, uint32_t* splits) {
     const lw_session_config config = {.n_threads = threads,
                                       .n_blocks = SEQS * blocks_per_seq,
@@ -154,6 +154,12 @@ static void run(const variant* v, const lw_model* model, uint32_t threads, bool 
     }
     if (forget && (destroyed > 0) != (v->window != 0)) {
         printf("%s: %u blocks slid out of the window\n", v->name, destroyed);
+        exit(1);
+    }
+    const size_t rows = lw_attention_rows(lw_tile_tokens(&model->config), v->heads / v->kv_heads);
+    const size_t room = session->split_floats / v->kv_heads / lw_attention_state_floats(rows, session->kv.value_dim);
+    if (v->window != 0 && room != (threads > 1 ? 3 : 0)) {
+        printf("%s: room for %zu splits\n", v->name, room);
         exit(1);
     }
     lw_session_close(session);

@@ -19,11 +19,22 @@ static lw_tokens splits_of(const lw_session* s, const lw_tile* tile) {
 // A job is too long when it is more than 1 / (4 * threads) of all work.
 enum { JOBS_PER_THREAD = 4 };
 
-void lw_size_splits(lw_session* s) {
+// Splits that the tokens seen by one tile are in.
+static size_t most_splits(const lw_session* s) {
     const lw_model_config* c = &s->model->config;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
-    const size_t longest = cached < c->context_length ? cached : c->context_length;
-    const size_t splits = (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
+    const size_t seen = c->sliding_window + lw_tile_tokens(c) - 1;
+    if (c->sliding_window == 0 || c->context_length <= seen) {
+        const size_t longest = cached < c->context_length ? cached : c->context_length;
+        return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
+    }
+    // The first of them may be the last token of a split.
+    return ((cached < seen ? cached : seen) + 2 * LW_SPLIT_TOKENS - 2) / LW_SPLIT_TOKENS;
+}
+
+void lw_size_splits(lw_session* s) {
+    const lw_model_config* c = &s->model->config;
+    const size_t splits = most_splits(s);
     const uint32_t threads = s->config.n_threads;
     if (threads == 1 || threads * JOBS_PER_THREAD <= c->n_kv_heads || splits < 2) return;
     // One tile of the longest context, or several with fewer rows.

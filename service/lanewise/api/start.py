@@ -135,8 +135,8 @@ def _place(
     from lanewise.runtime.targets import held_bytes
 
     placement = topology.place(
-        topology.Wishes(threads, settings.cpu_pinning, settings.numa, settings.load),
-        topology.read_topology(),
+        settings,
+        threads,
         weight_bytes=held_bytes(checkpoint, settings.weights),
         limit=limit,
         refusal=placing_refusal,

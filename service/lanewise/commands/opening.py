@@ -22,7 +22,7 @@ from lanewise.runtime import Model, placing_refusal, tuning
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes
 from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
-from lanewise.topology import Placement, Wishes, place, read_topology
+from lanewise.topology import Placement, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,7 @@ def placement_for(
     settings: ModelSettings, threads: int, weight_bytes: int | None, limit: MemoryLimit
 ) -> Placement:
     """Where threads and weights of that many bytes go; None: what can be said without a model."""
-    return place(
-        Wishes(threads, settings.cpu_pinning, settings.numa, settings.load),
-        read_topology(),
-        weight_bytes=weight_bytes,
-        limit=limit,
-        refusal=placing_refusal,
-    )
+    return place(settings, threads, weight_bytes=weight_bytes, limit=limit, refusal=placing_refusal)
 
 
 def load_model(

@@ -22,7 +22,7 @@ from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.jobs import JobMaker
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, Step, work_of
+from lanewise.engine.scheduler import Scheduler, Step
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Guesser, Speculator
 from lanewise.engine.stream import (
@@ -246,7 +246,7 @@ class Engine:
             self._tally.note_gap(ended - last_ended - (native - last_native))
         self._last_native = (ended, native)
         if self._pacer is not None:
-            self._pacer.cost.learn(work_of(step.turns), ended - native_began)
+            self._pacer.cost.learn(self._scheduler.work_of(step.turns), ended - native_began)
         return results_of(step, sampled), len(batch.token_ids)
 
     def _guesser_of(self, sequence: Sequence) -> Guesser | None:

@@ -4,16 +4,19 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from lanewise.runtime import BLOCK_TOKENS, Counters
 
@@ -80,13 +83,34 @@ def size_buckets(largest: int) -> tuple[float, ...]:
     return tuple(float(size) for size in sizes if size <= largest)
 
 
-class CountedHistogram(Histogram):
-    """A histogram that takes many equal values at once."""
+class CountedHistogram(Collector):
+    """A histogram that takes many equal values at once; one thread observes."""
 
-    def observe_times(self, amount: float, times: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: dict[str, str],
+        buckets: tuple[float, ...],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._bounds = (*buckets, math.inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, amount: float, times: int = 1) -> None:
         """Observe a value so many times, for the price of once."""
-        self._sum.inc(amount * times)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(times)
+        self._sum += amount * times
+        self._counts[bisect_left(self._bounds, amount)] += times
+
+    def collect(self) -> list[HistogramMetricFamily]:
+        """What Prometheus scrapes."""
+        family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
+        up_to = zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True)
+        family.add_metric(list(self._labels.values()), list(up_to), self._sum)
+        return [family]
 
 
 class Metrics:
@@ -155,10 +179,7 @@ class Metrics:
         return {value: metric.labels(**self._labels, **{label: value}) for value in values}
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> CountedHistogram:
-        metric = CountedHistogram(
-            name, text, list(self._labels), buckets=buckets, registry=self.registry
-        )
-        return metric.labels(**self._labels)
+        return CountedHistogram(name, text, self._labels, buckets, self.registry)
 
     def _info(self, name: str, text: str, labels: dict[str, str]) -> None:
         Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)

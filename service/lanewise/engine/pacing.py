@@ -34,9 +34,13 @@ class Work:
     rows: int = 0  # tokens the model sees
     attended: int = 0  # sum over the rows of the tokens that each attends to
 
-    def add(self, count: int, context: int) -> None:
-        """Include ``count`` tokens behind ``context`` others."""
+    def add(self, count: int, context: int, window: int | None = None) -> None:
+        """Include ``count`` tokens behind ``context`` others; each sees the last ``window``."""
         self.rows += count
+        if window is not None and context + count > window:
+            whole = max(0, window - context)  # tokens that see all before them
+            self.attended += (count - whole) * window
+            count = whole
         self.attended += count * context + count * (count + 1) // 2
 
 
@@ -145,7 +149,7 @@ class Pacer:
         self._target_s = target_s
 
     def prompt_tokens(self, decodes: Work, context: int) -> int:
-        """Prompt tokens for a step with these decodes; the first prompt has ``context`` cached."""
+        """Prompt tokens for a step with these decodes; the first prompt sees ``context`` cached."""
         if not decodes.rows:
             return 1 << 30  # nobody waits for a token
         within = 0

@@ -14,7 +14,6 @@ from lanewise.engine.waiting import WaitingQueue
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS
 
-NO_ROWS = range(0)
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
@@ -129,13 +128,14 @@ class Scheduler:
         preempted = self._make_room()
         prompts: list[Sequence] = []
         for sequence in self.running:
-            if not sequence.is_decoding:
-                prompts.append(sequence)
-            elif not budget.spend_on_decode(sequence):
+            if sequence.is_decoding:
                 budget.spend_on(sequence)
+            else:
+                prompts.append(sequence)
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
-            budget.leave(self._pacer.prompt_tokens(work_of(budget.turns), context))
+            decodes = self.work_of(budget.turns)
+            budget.leave(self._pacer.prompt_tokens(decodes, self._window.seen(context)))
         admitted: list[Sequence] = []
         for sequence in prompts:
             if not preempted:
@@ -180,6 +180,13 @@ class Scheduler:
                     self._keep_begun_block(sequence)
             if self._window.size is not None:
                 self._drop_unseen(sequence)
+
+    def work_of(self, turns: Items[Turn]) -> Work:
+        """How large a step of these turns is."""
+        work = Work()
+        for turn in turns:
+            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._window.size)
+        return work
 
     def _make_room(self) -> list[Sequence]:
         """Give every running sequence the blocks that it may need; preempt the last if need be."""
@@ -313,14 +320,6 @@ class Scheduler:
         self._free_rows.append(sequence.table_row)
 
 
-def work_of(turns: Items[Turn]) -> Work:
-    """How large a step of these turns is."""
-    work = Work()
-    for turn in turns:
-        work.add(turn.count + len(turn.draft), turn.sequence.n_cached)
-    return work
-
-
 def _priority(sequence: Sequence) -> int:
     return sequence.request.priority
 
@@ -341,27 +340,19 @@ class _Budget:
         """Spend at most so many tokens from now on."""
         self.tokens = min(self.tokens, tokens)
 
-    def spend_on_decode(self, sequence: Sequence) -> bool:
-        """``spend_on`` in short, for a sequence with one token to see; False if it is not one."""
-        n_seen = sequence.n_cached
-        if n_seen < sequence.n_prompt or n_seen + 1 != len(sequence.tokens) or not self.is_left:
-            return False
-        draws = sequence.draws
-        self.turns.append(Turn(sequence, 1, NO_ROWS, draws))
-        self.tokens -= 1
-        self.logits -= draws
-        return True
-
     def spend_on(self, sequence: Sequence) -> None:
-        count = min(sequence.uncached_len, self.tokens)
+        uncached = sequence.uncached_len
+        count = min(uncached, self.tokens)
+        scored = range(0)
         if sequence.is_scoring:
             without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
             count = min(count, without_logits + self.logits)
+            scored = sequence.scored_by(count)
         elif self.logits == 0:
-            count = min(count, sequence.uncached_len - 1)  # all but the token that needs logits
+            count = min(count, uncached - 1)  # all but the token that needs logits
         if count == 0:
             return
-        turn = Turn(sequence, count, sequence.scored_by(count), sequence.draws_after(count))
-        self.turns.append(turn)
+        draws = count == uncached and sequence.draws
+        self.turns.append(Turn(sequence, count, scored, draws))
         self.tokens -= count
-        self.logits -= len(turn.scored) + turn.draws
+        self.logits -= len(scored) + draws

@@ -122,10 +122,6 @@ class Sequence:
         first = max(self.n_cached, self.n_scored - 1)
         return range(first, max(first, min(self.n_cached + count, self.n_prompt - 1)))
 
-    def draws_after(self, count: int) -> bool:
-        """Whether a token is drawn once the next ``count`` tokens have been seen."""
-        return self.draws and count == self.uncached_len
-
     def advance(self, count: int) -> None:
         """Note that the next ``count`` tokens are in the cache now."""
         self.n_cached += count

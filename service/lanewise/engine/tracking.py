@@ -148,7 +148,7 @@ class Tally:
         for n_tokens in self._step_tokens:
             metrics.step_tokens.observe(n_tokens)
         for gap_s, count in self._token_gaps_s.items():
-            metrics.itl.observe_times(gap_s, count)
+            metrics.itl.observe(gap_s, count)
         for gap_s in self._step_gaps_s:
             metrics.step_gap.observe(gap_s)
         if self._guessed:

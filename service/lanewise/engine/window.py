@@ -16,6 +16,10 @@ class Window:
     size: int | None  # tokens that each sees, its own included; None = all
     step_tokens: int  # of one sequence that a step runs at most
 
+    def seen(self, context: int) -> int:
+        """How many of the ``context`` tokens before it a token sees, within one."""
+        return context if self.size is None else min(context, self.size)
+
     def first_block(self, position: int) -> int:
         """The first block that the token at ``position`` or any later one sees."""
         return 0 if self.size is None else max(0, position + 1 - self.size) // BLOCK_TOKENS

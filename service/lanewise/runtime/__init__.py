@@ -16,14 +16,12 @@ from lanewise.runtime.cpu import (
 )
 from lanewise.runtime.library import LibraryMissingError, NativeError
 from lanewise.runtime.model import Model, ModelInfo
+from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from lanewise.runtime.session import (
     BLOCK_TOKENS,
     Batch,
     Counters,
-    Draw,
     OperationTime,
-    Sampled,
-    Sampling,
     Session,
 )
 

@@ -5,21 +5,23 @@ key ``kv_memory`` of the file given with ``--config``. Flags win over variables,
 file, the file over the default.
 """
 
-from lanewise.settings.kinds import SettingsError, parse_size
-from lanewise.settings.knobs import (
+from lanewise.settings.commands import (
     EVERY_SETTINGS,
     QUANTIZED_FORMATS,
     BenchSettings,
     CompareSettings,
-    ComputeSettings,
     DoctorSettings,
     InspectSettings,
-    ModelSettings,
     PackSettings,
     PerplexitySettings,
     PullSettings,
     QuantizeSettings,
     ReportSettings,
+)
+from lanewise.settings.kinds import SettingsError, parse_size
+from lanewise.settings.knobs import (
+    ComputeSettings,
+    ModelSettings,
     Settings,
     SourceSettings,
     WeightSettings,

@@ -1,16 +1,13 @@
-"""The settings of each command: one field for each knob."""
+"""The settings of the server, and what commands share with it: one field for each knob."""
 
 from dataclasses import dataclass, field
 
 from lanewise.settings.kinds import (
-    BITS,
-    COUNTS,
     MILLISECONDS,
     NAMED_PATHS,
     ON_OFF,
     SECONDS,
     SIZE,
-    SWITCH,
     TEXT,
     TEXTS,
     choice,
@@ -19,14 +16,6 @@ from lanewise.settings.kinds import (
 )
 
 MIB = 1 << 20
-
-# What `lanewise quantize` can make of matrices; quantizer/FORMAT.md describes each.
-QUANTIZED_FORMATS = (
-    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
-    *("iq4_nl", "iq4_xs", "mxfp4", "cb2", "cb3", "cb4", "t2", "q4_g64", "q4_g128"),
-    *("a4_g32", "a4_g64", "a4_g128", "a8_g32", "a8_g128", "fp6", "w8a8"),
-)
-
 
 DRAFT_TOKENS = knob(
     integer(1, 64), "most guessed tokens that a sequence has in one step; fewer where they fail"
@@ -248,196 +237,3 @@ class Settings(ModelSettings):
         default="text",
         metadata=knob(choice("text", "json"), "one line of text or JSON per message"),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportSettings(ModelSettings):
-    """What every command that prints a report understands."""
-
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSettings(ReportSettings):
-    """What ``lanewise bench`` can be told."""
-
-    prefill: int = field(
-        default=512, metadata=knob(integer(0), "tokens of the prompt test; 0 = leave it out")
-    )
-    decode: int = field(
-        default=128, metadata=knob(integer(0), "tokens of each decode test; 0 = leave them out")
-    )
-    batch: tuple[int, ...] = field(
-        default=(1, 8, 16),
-        metadata=knob(COUNTS, "sequences that decode together, one test for each"),
-    )
-    context: int = field(
-        default=32,
-        metadata=knob(integer(1), "tokens in the context of each sequence before decoding"),
-    )
-    repeat: int = field(
-        default=3, metadata=knob(integer(1), "runs of each test; their median is reported")
-    )
-    profile: bool = field(
-        default=False,
-        metadata=knob(SWITCH, "run each test once more and show what its time goes to"),
-    )
-    replay: tuple[str, ...] = field(
-        default=(),
-        metadata=knob(
-            TEXTS,
-            "instead of all that: files with a prompt, a line <<<answer>>> and an answer, which"
-            " is decoded with and without speculation",
-        ),
-    )
-    draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextSettings(ReportSettings):
-    """What every command that scores a text understands."""
-
-    file: str | None = field(default=None, metadata=knob(TEXT, "UTF-8 text to score"))
-    context: int | None = field(
-        default=None,
-        metadata=knob(
-            integer(2), "tokens of one window; 512 or the model's context if that is less"
-        ),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerplexitySettings(TextSettings):
-    """What ``lanewise perplexity`` can be told."""
-
-    chars: int | None = field(
-        default=None, metadata=knob(integer(1), "score only the first N characters of the file")
-    )
-    chunk: int = field(
-        default=512,
-        metadata=knob(integer(1), "tokens of one window given to the model in one step"),
-    )
-    batch: int = field(
-        default=1,
-        metadata=knob(integer(1), "windows scored together; changes no bit of the result"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareSettings(TextSettings):
-    """What ``lanewise compare`` can be told."""
-
-    model: str | None = field(
-        default=None,
-        metadata=knob(
-            TEXT,
-            "the original, which all are compared with; the first MODEL when not given",
-            "--reference",
-        ),
-    )
-    models: tuple[str, ...] = field(
-        default=(), metadata=knob(TEXTS, "models to compare; same as MODEL …")
-    )
-    tokens: int = field(
-        default=4096, metadata=knob(integer(2), "tokens of that text to score at most")
-    )
-    prefill: int = field(
-        default=512, metadata=knob(integer(0), "tokens of the prompt timed; 0 = leave it out")
-    )
-    decode: int = field(
-        default=128, metadata=knob(integer(0), "tokens whose decoding is timed; 0 = leave it out")
-    )
-    repeat: int = field(
-        default=3, metadata=knob(integer(1), "runs of each timing; their median is reported")
-    )
-    picture: str | None = field(
-        default=None,
-        metadata=knob(TEXT, "write FILE.png and FILE.svg: perplexity over bits per weight"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DoctorSettings(ReportSettings):
-    """What ``lanewise doctor`` can be told."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackSettings(WeightSettings):
-    """What ``lanewise pack`` can be told."""
-
-    output: str | None = field(
-        default=None, metadata=knob(TEXT, "directory to write, which must be new or empty", "-o")
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizeSettings(ComputeSettings):
-    """What ``lanewise quantize`` can be told."""
-
-    output: str | None = field(
-        default=None,
-        metadata=knob(TEXT, "directory to write, new or empty; with --gguf a new file", "-o"),
-    )
-    format: str | None = field(
-        default=None,
-        metadata=knob(
-            choice(*QUANTIZED_FORMATS),
-            "type of the matrices; without it and --bits, q4_0",
-        ),
-    )
-    bits: float | None = field(
-        default=None,
-        metadata=knob(
-            BITS, "bits per weight of the whole file: a type for each matrix, by what it loses"
-        ),
-    )
-    head: str | None = field(
-        default=None,
-        metadata=knob(
-            choice(*QUANTIZED_FORMATS, "f16", "bf16", "f32"),
-            "type of embedding and head; q6_k when not given, q8_0 beside formats of eight bits",
-        ),
-    )
-    gguf: bool = field(
-        default=False, metadata=knob(SWITCH, "write a GGUF file, for types that GGUF has")
-    )
-    calibrate: str | None = field(
-        default=None,
-        metadata=knob(TEXT, "UTF-8 text to quantize on: slower, much better at few bits"),
-    )
-    calibration_tokens: int = field(
-        default=8192, metadata=knob(integer(2), "tokens of that text to use")
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InspectSettings(SourceSettings):
-    """What ``lanewise inspect`` can be told."""
-
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
-    check: bool = field(
-        default=False,
-        metadata=knob(SWITCH, "read all weights: checksums, and numbers that are not finite"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PullSettings(SourceSettings):
-    """What ``lanewise pull`` can be told."""
-
-
-EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
-    Settings,
-    BenchSettings,
-    PerplexitySettings,
-    CompareSettings,
-    DoctorSettings,
-    PackSettings,
-    QuantizeSettings,
-    InspectSettings,
-    PullSettings,
-)

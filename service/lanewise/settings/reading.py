@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lanewise.settings.commands import EVERY_SETTINGS
 from lanewise.settings.kinds import ON_OFF, Kind, SettingsError
-from lanewise.settings.knobs import EVERY_SETTINGS, SourceSettings
+from lanewise.settings.knobs import SourceSettings
 
 ENV_PREFIX = "LANEWISE_"
 

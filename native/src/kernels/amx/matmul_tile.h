@@ -8,7 +8,7 @@
 #ifndef LW_KERNELS_AMX_MATMUL_TILE_H
 #define LW_KERNELS_AMX_MATMUL_TILE_H
 
-#include "kernels/avx512vnni/matmul_tile.h"
+#include "kernels/avx512vnni/matmul_panel.h"
 
 enum {
     AMX_ROWS = 16,  // most rows of a tile register

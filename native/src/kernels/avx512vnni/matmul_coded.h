@@ -2,7 +2,7 @@
 #ifndef LW_KERNELS_AVX512VNNI_MATMUL_CODED_H
 #define LW_KERNELS_AVX512VNNI_MATMUL_CODED_H
 
-#include "kernels/avx512vnni/matmul_tile.h"
+#include "kernels/avx512vnni/matmul_panel.h"
 
 // The first plane's bits of chunk c of group i, or-ed with `above`.
 LW_INLINE __m512i low_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {

@@ -2,7 +2,7 @@
 #ifndef LW_KERNELS_AVX512VNNI_TYPES_H
 #define LW_KERNELS_AVX512VNNI_TYPES_H
 
-#include "kernels/avx512vnni/matmul_tile.h"
+#include "kernels/avx512vnni/matmul_panel.h"
 
 // Q4_0: nibbles hold q = 0..15 for the code q - 8.
 // Chunks 0-3 are the low nibbles, 4-7 the high ones of the same bytes.

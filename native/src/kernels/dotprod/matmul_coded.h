@@ -81,8 +81,11 @@ INLINE void coded_in_registers(const lw_format f, const int rows, const lw_matri
     }
 }
 
-// All rows by the decoded segment i.
-INLINE void decoded_tiles(const lw_dot_tile_fn* tiles, const lw_activations* x, size_t i, const workspace* work) {
+INLINE void decoded_tiles(const lw_format f, const lw_activations* x, size_t index, const workspace* work) {
+    const lw_dot_tile_fn* tiles = lw_dot_tiles[f.group == 16    ? TILES_G16
+                                               : f.group == 64  ? TILES_G64
+                                               : f.group == 128 ? TILES_G128
+                                                                : TILES_G32];
     float scale[8];
     lw_dot_tile t = {.q_stride = x->stride,
                      .codes = work->codes,
@@ -92,29 +95,10 @@ INLINE void decoded_tiles(const lw_dot_tile_fn* tiles, const lw_activations* x, 
                      .scale = scale};
     for (size_t row = 0, n; row < x->rows; row += n) {
         n = next_tile(x->rows - row);
-        for (size_t r = 0; r < n; ++r) scale[r] = x->scale[(row + r) * x->segments + i];
-        t.q = x->q + row * x->stride + i * LW_SEGMENT;
+        for (size_t r = 0; r < n; ++r) scale[r] = x->scale[(row + r) * x->segments + index];
+        t.q = x->q + row * x->stride + index * LW_SEGMENT;
         t.results = work->results + row * LW_PANEL;
         tiles[n - 4](&t);
-    }
-}
-
-// Four rows and more.
-INLINE void coded_decoded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
-                          const workspace* work) {
-    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
-    const lw_dot_tile_fn* tiles = lw_dot_tiles[f.group == 16    ? TILES_G16
-                                               : f.group == 64  ? TILES_G64
-                                               : f.group == 128 ? TILES_G128
-                                                                : TILES_G32];
-    for (size_t i = 0; i < x->segments; ++i) {
-        const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        UNROLL
-        for (int pass = 0; pass < lw_passes(f); ++pass) {
-            coded_differences(lw_pass(f, pass), 1, &s, work->ds);
-            decode_coded(lw_pass(f, pass), STRIDE, &s, work->codes);
-            decoded_tiles(tiles, x, i, work);
-        }
     }
 }
 
@@ -134,7 +118,7 @@ INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activatio
     else if (x->rows == 3)
         coded_in_registers(f, 3, w, x, panel, 0, &work);
     else
-        coded_decoded(f, w, x, panel, &work);
+        coded_decoded(f, 1, STRIDE, decoded_tiles, w, x, panel, &work);
     finish_coded(f, w, x, panel, out, &work);
 }
 

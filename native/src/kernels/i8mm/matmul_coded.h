@@ -5,6 +5,11 @@
 #include "kernels/i8mm/matmul_decoded.h"
 #include "kernels/neon/cb2.h"
 
+#if defined(LW_ISA_sve)
+LW_MM_TILES(sve);
+#else
+LW_MM_TILES(i8mm);
+#endif
 extern void gemv_cb2__i8mm(const lw_cb2_row* t);
 
 enum { STRIDE = 16 };  // vectors of a chunk of eight inputs
@@ -157,8 +162,11 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
     finish_coded(f, w, x, panel, out, &work);
 }
 
-// All rows by the decoded segment i.
-INLINE void decoded_tiles(const lw_mm_tile_fn* tiles, const lw_activations* x, size_t i, const workspace* work) {
+INLINE void decoded_tiles(const lw_format f, const lw_activations* x, size_t index, const workspace* work) {
+    const lw_mm_tile_fn* tiles = lw_mm_tiles[f.group == 16    ? LW_MM_G16
+                                             : f.group == 64  ? LW_MM_G64
+                                             : f.group == 128 ? LW_MM_G128
+                                                              : LW_MM_G32];
     const size_t pairs = (x->rows + 1) / 2;
     float scale[6 * 4];
     lw_mm_tile t = {.q_stride = 2 * x->stride,
@@ -169,44 +177,31 @@ INLINE void decoded_tiles(const lw_mm_tile_fn* tiles, const lw_activations* x, s
                     .scale = scale};
     for (size_t pair = 0, n; pair < pairs; pair += n) {
         n = next_tile(pairs - pair);
-        pair_scales(x, pair, n, i, scale);
-        t.q = x->q + pair * t.q_stride + 2 * i * LW_SEGMENT;
+        pair_scales(x, pair, n, index, scale);
+        t.q = x->q + pair * t.q_stride + 2 * index * LW_SEGMENT;
         t.results = work->results + pair * 2 * LW_PANEL;
         tiles[n - 3](&t);
     }
 }
 
-// Five rows and more.
-INLINE void coded_decoded(const lw_format f, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
-                          const lw_activations* x, size_t panel, const workspace* work) {
-    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
-    const lw_mm_tile_fn* of_group = tiles[f.group == 16    ? LW_MM_G16
-                                          : f.group == 64  ? LW_MM_G64
-                                          : f.group == 128 ? LW_MM_G128
-                                                           : LW_MM_G32];
-    for (size_t i = 0; i < x->segments; ++i) {
-        const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        UNROLL
-        for (int pass = 0; pass < lw_passes(f); ++pass) {
-            coded_differences(lw_pass(f, pass), 2, &s, work->ds);
-            decode_coded(lw_pass(f, pass), STRIDE, &s, work->codes);
-            decoded_tiles(of_group, x, i, work);
-        }
-    }
+// Results of SMMLA's tiles are put in order before minimums are taken off.
+INLINE void finish_pairs(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                         const workspace* work) {
+    for (size_t row = 0; row < x->rows; row += 2) separate_rows(work->results + row * LW_PANEL);
+    finish_coded(f, w, x, panel, out, work);
 }
 
-// Two rows and more; results of SMMLA's tiles are put in order before minimums are taken off.
-INLINE void coded_gemm(const lw_format f, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
-                       const lw_activations* x, size_t panel, lw_output out, void* scratch) {
+// Two rows and more.
+INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                       void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     if (x->rows <= 2)
         coded_in_registers(f, 1, w, x, panel, &work);
     else if (x->rows <= 4)
         coded_in_registers(f, 2, w, x, panel, &work);
     else
-        coded_decoded(f, tiles, w, x, panel, &work);
-    for (size_t row = 0; row < x->rows; row += 2) separate_rows(work.results + row * LW_PANEL);
-    finish_coded(f, w, x, panel, out, &work);
+        coded_decoded(f, 2, STRIDE, decoded_tiles, w, x, panel, &work);
+    finish_pairs(f, w, x, panel, out, &work);
 }
 
 #if defined(LW_ISA_sve)  // from nine rows on
@@ -214,11 +209,9 @@ INLINE void coded_gemm(const lw_format f, const lw_mm_tile_fn tiles[LW_MM_KINDS]
     void gemm_##name##_q8s128_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
                                         void* scratch) {                                                          \
         const workspace work = workspace_of(scratch, x->rows);                                                    \
-        coded_decoded(lw_format_##name, lw_mm_tiles, w, x, panel, &work);                                         \
-        for (size_t row = 0; row < x->rows; row += 2) separate_rows(work.results + row * LW_PANEL);               \
-        finish_coded(lw_format_##name, w, x, panel, out, &work);                                                  \
+        coded_decoded(lw_format_##name, 2, STRIDE, decoded_tiles, w, x, panel, &work);                            \
+        finish_pairs(lw_format_##name, w, x, panel, out, &work);                                                  \
     }
-LW_MM_TILES(sve);
 #else
 #define LW_CODED_KERNELS(name)                                                                                     \
     void gemv_##name##_q8s128_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
@@ -227,9 +220,8 @@ LW_MM_TILES(sve);
     }                                                                                                              \
     void gemm_##name##_q8s128_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
                                          void* scratch) {                                                          \
-        coded_gemm(lw_format_##name, lw_mm_tiles, w, x, panel, out, scratch);                                      \
+        coded_gemm(lw_format_##name, w, x, panel, out, scratch);                                                   \
     }
-LW_MM_TILES(i8mm);
 #endif
 
 #endif

@@ -260,6 +260,25 @@ INLINE void coded_differences(const lw_format f, const int copies, const coded_s
     }
 }
 
+// Adds the products of all rows by a decoded segment, the `index`th, to work->results.
+typedef void (*decoded_product)(const lw_format f, const lw_activations* x, size_t index, const workspace* work);
+
+// A segment is decoded once for all rows.
+INLINE void coded_decoded(const lw_format f, const int copies, const int stride, const decoded_product product,
+                          const lw_matrix* w, const lw_activations* x, size_t panel, const workspace* work) {
+    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
+    for (size_t i = 0; i < x->segments; ++i) {
+        const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) {
+            const lw_format part = lw_pass(f, pass);
+            coded_differences(part, copies, &s, work->ds);
+            decode_coded(part, stride, &s, work->codes);
+            product(part, x, i, work);
+        }
+    }
+}
+
 // The integer part of a product becomes the product, and goes out.
 INLINE void finish_coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                          const workspace* work) {

@@ -22,26 +22,17 @@ INLINE void spread_differences(const lw_format f, float* ds) {
             ds[i * LW_PANEL + o] = i % parts == parts - 1 ? ds[i / parts * LW_PANEL + o] : 0;
 }
 
-// Adds the products of segment i to work->results.
-INLINE void coded_pass(const lw_format f, const lw_matrix* w, const lw_activations* x, const lw_coded_panel* p,
-                       size_t panel, size_t i, const workspace* work) {
-    const coded_segment packed = coded_segment_of(f, w, p, panel, i);
-    coded_differences(f, 1, &packed, work->ds);
+INLINE void decoded_segment(const lw_format f, const lw_activations* x, size_t index, const workspace* work) {
     spread_differences(f, work->ds);
-    decode_coded(f, 4, &packed, work->codes);
     const segment s = {
-        .codes = work->codes, .ds = work->ds, .k = i * LW_SEGMENT, .groups = LW_SEGMENT_GROUPS, .index = i};
+        .codes = work->codes, .ds = work->ds, .k = index * LW_SEGMENT, .groups = LW_SEGMENT_GROUPS, .index = index};
     decoded_rows__neon(&s, f.group == 16, coded_terms(f), x, work->results);
 }
 
 INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                           void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
-    for (size_t i = 0; i < x->segments; ++i) {
-        coded_pass(lw_pass(f, 0), w, x, &p, panel, i, &work);
-        if (lw_passes(f) > 1) coded_pass(lw_pass(f, 1), w, x, &p, panel, i, &work);
-    }
+    coded_decoded(f, 1, 4, decoded_segment, w, x, panel, &work);
     finish_coded(f, w, x, panel, out, &work);
 }
 

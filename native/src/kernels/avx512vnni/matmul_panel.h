@@ -1,0 +1,208 @@
+// A panel of quantized weights times all rows on AVX-512-VNNI, segment by segment, in registers or decoded first.
+#ifndef LW_KERNELS_AVX512VNNI_MATMUL_PANEL_H
+#define LW_KERNELS_AVX512VNNI_MATMUL_PANEL_H
+
+#include <string.h>
+
+#include "kernels/avx512vnni/matmul_tile.h"
+#include "kernels/minimums.h"
+
+// A panel as packed.
+typedef struct weight_panel {
+    const uint8_t* matrix;              // the first panel
+    const uint8_t* data;                // the first segment
+    size_t groups;                      // of 32 inputs
+    const uint8_t *supers, *selectors;  // of coded types
+    __m512i table;                      // of coded types: entry + 128, four times
+} weight_panel;
+
+typedef struct tile_scratch {
+    uint8_t codes[LW_SEGMENT * LW_PANEL];
+    float differences[PREFIXES * LW_PANEL];
+    float minimums[LW_MINIMUM_FLOATS];
+    float results[];  // [rows][32]
+} tile_scratch;
+
+LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
+    weight_panel wp = {.matrix = w->data, .data = w->data + panel * w->panel_bytes, .groups = w->groups};
+    if (type.format.low == 0) return wp;
+    const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
+    wp.supers = wp.data + p.supers;
+    wp.selectors = wp.data + p.selectors;
+    wp.data += p.segments;
+    if (type.format.map != LW_MAP_OFFSET)
+        wp.table =
+            _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)w->table)), _mm512_set1_epi8(-128));
+    return wp;
+}
+
+LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment, const bool pages) {
+    const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
+    weight_segment ws = {.data = p->data + segment * type.segment_bytes,
+                         .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
+    if (type.format.low != 0) {  // coded panels have whole segments
+        ws.groups = LW_SEGMENT_GROUPS;
+        ws.supers = p->supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
+        ws.selectors = p->selectors + segment * LW_PANEL;
+        ws.table = p->table;
+    }
+    ws.fetch = lw_fetch_of(pages, p->matrix, ws.data, type.segment_bytes);
+    return ws;
+}
+
+LW_INLINE void decode_group(const weight_type type, const weight_segment* w, const int g, const int more, uint8_t* to) {
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; ++c)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; ++v) {
+            __m512i codes = type.codes(w, g, c, v);
+            if (more != 0) codes = _mm512_add_epi8(codes, _mm512_set1_epi8((char)more));
+            _mm512_store_si512(to + c * CHUNK_BYTES + v * 64, codes);
+        }
+}
+
+// Offset of the unsigned codes.
+LW_INLINE int offset_of(const weight_type type) { return type.shift < 0 ? 0 : 1 << type.shift; }
+
+// Codes of a segment plus `more`, [chunk][vector][64]. With `fetch` weights to come are asked for. Groups that a last,
+// shorter segment lacks have scale 0; their codes meet activations that are 0.
+LW_INLINE void decode_codes(const weight_type type, const weight_segment* w, const int more, const bool fetch,
+                            uint8_t* to) {
+    if (type.format.low != 0) {  // whole segments, whose groups differ in where their bits are
+#pragma GCC unroll 4
+        for (int g = 0; g < LW_SEGMENT_GROUPS; ++g) {
+            if (fetch) lw_fetch_group(w->fetch, (size_t)g, type.segment_bytes);
+            decode_group(type, w, g, more, to + g * 8 * CHUNK_BYTES);
+        }
+    } else {
+        for (size_t g = 0; g < w->groups; ++g) {
+            if (fetch) lw_fetch_group(w->fetch, g, type.segment_bytes);
+            decode_group(type, w, (int)g, more, to + g * 8 * CHUNK_BYTES);
+        }
+    }
+}
+
+LW_INLINE void decode_differences(const weight_type type, const weight_segment* w, float* to) {
+    const size_t scales = w->groups * 8 / (size_t)type.chunks;
+    for (size_t g = 0; g < scales; ++g)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; ++v)
+            _mm512_store_ps(to + g * LW_PANEL + v * 16, scale_difference(type, w, g, scales, v));
+    memset(to + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
+}
+
+// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
+    const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
+    w->codes = in_place ? w->data : s->codes;
+    w->group_bytes = in_place ? type.segment_bytes / LW_SEGMENT_GROUPS : 8 * CHUNK_BYTES;
+    w->differences = s->differences;
+    // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
+    const bool coded = type.format.low != 0;
+    if (!in_place) decode_codes(type, w, coded ? 128 - offset_of(type) : 0, coded, s->codes);
+    decode_differences(type, w, s->differences);
+}
+
+LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                      tile_scratch* s) {
+    if (type.format.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(type.format, w, x, panel, s->results, s->minimums);
+    lw_store_panel(w, panel, x->rows, s->results, out);
+}
+
+// What most coded types share once they are decoded (matmul_decoded__avx512vnni.c): all rows of one segment.
+void lw_decoded_rows_16__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+void lw_decoded_rows_64__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
+
+LW_INLINE void gemm_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
+                            tile_scratch* s) {
+    weight_segment ws = open_segment(type, p, segment, lw_cpu_reads_pages);
+    if (type.format.low != 0) {
+        if (x->rows <= FEW_ROWS) {
+            if (type.second) ws.fetch.first = NULL;
+            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+            return;
+        }
+        decode(type, &ws, s);
+        if (type.chunks == 4)
+            lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
+        else if (type.chunks == 8)
+            lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
+        else if (type.chunks == 16)
+            lw_decoded_rows_64__avx512vnni(&ws, x, segment, s->results);
+        else
+            lw_decoded_rows_128__avx512vnni(&ws, x, segment, s->results);
+    } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
+        all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+    } else {
+        decode(type, &ws, s);
+        all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
+    }
+}
+
+LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(type, w, panel);
+    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, &wp, x, segment, s);
+    finish(type, w, x, panel, out, s);
+}
+
+// Types with two passes (lw_passes).
+LW_INLINE void gemm_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+                          const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemm_segment(first, &wp, x, segment, s);
+        gemm_segment(second, &wp, x, segment, s);
+    }
+    finish(first, w, x, panel, out, s);
+}
+
+// One row. Memory is the limit: there is code for either order of asking for weights.
+LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
+                            const bool pages, tile_scratch* s) {
+    weight_segment ws = open_segment(type, p, segment, pages);
+    if (type.second) ws.fetch.first = NULL;
+    const row_segment row = some_rows(x, segment, 0, s->results);
+    if (ws.groups == LW_SEGMENT_GROUPS) {
+        tile(type, 1, true, &ws, &row);
+    } else {
+        decode(type, &ws, s);
+        tile(type, 1, false, &ws, &row);
+    }
+}
+
+LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(type, w, panel);
+    if (lw_cpu_reads_pages)
+        for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, true, s);
+    else
+        for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, false, s);
+    finish(type, w, x, panel, out, s);
+}
+
+LW_INLINE void gemv_passes(const weight_type first, const weight_type second, const weight_panel* p,
+                           const lw_activations* x, const bool pages, tile_scratch* s) {
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemv_segment(first, p, x, segment, pages, s);
+        gemv_segment(second, p, x, segment, pages, s);
+    }
+}
+
+LW_INLINE void gemv_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+                          const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    if (lw_cpu_reads_pages)
+        gemv_passes(first, second, &wp, x, true, s);
+    else
+        gemv_passes(first, second, &wp, x, false, s);
+    finish(first, w, x, panel, out, s);
+}
+
+#endif

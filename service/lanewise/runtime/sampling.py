@@ -1,0 +1,115 @@
+"""How tokens are drawn, and what is drawn, as the library reads and writes it."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_TOP_LOGPROBS = 20
+
+Uint32s = NDArray[np.uint32]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Sampling:
+    """How the tokens of one sequence are drawn; the fields are those of ``lw_sampling``.
+
+    ``mask`` holds one bit for each token of the vocabulary. Make one for a sequence and keep it:
+    the session translates it once.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias_ids: Uint32s | None = None
+    bias_values: Floats | None = None
+    mask: Uint32s | None = None
+    seed: int = 0
+    choice: int = 0
+    n_top_logprobs: int = 0
+    want_logprob: bool = False
+
+
+class Draw(NamedTuple):
+    """One token to draw from one row of logits; the fields are those of ``lw_draw``.
+
+    ``history`` holds the prompt (the first ``n_prompt`` entries) and the output, and is only read
+    by penalties.
+    """
+
+    sampling: Sampling
+    position: int = 0
+    n_prompt: int = 0
+    history: Uint32s | None = None
+    forced_token: int = -1
+
+
+@dataclass(slots=True)
+class Sampled:
+    """One token drawn; ``logprob`` and ``top`` (id, logprob) are filled when asked for."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class NativeSampling:
+    """A ``lw_sampling`` and what it points to."""
+
+    def __init__(self, ffi: Any, sampling: Sampling, vocab_size: int) -> None:
+        def borrow(kind: str, array: NDArray[Any] | None, dtype: type) -> tuple[int, Any]:
+            if array is None or len(array) == 0:
+                return 0, ffi.NULL
+            return len(array), ffi.from_buffer(kind, np.ascontiguousarray(array, dtype=dtype))
+
+        n_bias, bias_ids = borrow("uint32_t[]", sampling.bias_ids, np.uint32)
+        n_values, bias_values = borrow("float[]", sampling.bias_values, np.float32)
+        if n_values != n_bias:
+            raise ValueError(f"bias_ids has {n_bias} entries, bias_values {n_values}")
+        words, mask = borrow("uint32_t[]", sampling.mask, np.uint32)
+        if sampling.mask is not None and words * 32 < vocab_size:
+            raise ValueError(
+                f"mask has {words} words; accepted: a bit for each of {vocab_size} tokens"
+            )
+        self._owners = (bias_ids, bias_values, mask)
+        self.struct = ffi.new(
+            "lw_sampling*",
+            {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "top_k": sampling.top_k,
+                "repetition_penalty": sampling.repetition_penalty,
+                "presence_penalty": sampling.presence_penalty,
+                "frequency_penalty": sampling.frequency_penalty,
+                "n_bias": n_bias,
+                "bias_ids": bias_ids,
+                "bias_values": bias_values,
+                "mask": mask,
+                "seed": sampling.seed & 0xFFFF_FFFF_FFFF_FFFF,
+                "choice": sampling.choice,
+                "n_top_logprobs": sampling.n_top_logprobs,
+                "want_logprob": sampling.want_logprob,
+            },
+        )
+
+
+def drawn_columns(ffi: Any, drawn: Any) -> tuple[Uint32s, Floats, Uint32s]:
+    """The tokens, log-probabilities and numbers of alternatives in an array of ``lw_sampled``."""
+    formats = {"token": "u4", "logprob": "f4", "n_top": "u4"}
+    layout = np.dtype(
+        {
+            "names": list(formats),
+            "formats": list(formats.values()),
+            "offsets": [ffi.offsetof("lw_sampled", name) for name in formats],
+            "itemsize": ffi.sizeof("lw_sampled"),
+        }
+    )
+    records = np.frombuffer(ffi.buffer(drawn), layout)
+    return records["token"], records["logprob"], records["n_top"]
