@@ -1,23 +1,31 @@
 // Gate and up projections, activation and quantization in one phase.
 //
-// Work goes out panel by panel in the order of the segments of the result: four panels of gate, four of up. Whoever
-// finishes the last panel of a segment activates and quantizes it while it is in a cache. Rows of one segment lie
-// together, so a panel's results fall on consecutive lines.
+// Work goes out panel by panel in the order of the segments of the result: the panels of gate of a run of segments, then
+// those of up. Whoever finishes the last panel of a run activates and quantizes it while it is in a cache. Rows of one
+// segment lie together, so a panel's results fall on consecutive lines.
 #include "graph/worker.h"
 
-enum { SEGMENT_PANELS = LW_SEGMENT / LW_PANEL };
+enum {
+    SEGMENT_PANELS = LW_SEGMENT / LW_PANEL,
+    // Weights are prefetched in the order of one matrix, so each change to the other costs a wait for memory: where
+    // weights are what steps wait for, runs are long. (Zen 5, 1B, one row: runs of 1 segment 32 GB/s.)
+    FEW_ROWS = 8,
+    LONG_RUN = 8,
+};
 
 typedef struct gate_up {
     lw_worker* w;
     lw_product gate, up;
     lw_activations in, out;
     size_t panels;   // of one of the two matrices
+    size_t run;      // segments
     bool quantized;  // else the result stays [rows][ffn_size] floats
 } gate_up;
 
-static size_t panels_of(const gate_up* g, size_t segment) {
-    const size_t left = g->panels - segment * SEGMENT_PANELS;
-    return left < SEGMENT_PANELS ? left : SEGMENT_PANELS;
+// Panels of run `run` of one of the two matrices.
+static size_t panels_of(const gate_up* g, size_t run) {
+    const size_t all = g->run * SEGMENT_PANELS, left = g->panels - run * all;
+    return left < all ? left : all;
 }
 
 // Where row `row` of a segment is in gate or up.
@@ -26,8 +34,9 @@ static float* segment_row(const gate_up* g, float* buffer, size_t segment, size_
     return buffer + row * g->w->c->ffn_size + segment * LW_SEGMENT;
 }
 
-static void multiply_panel(const gate_up* g, size_t segment, size_t place) {
-    const size_t n = panels_of(g, segment), panel = segment * SEGMENT_PANELS + place % n;
+static void multiply_panel(const gate_up* g, size_t run, size_t place) {
+    const size_t n = panels_of(g, run), panel = run * g->run * SEGMENT_PANELS + place % n,
+                 segment = panel / SEGMENT_PANELS;
     const lw_product* p = place < n ? &g->gate : &g->up;
     lw_output out = p->out;
     if (g->quantized)  // kernels add panel * 32 to the row's address
@@ -48,21 +57,27 @@ static void activate_segment(gate_up* g, size_t segment) {
     lw_charge_row(w, LW_OP_ACTIVATE, 3 * n * w->rows, g->quantized ? n * w->rows : 0);
 }
 
+static void activate_run(gate_up* g, size_t run) {
+    const size_t first = run * g->run;
+    for (size_t segment = first; segment < first + g->run && segment * SEGMENT_PANELS < g->panels; ++segment)
+        activate_segment(g, segment);
+}
+
 static void take_panels(gate_up* g) {
     lw_worker* w = g->w;
     size_t begin, end;
     while (lw_work_take_share(lw_this_phase(w), 2 * g->panels, w->s->config.n_threads, &begin, &end)) {
         while (begin < end) {
-            const size_t segment = begin / (2 * SEGMENT_PANELS), first = begin % (2 * SEGMENT_PANELS);
-            const size_t all = 2 * panels_of(g, segment);
+            const size_t run = begin / (2 * g->run * SEGMENT_PANELS), first = begin % (2 * g->run * SEGMENT_PANELS);
+            const size_t all = 2 * panels_of(g, run);
             const size_t last = all - first < end - begin ? all : first + (end - begin);
-            for (size_t place = first; place < last; ++place) multiply_panel(g, segment, place);
+            for (size_t place = first; place < last; ++place) multiply_panel(g, run, place);
             begin += last - first;
-            atomic_uint* done = &w->s->segments_done[segment];
+            atomic_uint* done = &w->s->run_panels_done[run];
             const unsigned n = (unsigned)(last - first);
             if (atomic_fetch_add_explicit(done, n, memory_order_acq_rel) + n < all) continue;
             atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
-            activate_segment(g, segment);
+            activate_run(g, run);
         }
     }
 }
@@ -75,6 +90,7 @@ lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activati
                  .in = *x,
                  .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
                  .panels = layer->gate.panels,
+                 .run = w->rows <= FEW_ROWS ? LONG_RUN : 1,
                  .quantized = lw_is_quantized(layer->down.type)};
     take_panels(&g);
     lw_count_products(w, 2, x->rows);

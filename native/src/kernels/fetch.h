@@ -35,20 +35,19 @@ LW_INLINE lw_fetch lw_fetch_of(const bool pages, const uint8_t* data, const uint
 // As assembly that stays where it is: the compiler would put all of a group side by side.
 LW_INLINE void lw_prefetch(const uint8_t* line) { __asm__ volatile("prefetcht0 %0" : : "m"(*line)); }
 
-// Part `part` of `parts` of the lines that group `i` of the segment asks for. (Zen 5, one row: a burst of all lines is 6 %
-// slower than one with each chunk.)
+// Part `part` of `parts` of the lines that group `i` of the segment asks for.
 LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part, const size_t parts,
                              const size_t segment_bytes) {
-    const size_t group_bytes = segment_bytes / LW_SEGMENT_GROUPS;
+    const size_t bytes = segment_bytes / LW_SEGMENT_GROUPS;
     if (f.pages) {
 #pragma GCC unroll 20
-        for (size_t line = part; line * 64 < group_bytes; line += parts)
-            lw_prefetch(f.first + i * 64 + line * LW_FETCH_PAGE);
+        for (size_t page = part; page * 64 < bytes; page += parts) lw_prefetch(f.first + i * 64 + page * LW_FETCH_PAGE);
     } else {
-        if (part == 0) __builtin_prefetch(f.first + i * group_bytes + LW_FETCH_FAR, 0, 2);  // to the second cache
+        // Whole lines where few bytes are left over: those at the end of a segment then come with their neighbours.
+        const size_t group = bytes % 64 < 32 ? bytes / 64 * 64 : bytes;
+        if (part == 0) __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second cache
 #pragma GCC unroll 20
-        for (size_t line = part; line * 64 < group_bytes; line += parts)
-            lw_prefetch(f.first + i * group_bytes + line * 64);
+        for (size_t line = part; line * 64 < group; line += parts) lw_prefetch(f.first + i * group + line * 64);
     }
 }
 
