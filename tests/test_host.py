@@ -15,6 +15,7 @@ from lanewise.host import (
     cpu_quota,
     default_threads,
     format_size,
+    has_spare_cpu,
     huge_pages,
     memory_limit,
     physical_cores,
@@ -111,6 +112,22 @@ def test_threads_are_the_smallest_of_quota_affinity_and_cores(
     choice = default_threads(tree(cores(*siblings)), affinity=affinity)
     assert choice.threads == threads
     assert choice.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("quota", "affinity", "threads", "spare"),
+    [
+        ("max 100000", range(4), 3, True),
+        ("max 100000", range(4), 4, False),
+        ("max 100000", range(4), 5, False),
+        ("300000 100000", range(4), 2, True),
+        ("250000 100000", range(4), 2, False),
+        ("600000 100000", range(2), 2, False),
+    ],
+)
+def test_a_spare_cpu_is_one_that_quota_and_affinity_have(tree, quota, affinity, threads, spare):
+    root = v2(tree, "/", {"cpu.max": quota})
+    assert has_spare_cpu(threads, root, affinity) is spare
 
 
 def test_cores_are_told_apart_by_their_siblings(tree):

@@ -1,7 +1,8 @@
 // The C ABI of Lanewise: load a model, run forward steps over ragged batches, sample tokens.
 //
 // Ownership:  whoever opens a handle closes it; every close accepts NULL. Arrays are borrowed for the call.
-// Threads:    a model is immutable once finished and may be shared; a session belongs to one thread at a time.
+// Threads:    a model is immutable once finished and may be shared; a session belongs to one thread at a time,
+//             but any may release its draws.
 // Errors:     a failing call writes nothing to its outputs; lw_last_error() says why (per calling thread).
 //             The library never prints, aborts or exits.
 // Numbers:    the logits of a token prefix are the same bits for every batch, chunking, thread count and
@@ -22,7 +23,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 5 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 6 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -245,6 +246,7 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemv_rows;
     uint64_t gemm_rows;
     double native_seconds;  // inside lw_step
+    double held_seconds;    // of those, in which all but held draws was done
 } lw_counters;
 
 // The operations of a step, in the order they run.
@@ -352,6 +354,11 @@ void lw_session_close(lw_session* session);
 // Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and what
 // was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
+// Before a step: once it has its logits it waits until every hold has been released, and draws then. So the masks that its
+// draws read may be written while it runs. A step that fails or draws nothing does not wait.
+lw_status lw_session_hold_draws(lw_session* session);
+// Takes back one hold, before, during or after a step and by any thread. LW_ERR_ARGUMENT when there is none.
+lw_status lw_session_release_draws(lw_session* session);
 // Copies the keys and values of one KV block to another, all layers. Between steps.
 lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t target);
 lw_status lw_session_counters(const lw_session* session, lw_counters* out);

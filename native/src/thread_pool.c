@@ -14,15 +14,9 @@
 
 enum { SPINS = 400 };  // some tens of microseconds of pauses before sleeping
 
-// A counter that threads wait on until it differs from what they saw.
-typedef struct signal_word {
-    _Alignas(64) atomic_uint value;
-    atomic_uint sleepers;
-} signal_word;
-
 struct lw_pool {
-    signal_word start;    // raised for every run, and to quit
-    signal_word barrier;  // raised when the last thread arrives
+    lw_signal start;    // raised for every run, and to quit
+    lw_signal barrier;  // raised when the last thread arrives
     _Alignas(64) atomic_uint arrived;
     unsigned threads;
     unsigned started;
@@ -47,7 +41,7 @@ static void pause_briefly(void) {
 #endif
 }
 
-static void wait_while_equal(signal_word* word, unsigned seen) {
+static void wait_while_equal(lw_signal* word, unsigned seen) {
     for (int i = 0; i < SPINS; ++i) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return;
         pause_briefly();
@@ -66,10 +60,30 @@ void lw_wait_for(const atomic_size_t* count, size_t wanted) {
     }
 }
 
-static void raise_signal(signal_word* word) {
-    atomic_fetch_add(&word->value, 1);
+static void wake_sleepers(lw_signal* word) {
     if (atomic_load(&word->sleepers) != 0)
         syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void raise_signal(lw_signal* word) {
+    atomic_fetch_add(&word->value, 1);
+    wake_sleepers(word);
+}
+
+void lw_gate_hold(lw_signal* gate) { atomic_fetch_add(&gate->value, 1); }
+
+_Bool lw_gate_release(lw_signal* gate) {
+    unsigned holds = atomic_load(&gate->value);
+    do {
+        if (holds == 0) return 0;
+    } while (!atomic_compare_exchange_weak(&gate->value, &holds, holds - 1));
+    if (holds == 1) wake_sleepers(gate);
+    return 1;
+}
+
+void lw_gate_wait(lw_signal* gate) {
+    for (unsigned holds = atomic_load(&gate->value); holds != 0; holds = atomic_load(&gate->value))
+        wait_while_equal(gate, holds);
 }
 
 void lw_pool_barrier(lw_pool* pool) {

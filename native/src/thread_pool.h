@@ -11,6 +11,20 @@
 
 typedef struct lw_pool lw_pool;
 
+// A counter that threads sleep on until it changes.
+typedef struct lw_signal {
+    _Alignas(64) atomic_uint value;
+    atomic_uint sleepers;
+} lw_signal;
+
+// A signal as a gate: its value is how many holds keep it shut. Whoever waits has it held no further.
+void lw_gate_hold(lw_signal* gate);
+_Bool lw_gate_release(lw_signal* gate);  // takes one hold back, from any thread; false if there is none
+static inline _Bool lw_gate_is_open(const lw_signal* gate) {
+    return atomic_load_explicit(&gate->value, memory_order_acquire) == 0;
+}
+void lw_gate_wait(lw_signal* gate);  // returns when it is open; spins briefly and then sleeps
+
 // `threads` counts the calling thread. NULL when the system refuses. Thread i stays on CPU cpus[i], the caller for the time
 // of a run; with `cpus` NULL they run where the system puts them.
 lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus);

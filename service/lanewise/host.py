@@ -71,6 +71,13 @@ def default_threads(root: Path = ROOT, affinity: Collection[int] | None = None) 
     return ThreadChoice(min(threads, MAX_THREADS), f"{reason} ({', '.join(others)})")
 
 
+def has_spare_cpu(threads: int, root: Path = ROOT, affinity: Collection[int] | None = None) -> bool:
+    """Whether quota and affinity mask leave a CPU beside so many threads that compute."""
+    cpus = len(os.sched_getaffinity(0) if affinity is None else affinity)
+    quota = cpu_quota(root)
+    return threads + 1 <= (cpus if quota is None else min(cpus, quota))
+
+
 def count(number: int, noun: str) -> str:
     """A number with its noun, in the plural where that is right."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

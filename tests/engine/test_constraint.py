@@ -5,12 +5,15 @@ import re
 
 import pytest
 
+from lanewise.engine import masks
 from lanewise.engine.constraint import ConstraintError
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from toy_server import metric, outputs_of
 from toy_tokenizer import toy_tokenizer
+
+pytestmark = pytest.mark.usefixtures("masks_filled")
 
 TOKENIZER = toy_tokenizer()
 COMPILER = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size + len(TOKENIZER.unused_ids))
@@ -27,6 +30,11 @@ SCHEMA = {
 }
 OBJECT = GrammarSource.from_json_schema(SCHEMA)
 AS_TEXT = re.compile(r'\{"name": ".*", "size": "very (large|small)", "n": \d+\}', re.DOTALL)
+
+
+@pytest.fixture(params=["before the step", "beside the step"])
+def masks_filled(request, monkeypatch):
+    monkeypatch.setattr(masks, "LIGHT_S", 60.0 if request.param == "before the step" else -1.0)
 
 
 def request(source, prompt="abc", choice=0, **params):

@@ -60,7 +60,7 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
-    LW_ABI_VERSION = 5
+    LW_ABI_VERSION = 6
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
     LW_NUMERICS = 1
@@ -157,6 +157,12 @@ class FakeLibrary:
             "forced_token": draw.forced_token,
         }
 
+    def lw_session_hold_draws(self, handle):
+        return self._answer("hold_draws")
+
+    def lw_session_release_draws(self, handle):
+        return self._answer("release_draws")
+
     def lw_session_copy_block(self, handle, source, target):
         return self._answer("copy_block", source, target)
 
@@ -164,6 +170,7 @@ class FakeLibrary:
         out.steps = 7
         out.gemm_rows = 9
         out.native_seconds = 0.5
+        out.held_seconds = 0.25
         return self._answer("counters")
 
     def lw_session_profile(self, handle, on):

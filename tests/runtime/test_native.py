@@ -237,6 +237,61 @@ def test_bias_mask_and_forced_token_decide_what_is_drawn(session):
     assert draw_one(session, Sampling(), forced_token=33) == 33
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("profiled", [False, True])
+def test_held_draws_wait_for_the_last_release_and_read_the_mask_of_then(model, threads, profiled):
+    mask = np.zeros(CONFIG.vocab_size // 32, np.uint32)
+    masked, free = Draw(Sampling(mask=mask)), Draw(Sampling(temperature=0.0))
+    same = Batch([1] * 4, range(5), [0] * 4, [[i] for i in range(4)], range(4))
+    with Session(model, threads=threads, blocks=8, max_batch_tokens=4, max_batch_logits=4) as one:
+        if profiled:
+            one.start_profile()
+        for token in (69, 33):
+            mask[:] = 0
+            one.hold_draws()
+            one.hold_draws()
+            drawn: list[int] = []
+
+            def step(draws, into):
+                into += [each.token for each in one.step_and_draw(same, draws)]
+
+            thread = threading.Thread(target=step, args=([masked, free, masked, free], drawn))
+            thread.start()
+            one.release_draws()
+            thread.join(0.05)
+            assert thread.is_alive(), "draws did not wait for both holds"
+            mask[token // 32] = 1 << token % 32
+            one.release_draws()
+            thread.join()
+            assert drawn[0] == drawn[2] == token
+            assert drawn[1] == drawn[3]
+
+
+def test_time_in_which_only_held_draws_were_to_be_done_is_counted(session):
+    for delay_s in (0.01, 0.1, 1.0, 10.0):  # on a busy machine steps come late to their draws
+        session.hold_draws()
+        threading.Timer(delay_s, session.release_draws).start()
+        draw_one(session, Sampling())
+        if session.counters().held_seconds:
+            break
+    assert 0 < session.counters().held_seconds < session.counters().native_seconds
+
+
+def test_released_draws_and_steps_that_do_not_draw_wait_for_nothing(session):
+    session.hold_draws()
+    session.release_draws()
+    token = draw_one(session, Sampling(temperature=0.0))
+    session.hold_draws()
+    assert session.step(prompt([1]))[0].argmax() == token
+    with pytest.raises(NativeError, match="temperature"):
+        draw_one(session, Sampling(temperature=-1.0))
+    session.release_draws()
+    assert draw_one(session, Sampling(temperature=0.0)) == token
+    assert session.counters().held_seconds == 0
+    with pytest.raises(NativeError, match="nothing holds the draws"):
+        session.release_draws()
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [

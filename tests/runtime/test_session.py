@@ -197,7 +197,17 @@ def test_every_row_of_logits_needs_a_draw(fake, session):
 
 def test_counters_are_copied_out(session):
     counters = session.counters()
-    assert (counters.steps, counters.gemm_rows, counters.native_seconds) == (7, 9, 0.5)
+    assert (counters.steps, counters.gemm_rows) == (7, 9)
+    assert (counters.native_seconds, counters.held_seconds) == (0.5, 0.25)
+
+
+def test_draws_are_held_and_released_in_the_library(fake, session):
+    session.hold_draws()
+    session.release_draws()
+    assert [call[0] for call in fake.calls[-2:]] == ["hold_draws", "release_draws"]
+    fake.failure = ("release_draws", "nothing holds the draws")
+    with pytest.raises(NativeError, match="nothing holds the draws"):
+        session.release_draws()
 
 
 def test_profile_is_read_in_full_and_then_stopped(fake, session):

@@ -56,6 +56,9 @@ class ToyRunner:
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_logits = max_batch_logits
         self._counters = Counters(0, 0, 0, 0, 0, 0)
+        self._holds = 0
+        self._held = threading.Condition()
+        self._n_computed = 0  # steps that are or were to draw
         self.batches: list[Batch] = []
         self.fail_on_token: int | None = None
         self.gate = threading.Event()  # cleared: steps wait
@@ -91,6 +94,7 @@ class ToyRunner:
                 self._cache[tables[row][position // BLOCK_TOKENS], position % BLOCK_TOKENS] = value
                 hashes.append(value)
         last = self._counters
+        held_s = self._wait_for_release()
         self._counters = Counters(
             steps=last.steps + 1,
             tokens=last.tokens + len(tokens),
@@ -99,6 +103,7 @@ class ToyRunner:
             gemv_rows=last.gemv_rows + (len(tokens) if len(tokens) == 1 else 0),
             gemm_rows=last.gemm_rows + (len(tokens) if len(tokens) > 1 else 0),
             native_seconds=last.native_seconds + time.perf_counter() - began,
+            held_seconds=last.held_seconds + held_s,
         )
         rows = [np.random.default_rng(hashes[int(row)]) for row in batch.logit_rows]
         logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]
@@ -112,6 +117,29 @@ class ToyRunner:
         start = first // BLOCK_TOKENS
         seen = self._cache[table[start : -(-position // BLOCK_TOKENS)]].reshape(-1)
         return seen[first - start * BLOCK_TOKENS : position - start * BLOCK_TOKENS].tolist()
+
+    def hold_draws(self) -> None:
+        with self._held:
+            self._holds += 1
+
+    def release_draws(self) -> None:
+        with self._held:
+            self._holds -= 1
+            assert self._holds >= 0
+            self._held.notify_all()
+
+    def _wait_for_release(self) -> float:
+        began = time.perf_counter()
+        with self._held:
+            self._n_computed += 1
+            self._held.notify_all()
+            assert self._held.wait_for(lambda: self._holds == 0, 10), "nobody releases the draws"
+        return time.perf_counter() - began
+
+    def wait_until_computed(self, n_steps: int) -> None:
+        """Return when so many steps have come to their draws."""
+        with self._held:
+            assert self._held.wait_for(lambda: self._n_computed >= n_steps, 10)
 
     def copy_block(self, source: int, target: int) -> None:
         self._cache[target] = self._cache[source]

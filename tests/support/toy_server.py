@@ -29,6 +29,7 @@ CONFIG = EngineConfig(
     max_step_tokens=64,
     max_step_logits=24,
     max_queued_requests=8,
+    has_spare_cpu=True,
 )
 
 

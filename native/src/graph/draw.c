@@ -5,9 +5,19 @@
 #include "ops/sample.h"
 #include "status.h"
 
+// Whoever holds the draws is still writing masks.
+static void wait_for_masks(lw_worker* w) {
+    if (lw_gate_is_open(&w->s->draws)) return;
+    const uint64_t start = lw_profile_now();
+    lw_gate_wait(&w->s->draws);
+    if (w->thread == 0) w->s->counters.held_seconds += 1e-9 * (double)(lw_profile_now() - start);
+    lw_profile_wait(w->profile, LW_OP_SAMPLE);
+}
+
 void lw_draw_rows(lw_worker* w) {
     lw_step_state* step = w->step;
     if (step->batch->draws == NULL || atomic_load(&step->non_finite)) return;
+    wait_for_masks(w);
     const size_t vocab = w->c->vocab_size;
     const lw_sample_scratch scratch =
         lw_sample_scratch_at(w->s->draw_scratch + w->thread * w->s->draw_scratch_bytes, vocab);

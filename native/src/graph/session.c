@@ -181,6 +181,19 @@ lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t t
     return LW_OK;
 }
 
+lw_status lw_session_hold_draws(lw_session* session) {
+    if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_hold_draws: session must not be NULL");
+    lw_gate_hold(&session->draws);
+    return LW_OK;
+}
+
+lw_status lw_session_release_draws(lw_session* session) {
+    if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_release_draws: session must not be NULL");
+    if (!lw_gate_release(&session->draws))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_release_draws: nothing holds the draws");
+    return LW_OK;
+}
+
 lw_status lw_session_counters(const lw_session* session, lw_counters* out) {
     if (session == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_counters: session and out must not be NULL");

@@ -93,6 +93,7 @@ struct lw_session {
     size_t n_phases;
     size_t partial_floats;                 // see b.partial
     _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that are there
+    lw_signal draws;                       // a gate that every step's draws pass
     lw_counters counters;
     lw_profile* profile;  // NULL unless asked for
 };

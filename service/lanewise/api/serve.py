@@ -125,6 +125,7 @@ def _make_engine(
         prefix_cache=settings.prefix_cache,
         max_draft=settings.draft_tokens if settings.speculation else 0,
         sliding_window=sliding_window,
+        has_spare_cpu=host.has_spare_cpu(threads),
     )
     session = Session(
         model,

@@ -102,6 +102,14 @@ class ReplayRunner:
             sampled.token = text[min(draw.position, len(text) - 1)]
         return drawn
 
+    def hold_draws(self) -> None:
+        """Those of the session."""
+        self._session.hold_draws()
+
+    def release_draws(self) -> None:
+        """Those of the session."""
+        self._session.release_draws()
+
     def copy_block(self, source: int, target: int) -> None:
         """That of the session."""
         self._session.copy_block(source, target)

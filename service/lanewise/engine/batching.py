@@ -20,6 +20,12 @@ class ModelRunner(Protocol):
     def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
         """Run the batch and draw one token from each of its rows of logits."""
 
+    def hold_draws(self) -> None:
+        """Let the next step wait before its draws until they are released."""
+
+    def release_draws(self) -> None:
+        """Take one hold back, from any thread."""
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy the keys and values of one block of the cache to another, all layers."""
 

@@ -23,6 +23,7 @@ class EngineConfig(SchedulerConfig):
     request_timeout_s: float = 0.0
     itl_target_s: float = 0.0
     max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
+    has_spare_cpu: bool = False  # that steps leave to others: masks may be filled while they run
 
     def __post_init__(self) -> None:
         SchedulerConfig.__post_init__(self)  # super() does not know a class that got slots

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from lanewise.engine.sequence import Sequence
 
 
+_ALL = np.uint32(0xFFFF_FFFF)
+
+
 class Grammar(Protocol):
     """A compiled grammar, shared by every sequence that has to obey it."""
 
@@ -72,6 +75,8 @@ class Constraint:
         self._coming: deque[int] = deque()  # forced tokens that are to be drawn
         self.unsent: list[int] = []  # forced tokens that come before the first draw
         self.finished = False
+        self.may_stop = True  # whether the next draw may end an answer that could go on
+        self._failure: ConstraintError | None = None  # of the last mask
 
     def begin(self, room: int) -> list[int]:
         """The tokens that every answer begins with, at most ``room``."""
@@ -84,8 +89,10 @@ class Constraint:
         """Append what must follow the token drawn last, which the sequence has already.
 
         Returns all tokens that are new to the client, how many of them were forced, and why the
-        sequence ends if it does.
+        sequence ends if it does; ConstraintError if no token could come.
         """
+        if self._failure is not None:
+            raise self._failure
         forced, self.unsent = self.unsent, []
         reason = sequence.finish_reason(drawn)
         after: list[int] = []
@@ -144,13 +151,16 @@ class Constraint:
         return self._coming[0] if self._coming else -1
 
     def fill_mask(self) -> None:
-        """Compute the mask of the next draw; ConstraintError if no token may come."""
+        """Compute the mask of the next draw, on any thread, until ``complete`` is called.
+
+        If no token may come, any can be drawn: what is drawn then counts for nothing.
+        """
         if self._coming:
             return
         self._matcher.unsafe_compute_mask_ptr(self._address, self._n_bytes)
         if self._matcher.is_error():
-            raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
-        if self._matcher.is_stopped():  # found only now: nothing but the end may come
+            self._fail(f"the grammar cannot go on: {self._reason()}")
+        elif self._matcher.is_stopped():  # found only now: nothing but the end may come
             self.finished = True
         elif self._text is not None:
             self._apply_request(self._text)
@@ -159,15 +169,17 @@ class Constraint:
         mask, may_end = self.mask, self._matcher.is_accepting()
         mask &= text
         if mask.any():
-            if may_end:
+            if may_end and self.may_stop:
                 mask |= self._stops
         elif may_end:
             mask |= self._eos | self._stops
             self.finished = True
         else:
-            raise ConstraintError(
-                "no token is allowed by both the grammar and the request's own fields"
-            )
+            self._fail("no token is allowed by both the grammar and the request's own fields")
+
+    def _fail(self, message: str) -> None:
+        self._failure = ConstraintError(message)
+        self.mask.fill(_ALL)  # an empty one would be an error of the whole step
 
     def _reason(self) -> str:
         # Only the first line: the rest shows the library's state.

@@ -20,6 +20,7 @@ from lanewise.engine.deadlines import Deadlines
 from lanewise.engine.delivery import Failure, Outbox, Parcel
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.jobs import JobMaker
+from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.scheduler import Scheduler, Step
@@ -66,6 +67,7 @@ class Engine:
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Sequence, Job] = {}
         self._n_constrained = 0  # of them
+        self._masks = MaskFiller(runner, config.has_spare_cpu)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
@@ -159,6 +161,7 @@ class Engine:
             try:
                 self._publish()
             finally:
+                self._masks.close()
                 self._runner.close()
                 if self._speculator is not None:
                     self._speculator.close()
@@ -196,10 +199,6 @@ class Engine:
                 job.note_started(now, self.metrics)
         for source, target in step.copies:
             self._runner.copy_block(source, target)
-        if self._n_constrained:
-            self._fill_masks(step)
-            if not step.turns:
-                return
         self._run(step, began)
         if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
             self._publish()  # before answers go out: who has one may ask for metrics next
@@ -231,15 +230,18 @@ class Engine:
             self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
         tables = self._scheduler.block_tables
         batch, draws = make_batch(step, tables, self._jobs)
-        # What the last step gave goes out now, not before: who is woken wants the interpreter,
-        # and gets it from the native call instead of from the middle of our own work.
-        self._outbox.send()
-        native_began = time.perf_counter()
-        self._step_began = time.monotonic()
         try:
+            if self._n_constrained:
+                self._begin_masks(step)
+            # What the last step gave goes out now, not before: who is woken wants the interpreter,
+            # and gets it from the native call instead of from the middle of our own work.
+            self._outbox.send()
+            native_began = time.perf_counter()
+            self._step_began = time.monotonic()
             sampled = self._runner.step_and_draw(batch, draws)
         finally:
             self._step_began = None
+            self._masks.end()
         ended, native = time.perf_counter(), self._runner.counters().native_seconds
         last_ended, last_native = self._last_native
         if last_ended:
@@ -304,18 +306,11 @@ class Engine:
             self._tally.note_forced(n_forced)
         self._send(job, tokens or [None], reason, now)
 
-    def _fill_masks(self, step: Step) -> None:
-        """Compute which tokens may be drawn in a step; who has none fails without the others."""
+    def _begin_masks(self, step: Step) -> None:
+        """Have computed which tokens may be drawn in a step."""
         began = time.perf_counter()
-        for turn in step.turns:
-            job = self._jobs.get(turn.sequence)
-            constraint = None if job is None else job.sampler.constraint
-            if turn.draws and constraint is not None:
-                try:
-                    constraint.fill_mask()
-                except ConstraintError as error:
-                    self._fail([turn.sequence], error)
-        step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
+        samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.draws]
+        self._masks.begin([one.constraint for one in samplers if one.constraint is not None])
         self._tally.note_masks(time.perf_counter() - began)
 
     def _handle_add(self, group: JobGroup) -> None:

@@ -153,6 +153,7 @@ class Metrics:
         self.gemv_rows.inc(counters.gemv_rows - last.gemv_rows)
         self.gemm_rows.inc(counters.gemm_rows - last.gemm_rows)
         self.native_seconds.inc(counters.native_seconds - last.native_seconds)
+        self.mask_seconds.inc(counters.held_seconds - last.held_seconds)
         self._last_counters = counters
 
     def count_drafts(self, drafts: Iterable[tuple[int, int]]) -> None:
@@ -281,7 +282,7 @@ class Metrics:
         )
         self.mask_seconds = self._counter(
             "lanewise_grammar_mask_seconds",
-            "Time spent on which tokens grammars let come next; a part of the busy time.",
+            "Time that steps waited for which tokens grammars let come; a part of the busy time.",
         )
         self.grammars = self._counters(
             "lanewise_grammars",

@@ -104,9 +104,11 @@ class Sampler:
         self._is_plain = constraint is None and self._history is None
         bias = dict(params.logit_bias)
         late = self._late = _sampling(params, choice, bias, mask)
-        # Before min_tokens tokens are out, whatever would end the answer is forbidden.
+        # Before min_tokens tokens are out, whatever would end the answer is forbidden; a grammar's
+        # mask sees to that itself, as the grammar's own end comes before.
         forbidden = bias | dict.fromkeys(params.stop_token_ids, -np.inf)
-        self._early = _sampling(params, choice, forbidden, mask) if params.min_tokens else late
+        has_early = params.min_tokens and constraint is None
+        self._early = _sampling(params, choice, forbidden, mask) if has_early else late
         self._score = Sampling(n_top_logprobs=params.prompt_logprobs or 0, want_logprob=True)
 
     def draw(self, tokens: Items[int]) -> Draw:
@@ -118,8 +120,7 @@ class Sampler:
         forced = -1
         if self.constraint is not None:
             forced = self.constraint.forced_token
-            if self.constraint.finished:  # a grammar's end comes before min_tokens
-                sampling = self._late
+            self.constraint.may_stop = position >= self._first_late
         if self._history is None:
             return Draw(sampling, position, forced_token=forced)
         self._history.extend(tokens[len(self._history) :])

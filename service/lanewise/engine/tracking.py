@@ -134,7 +134,7 @@ class Tally:
         self._forced_tokens += count
 
     def note_masks(self, seconds: float) -> None:
-        """A step's masks took so long."""
+        """A step began so much later for its masks."""
         self._mask_s += seconds
 
     def publish(self, metrics: Metrics) -> None:

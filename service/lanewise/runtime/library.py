@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 
 class NativeError(Exception):

@@ -54,6 +54,7 @@ class Counters:
     gemv_rows: int
     gemm_rows: int
     native_seconds: float = 0.0  # inside forward steps, draws included
+    held_seconds: float = 0.0  # of those, in which all but held draws was done
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,17 @@ class Session:
                 one.top = [(struct.top_ids[i], struct.top_logprobs[i]) for i in range(struct.n_top)]
         return sampled
 
+    def hold_draws(self) -> None:
+        """Let the next step wait before its draws until they are released.
+
+        So the arrays of masks may be written while it runs.
+        """
+        self._native.check(self._native.lib.lw_session_hold_draws(self._open_handle()))
+
+    def release_draws(self) -> None:
+        """Take one hold back; any thread may."""
+        self._native.check(self._native.lib.lw_session_release_draws(self._open_handle()))
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy one block of the KV cache to another, all layers of it."""
         lib = self._native.lib
@@ -282,6 +294,7 @@ class Session:
             gemv_rows=out.gemv_rows,
             gemm_rows=out.gemm_rows,
             native_seconds=out.native_seconds,
+            held_seconds=out.held_seconds,
         )
 
     def start_profile(self) -> None:
