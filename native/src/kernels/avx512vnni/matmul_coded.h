@@ -64,20 +64,37 @@ LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i,
     return code;
 }
 
+// Half `half` of the codes of group i of a trellis, four chunks of inputs: half, half + 2, half + 4, half + 6 from the right.
+LW_INLINE __m512i trellis_half(const weight_segment* w, int i, int half, int v) {
+    return _mm512_load_si512(w->data + (i * 2 + half) * CHUNK_BYTES + v * 64);
+}
+
+// The same of the inputs before: a byte below, for the first input of a chunk the last one of the chunk before.
+LW_INLINE __m512i trellis_before(const weight_segment* w, int i, int half, int v) {
+    const __m512i below = _mm512_slli_epi32(trellis_half(w, i, half, v), 8);
+    const __m512i other = trellis_half(w, i, 1 - half, v);  // has the chunks before, for half 0 two bits higher
+    if (half == 1) return _mm512_or_si512(below, _mm512_srli_epi32(other, 24));
+    const __m512i last = _mm512_ternarylogic_epi32(below, _mm512_srli_epi32(other, 22), _mm512_set1_epi32(0xFC), 0xF8);
+    return i == 0 ? last : _mm512_or_si512(last, _mm512_srli_epi32(trellis_half(w, i - 1, 1, v), 30));
+}
+
+// Table entries of chunk c: code << 2 | code of the input before. Two chunks are put together at once, in either nibble.
+LW_INLINE __m512i trellis_entries(const weight_segment* w, int i, int c, int v) {
+    const __m512i codes = trellis_half(w, i, c % 2, v), before = trellis_before(w, i, c % 2, v);
+    const bool odd = c / 2 % 2 == 1;
+    const __m512i upper = odd ? codes : _mm512_slli_epi16(codes, 2),
+                  lower = odd ? _mm512_srli_epi16(before, 2) : before;
+    const __m512i two =
+        _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xCC), upper, lower, 0xCA);  // mask ? upper : lower
+    return _mm512_and_si512(c < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
+}
+
 LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
-    const __m512i none = _mm512_setzero_si512();
     if (f.map == LW_MAP_FLOAT) return float_codes(f, w, i, c, v);
-    __m512i bits = coded_bits(f, w, i, c, v, f.selector != 0 ? coded_selectors(f, w, i, v) : none);
-    if (f.map == LW_MAP_OFFSET) return bits;
-    if (f.map ==
-        LW_MAP_TRELLIS) {  // the input before: a byte below, for the first of a chunk the last of the one before
-        const __m512i before = _mm512_slli_epi32(bits, 8);
-        bits = _mm512_slli_epi16(bits, 2);
-        const __m512i last =
-            c + i == 0 ? none : _mm512_srli_epi32(coded_bits(f, w, c > 0 ? i : i - 1, (c + 7) % 8, v, none), 24);
-        bits = _mm512_ternarylogic_epi32(bits, before, last, 0xFE);  // a | b | c
-    }
-    return _mm512_shuffle_epi8(w->table, bits);
+    if (f.map == LW_MAP_TRELLIS) return _mm512_shuffle_epi8(w->table, trellis_entries(w, i, c, v));
+    const __m512i bits =
+        coded_bits(f, w, i, c, v, f.selector != 0 ? coded_selectors(f, w, i, v) : _mm512_setzero_si512());
+    return f.map == LW_MAP_OFFSET ? bits : _mm512_shuffle_epi8(w->table, bits);
 }
 
 LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t g, int v) {
