@@ -356,7 +356,8 @@ static int hash_choices(const variant* v, lw_model* model, const char* isa, bool
     int wrong = 0;
     check(lw_choices(isa, open, 16, &n));
     for (size_t c = 0; n > 0 && c < sizeof choices / sizeof *choices; ++c) {
-        for (uint32_t i = 0; i < n; ++i) open[i].min_rows = choices[c] ? choices[c] : open[i].least_rows;
+        for (uint32_t i = 0; i < n; ++i)
+            open[i].min_rows = choices[c] > open[i].least_rows ? choices[c] : open[i].least_rows;
         check(lw_choose(open, n));
         if (choices[c] == 0 || (quick && choices[c] != 16 && choices[c] != UINT32_MAX)) continue;
         const uint64_t hash = hash_all(v, model, 2, 3, 32, out);

@@ -82,7 +82,8 @@ const lw_kernel* lw_kernel_rival(const lw_kernel* kernel, lw_level level) {
     lw_format f;
     if (!(kernel->levels >> level & 1) || kernel->min_rows == 1 || lw_find_format(kernel->weights, &f)) return NULL;
     for (const lw_kernel* k = kernel + 1; k < lw_kernels + lw_n_kernels; ++k)
-        if (k->weights == kernel->weights && (k->levels >> level & 1)) return k->min_rows > 1 ? k : NULL;
+        if (k->weights == kernel->weights && (k->levels >> level & 1) && k->min_rows <= kernel->min_rows)
+            return k->min_rows > 1 ? k : NULL;
     return NULL;
 }
 

@@ -167,26 +167,27 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
         return coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name);   \
     }
 
-#define LW_CODED_KERNELS(name)                                                                            \
-    LW_CODED_ACCESS(name)                                                                                 \
-    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
-                                               lw_output out, void* scratch) {                            \
-        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
-    }                                                                                                     \
-    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
-                                               lw_output out, void* scratch) {                            \
-        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);        \
+#define LW_CODED_KERNELS(name)                                                                                \
+    LW_CODED_ACCESS(name)                                                                                     \
+    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,     \
+                                               lw_output out, void* scratch) {                                \
+        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= FEW_ROWS, w, x, panel, out, \
+             scratch);                                                                                        \
+    }                                                                                                         \
+    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,     \
+                                               lw_output out, void* scratch) {                                \
+        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);            \
     }
 
-#define LW_FLOAT_KERNELS(name)                                                                            \
-    LW_FLOAT_ACCESS(name)                                                                                 \
-    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
-                                               lw_output out, void* scratch) {                            \
-        gemm_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                     \
-    }                                                                                                     \
-    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, \
-                                               lw_output out, void* scratch) {                            \
-        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                     \
+#define LW_FLOAT_KERNELS(name)                                                                             \
+    LW_FLOAT_ACCESS(name)                                                                                  \
+    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,  \
+                                               lw_output out, void* scratch) {                             \
+        gemm_twice(high_type_##name(), low_type_##name(), x->rows <= FEW_ROWS, w, x, panel, out, scratch); \
+    }                                                                                                      \
+    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,  \
+                                               lw_output out, void* scratch) {                             \
+        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                      \
     }
 
 #endif

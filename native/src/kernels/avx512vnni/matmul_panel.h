@@ -100,6 +100,7 @@ LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s
     // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
     const bool coded = type.format.low != 0;
     if (!in_place) decode_codes(type, w, coded ? 128 - offset_of(type) : 0, coded, s->codes);
+    for (size_t g = 0; in_place && g < LW_SEGMENT_GROUPS; ++g) lw_fetch_group(w->fetch, g, type.segment_bytes);
     decode_differences(type, w, s->differences);
 }
 
@@ -115,48 +116,44 @@ void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activation
 void lw_decoded_rows_64__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 
-LW_INLINE void gemm_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
-                            tile_scratch* s) {
+// With `packed` every tile decodes the segment in registers, otherwise it is decoded once for all of them.
+LW_INLINE void gemm_segment(const weight_type type, const bool packed, const weight_panel* p, const lw_activations* x,
+                            size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, lw_cpu_reads_pages);
-    if (type.format.low != 0) {
-        if (x->rows <= FEW_ROWS) {
-            if (type.second) ws.fetch.first = NULL;
-            all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
-            return;
-        }
-        decode(type, &ws, s);
-        if (type.chunks == 4)
-            lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
-        else if (type.chunks == 8)
-            lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
-        else if (type.chunks == 16)
-            lw_decoded_rows_64__avx512vnni(&ws, x, segment, s->results);
-        else
-            lw_decoded_rows_128__avx512vnni(&ws, x, segment, s->results);
-    } else if (x->rows <= FEW_ROWS && ws.groups == LW_SEGMENT_GROUPS) {
+    if (packed && ws.groups == LW_SEGMENT_GROUPS) {
+        if (type.second) ws.fetch.first = NULL;
         all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
-    } else {
-        decode(type, &ws, s);
-        all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
+        return;
     }
+    decode(type, &ws, s);
+    if (type.format.low == 0)
+        all_rows(type, false, TILE_ROWS, &ws, x, segment, s->results);
+    else if (type.chunks == 4)
+        lw_decoded_rows_16__avx512vnni(&ws, x, segment, s->results);
+    else if (type.chunks == 8)
+        lw_decoded_rows_32__avx512vnni(&ws, x, segment, s->results);
+    else if (type.chunks == 16)
+        lw_decoded_rows_64__avx512vnni(&ws, x, segment, s->results);
+    else
+        lw_decoded_rows_128__avx512vnni(&ws, x, segment, s->results);
 }
 
-LW_INLINE void gemm(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                    tile_scratch* s) {
+LW_INLINE void gemm(const weight_type type, const bool packed, const lw_matrix* w, const lw_activations* x,
+                    size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(type, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, &wp, x, segment, s);
+    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, packed, &wp, x, segment, s);
     finish(type, w, x, panel, out, s);
 }
 
 // Types with two passes (lw_passes).
-LW_INLINE void gemm_twice(const weight_type first, const weight_type second, const lw_matrix* w,
+LW_INLINE void gemm_twice(const weight_type first, const weight_type second, const bool packed, const lw_matrix* w,
                           const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(first, w, panel);
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        gemm_segment(first, &wp, x, segment, s);
-        gemm_segment(second, &wp, x, segment, s);
+        gemm_segment(first, packed, &wp, x, segment, s);
+        gemm_segment(second, packed, &wp, x, segment, s);
     }
     finish(first, w, x, panel, out, s);
 }
