@@ -54,8 +54,8 @@ static void fill(const lw_matrix* w, uint8_t* data) {
 
 static int list(char** rows) {
     // Of the coded types some ways to decode, where it matters most: one row and many.
-    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32, LW_F16,    LW_BF16,
-                                    LW_Q4_K, LW_CB2,  LW_CB4,  LW_T2,  LW_Q4_G128};
+    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32,     LW_F16, LW_BF16, LW_Q4_K,
+                                    LW_CB2,  LW_CB4,  LW_T2,   LW_Q4_G128, LW_FP6, LW_W8A8};
     for (; *rows; ++rows)
         for (int level = LW_LEVEL_NEON; level < LW_LEVEL_COUNT; ++level)
             for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
