@@ -4,7 +4,7 @@ from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import GenerationRequest, Sequence, State
-from scheduling import counts, run, scheduler, sequence, step_that_preempts
+from scheduling import counts, run, run_to_end, scheduler, sequence, step_that_preempts
 
 
 def test_a_prompt_is_computed_behind_what_the_cache_holds_of_it():
@@ -45,9 +45,7 @@ def test_what_two_texts_have_in_common_of_a_block_is_copied():
 def test_an_answer_is_found_by_who_goes_on_with_it():
     s = scheduler(max_step_tokens=200)
     first = sequence(40, 8, text=1)
-    s.add(first)
-    while first.state is not State.FINISHED:
-        run(s)
+    run_to_end(s, first)
     params = SamplingParams(seed=0, max_tokens=1)
     turn_two = Sequence(GenerationRequest([*first.tokens, 7, 7, 7], params))
     s.add(turn_two)

@@ -7,7 +7,7 @@ from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import State
 from lanewise.engine.window import Window
-from scheduling import complete, run, scheduler, sequence, step_that_preempts
+from scheduling import complete, run, run_to_end, scheduler, sequence, step_that_preempts
 
 
 @pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 64, 100])
@@ -124,26 +124,20 @@ def test_answers_to_one_prompt_give_shared_blocks_back_one_by_one():
 def test_a_text_is_found_by_the_blocks_in_its_window():
     s = scheduler(n_blocks=8, max_step_tokens=64, sliding_window=64)
     first = sequence(640, 10, text=1)
-    s.add(first)
-    while first.state is not State.FINISHED:
-        run(s)
+    run_to_end(s, first)
     # Of 20 blocks the last eight are still there.
     goes_on, branches = sequence(640, 1, text=1), sequence(640, 1, text=1)
     branches.tokens[600:] = sequence(40).tokens
     early = sequence(200, 1, text=1)
     for one in (goes_on, branches, early):
-        s.add(one)
-        while one.state is not State.FINISHED:
-            run(s)
+        run_to_end(s, one)
     assert [one.n_reused for one in (goes_on, branches, early)] == [639, 600, 0]
 
 
 def test_a_text_is_not_found_behind_a_gap_in_its_window():
     s = scheduler(n_blocks=40, max_step_tokens=64, sliding_window=64)
     first = sequence(320, 1, text=1)
-    s.add(first)
-    while first.state is not State.FINISHED:
-        run(s)
+    run_to_end(s, first)
     s._pool._forget(s._pool.find(first.block_key(7)))
     again = sequence(320, 1, text=1)
     s.add(again)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
-from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.sequence import GenerationRequest, Sequence, State
 
 MAX_MODEL_LEN = 4096
 unlike = itertools.count(1)
@@ -43,6 +43,13 @@ def run(scheduler: Scheduler) -> list[int]:
     step = scheduler.schedule()
     complete(scheduler, step)
     return [turn.count for turn in step.turns]
+
+
+def run_to_end(scheduler: Scheduler, one: Sequence) -> None:
+    """All steps until a sequence, added here, has ended."""
+    scheduler.add(one)
+    while one.state is not State.FINISHED:
+        run(scheduler)
 
 
 def counts(step: Step) -> dict[Sequence, int]:
