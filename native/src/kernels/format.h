@@ -72,20 +72,18 @@ static inline bool lw_find_format(lw_type type, lw_format* out) {
     }
 }
 
-static inline size_t lw_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
-static inline size_t lw_round_64(size_t n) { return (n + 63) / 64 * 64; }
+LW_INLINE size_t lw_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+LW_INLINE size_t lw_round_64(size_t n) { return (n + 63) / 64 * 64; }
 
 // Inputs that a step of the product, and so a group of the scalar kernel, has: 16 or 32.
 static inline size_t lw_step_inputs(lw_format f) { return f.group == 16 ? 16 : 32; }
 
-static inline size_t lw_scale_bytes(lw_format f) {
-    return f.scale == LW_SCALE_F16 ? 2 : f.scale == LW_SCALE_ONE ? 0 : 1;
-}
+LW_INLINE size_t lw_scale_bytes(lw_format f) { return f.scale == LW_SCALE_F16 ? 2 : f.scale == LW_SCALE_ONE ? 0 : 1; }
 
 // Times that a product goes over a segment, and the type as it appears the n-th time.
-static inline int lw_passes(lw_format f) { return f.map == LW_MAP_FLOAT ? 2 : 1; }
+LW_INLINE int lw_passes(lw_format f) { return f.map == LW_MAP_FLOAT ? 2 : 1; }
 
-static inline lw_format lw_pass(lw_format f, int n) {
+LW_INLINE lw_format lw_pass(lw_format f, int n) {
     if (f.map == LW_MAP_FLOAT) f.part = n == 0 ? LW_FLOAT_HIGH : LW_FLOAT_LOW;
     return f;
 }
@@ -95,12 +93,12 @@ typedef struct lw_stored_row {
     size_t low, high, scales, minimums, selectors, supers, super_minimums, bytes;
 } lw_stored_row;
 
-static inline bool lw_has_super_minimum(lw_format f) {
+LW_INLINE bool lw_has_super_minimum(lw_format f) {
     return f.minimum == LW_MINIMUM_U8 || f.minimum == LW_MINIMUM_NIBBLES;
 }
 
 // Bytes of the minimums of so many inputs of one output; nibbles lie with the scales.
-static inline size_t lw_minimum_bytes(lw_format f, size_t cols) {
+LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
     switch (f.minimum) {
         case LW_MINIMUM_F16:
             return lw_ceil_div(cols, LW_GROUP) * 2;
@@ -113,7 +111,7 @@ static inline size_t lw_minimum_bytes(lw_format f, size_t cols) {
     }
 }
 
-static inline size_t lw_super_bytes(lw_format f, size_t cols) {
+LW_INLINE size_t lw_super_bytes(lw_format f, size_t cols) {
     return f.super == LW_SUPER_ROW     ? sizeof(float)
            : f.super == LW_SUPER_BLOCK ? lw_ceil_div(cols, LW_SUPER_BLOCK_INPUTS) * 2
                                        : 0;
@@ -142,7 +140,7 @@ typedef struct lw_coded_panel {
     size_t bytes;
 } lw_coded_panel;
 
-static inline lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
+LW_INLINE lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
     const size_t segments = lw_ceil_div(cols, LW_SEGMENT), padded = segments * LW_SEGMENT;
     lw_coded_panel p = {.supers = 0};
     p.super_minimums = lw_round_64(lw_super_bytes(f, padded) * LW_PANEL);

@@ -11,6 +11,13 @@
 
 #include "cpu.h"
 
+// What kernels are made of becomes part of them, so that what is constant in a kernel is constant in its parts.
+#if defined(LW_ISA_scalar)
+#define LW_INLINE static inline  // forced, its loops of sixteen would take minutes to compile
+#else
+#define LW_INLINE static inline __attribute__((always_inline))
+#endif
+
 enum {
     LW_PANEL = 32,     // outputs in a panel
     LW_GROUP = 32,     // inputs that share a scale in Q4_0 and Q8_0, and the unit of packing

@@ -8,12 +8,7 @@
 #include <string.h>
 
 #include "kernels/half.h"
-
-#if defined(LW_ISA_scalar)
-#define LW_INLINE static inline  // forced, its loops of sixteen would take minutes to compile
-#else
-#define LW_INLINE static inline __attribute__((always_inline))
-#endif
+#include "kernels/kernel.h"
 
 #if defined(__AVX512F__)
 #include "kernels/lanes_avx512.h"

@@ -26,6 +26,13 @@ LW_INLINE vf vf_load_half(const uint16_t* p) {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
+LW_INLINE __m256 vf_from_eight_bytes(const uint8_t* p, int shift) {
+    const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+    return _mm256_cvtepi32_ps(_mm256_srli_epi32(wide, shift));
+}
+LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) {
+    return (vf){vf_from_eight_bytes(p, shift), vf_from_eight_bytes(p + 8, shift)};
+}
 LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) {
     const __m256 l = _mm256_set1_ps(limit);
     return (vf){_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, l, _CMP_GE_OQ)),

@@ -16,6 +16,11 @@ LW_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 LW_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 LW_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 LW_INLINE vf vf_load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+// 16 unsigned bytes, without their lowest `shift` bits (shifted right).
+LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) {
+    const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(wide, (unsigned)shift));
+}
 // a where x >= limit, else 0
 LW_INLINE vf vf_keep_ge(vf x, float limit, vf a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);

@@ -27,6 +27,15 @@ LW_INLINE vf vf_min(vf x, vf y) { LW_EACH(vf, vminq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_max(vf x, vf y) { LW_EACH(vf, vmaxq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_fma(vf x, vf y, vf z) { LW_EACH(vf, vfmaq_f32(z.v[i], x.v[i], y.v[i])); }
 LW_INLINE vf vf_load_half(const uint16_t* p) { LW_EACH(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i)))); }
+// A conversion takes four times the slots of a subtraction, which is exact for these (see LW_MAGIC_BITS).
+LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) {
+    const uint8x16_t bytes = vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift));
+    const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_high_u8(bytes);
+    const uint32x4_t magic = vdupq_n_u32(LW_MAGIC_BITS);
+    const uint32x4_t wide[] = {vaddw_u16(magic, vget_low_u16(low)), vaddw_high_u16(magic, low),
+                               vaddw_u16(magic, vget_low_u16(high)), vaddw_high_u16(magic, high)};
+    LW_EACH(vf, vsubq_f32(vreinterpretq_f32_u32(wide[i]), vdupq_n_f32(LW_MAGIC)));
+}
 LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) {
     const float32x4_t l = vdupq_n_f32(limit);
     LW_EACH(vf, vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(y.v[i]), vcgeq_f32(x.v[i], l))));

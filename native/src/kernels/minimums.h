@@ -18,55 +18,53 @@ enum {
 #endif
 };
 
-// 32 values as f32: halves, or bytes less an offset.
-LW_INLINE void lw_widen_halves(float* to, const uint8_t* from) {
-    for (int v = 0; v < LW_PANEL; v += 16) vf_store(to + v, vf_load_half((const uint16_t*)(from + 2 * v)));
+// What 16 outputs of a panel multiply the minimums of a segment by; 1 for types without.
+LW_INLINE vf lw_minimum_scale(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment, int v) {
+    if (!lw_has_super_minimum(f)) return vf_set1(1);
+    const size_t block = segment / (LW_SUPER_BLOCK_INPUTS / LW_SEGMENT);
+    return vf_load_half((const uint16_t*)(panel + p->super_minimums + (block * LW_PANEL + (size_t)v * 16) * 2));
 }
 
-#if defined(__aarch64__) && !defined(LW_ISA_scalar)
-// A conversion takes four times the slots of a subtraction there.
-LW_INLINE void lw_minus_products(float* to, const float* a, const uint8_t* bytes, int shift, int offset) {
-    const float32x4_t magic = vdupq_n_f32(LW_MAGIC + (float)offset);
-    for (int i = 0; i < LW_PANEL; i += 8) {
-        const uint16x8_t wide = vmovl_u8(vshl_u8(vld1_u8(bytes + i), vdup_n_s8((int8_t)-shift)));
-        const uint32x4_t low = vaddw_u16(vdupq_n_u32(LW_MAGIC_BITS), vget_low_u16(wide));
-        const uint32x4_t high = vaddw_high_u16(vdupq_n_u32(LW_MAGIC_BITS), wide);
-        vst1q_f32(to + i, vmulq_f32(vnegq_f32(vld1q_f32(a + i)), vsubq_f32(vreinterpretq_f32_u32(low), magic)));
-        vst1q_f32(to + i + 4,
-                  vmulq_f32(vnegq_f32(vld1q_f32(a + i + 4)), vsubq_f32(vreinterpretq_f32_u32(high), magic)));
-    }
-}
-#else
-LW_INLINE void lw_minus_products(float* to, const float* a, const uint8_t* bytes, int shift, int offset) {
-    for (int i = 0; i < LW_PANEL; ++i) to[i] = -(a[i] * (float)((bytes[i] >> shift) - offset));
-}
-#endif
-
-// Negated minimums of one segment, [groups][32].
-LW_INLINE void lw_negated_minimums(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment,
-                                   float* to) {
-    const uint8_t* data = panel + p->segments + segment * p->segment_bytes;
+// Minimums of group g (of 32 or 16 inputs) of a segment.
+LW_INLINE vf lw_minimum(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment, size_t g,
+                        vf scale, int v) {
+    const uint8_t* scales = panel + p->segments + segment * p->segment_bytes + p->scales;
     const uint8_t* minimums = panel + p->minimums;
-    float scale[LW_PANEL];
-    if (lw_has_super_minimum(f))
-        lw_widen_halves(scale,
-                        panel + p->super_minimums + segment / (LW_SUPER_BLOCK_INPUTS / LW_SEGMENT) * LW_PANEL * 2);
-    for (size_t g = 0; g < (f.group == 16 ? 8 : 4); ++g, to += LW_PANEL) {
-        const size_t group = segment * 4 + g;
-        if (f.minimum == LW_MINIMUM_F16) {
-            lw_widen_halves(to, minimums + group * LW_PANEL * 2);
-            for (int i = 0; i < LW_PANEL; ++i) to[i] = -to[i];
-        } else if (f.minimum == LW_MINIMUM_U8) {
-            lw_minus_products(to, scale, minimums + group * LW_PANEL, 0, 0);
-        } else if (f.minimum == LW_MINIMUM_NIBBLES) {
-            lw_minus_products(to, scale, data + p->scales + g * LW_PANEL, 4, 0);
-        } else {
-            const size_t shared = g * LW_GROUP / f.group;  // group of the segment
-            lw_widen_halves(scale, data + p->scales + shared * LW_PANEL * 2);
-            lw_minus_products(to, scale, minimums + (segment * (LW_SEGMENT / f.group) + shared) * LW_PANEL, 0,
-                              f.offset);
-        }
+    const size_t at = (segment * 4 + g) * LW_PANEL + (size_t)v * 16;
+    if (f.minimum == LW_MINIMUM_F16) return vf_load_half((const uint16_t*)(minimums + at * 2));
+    if (f.minimum == LW_MINIMUM_U8) return vf_mul(scale, vf_from_bytes(minimums + at, 0));
+    if (f.minimum == LW_MINIMUM_NIBBLES) return vf_mul(scale, vf_from_bytes(scales + g * LW_PANEL + (size_t)v * 16, 4));
+    const size_t shared =
+        g * LW_GROUP / f.group * LW_PANEL + (size_t)v * 16;  // groups share zero points as they share scales
+    const vf zero = vf_from_bytes(minimums + segment * (LW_SEGMENT / f.group) * LW_PANEL + shared, 0);
+    return vf_mul(vf_load_half((const uint16_t*)(scales + shared * 2)), vf_sub(zero, vf_set1(f.offset)));
+}
+
+// One row: every minimum is used once, where it is made.
+LW_INLINE void lw_minimum_row(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, const float* sums,
+                              size_t segments, const int groups, float* results) {
+    vf acc[LW_MINIMUM_VECTORS];
+#pragma GCC unroll 2
+    for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) acc[v] = vf_load(results + v * 16);
+    for (size_t s = 0; s < segments; ++s, sums += LW_SUMS) {
+        const vf scale[] = {lw_minimum_scale(f, p, panel, s, 0), lw_minimum_scale(f, p, panel, s, 1)};
+#pragma GCC unroll 8
+        for (int g = 0; g < groups; ++g)
+#pragma GCC unroll 2
+            for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
+                acc[v] = vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, panel, s, (size_t)g, scale[v], v), acc[v]);
     }
+#pragma GCC unroll 2
+    for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) vf_store(results + v * 16, acc[v]);
+}
+
+// Minimums of one segment, [groups][32].
+LW_INLINE void lw_segment_minimums(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment,
+                                   const int groups, float* to) {
+    const vf scale[] = {lw_minimum_scale(f, p, panel, segment, 0), lw_minimum_scale(f, p, panel, segment, 1)};
+    for (int g = 0; g < groups; ++g)
+        for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
+            vf_store(to + g * LW_PANEL + v * 16, lw_minimum(f, p, panel, segment, (size_t)g, scale[v], v));
 }
 
 LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t sum_stride, size_t segments,
@@ -80,7 +78,7 @@ LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t 
             const vf m0 = vf_load(minimums), m1 = vf_load(minimums + 16);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                const vf sum = vf_set1(sums[(size_t)r * sum_stride + (size_t)g]);
+                const vf sum = vf_set1(-sums[(size_t)r * sum_stride + (size_t)g]);
                 acc[r][0] = vf_fma(sum, m0, acc[r][0]);
                 acc[r][1] = vf_fma(sum, m1, acc[r][1]);
             }
@@ -96,12 +94,16 @@ LW_INLINE void lw_subtract_minimums(const lw_format f, const lw_matrix* w, const
     const int groups = f.group == 16 ? 8 : 4;
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     const uint8_t* data = w->data + panel * w->panel_bytes;
-    const size_t stride = x->segments * LW_SUMS;
+    const size_t stride = x->segments * LW_SUMS, first_sum = groups == 8 ? LW_SUMS_16 : 0;
+    if (x->rows == 1) {
+        lw_minimum_row(f, &p, data, x->sums + first_sum, x->segments, groups, results);
+        return;
+    }
     for (size_t first = 0, n; first < x->segments; first += n) {
         n = x->segments - first < LW_MINIMUM_SEGMENTS ? x->segments - first : LW_MINIMUM_SEGMENTS;
         for (size_t s = 0; s < n; ++s)
-            lw_negated_minimums(f, &p, data, first + s, scratch + s * (size_t)groups * LW_PANEL);
-        const float* sums = x->sums + first * LW_SUMS + (groups == 8 ? LW_SUMS_16 : 0);
+            lw_segment_minimums(f, &p, data, first + s, groups, scratch + s * (size_t)groups * LW_PANEL);
+        const float* sums = x->sums + first * LW_SUMS + first_sum;
         size_t row = 0;
         for (; row + LW_MINIMUM_ROWS <= x->rows; row += LW_MINIMUM_ROWS)
             lw_minimum_tile(scratch, sums + row * stride, stride, n, groups, LW_MINIMUM_ROWS, results + row * LW_PANEL);

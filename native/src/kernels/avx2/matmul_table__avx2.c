@@ -4,6 +4,6 @@
 #define OF_OFFSET(name)
 #define OF_TABLE(name) LW_CODED_KERNELS(name)
 #define OF_TRELLIS(name) LW_CODED_KERNELS(name)
-#define OF_FLOAT(name) LW_CODED_KERNELS(name)
+#define OF_FLOAT(name) LW_FLOAT_KERNELS(name)
 #define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) OF_##map(name)
 #include "kernels/formats.inc"

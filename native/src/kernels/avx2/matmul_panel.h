@@ -1,0 +1,173 @@
+// A panel of quantized weights times all rows on AVX2, segment by segment, in registers or decoded first.
+#ifndef LW_KERNELS_AVX2_MATMUL_PANEL_H
+#define LW_KERNELS_AVX2_MATMUL_PANEL_H
+
+#include "kernels/avx2/matmul_tile.h"
+#include "kernels/minimums.h"
+
+enum { BLOCK_ROWS = 64 };  // that use a decoded segment before the next one is decoded
+
+// A panel as packed.
+typedef struct weight_panel {
+    const uint8_t* matrix;              // the first panel
+    const uint8_t* data;                // the first segment
+    size_t groups;                      // of 32 inputs
+    const uint8_t *supers, *selectors;  // of coded types
+    __m256i table;                      // of coded types, twice
+} weight_panel;
+
+typedef struct tile_scratch {
+    uint8_t codes[2 * LW_SEGMENT * LW_PANEL];
+    float differences[PREFIXES * LW_PANEL];
+    float minimums[LW_MINIMUM_FLOATS];
+    float results[];  // [rows][32]
+} tile_scratch;
+
+LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
+    weight_panel wp = {.matrix = w->data, .data = w->data + panel * w->panel_bytes, .groups = w->groups};
+    if (type.format.low == 0) return wp;
+    const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
+    wp.supers = wp.data + p.supers;
+    wp.selectors = wp.data + p.selectors;
+    wp.data += p.segments;
+    wp.table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)w->table));
+    return wp;
+}
+
+LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment, const bool pages) {
+    const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
+    // Coded panels have whole segments.
+    const size_t groups = left < LW_SEGMENT_GROUPS && type.format.low == 0 ? left : LW_SEGMENT_GROUPS;
+    weight_segment ws = {.data = p->data + segment * type.segment_bytes, .scales = groups * 8 / (size_t)type.chunks};
+    if (type.format.low != 0) {
+        ws.supers = p->supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
+        ws.selectors = p->selectors + segment * LW_PANEL;
+        ws.table = p->table;
+    }
+    ws.fetch = lw_fetch_of(pages, p->matrix, ws.data, type.segment_bytes);
+    return ws;
+}
+
+LW_INLINE void decode_group(const weight_type type, const weight_segment* w, const int i, uint8_t* codes) {
+    __m256i* to = (__m256i*)(codes + (size_t)i * decoded_bytes(type));
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; ++c)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; ++v) {
+            const __m256i bytes = type.codes(w, i, c, v);
+            if (type.run == SIGNED) {
+                _mm256_store_si256(to++, even_words(bytes));
+                _mm256_store_si256(to++, odd_words(bytes));
+            } else {
+                _mm256_store_si256(to++, bytes);
+            }
+        }
+}
+
+// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
+    w->codes = s->codes;
+    w->differences = s->differences;
+    if (groups_differ(type)) {
+#pragma GCC unroll 4
+        for (int i = 0; i < LW_SEGMENT_GROUPS; ++i) decode_group(type, w, i, s->codes);
+    } else {
+        const int groups = (int)w->scales * type.chunks / 8;
+        for (int i = 0; i < groups; ++i) decode_group(type, w, i, s->codes);
+    }
+    for (size_t g = 0; g < w->scales; ++g)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; ++v)
+            _mm256_store_ps(s->differences + g * LW_PANEL + v * 8, scale_difference(type, w, g, w->scales, v));
+}
+
+// Rows [first, end) of a segment.
+LW_INLINE void some_tiles(const weight_type type, const bool packed, weight_segment* w, const lw_activations* x,
+                          size_t segment, size_t first, size_t end, float* results) {
+    for (size_t row = first; row < end; row += TILE_ROWS, w->fetch.first = NULL) {
+        const row_segment rows = some_rows(x, segment, row, end, results);
+        if (end - row == 1)
+            tile(type, 1, packed, w, &rows);
+        else
+            tile(type, 2, packed, w, &rows);
+    }
+}
+
+LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                      tile_scratch* s) {
+    if (type.format.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(type.format, w, x, panel, s->results, s->minimums);
+    lw_store_panel(w, panel, x->rows, s->results, out);
+}
+
+// Types with two passes (lw_passes) go over each segment twice, as `first` and as `second`, which is NULL for others.
+
+// Blocks of rows whose results and activations of a segment stay in the first-level cache; each decodes the panel anew.
+LW_INLINE void gemm_decoded(const weight_type first, const weight_type* second, const lw_matrix* w,
+                            const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    for (size_t row = 0; row < x->rows; row += BLOCK_ROWS) {
+        const size_t end = x->rows - row < BLOCK_ROWS ? x->rows : row + BLOCK_ROWS;
+        for (size_t segment = 0; segment < x->segments; ++segment) {
+            weight_segment ws = open_segment(first, &wp, segment, lw_cpu_reads_pages);
+            decode(first, &ws, s);
+            some_tiles(first, false, &ws, x, segment, row, end, s->results);
+            if (second == NULL) continue;
+            decode(*second, &ws, s);
+            some_tiles(*second, false, &ws, x, segment, row, end, s->results);
+        }
+    }
+    finish(first, w, x, panel, out, s);
+}
+
+// So few rows that each tile decodes in registers.
+LW_INLINE void gemm_packed(const weight_type first, const weight_type* second, const lw_matrix* w,
+                           const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        weight_segment ws = open_segment(first, &wp, segment, lw_cpu_reads_pages);
+        some_tiles(first, true, &ws, x, segment, 0, x->rows, s->results);
+        if (second != NULL) some_tiles(*second, true, &ws, x, segment, 0, x->rows, s->results);
+    }
+    finish(first, w, x, panel, out, s);
+}
+
+// One row. Memory is the limit.
+LW_INLINE void gemv(const weight_type first, const weight_type* second, const lw_matrix* w, const lw_activations* x,
+                    size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        weight_segment ws = open_segment(first, &wp, segment, lw_cpu_reads_pages);
+        const row_segment row = some_rows(x, segment, 0, 1, s->results);
+        tile(first, 1, true, &ws, &row);
+        ws.fetch.first = NULL;
+        if (second != NULL) tile(*second, 1, true, &ws, &row);
+    }
+    finish(first, w, x, panel, out, s);
+}
+
+// The kernels of a type. Few rows and many have functions of their own: the compiler copes better with less at a time.
+#define LW_PANEL_KERNELS(name, first, second)                                                                         \
+    static __attribute__((noinline)) void few_rows_##name(const lw_matrix* w, const lw_activations* x, size_t panel,  \
+                                                          lw_output out, tile_scratch* s) {                           \
+        gemm_packed(first, second, w, x, panel, out, s);                                                              \
+    }                                                                                                                 \
+    static __attribute__((noinline)) void many_rows_##name(const lw_matrix* w, const lw_activations* x, size_t panel, \
+                                                           lw_output out, tile_scratch* s) {                          \
+        gemm_decoded(first, second, w, x, panel, out, s);                                                             \
+    }                                                                                                                 \
+    void gemm_##name##_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,    \
+                                         void* scratch) {                                                             \
+        if (x->rows <= (first).few_rows)                                                                              \
+            few_rows_##name(w, x, panel, out, scratch);                                                               \
+        else                                                                                                          \
+            many_rows_##name(w, x, panel, out, scratch);                                                              \
+    }                                                                                                                 \
+    void gemv_##name##_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,    \
+                                         void* scratch) {                                                             \
+        gemv(first, second, w, x, panel, out, scratch);                                                               \
+    }
+
+#endif
