@@ -34,7 +34,7 @@ LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, si
     return wp;
 }
 
-LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment, const bool pages) {
+LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment) {
     const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
     // Coded panels have whole segments.
     const size_t groups = left < LW_SEGMENT_GROUPS && type.format.low == 0 ? left : LW_SEGMENT_GROUPS;
@@ -44,7 +44,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.selectors = p->selectors + segment * LW_PANEL;
         ws.table = p->table;
     }
-    ws.fetch = lw_fetch_of(pages, p->matrix, ws.data, type.segment_bytes);
+    ws.fetch = lw_fetch_of(lw_cpu_reads_pages, p->matrix, ws.data, type.segment_bytes);
     return ws;
 }
 
@@ -99,9 +99,8 @@ LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activ
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 
-// Types with two passes (lw_passes) go over each segment twice, as `first` and as `second`, which is NULL for others.
-
 // Blocks of rows whose results and activations of a segment stay in the first-level cache; each decodes the panel anew.
+// Types with two passes (lw_passes) go over each segment twice, as `first` and as `second`, which is NULL for others.
 LW_INLINE void gemm_decoded(const weight_type first, const weight_type* second, const lw_matrix* w,
                             const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
@@ -109,7 +108,7 @@ LW_INLINE void gemm_decoded(const weight_type first, const weight_type* second, 
     for (size_t row = 0; row < x->rows; row += BLOCK_ROWS) {
         const size_t end = x->rows - row < BLOCK_ROWS ? x->rows : row + BLOCK_ROWS;
         for (size_t segment = 0; segment < x->segments; ++segment) {
-            weight_segment ws = open_segment(first, &wp, segment, lw_cpu_reads_pages);
+            weight_segment ws = open_segment(first, &wp, segment);
             decode(first, &ws, s);
             some_tiles(first, false, &ws, x, segment, row, end, s->results);
             if (second == NULL) continue;
@@ -121,29 +120,14 @@ LW_INLINE void gemm_decoded(const weight_type first, const weight_type* second, 
 }
 
 // So few rows that each tile decodes in registers.
-LW_INLINE void gemm_packed(const weight_type first, const weight_type* second, const lw_matrix* w,
+LW_INLINE void gemm_packed(const weight_type first, const weight_type* second, const size_t rows, const lw_matrix* w,
                            const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
-    memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
+    memset(s->results, 0, rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(first, w, panel);
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(first, &wp, segment, lw_cpu_reads_pages);
-        some_tiles(first, true, &ws, x, segment, 0, x->rows, s->results);
-        if (second != NULL) some_tiles(*second, true, &ws, x, segment, 0, x->rows, s->results);
-    }
-    finish(first, w, x, panel, out, s);
-}
-
-// One row. Memory is the limit.
-LW_INLINE void gemv(const weight_type first, const weight_type* second, const lw_matrix* w, const lw_activations* x,
-                    size_t panel, lw_output out, tile_scratch* s) {
-    memset(s->results, 0, LW_PANEL * sizeof(float));
-    const weight_panel wp = open_panel(first, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        weight_segment ws = open_segment(first, &wp, segment, lw_cpu_reads_pages);
-        const row_segment row = some_rows(x, segment, 0, 1, s->results);
-        tile(first, 1, true, &ws, &row);
-        ws.fetch.first = NULL;
-        if (second != NULL) tile(*second, 1, true, &ws, &row);
+        weight_segment ws = open_segment(first, &wp, segment);
+        some_tiles(first, true, &ws, x, segment, 0, rows, s->results);
+        if (second != NULL) some_tiles(*second, true, &ws, x, segment, 0, rows, s->results);
     }
     finish(first, w, x, panel, out, s);
 }
@@ -152,7 +136,7 @@ LW_INLINE void gemv(const weight_type first, const weight_type* second, const lw
 #define LW_PANEL_KERNELS(name, first, second)                                                                         \
     static __attribute__((noinline)) void few_rows_##name(const lw_matrix* w, const lw_activations* x, size_t panel,  \
                                                           lw_output out, tile_scratch* s) {                           \
-        gemm_packed(first, second, w, x, panel, out, s);                                                              \
+        gemm_packed(first, second, x->rows, w, x, panel, out, s);                                                     \
     }                                                                                                                 \
     static __attribute__((noinline)) void many_rows_##name(const lw_matrix* w, const lw_activations* x, size_t panel, \
                                                            lw_output out, tile_scratch* s) {                          \
@@ -160,14 +144,14 @@ LW_INLINE void gemv(const weight_type first, const weight_type* second, const lw
     }                                                                                                                 \
     void gemm_##name##_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,    \
                                          void* scratch) {                                                             \
-        if (x->rows <= (first).few_rows)                                                                              \
+        if ((first).few_rows > 1 && x->rows <= (first).few_rows)                                                      \
             few_rows_##name(w, x, panel, out, scratch);                                                               \
         else                                                                                                          \
             many_rows_##name(w, x, panel, out, scratch);                                                              \
     }                                                                                                                 \
     void gemv_##name##_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,    \
                                          void* scratch) {                                                             \
-        gemv(first, second, w, x, panel, out, scratch);                                                               \
+        gemm_packed(first, second, 1, w, x, panel, out, scratch);                                                     \
     }
 
 #endif
