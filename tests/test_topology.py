@@ -131,7 +131,7 @@ def test_missing_files_are_one_node_of_unknown_cores(tmp_path):
     placed = decide(tmp_path, [0, 3])
     assert placed == Placement(
         cpus=(),
-        threads="not pinned: one memory node",
+        threads="not pinned: physical cores unknown",
         numa="off",
         nodes=(),
         copies=(),
@@ -190,19 +190,26 @@ def test_without_a_model_the_size_that_decides_is_told(altra):
 
 
 def test_auto_keeps_its_hands_off_what_others_may_use(altra, host):
-    for affinity, threads, why in (
-        (range(80), None, "one memory node"),
-        (range(160), 40, "40 threads and 160 cores, which others may use too"),
-    ):
-        placed = decide(altra, affinity, threads=threads)
-        assert (placed.cpus, placed.numa) == ((), "off")
-        assert placed.threads == f"not pinned: {why}"
+    placed = decide(altra, range(160), threads=40)
+    assert (placed.cpus, placed.numa) == ((), "off")
+    assert placed.threads == "not pinned: 40 threads and 160 cores, which others may use too"
     root = host(["0-79", "80-159"], [str(cpu) for cpu in range(160)], quota=7.5)
     placed = decide(root, range(160))
     assert placed.threads == "not pinned: a CPU quota (7.5 CPUs) shares the cores with others"
     assert placed.memory == "wherever the system puts it: threads are not pinned"
     root = host(["0-79", "80-159"], [str(cpu) for cpu in range(160)], quota=160)
     assert len(decide(root, range(160)).cpus) == 160
+
+
+def test_threads_of_one_node_are_pinned_too(altra):
+    placed = decide(altra, range(80))
+    assert placed.threads == "pinned to CPUs 0-79 (80 on node 0)"
+    assert (placed.numa, placed.memory) == ("off", "wherever the system puts it: one memory node")
+    assert decide(altra, range(80), cpu_pinning="off").cpus == ()
+
+
+def test_a_pinned_thread_has_a_core_to_itself(xeon):
+    assert decide(xeon, [0, 1, 8, 9]).cpus == (0, 1)
 
 
 def test_quota_and_company_do_not_matter_to_who_asks(altra):

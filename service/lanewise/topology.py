@@ -238,8 +238,6 @@ def _why_not_pinned(
                 f"accepted: at most {cpus}, the CPUs in the affinity mask"
             )
         return None
-    if len(topology.nodes()) < 2:
-        return ONE_NODE
     if not topology.knows_cores:
         return "physical cores unknown"
     if quota is not None and quota < cpus:

@@ -90,8 +90,8 @@ class ModelSettings(WeightSettings):
         default="auto",
         metadata=knob(
             choice("auto", "on", "off"),
-            "keep each thread on a physical core of its own; auto = on hosts of several memory"
-            " nodes whose cores are all ours",
+            "keep each thread on a physical core of its own; auto = where there are as many"
+            " threads as cores and no CPU quota",
         ),
     )
     numa: str = field(
