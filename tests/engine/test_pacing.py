@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,6 +98,26 @@ def test_a_machine_that_becomes_slower_gets_smaller_steps_and_then_larger_ones_a
     again = serve(pacer, cost, 8, 2000)
     assert len(again) < len(slow)
     assert again[-2][0] == pytest.approx(quick[-2][0], abs=2 * TILE)
+
+
+def test_steps_whose_time_is_no_line_in_their_rows_are_predicted():
+    """Times of a 1B model with kernels of eight rows: the fourth tile costs half of the third."""
+    measured_ms = {8: 68, 12: 97, 16: 119, 20: 134, 24: 145, 28: 163, 512: 2500}
+
+    def cost(size: Work) -> float:
+        rows = list(measured_ms)
+        return 1e-3 * np.interp(size.rows, rows, [*measured_ms.values()]) + 1e-6 * size.attended
+
+    pacer = Pacer(0.13)
+    pacer.cost.learn(work(0, 512), cost(work(0, 512)))
+    for _ in range(50):
+        pacer.cost.learn(work(8), cost(work(8)))
+    serve(pacer, cost, 8, 2000)
+    for count, context in ((8, 500), (12, 1000), (8, 1900)):
+        size = work(8, count, context)
+        assert pacer.cost.seconds(size) == pytest.approx(cost(size), rel=0.07)
+    took = [took for _, took in serve(pacer, cost, 8, 2000)[:-1]]
+    assert 0.095 < min(took) < max(took) < 0.13
 
 
 def test_pauses_of_the_machine_change_little():

@@ -2,11 +2,12 @@
 
 Pure data in, pure data out. A step's time is close to linear in two sizes: its rows, and the pairs
 of a row and a token it attends to. What steps of each class of sizes took is averaged; a line
-through the averages says what a step would take, and a factor that follows the last few steps says
-how much slower or faster the machine is just now.
+through the averages, bent at the numbers of rows that were seen, says what a step would take, and a
+factor that follows the last few steps says how much slower or faster the machine is just now.
 """
 
-import math
+from bisect import bisect_right
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,10 @@ Array = NDArray[np.float64]
 TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
 # Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as double
 # its time. With many decodes, or a target below what they take, tokens come half as fast at worst.
-LEAST_CHUNK = 8
-LEAST_SHARE = 1.0
+LEAST_CHUNK = 4
+MOST_CHUNK = 1 << 16  # as good as any number
+SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ there
+LEAST_SHARE = 0.9
 AIM = 0.9  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
 FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
@@ -62,11 +65,15 @@ class _Average:
 
 
 class StepCost:
-    """Predicts what a step takes: ``speed * (base + per_row * rows + per_pair * attended)``."""
+    """Predicts what a step takes.
+
+    It is ``speed * bend(rows) * (base + per_row * rows + per_pair * attended)``.
+    """
 
     def __init__(self) -> None:
         self._classes: dict[tuple[int, int], _Average] = {}
         self._fit = (0.0, 0.0, 0.0)
+        self._bend_rows = self._bends = np.ones(1)  # what was seen of the line's error, by rows
         self._speed = 1.0
         self._until_refit = 0
 
@@ -77,7 +84,10 @@ class StepCost:
 
     def learn(self, work: Work, seconds: float) -> None:
         """Note what a step took."""
-        key = (work.rows.bit_length(), work.attended.bit_length())
+        tiles = -(-work.rows // TILE)
+        if tiles >= SINGLE_TILES:
+            tiles = SINGLE_TILES + tiles.bit_length()
+        key = (tiles, work.attended.bit_length())
         average = self._classes.get(key)
         if average is None:
             average = self._classes[key] = _Average()
@@ -100,17 +110,22 @@ class StepCost:
 
     def seconds(self, work: Work) -> float:
         """What a step of this size takes; 0 while nothing is known."""
-        return self._speed * self._line(work.rows, work.attended)
+        bend = float(np.interp(work.rows, self._bend_rows, self._bends))
+        return self._speed * bend * self._line(work.rows, work.attended)
 
     def rows_within(self, seconds: float, decodes: Work, context: int) -> int:
-        """Most rows of a prompt behind ``context`` tokens that such a step holds beside decodes."""
-        room = (seconds - self.seconds(decodes)) / self._speed
-        if room <= 0:
-            return 0
-        _, per_row, per_pair = self._fit
-        per_row += per_pair * context
-        # per_pair / 2 * n^2 + per_row * n = room, in a form that has no difference of equals
-        return int(2 * room / (per_row + math.sqrt(per_row**2 + 2 * per_pair * room)))
+        """Most rows of a prompt behind ``context`` tokens that such a step holds beside decodes.
+
+        Counted in whole tiles, those of the decodes included.
+        """
+
+        def takes(tiles: int) -> float:
+            work = Work(decodes.rows, decodes.attended)
+            work.add(max(0, tiles * TILE - decodes.rows), context)
+            return self.seconds(work)
+
+        tiles = bisect_right(range(MOST_CHUNK // TILE), seconds, key=takes) - 1
+        return max(0, tiles * TILE - decodes.rows)
 
     def _line(self, rows: float, attended: float) -> float:
         base, per_row, per_pair = self._fit
@@ -125,6 +140,17 @@ class StepCost:
         base, per_row, per_pair = _fit_positive(sizes * weights[:, None], seconds * weights)
         if per_row > 0:
             self._fit = (float(base), float(per_row), float(per_pair))
+            self._bend(averages)
+
+    def _bend(self, averages: Items[_Average]) -> None:
+        """Note how far the line is off for each number of rows."""
+        errors: dict[int, list[float]] = {}
+        for one in averages:
+            errors.setdefault(round(one.rows), []).append(
+                one.seconds / self._line(one.rows, one.attended)
+            )
+        self._bend_rows = np.array(sorted(errors), dtype=np.float64)
+        self._bends = np.array([np.median(errors[rows]) for rows in sorted(errors)])
 
 
 def _fit_positive(sizes: Array, values: Array) -> Array:
@@ -157,7 +183,5 @@ class Pacer:
             least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)
             aim_s = max(AIM * self._target_s, least_s)
             within = self.cost.rows_within(aim_s, decodes, context)
-        rows = decodes.rows + max(LEAST_CHUNK, within)
-        if within >= LEAST_CHUNK + TILE:
-            return rows // TILE * TILE - decodes.rows
-        return -(-rows // TILE) * TILE - decodes.rows
+        least = -(-(decodes.rows + LEAST_CHUNK) // TILE) * TILE - decodes.rows
+        return max(least, within)
