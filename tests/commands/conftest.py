@@ -49,7 +49,7 @@ class PagedSession:
     def step_and_draw(self, batch, draws):
         assert len(draws) == len(batch.logit_rows)
         assert all(draw.sampling.temperature == 0 for draw in draws)
-        return [Sampled(int(row.argmax()), 0.0, []) for row in self.step(batch)]
+        return [Sampled(int(row.argmax()), 0.0) for row in self.step(batch)]
 
     def counters(self):
         return Counters(len(self.batches), 0, 0, 0, 0, 0)

@@ -57,7 +57,7 @@ def test_several_sequences_answer_parts_of_equal_length(recording):
 def test_draws_come_out_as_recorded():
     class Session:
         def step_and_draw(self, batch, draws):
-            return [Sampled(99, 0.0, []) for _ in draws]
+            return [Sampled(99, 0.0) for _ in draws]
 
     runner = ReplayRunner(Session(), [[1, 2, 3], [4, 5, 6]])
     draws = [Draw(Sampling(choice=c), p) for c, p in [(0, 2), (1, 0), (1, 7)]]

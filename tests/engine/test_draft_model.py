@@ -37,7 +37,7 @@ class Forgetful(ToyRunner):
     def step_and_draw(self, batch, draws):
         drawn = super().step_and_draw(batch, draws)
         return [
-            Sampled((one.token + (draw.position % 3 == 0)) % 256, 0.0, [])
+            Sampled((one.token + (draw.position % 3 == 0)) % 256, 0.0)
             for one, draw in zip(drawn, draws, strict=True)
         ]
 

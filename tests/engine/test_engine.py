@@ -230,7 +230,7 @@ def test_request_whose_event_loop_was_closed_does_not_disturb_others(start, capl
     lost.close()
     runner.gate.set()
     assert len(tokens(asyncio.run(outputs_of(engine, request()))[0])) == 20
-    assert "1 requests lost their event loop" in caplog.text
+    assert "1 outputs lost their event loop" in caplog.text
 
 
 def test_context_larger_than_the_cache_is_refused():

@@ -275,7 +275,7 @@ def check_cache(step: Step, cache: dict[tuple[int, int], list[int]], window: Win
             cache[target, i] = cache.get((source, i), [])
     for turn in step.turns:
         one = turn.sequence
-        tokens = one.tokens + turn.draft
+        tokens = [*one.tokens, *turn.draft]
         first = 0 if window.size is None else max(0, one.n_cached + 1 - window.size)
         for i in range(first, one.n_cached + turn.count + len(turn.draft)):
             place = one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS

@@ -125,8 +125,8 @@ def test_draws_pass_every_row_and_keep_their_arrays_alive(fake, session):
     for _ in range(2):  # the second time from what the session has kept
         gc.collect()
         assert session.step_and_draw(batch(), rows) == [
-            Sampled(token=11, logprob=0.0, top=[]),
-            Sampled(token=12, logprob=0.0, top=[(0, 0.0), (1, -1.0)]),
+            Sampled(token=11, logprob=0.0, top=()),
+            Sampled(token=12, logprob=0.0, top=((0, 0.0), (1, -1.0))),
         ]
         first, second = fake.draws
         assert (first["history"], first["n_prompt"]) == ([1, 2, 3, 4], 2)

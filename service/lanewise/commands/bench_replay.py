@@ -97,10 +97,11 @@ class ReplayRunner:
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         """Run the batch, draw, and put what was recorded in the place of each token drawn."""
         drawn = self._session.step_and_draw(batch, draws)
-        for sampled, draw in zip(drawn, draws, strict=True):
-            text = self._texts[draw.sampling.choice]
-            sampled.token = text[min(draw.position, len(text) - 1)]
-        return drawn
+        texts = [self._texts[draw.sampling.choice] for draw in draws]
+        return [
+            sampled._replace(token=text[min(draw.position, len(text) - 1)])
+            for sampled, draw, text in zip(drawn, draws, texts, strict=True)
+        ]
 
     def hold_draws(self) -> None:
         """Those of the session."""

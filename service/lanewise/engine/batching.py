@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -42,14 +41,6 @@ class HasSampler(Protocol):
     sampler: Sampler
 
 
-@dataclass(slots=True)
-class SequenceResult:
-    """What one step gave one sequence."""
-
-    scores: Items[Sampled]  # of prompt tokens, in order
-    drawn: Items[Sampled]  # tokens of the answer, in order; several when guesses came true
-
-
 def make_batch(
     step: Step, block_tables: NDArray[np.uint32], jobs: Mapping[Sequence, HasSampler]
 ) -> tuple[Batch, list[Draw]]:
@@ -62,26 +53,25 @@ def make_batch(
     draws: list[Draw] = []
     adapters = group_by_adapter(step)
     for turn in step.turns:
-        sequence, sampler = turn.sequence, jobs[turn.sequence].sampler
-        tokens, first, start = sequence.tokens, sequence.n_cached, len(token_ids)
+        sequence = turn.sequence
+        tokens, first, sampler = sequence.tokens, sequence.n_cached, jobs[sequence].sampler
+        context_lens.append(first)
+        table_rows.append(sequence.table_row)
+        if turn.scored:
+            logit_rows += [len(token_ids) + position - first for position in turn.scored]
+            draws += [sampler.score(tokens[after + 1], after + 1) for after in turn.scored]
         if turn.count == 1:
             token_ids.append(tokens[first])
         else:
             token_ids += tokens[first : first + turn.count]
-        query_start.append(len(token_ids))
-        context_lens.append(first)
-        table_rows.append(sequence.table_row)
-        for position in turn.scored:
-            logit_rows.append(start + position - first)
-            draws.append(sampler.score(tokens[position + 1], position + 1))
         if turn.draft:
             logit_rows += range(len(token_ids) - 1, len(token_ids) + len(turn.draft))
             token_ids += turn.draft
-            query_start[-1] = len(token_ids)
             draws += sampler.draws(tokens, turn.draft)
         elif turn.draws:
             logit_rows.append(len(token_ids) - 1)
             draws.append(sampler.draw(tokens))
+        query_start.append(len(token_ids))
     batch = Batch(
         token_ids=token_ids,
         query_start=query_start,
@@ -99,7 +89,7 @@ def group_by_adapter(step: Step) -> list[Adapter | None] | None:
 
     The library multiplies neighbours together.
     """
-    if all(turn.sequence.request.adapter is None for turn in step.turns):
+    if not any(turn.sequence.request.adapter for turn in step.turns):
         return None
     step.turns.sort(key=_adapter_number)
     adapters = [turn.sequence.request.adapter for turn in step.turns]
@@ -111,18 +101,26 @@ def _adapter_number(turn: Turn) -> int:
     return 0 if adapter is None else adapter.number
 
 
-def results_of(step: Step, sampled: Items[Sampled]) -> list[SequenceResult]:
-    """What each turn of a step got of the tokens drawn in it."""
-    results = []
+def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
+    """What each turn of a step got: scores of prompt tokens, then tokens of the answer, in order.
+
+    Of the latter there are several when guesses came true.
+    """
+    results: list[Items[Sampled]] = []
     first = 0
     for turn in step.turns:
-        n_scored = first + len(turn.scored)
-        end = n_scored + turn.draws + len(turn.draft)
-        drawn = sampled[n_scored:end]
         if turn.draft:
-            drawn = _that_hold(turn, drawn)
-        scores = sampled[first:n_scored] if turn.scored else ()
-        results.append(SequenceResult(scores, drawn))
+            end = first + 1 + len(turn.draft)
+            results.append(_that_hold(turn, sampled[first:end]))
+        elif turn.scored:
+            end = first + len(turn.scored) + turn.draws
+            results.append(sampled[first:end])
+        elif turn.draws:
+            end = first + 1
+            results.append((sampled[first],))
+        else:
+            end = first
+            results.append(())
         first = end
     return results
 

@@ -187,7 +187,7 @@ class Constraint:
 
 
 def _unscored(token: int) -> Sampled:
-    return Sampled(token, 0.0, [])
+    return Sampled(token, 0.0)
 
 
 def _bits(ids: Items[int] | frozenset[int], n_words: int) -> NDArray[np.uint32]:

@@ -2,78 +2,109 @@
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import NamedTuple
+from typing import Any
 
-from lanewise.engine.stream import EngineError, RequestStream, TokenOutput
+from lanewise.engine.stream import TokenOutput
 from lanewise.engine.tracking import Job
 from lanewise.runtime import Sampled
 
 logger = logging.getLogger(__name__)
 
+# Writing to so many sockets takes 0.2 ms, for which the interpreter cannot be had.
+AT_ONCE = 8
 
-class Parcel(NamedTuple):
-    """What a step has for one sequence; what it becomes is made on the event loop.
+Deliver = Callable[..., None]
 
-    The engine's thread has other things to do between two steps, and here the model computes.
+
+def deliver(
+    job: Job, drawn: Items[Sampled | None], prompt_scores: Items[Sampled], reason: str | None
+) -> None:
+    """Hand over what a step has for one sequence, on the event loop.
+
+    The outputs are made here: the engine's thread has other things to do between two steps, and
+    here the model computes.
     """
-
-    job: Job
-    drawn: Items[Sampled | None]
-    prompt_scores: Items[Sampled]
-    finish_reason: str | None
-
-    @property
-    def stream(self) -> RequestStream:
-        """Where it goes."""
-        return self.job.group.stream
-
-    def deliver(self) -> None:
-        """Hand it over, on the event loop."""
-        job, sequence = self.job, self.job.sequence
-        outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in self.drawn]
-        if self.prompt_scores:
-            outputs[0].prompt_scores = self.prompt_scores
-        if self.finish_reason is not None:
-            outputs[-1].finish_reason = self.finish_reason
-            outputs[-1].ends_complete = sequence.is_complete and self.finish_reason == "stop"
-        self.stream.deliver(outputs)
-
-
-class Failure(NamedTuple):
-    """The error that ends a request."""
-
-    stream: RequestStream
-    error: EngineError
-
-    def deliver(self) -> None:
-        """Hand it over, on the event loop."""
-        self.stream.fail(self.error)
+    sequence = job.sequence
+    outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in drawn]
+    if prompt_scores:
+        outputs[0].prompt_scores = prompt_scores
+    if reason is not None:
+        outputs[-1].finish_reason = reason
+        outputs[-1].ends_complete = sequence.is_complete and reason == "stop"
+    job.group.stream.deliver(outputs)
 
 
 class Outbox:
-    """What is to be delivered next; each event loop is woken once for all its requests."""
+    """What is to be delivered next; each event loop is woken once for all its requests.
+
+    An event loop that is still delivering when the model has finished its step holds the
+    interpreter for as long as it writes to sockets, which uvloop does for everything at once. So it
+    takes few parcels in a row, and none while the engine's thread has work to do.
+    """
 
     def __init__(self) -> None:
-        self._loops: defaultdict[asyncio.AbstractEventLoop, list[Parcel | Failure]]
-        self._loops = defaultdict(list)
+        self._bags: dict[asyncio.AbstractEventLoop, _Bag] = {}
+        self._is_open = _Flag()
 
-    def add(self, parcel: Parcel | Failure, loop: asyncio.AbstractEventLoop) -> None:
-        """Put something behind what its request gets before."""
-        self._loops[loop].append(parcel)
+    def add(self, loop: asyncio.AbstractEventLoop, deliver: Deliver, *arguments: Any) -> None:
+        """Have ``deliver(*arguments)`` called on an event loop, after all that was added before."""
+        bag = self._bags.get(loop)
+        if bag is None:
+            bag = self._bags[loop] = _Bag(loop, self._is_open)
+        bag.parcels.append((deliver, arguments))
 
     def send(self) -> None:
-        """Wake whoever gets something."""
-        for loop, parcels in self._loops.items():
+        """Wake whoever gets something; the engine's thread goes on outside the interpreter."""
+        self._is_open.value = True
+        for loop, bag in list(self._bags.items()):
+            if not bag.parcels:
+                del self._bags[loop]
+                continue
             try:
-                loop.call_soon_threadsafe(_deliver, parcels)
+                loop.call_soon_threadsafe(bag.resume)
             except RuntimeError:  # the loop was closed: nobody waits any more
-                streams = {parcel.stream for parcel in parcels}
-                logger.warning("%d requests lost their event loop", len(streams))
-        self._loops.clear()
+                logger.warning("%d outputs lost their event loop", len(bag.parcels))
+                del self._bags[loop]
+
+    def pause(self) -> None:
+        """Let event loops wait with what they have not delivered until the next ``send``."""
+        self._is_open.value = False
 
 
-def _deliver(parcels: Items[Parcel | Failure]) -> None:
-    for parcel in parcels:
-        parcel.deliver()
+class _Flag:
+    """A truth that two threads see."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = True
+
+
+class _Bag:
+    """What is on its way to one event loop: the engine's thread fills it, the loop empties it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_open: _Flag) -> None:
+        self.parcels: deque[tuple[Deliver, tuple[Any, ...]]] = deque()
+        self._loop = loop
+        self._is_open = is_open
+        self._is_delivering = False
+
+    def resume(self) -> None:
+        """Deliver, unless that is going on."""
+        if not self._is_delivering:
+            self._deliver_some()
+
+    def _deliver_some(self) -> None:
+        self._is_delivering = False
+        if not self._is_open.value:
+            return  # the next ``send`` resumes
+        parcels = self.parcels
+        for _ in range(min(AT_ONCE, len(parcels))):
+            deliver, arguments = parcels.popleft()
+            deliver(*arguments)
+        if parcels:
+            self._is_delivering = True
+            self._loop.call_soon(self._deliver_some)

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 
 from lanewise.engine.adapters import holding
 from lanewise.engine.admission import Admission
-from lanewise.engine.batching import ModelRunner, SequenceResult, make_batch, results_of
+from lanewise.engine.batching import ModelRunner, make_batch, results_of
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.deadlines import Deadlines
-from lanewise.engine.delivery import Failure, Outbox, Parcel
+from lanewise.engine.delivery import Outbox, deliver
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.jobs import JobMaker
 from lanewise.engine.masks import MaskFiller
@@ -216,7 +216,7 @@ class Engine:
             # Perhaps one of them is at fault; the others get alone what they would have got.
             for turn in step.turns:
                 if turn.sequence in self._jobs:
-                    turn.draft.clear()
+                    turn.draft = ()
                     self._run(Step([turn]), time.perf_counter())
         else:
             self._complete(step, results)
@@ -224,7 +224,7 @@ class Engine:
             if self._speculator is not None:
                 self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
 
-    def _compute(self, step: Step) -> tuple[list[SequenceResult], int]:
+    def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
         """What a step gives each sequence, and its rows, of which not all may count."""
         if self._speculator is not None:
             self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
@@ -240,6 +240,7 @@ class Engine:
             self._step_began = time.monotonic()
             sampled = self._runner.step_and_draw(batch, draws)
         finally:
+            self._outbox.pause()
             self._step_began = None
             self._masks.end()
         ended, native = time.perf_counter(), self._runner.counters().native_seconds
@@ -254,24 +255,27 @@ class Engine:
     def _guesser_of(self, sequence: Sequence) -> Guesser | None:
         return self._jobs[sequence].guesser
 
-    def _complete(self, step: Step, results: list[SequenceResult]) -> None:
+    def _complete(self, step: Step, results: list[Items[Sampled]]) -> None:
         now = time.monotonic()
         for turn, result in zip(step.turns, results, strict=True):
             if turn.draft:
-                turn.accept([one.token for one in result.drawn[:-1]])
+                turn.accept([one.token for one in result[:-1]])
         self._scheduler.complete(step)
+        jobs, tally = self._jobs, self._tally
         for turn, result in zip(step.turns, results, strict=True):
-            sequence, job = turn.sequence, self._jobs.get(turn.sequence)
+            sequence = turn.sequence
+            job = jobs.get(sequence)
             if job is None:
                 continue  # failed with another of its request
-            if result.scores:
-                job.prompt_scores += result.scores
+            if turn.scored:
+                job.prompt_scores += result[: len(turn.scored)]
+                result = result[len(turn.scored) :]
             if job.n_prompt_counted < sequence.n_prompt:
-                self._tally.note_prefill(job)
-            drawn: Items[Sampled | None] = result.drawn
-            if drawn:
-                sequence.tokens.append(result.drawn[-1].token)
-                self._tally.note_tokens(job, len(drawn), now, self.metrics)
+                tally.note_prefill(job)
+            drawn: Items[Sampled | None] = result
+            if result:
+                sequence.tokens.append(result[-1].token)
+                tally.note_tokens(job, len(result), now, self.metrics)
             elif sequence.uncached_len:
                 continue  # a part of the prompt only
             else:
@@ -288,7 +292,7 @@ class Engine:
         scores: Items[Sampled] = ()
         if job.prompt_scores:
             scores, job.prompt_scores = job.prompt_scores, []
-        self._outbox.add(Parcel(job, sampled, scores, reason), job.group.stream.loop)
+        self._outbox.add(job.group.stream.loop, deliver, job, sampled, scores, reason)
         if reason is not None:
             self._end(job, reason, now)
 
@@ -356,7 +360,7 @@ class Engine:
             self._fail_group(group, error)
 
     def _fail_group(self, group: JobGroup, error: EngineError) -> None:
-        self._outbox.add(Failure(group.stream, error), group.stream.loop)
+        self._outbox.add(group.stream.loop, group.stream.fail, error)
         for job in group:
             self._end(job, "error", time.monotonic())
 

@@ -14,6 +14,7 @@ from lanewise.engine.waiting import WaitingQueue
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS
 
+NO_POSITIONS = range(0)
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
@@ -25,7 +26,7 @@ class Turn:
     count: int  # tokens the model sees
     scored: range  # positions among them whose logits score the prompt token after each
     draws: bool  # whether a token is drawn after the last of them
-    draft: list[int] = field(default_factory=list)  # guessed tokens that are run behind them
+    draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
 
     def accept(self, tokens: Items[int]) -> None:
@@ -184,13 +185,20 @@ class Scheduler:
     def work_of(self, turns: Items[Turn]) -> Work:
         """How large a step of these turns is."""
         work = Work()
+        window = self._window.size
         for turn in turns:
-            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._window.size)
+            if turn.count == 1 and not turn.draft and window is None:
+                work.rows += 1
+                work.attended += turn.sequence.n_cached + 1
+            else:
+                work.add(turn.count + len(turn.draft), turn.sequence.n_cached, window)
         return work
 
     def _make_room(self) -> list[Sequence]:
         """Give every running sequence the blocks that it may need; preempt the last if need be."""
         preempted: list[Sequence] = []
+        if not any(len(one.tokens) > len(one.blocks) * BLOCK_TOKENS for one in self.running):
+            return preempted
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
@@ -341,10 +349,12 @@ class _Budget:
         self.tokens = min(self.tokens, tokens)
 
     def spend_on(self, sequence: Sequence) -> None:
-        uncached = sequence.uncached_len
-        count = min(uncached, self.tokens)
-        scored = range(0)
-        if sequence.is_scoring:
+        n_tokens = len(sequence.tokens)
+        count = uncached = n_tokens - sequence.n_cached
+        if count > self.tokens:
+            count = self.tokens
+        scored = NO_POSITIONS
+        if sequence.n_scored < sequence.n_to_score:
             without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
             count = min(count, without_logits + self.logits)
             scored = sequence.scored_by(count)
@@ -352,7 +362,7 @@ class _Budget:
             count = min(count, uncached - 1)  # all but the token that needs logits
         if count == 0:
             return
-        draws = count == uncached and sequence.draws
+        draws = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete
         self.turns.append(Turn(sequence, count, scored, draws))
         self.tokens -= count
         self.logits -= len(scored) + draws

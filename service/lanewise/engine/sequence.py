@@ -49,6 +49,7 @@ class Sequence:
     stop_ids: frozenset[int] = field(init=False)  # tokens that end it
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
     n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
+    n_to_score: int = field(init=False, default=0)  # tokens at the beginning to be scored
     n_admitted: int = field(init=False, default=0)  # tokens it had when it was admitted last
     n_preempted: int = field(init=False, default=0)
     n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
@@ -61,6 +62,8 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_most = self.n_prompt + self.request.params.max_tokens
         self.stop_ids = self.request.params.stop_token_ids
+        if self.request.params.prompt_logprobs is not None:
+            self.n_to_score = self.n_prompt
 
     @property
     def n_output(self) -> int:
@@ -80,7 +83,7 @@ class Sequence:
     @property
     def is_scoring(self) -> bool:
         """Whether probabilities of prompt tokens are still to be computed."""
-        return self.request.params.prompt_logprobs is not None and self.n_scored < self.n_prompt
+        return self.n_scored < self.n_to_score
 
     @property
     def draws(self) -> bool:
@@ -93,7 +96,7 @@ class Sequence:
             return "stop"
         if drawn is not None and drawn.token in self.stop_ids:
             return "stop"
-        return None if self.draws else "length"
+        return None if len(self.tokens) < self.n_most else "length"
 
     def block_key(self, index: int) -> Key:
         """The key of a block whose tokens are all known."""

@@ -121,13 +121,11 @@ class Tally:
         if job.first_token is None:
             job.first_token = now
             metrics.ttft.observe(now - job.arrived)
-            self._note_token_gaps(0.0, count - 1)
+            gap_s, n_gaps = 0.0, count - 1
         else:
-            self._note_token_gaps((now - job.last_token) / count, count)
+            gap_s, n_gaps = (now - job.last_token) / count, count
+        self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + n_gaps
         job.last_token = now
-
-    def _note_token_gaps(self, gap_s: float, count: int) -> None:
-        self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + count
 
     def note_forced(self, count: int) -> None:
         """So many tokens of an answer were the only ones its grammar let come."""

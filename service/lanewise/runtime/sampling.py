@@ -1,5 +1,6 @@
 """How tokens are drawn, and what is drawn, as the library reads and writes it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,13 +51,12 @@ class Draw(NamedTuple):
     forced_token: int = -1
 
 
-@dataclass(slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """One token drawn; ``logprob`` and ``top`` (id, logprob) are filled when asked for."""
 
     token: int
     logprob: float
-    top: list[tuple[int, float]]
+    top: Sequence[tuple[int, float]] = ()
 
 
 class NativeSampling:
@@ -100,16 +100,15 @@ class NativeSampling:
         )
 
 
-def drawn_columns(ffi: Any, drawn: Any) -> tuple[Uint32s, Floats, Uint32s]:
-    """The tokens, log-probabilities and numbers of alternatives in an array of ``lw_sampled``."""
-    formats = {"token": "u4", "logprob": "f4", "n_top": "u4"}
+def columns(ffi: Any, array: Any, struct: str, **formats: str) -> tuple[NDArray[Any], ...]:
+    """Some members of the structs in a C array, each as an array that shares its memory."""
     layout = np.dtype(
         {
             "names": list(formats),
             "formats": list(formats.values()),
-            "offsets": [ffi.offsetof("lw_sampled", name) for name in formats],
-            "itemsize": ffi.sizeof("lw_sampled"),
+            "offsets": [ffi.offsetof(struct, name) for name in formats],
+            "itemsize": ffi.sizeof(struct),
         }
     )
-    records = np.frombuffer(ffi.buffer(drawn), layout)
-    return records["token"], records["logprob"], records["n_top"]
+    records = np.frombuffer(ffi.buffer(array), layout)
+    return tuple(records[name] for name in formats)

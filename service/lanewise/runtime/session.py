@@ -18,7 +18,7 @@ from lanewise.runtime.sampling import (
     Sampled,
     Sampling,
     Uint32s,
-    drawn_columns,
+    columns,
 )
 
 BLOCK_TOKENS = 32  # LW_BLOCK_TOKENS; part of the numeric contract, checked when a session opens
@@ -117,7 +117,18 @@ class Session:
         self._tables_pointer: Any = None
         self._draws = ffi.new("lw_draw[]", max_batch_logits)
         self._drawn = ffi.new("lw_sampled[]", max_batch_logits)
-        self._drawn_columns = drawn_columns(ffi, self._drawn)
+        self._draw_columns = columns(
+            ffi,
+            self._draws,
+            "lw_draw",
+            position="u4",
+            forced_token="i8",
+            n_prompt="u4",
+            n_history="u4",
+        )
+        self._drawn_columns = columns(
+            ffi, self._drawn, "lw_sampled", token="u4", logprob="f4", n_top="u4"
+        )
         # Whose sampling each of the draws points to: mostly that of the step before.
         self._filled: list[Callable[[], Sampling | None]] = [_nobody] * max_batch_logits
         self._counters = ffi.new("lw_counters*")
@@ -164,11 +175,13 @@ class Session:
             raise ValueError(f"{len(draws)} draws for {len(batch.logit_rows)} rows of logits")
         self._run(batch, draws)
         token_ids, logprobs, n_tops = (one[: len(draws)].tolist() for one in self._drawn_columns)
-        sampled = [Sampled(*one, []) for one in zip(token_ids, logprobs, strict=True)]
-        if any(n_tops):
-            for struct, one in zip(self._drawn, sampled, strict=False):
-                one.top = [(struct.top_ids[i], struct.top_logprobs[i]) for i in range(struct.n_top)]
-        return sampled
+        if not any(n_tops):
+            return list(map(Sampled, token_ids, logprobs))
+        tops = [
+            tuple(zip(one.top_ids[0:n], one.top_logprobs[0:n], strict=True))
+            for one, n in zip(self._drawn, n_tops, strict=False)
+        ]
+        return list(map(Sampled, token_ids, logprobs, tops))
 
     def hold_draws(self) -> None:
         """Let the next step wait before its draws until they are released.
@@ -192,9 +205,11 @@ class Session:
         self._copy_checked(batch)
         # A struct does not own what its members point to: these objects do, until the call is over.
         owners: list[Any] = []
-        for i, draw in enumerate(draws or ()):
-            self._fill(i, draw, owners)
-        self._batch.draws = self._native.ffi.NULL if draws is None else self._draws
+        if draws is None:
+            self._batch.draws = self._native.ffi.NULL
+        else:
+            self._batch.draws = self._draws
+            self._take_draws(draws, owners)
         status = self._native.lib.lw_step(
             self._open_handle(), self._batch, self._logits_pointer, self._drawn
         )
@@ -259,28 +274,36 @@ class Session:
             raise ValueError(f"{name} has {len(values)} entries; the session takes {len(target)}")
         target[0 : len(values)] = values
 
-    def _fill(self, place: int, draw: Draw, owners: list[Any]) -> None:
+    def _take_draws(self, draws: Sequence[Draw], owners: list[Any]) -> None:
+        places = slice(len(draws))
+        positions, forced_tokens, *histories = self._draw_columns
+        positions[places] = [draw.position for draw in draws]
+        forced_tokens[places] = [draw.forced_token for draw in draws]
+        for sizes in histories:
+            sizes[places] = 0
+        for place, draw in enumerate(draws):
+            if self._filled[place]() is not draw.sampling:  # its sequence had another place before
+                self._take_sampling(place, draw.sampling)
+            if draw.history is not None:
+                owners.append(self._take_history(place, draw.history, draw.n_prompt))
+
+    def _take_sampling(self, place: int, given: Sampling) -> None:
+        sampling = self._samplings.get(given)
+        if sampling is None:
+            sampling = NativeSampling(self._native.ffi, given, self._vocab)
+            self._samplings[given] = sampling
+        self._draws[place].sampling = sampling.struct
+        self._filled[place] = ref(given)
+
+    def _take_history(self, place: int, given: Uint32s, n_prompt: int) -> Any:
+        """Let a draw see what came before it; what is returned must live as long."""
+        if n_prompt > len(given):
+            raise ValueError(f"n_prompt is {n_prompt}; history has {len(given)} entries")
         struct = self._draws[place]
-        if self._filled[place]() is not draw.sampling:  # its sequence had another place before
-            sampling = self._samplings.get(draw.sampling)
-            if sampling is None:
-                sampling = NativeSampling(self._native.ffi, draw.sampling, self._vocab)
-                self._samplings[draw.sampling] = sampling
-            struct.sampling = sampling.struct
-            self._filled[place] = ref(draw.sampling)
-        struct.position = draw.position
-        struct.forced_token = draw.forced_token
-        if draw.history is None:
-            struct.n_prompt = struct.n_history = 0
-            return
-        if draw.n_prompt > len(draw.history):
-            raise ValueError(
-                f"n_prompt is {draw.n_prompt}; history has {len(draw.history)} entries"
-            )
-        history = np.ascontiguousarray(draw.history, dtype=np.uint32)
-        owners.append(self._native.ffi.from_buffer("uint32_t[]", history))
-        struct.n_prompt = draw.n_prompt
-        struct.n_history, struct.history = len(history), owners[-1]
+        history = np.ascontiguousarray(given, dtype=np.uint32)
+        struct.n_prompt, struct.n_history = n_prompt, len(history)
+        struct.history = owner = self._native.ffi.from_buffer("uint32_t[]", history)
+        return owner
 
     def counters(self) -> Counters:
         """Steps, tokens and matrix products so far."""
