@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 # Writing to so many sockets takes 0.2 ms, for which the interpreter cannot be had.
 AT_ONCE = 8
 
-Deliver = Callable[..., None]
+Callback = Callable[..., None]
 
 
 def deliver(
@@ -49,12 +49,12 @@ class Outbox:
         self._bags: dict[asyncio.AbstractEventLoop, _Bag] = {}
         self._is_open = _Flag()
 
-    def add(self, loop: asyncio.AbstractEventLoop, deliver: Deliver, *arguments: Any) -> None:
-        """Have ``deliver(*arguments)`` called on an event loop, after all that was added before."""
+    def add(self, loop: asyncio.AbstractEventLoop, callback: Callback, *arguments: Any) -> None:
+        """Have ``callback(*arguments)`` called on an event loop, behind what was added before."""
         bag = self._bags.get(loop)
         if bag is None:
             bag = self._bags[loop] = _Bag(loop, self._is_open)
-        bag.parcels.append((deliver, arguments))
+        bag.parcels.append((callback, arguments))
 
     def send(self) -> None:
         """Wake whoever gets something; the engine's thread goes on outside the interpreter."""
@@ -87,7 +87,7 @@ class _Bag:
     """What is on its way to one event loop: the engine's thread fills it, the loop empties it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, is_open: _Flag) -> None:
-        self.parcels: deque[tuple[Deliver, tuple[Any, ...]]] = deque()
+        self.parcels: deque[tuple[Callback, tuple[Any, ...]]] = deque()
         self._loop = loop
         self._is_open = is_open
         self._is_delivering = False
@@ -103,8 +103,8 @@ class _Bag:
             return  # the next ``send`` resumes
         parcels = self.parcels
         for _ in range(min(AT_ONCE, len(parcels))):
-            deliver, arguments = parcels.popleft()
-            deliver(*arguments)
+            callback, arguments = parcels.popleft()
+            callback(*arguments)
         if parcels:
             self._is_delivering = True
             self._loop.call_soon(self._deliver_some)

@@ -9,6 +9,7 @@ factor that follows the last few steps says how much slower or faster the machin
 from bisect import bisect_right
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
-# Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as double
-# its time. With many decodes, or a target below what they take, tokens come half as fast at worst.
+# Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as take
+# this part of the time of its decodes. So tokens come nearly half as fast at worst.
 LEAST_CHUNK = 4
+LEAST_SHARE = 0.9
 MOST_CHUNK = 1 << 16  # as good as any number
 SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ there
-LEAST_SHARE = 0.9
 AIM = 0.9  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
 FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
@@ -150,7 +151,7 @@ class StepCost:
                 one.seconds / self._line(one.rows, one.attended)
             )
         self._bend_rows = np.array(sorted(errors), dtype=np.float64)
-        self._bends = np.array([np.median(errors[rows]) for rows in sorted(errors)])
+        self._bends = np.array([median(errors[rows]) for rows in sorted(errors)])
 
 
 def _fit_positive(sizes: Array, values: Array) -> Array:
