@@ -97,11 +97,14 @@ class ReplayRunner:
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         """Run the batch, draw, and put what was recorded in the place of each token drawn."""
         drawn = self._session.step_and_draw(batch, draws)
-        texts = [self._texts[draw.sampling.choice] for draw in draws]
         return [
-            sampled._replace(token=text[min(draw.position, len(text) - 1)])
-            for sampled, draw, text in zip(drawn, draws, texts, strict=True)
+            sampled._replace(token=self._recorded(draw))
+            for sampled, draw in zip(drawn, draws, strict=True)
         ]
+
+    def _recorded(self, draw: Draw) -> int:
+        text = self._texts[draw.sampling.choice]
+        return text[min(draw.position, len(text) - 1)]
 
     def hold_draws(self) -> None:
         """Those of the session."""

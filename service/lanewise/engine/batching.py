@@ -89,7 +89,7 @@ def group_by_adapter(step: Step) -> list[Adapter | None] | None:
 
     The library multiplies neighbours together.
     """
-    if not any(turn.sequence.request.adapter for turn in step.turns):
+    if all(turn.sequence.request.adapter is None for turn in step.turns):
         return None
     step.turns.sort(key=_adapter_number)
     adapters = [turn.sequence.request.adapter for turn in step.turns]
@@ -109,18 +109,9 @@ def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
     results: list[Items[Sampled]] = []
     first = 0
     for turn in step.turns:
-        if turn.draft:
-            end = first + 1 + len(turn.draft)
-            results.append(_that_hold(turn, sampled[first:end]))
-        elif turn.scored:
-            end = first + len(turn.scored) + turn.draws
-            results.append(sampled[first:end])
-        elif turn.draws:
-            end = first + 1
-            results.append((sampled[first],))
-        else:
-            end = first
-            results.append(())
+        end = first + len(turn.scored) + turn.draws + len(turn.draft)
+        result = sampled[first:end]
+        results.append(_that_hold(turn, result) if turn.draft else result)
         first = end
     return results
 

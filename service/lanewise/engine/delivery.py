@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Any
@@ -13,10 +13,8 @@ from lanewise.runtime import Sampled
 
 logger = logging.getLogger(__name__)
 
-# Writing to so many sockets takes 0.2 ms, for which the interpreter cannot be had.
-AT_ONCE = 8
-
 Callback = Callable[..., None]
+Call = tuple[Callback, tuple[Any, ...]]
 
 
 def deliver(
@@ -38,73 +36,25 @@ def deliver(
 
 
 class Outbox:
-    """What is to be delivered next; each event loop is woken once for all its requests.
-
-    An event loop that is still delivering when the model has finished its step holds the
-    interpreter for as long as it writes to sockets, which uvloop does for everything at once. So it
-    takes few parcels in a row, and none while the engine's thread has work to do.
-    """
+    """What is to be delivered next; each event loop is woken once for all its requests."""
 
     def __init__(self) -> None:
-        self._bags: dict[asyncio.AbstractEventLoop, _Bag] = {}
-        self._is_open = _Flag()
+        self._loops: defaultdict[asyncio.AbstractEventLoop, list[Call]] = defaultdict(list)
 
     def add(self, loop: asyncio.AbstractEventLoop, callback: Callback, *arguments: Any) -> None:
         """Have ``callback(*arguments)`` called on an event loop, behind what was added before."""
-        bag = self._bags.get(loop)
-        if bag is None:
-            bag = self._bags[loop] = _Bag(loop, self._is_open)
-        bag.parcels.append((callback, arguments))
+        self._loops[loop].append((callback, arguments))
 
     def send(self) -> None:
-        """Wake whoever gets something; the engine's thread goes on outside the interpreter."""
-        self._is_open.value = True
-        for loop, bag in list(self._bags.items()):
-            if not bag.parcels:
-                del self._bags[loop]
-                continue
+        """Wake whoever gets something."""
+        for loop, calls in self._loops.items():
             try:
-                loop.call_soon_threadsafe(bag.resume)
+                loop.call_soon_threadsafe(_make, calls)
             except RuntimeError:  # the loop was closed: nobody waits any more
-                logger.warning("%d outputs lost their event loop", len(bag.parcels))
-                del self._bags[loop]
-
-    def pause(self) -> None:
-        """Let event loops wait with what they have not delivered until the next ``send``."""
-        self._is_open.value = False
+                logger.warning("%d outputs lost their event loop", len(calls))
+        self._loops.clear()
 
 
-class _Flag:
-    """A truth that two threads see."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = True
-
-
-class _Bag:
-    """What is on its way to one event loop: the engine's thread fills it, the loop empties it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, is_open: _Flag) -> None:
-        self.parcels: deque[tuple[Callback, tuple[Any, ...]]] = deque()
-        self._loop = loop
-        self._is_open = is_open
-        self._is_delivering = False
-
-    def resume(self) -> None:
-        """Deliver, unless that is going on."""
-        if not self._is_delivering:
-            self._deliver_some()
-
-    def _deliver_some(self) -> None:
-        self._is_delivering = False
-        if not self._is_open.value:
-            return  # the next ``send`` resumes
-        parcels = self.parcels
-        for _ in range(min(AT_ONCE, len(parcels))):
-            callback, arguments = parcels.popleft()
-            callback(*arguments)
-        if parcels:
-            self._is_delivering = True
-            self._loop.call_soon(self._deliver_some)
+def _make(calls: Items[Call]) -> None:
+    for callback, arguments in calls:
+        callback(*arguments)

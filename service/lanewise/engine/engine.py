@@ -240,7 +240,6 @@ class Engine:
             self._step_began = time.monotonic()
             sampled = self._runner.step_and_draw(batch, draws)
         finally:
-            self._outbox.pause()
             self._step_began = None
             self._masks.end()
         ended, native = time.perf_counter(), self._runner.counters().native_seconds

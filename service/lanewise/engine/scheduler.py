@@ -185,20 +185,13 @@ class Scheduler:
     def work_of(self, turns: Items[Turn]) -> Work:
         """How large a step of these turns is."""
         work = Work()
-        window = self._window.size
         for turn in turns:
-            if turn.count == 1 and not turn.draft and window is None:
-                work.rows += 1
-                work.attended += turn.sequence.n_cached + 1
-            else:
-                work.add(turn.count + len(turn.draft), turn.sequence.n_cached, window)
+            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._window.size)
         return work
 
     def _make_room(self) -> list[Sequence]:
         """Give every running sequence the blocks that it may need; preempt the last if need be."""
         preempted: list[Sequence] = []
-        if not any(len(one.tokens) > len(one.blocks) * BLOCK_TOKENS for one in self.running):
-            return preempted
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
@@ -349,6 +342,8 @@ class _Budget:
         self.tokens = min(self.tokens, tokens)
 
     def spend_on(self, sequence: Sequence) -> None:
+        # Called for every sequence between two steps: the sequence's own properties and min() would
+        # take a third longer.
         n_tokens = len(sequence.tokens)
         count = uncached = n_tokens - sequence.n_cached
         if count > self.tokens:

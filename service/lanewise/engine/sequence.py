@@ -96,7 +96,7 @@ class Sequence:
             return "stop"
         if drawn is not None and drawn.token in self.stop_ids:
             return "stop"
-        return None if len(self.tokens) < self.n_most else "length"
+        return None if self.draws else "length"
 
     def block_key(self, index: int) -> Key:
         """The key of a block whose tokens are all known."""
