@@ -24,6 +24,7 @@ static void usable_levels(char names[128]) {
 
 enum {
     AVX512_FP16 = 1 << 23,  // CPUID leaf 7, EDX; compilers disagree about the names
+    ZEN_3_4 = 0x19,         // family, CPUID leaf 1
     AMX_TILE = 1 << 24,
     AMX_INT8 = 1 << 25,
     REQUEST_STATE = 0x1023,  // ARCH_REQ_XCOMP_PERM of arch_prctl
@@ -31,13 +32,16 @@ enum {
     TILE_STATE = 3 << 17,  // configuration and data, in XCR0
 };
 
-_Bool lw_cpu_reads_pages;
+lw_fetch_order lw_cpu_fetch_order = LW_FETCH_LINES;
 
-// Intel since Sapphire Rapids, which brought this feature; set when the library is loaded.
-__attribute__((constructor)) static void find_order_of_reading(void) {
-    uint32_t a, b, c, d;
-    const _Bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
-    lw_cpu_reads_pages = is_intel && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AVX512_FP16);
+// Intel since Sapphire Rapids, which brought AVX-512-FP16, and Zen 4, the only cores of its family with AVX-512.
+__attribute__((constructor)) static void find_fetch_order(void) {
+    uint32_t a, b, c, d, vendor, version;
+    if (!__get_cpuid(0, &a, &vendor, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d)) return;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    const uint32_t family = (version >> 8 & 0xF) + (version >> 20 & 0xFF);
+    if (vendor == signature_INTEL_ebx && (d & AVX512_FP16)) lw_cpu_fetch_order = LW_FETCH_PAGES;
+    if (vendor == signature_AMD_ebx && family == ZEN_3_4 && (b & bit_AVX512F)) lw_cpu_fetch_order = LW_FETCH_NEAR;
 }
 
 static uint64_t enabled_state(void) {

@@ -38,8 +38,14 @@ lw_level lw_cpu_best_level(void);
 lw_status lw_level_by_name(const char* name, lw_level* out);
 
 #if defined(__x86_64__)
-// Whether this CPU reads faster from many pages side by side than line after line (kernels/fetch.h).
-extern _Bool lw_cpu_reads_pages;
+// How kernels ask for weights to come (kernels/fetch.h), set when the library is loaded.
+typedef enum lw_fetch_order {
+    LW_FETCH_LINES,  // line after line, and one of each group much earlier
+    LW_FETCH_PAGES,  // the next line of many pages
+    LW_FETCH_NEAR,   // line after line only; for one row, types that are read in order leave it to the hardware
+} lw_fetch_order;
+
+extern lw_fetch_order lw_cpu_fetch_order;
 #endif
 
 // Rounding to nearest, no flushing of subnormals, for the calling thread; returns what to give to lw_fp_restore.

@@ -1,8 +1,9 @@
-// x86: in which order weights to come are asked for. While a group of 32 inputs is multiplied, as many lines are prefetched as
+// x86: in which order weights to come are asked for (lw_cpu_fetch_order). While a group of 32 inputs is multiplied, as many lines are prefetched as
 // it has; which ones depends on the core (native/DECISIONS.md has the measurements).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 
+#include "cpu.h"
 #include "kernels/lanes.h"
 #include "kernels/layout.h"
 
@@ -20,16 +21,17 @@ enum {
 
 typedef struct lw_fetch {
     const uint8_t* first;  // what the first group of a segment asks for; NULL when what comes is on its way already
-    bool pages;            // lw_cpu_reads_pages; constant in kernels for one row, which have code for either order
+    lw_fetch_order order;  // constant in kernels for one row, which have code for every order
 } lw_fetch;
 
 // What the groups of `segment` ask for; `data` is where the matrix begins.
-LW_INLINE lw_fetch lw_fetch_of(const bool pages, const uint8_t* data, const uint8_t* segment,
+LW_INLINE lw_fetch lw_fetch_of(const lw_fetch_order order, const uint8_t* data, const uint8_t* segment,
                                const size_t segment_bytes) {
-    if (!pages) return (lw_fetch){segment + lw_ceil_div(LW_FETCH_AHEAD, segment_bytes) * segment_bytes, false};
+    if (order != LW_FETCH_PAGES)
+        return (lw_fetch){segment + lw_ceil_div(LW_FETCH_AHEAD, segment_bytes) * segment_bytes, order};
     const size_t n = (size_t)(segment - data) / segment_bytes, in_stretch = n % LW_FETCH_SEGMENTS;
     const size_t stretch = (n - in_stretch + LW_FETCH_SEGMENTS) * segment_bytes;
-    return (lw_fetch){data + stretch + in_stretch * LW_SEGMENT_GROUPS * 64, true};
+    return (lw_fetch){data + stretch + in_stretch * LW_SEGMENT_GROUPS * 64, order};
 }
 
 // As assembly that stays where it is: the compiler would put all of a group side by side.
@@ -39,13 +41,14 @@ LW_INLINE void lw_prefetch(const uint8_t* line) { __asm__ volatile("prefetcht0 %
 LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part, const size_t parts,
                              const size_t segment_bytes) {
     const size_t bytes = segment_bytes / LW_SEGMENT_GROUPS;
-    if (f.pages) {
+    if (f.order == LW_FETCH_PAGES) {
 #pragma GCC unroll 20
         for (size_t page = part; page * 64 < bytes; page += parts) lw_prefetch(f.first + i * 64 + page * LW_FETCH_PAGE);
     } else {
         // Whole lines where few bytes are left over: those at the end of a segment then come with their neighbours.
         const size_t group = bytes % 64 < 32 ? bytes / 64 * 64 : bytes;
-        if (part == 0) __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second cache
+        if (part == 0 && f.order == LW_FETCH_LINES)
+            __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second cache
 #pragma GCC unroll 20
         for (size_t line = part; line * 64 < group; line += parts) lw_prefetch(f.first + i * group + line * 64);
     }

@@ -39,7 +39,7 @@ amx_product lw_amx_product_32__amx, lw_amx_product_64__amx, lw_amx_product_128__
 
 LW_INLINE void decode_signed(const weight_type type, const weight_panel* p, size_t segment, uint8_t* codes,
                              float* differences) {
-    const weight_segment w = open_segment(type, p, segment, lw_cpu_reads_pages);
+    const weight_segment w = open_segment(type, p, segment, lw_cpu_fetch_order);
     decode_codes(type, &w, -offset_of(type), !type.second, codes);
     decode_differences(type, &w, differences);
 }

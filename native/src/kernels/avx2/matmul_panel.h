@@ -44,7 +44,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.selectors = p->selectors + segment * LW_PANEL;
         ws.table = p->table;
     }
-    ws.fetch = lw_fetch_of(lw_cpu_reads_pages, p->matrix, ws.data, type.segment_bytes);
+    ws.fetch = lw_fetch_of(lw_cpu_fetch_order, p->matrix, ws.data, type.segment_bytes);
     return ws;
 }
 

@@ -36,7 +36,8 @@ LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, si
     return wp;
 }
 
-LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment, const bool pages) {
+LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment,
+                                      const lw_fetch_order order) {
     const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
     weight_segment ws = {.data = p->data + segment * type.segment_bytes,
                          .groups = left < LW_SEGMENT_GROUPS ? left : LW_SEGMENT_GROUPS};
@@ -46,7 +47,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.selectors = p->selectors + segment * LW_PANEL;
         ws.table = p->table;
     }
-    ws.fetch = lw_fetch_of(pages, p->matrix, ws.data, type.segment_bytes);
+    ws.fetch = lw_fetch_of(order, p->matrix, ws.data, type.segment_bytes);
     return ws;
 }
 
@@ -119,7 +120,7 @@ void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activatio
 // With `packed` every tile decodes the segment in registers, otherwise it is decoded once for all of them.
 LW_INLINE void gemm_segment(const weight_type type, const bool packed, const weight_panel* p, const lw_activations* x,
                             size_t segment, tile_scratch* s) {
-    weight_segment ws = open_segment(type, p, segment, lw_cpu_reads_pages);
+    weight_segment ws = open_segment(type, p, segment, lw_cpu_fetch_order);
     if (packed && ws.groups == LW_SEGMENT_GROUPS) {
         if (type.second) ws.fetch.first = NULL;
         all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
@@ -158,11 +159,16 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     finish(first, w, x, panel, out, s);
 }
 
-// One row. Memory is the limit: there is code for either order of asking for weights.
+// Each byte of a segment is read once, one after another.
+LW_INLINE bool is_read_in_order(const weight_type type) {
+    return type.chunks >= 8 && type.format.high == 0 && (type.format.low == 0 || type.format.low >= 4);
+}
+
+// One row. Memory is the limit: there is code for every order of asking for weights.
 LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
-                            const bool pages, tile_scratch* s) {
-    weight_segment ws = open_segment(type, p, segment, pages);
-    if (type.second) ws.fetch.first = NULL;
+                            const lw_fetch_order order, tile_scratch* s) {
+    weight_segment ws = open_segment(type, p, segment, order);
+    if (type.second || (order == LW_FETCH_NEAR && is_read_in_order(type))) ws.fetch.first = NULL;
     const row_segment row = some_rows(x, segment, 0, s->results);
     if (ws.groups == LW_SEGMENT_GROUPS) {
         tile(type, 1, true, &ws, &row);
@@ -172,34 +178,36 @@ LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const
     }
 }
 
-LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                    tile_scratch* s) {
-    memset(s->results, 0, LW_PANEL * sizeof(float));
-    const weight_panel wp = open_panel(type, w, panel);
-    if (lw_cpu_reads_pages)
-        for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, true, s);
-    else
-        for (size_t segment = 0; segment < x->segments; ++segment) gemv_segment(type, &wp, x, segment, false, s);
-    finish(type, w, x, panel, out, s);
+// With `twice` (lw_passes) every segment by either type.
+LW_INLINE void gemv_segments(const weight_type first, const weight_type second, const bool twice, const weight_panel* p,
+                             const lw_activations* x, const lw_fetch_order order, tile_scratch* s) {
+    for (size_t segment = 0; segment < x->segments; ++segment) {
+        gemv_segment(first, p, x, segment, order, s);
+        if (twice) gemv_segment(second, p, x, segment, order, s);
+    }
 }
 
-LW_INLINE void gemv_passes(const weight_type first, const weight_type second, const weight_panel* p,
-                           const lw_activations* x, const bool pages, tile_scratch* s) {
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        gemv_segment(first, p, x, segment, pages, s);
-        gemv_segment(second, p, x, segment, pages, s);
-    }
+LW_INLINE void gemv_passes(const weight_type first, const weight_type second, const bool twice, const lw_matrix* w,
+                           const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
+    memset(s->results, 0, LW_PANEL * sizeof(float));
+    const weight_panel wp = open_panel(first, w, panel);
+    if (lw_cpu_fetch_order == LW_FETCH_NEAR && is_read_in_order(first))
+        gemv_segments(first, second, twice, &wp, x, LW_FETCH_NEAR, s);
+    else if (lw_cpu_fetch_order == LW_FETCH_PAGES)
+        gemv_segments(first, second, twice, &wp, x, LW_FETCH_PAGES, s);
+    else
+        gemv_segments(first, second, twice, &wp, x, LW_FETCH_LINES, s);
+    finish(first, w, x, panel, out, s);
+}
+
+LW_INLINE void gemv(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                    tile_scratch* s) {
+    gemv_passes(type, type, false, w, x, panel, out, s);
 }
 
 LW_INLINE void gemv_twice(const weight_type first, const weight_type second, const lw_matrix* w,
                           const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
-    memset(s->results, 0, LW_PANEL * sizeof(float));
-    const weight_panel wp = open_panel(first, w, panel);
-    if (lw_cpu_reads_pages)
-        gemv_passes(first, second, &wp, x, true, s);
-    else
-        gemv_passes(first, second, &wp, x, false, s);
-    finish(first, w, x, panel, out, s);
+    gemv_passes(first, second, true, w, x, panel, out, s);
 }
 
 #endif
