@@ -119,7 +119,6 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
 
 // Returns false while other splits of the job are missing.
 static bool attend_job(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
-    charge_attention(w, job, tile);
     if (tile->n_splits == 0) {
         w->ops->attention(job);
         return true;
@@ -169,8 +168,9 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .out = w->b->attn + offset,
                                       .out_stride = q_size,
                                       .scratch = w->scratch};
-        if (attend_job(w, &job, tile) && with_codes)
-            quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
+        const bool complete = attend_job(w, &job, tile);
+        charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
+        if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }
     lw_end_phase(w, LW_OP_ATTENTION);
     return with_codes;
