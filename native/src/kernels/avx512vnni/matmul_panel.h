@@ -168,7 +168,7 @@ LW_INLINE bool is_read_in_order(const weight_type type) {
 LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
                             const lw_fetch_order order, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, order);
-    if (type.second || (order == LW_FETCH_NEAR && is_read_in_order(type))) ws.fetch.first = NULL;
+    if (type.second || order == LW_FETCH_NEAR) ws.fetch.first = NULL;
     const row_segment row = some_rows(x, segment, 0, s->results);
     if (ws.groups == LW_SEGMENT_GROUPS) {
         tile(type, 1, true, &ws, &row);
