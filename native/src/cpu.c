@@ -41,7 +41,7 @@ __attribute__((constructor)) static void find_fetch_order(void) {
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
     const uint32_t family = (version >> 8 & 0xF) + (version >> 20 & 0xFF);
     if (vendor == signature_INTEL_ebx && (d & AVX512_FP16)) lw_cpu_fetch_order = LW_FETCH_PAGES;
-    if (vendor == signature_AMD_ebx && family == ZEN_3_4 && (b & bit_AVX512F)) lw_cpu_fetch_order = LW_FETCH_NEAR;
+    if (vendor == signature_AMD_ebx && family == ZEN_3_4 && (b & bit_AVX512F)) lw_cpu_fetch_order = LW_FETCH_WHOLE;
 }
 
 static uint64_t enabled_state(void) {

@@ -42,7 +42,8 @@ lw_status lw_level_by_name(const char* name, lw_level* out);
 typedef enum lw_fetch_order {
     LW_FETCH_LINES,  // line after line, and one of each group much earlier
     LW_FETCH_PAGES,  // the next line of many pages
-    LW_FETCH_NEAR,   // line after line only; for one row, types that are read in order leave it to the hardware
+    LW_FETCH_WHOLE,  // all lines of a segment at once, early, to the second cache
+    LW_FETCH_NONE,   // left to the hardware
 } lw_fetch_order;
 
 extern lw_fetch_order lw_cpu_fetch_order;

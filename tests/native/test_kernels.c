@@ -277,7 +277,7 @@ static void test_problem(const problem* p, size_t max_rows, bool quick, tally* t
                 const bool add = (s + p->weights.cols / 8) % 2;
                 for (int pass = 0; pass < (rows <= 8 && !coded ? 2 : 1); ++pass) {
 #if defined(__x86_64__)
-                    lw_cpu_fetch_order = (lw_fetch_order)(tallies[i].cases % 3);  // every order of asking for weights
+                    lw_cpu_fetch_order = (lw_fetch_order)(tallies[i].cases % 4);  // every order of asking for weights
 #endif
                     ++tallies[i].cases;
                     tallies[i].failures +=

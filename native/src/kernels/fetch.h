@@ -1,5 +1,5 @@
-// x86: in which order weights to come are asked for (lw_cpu_fetch_order). While a group of 32 inputs is multiplied, as many lines are prefetched as
-// it has; which ones depends on the core (native/DECISIONS.md has the measurements).
+// x86: in which order weights to come are asked for (lw_cpu_fetch_order). As many lines are prefetched as are used
+// meanwhile; which ones depends on the core (native/DECISIONS.md has the measurements).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 
@@ -17,6 +17,8 @@ enum {
     // work within pages, and some cores wait for memory less with many at work.
     LW_FETCH_SEGMENTS = 16,
     LW_FETCH_PAGE = 4096,
+    // Or a segment at once, to the second cache, this many bytes before its use.
+    LW_FETCH_EARLY = 32768,
 };
 
 typedef struct lw_fetch {
@@ -24,10 +26,18 @@ typedef struct lw_fetch {
     lw_fetch_order order;  // constant in kernels for one row, which have code for every order
 } lw_fetch;
 
+// LW_FETCH_WHOLE: asks for the place of `bytes` (of whole lines) LW_FETCH_EARLY later.
+LW_INLINE void lw_fetch_whole(const uint8_t* first, const size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64)
+        __asm__ volatile("prefetcht1 %0" : : "m"(first[LW_FETCH_EARLY + line]));
+}
+
 // What the groups of `segment` ask for; `data` is where the matrix begins.
 LW_INLINE lw_fetch lw_fetch_of(const lw_fetch_order order, const uint8_t* data, const uint8_t* segment,
                                const size_t segment_bytes) {
-    if (order != LW_FETCH_PAGES)
+    if (order == LW_FETCH_WHOLE) lw_fetch_whole(segment, segment_bytes);
+    if (order == LW_FETCH_WHOLE || order == LW_FETCH_NONE) return (lw_fetch){NULL, order};
+    if (order == LW_FETCH_LINES)
         return (lw_fetch){segment + lw_ceil_div(LW_FETCH_AHEAD, segment_bytes) * segment_bytes, order};
     const size_t n = (size_t)(segment - data) / segment_bytes, in_stretch = n % LW_FETCH_SEGMENTS;
     const size_t stretch = (n - in_stretch + LW_FETCH_SEGMENTS) * segment_bytes;
@@ -47,15 +57,14 @@ LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part
     } else {
         // Whole lines where few bytes are left over: those at the end of a segment then come with their neighbours.
         const size_t group = bytes % 64 < 32 ? bytes / 64 * 64 : bytes;
-        if (part == 0 && f.order == LW_FETCH_LINES)
-            __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second cache
+        if (part == 0) __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second cache
 #pragma GCC unroll 20
         for (size_t line = part; line * 64 < group; line += parts) lw_prefetch(f.first + i * group + line * 64);
     }
 }
 
 LW_INLINE void lw_fetch_group(const lw_fetch f, const size_t i, const size_t segment_bytes) {
-    lw_fetch_part(f, i, 0, 1, segment_bytes);
+    if (f.first != NULL) lw_fetch_part(f, i, 0, 1, segment_bytes);
 }
 
 #endif

@@ -29,6 +29,7 @@ LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, si
     const lw_coded_panel p = lw_coded_panel_of(type.format, w->cols);
     wp.supers = wp.data + p.supers;
     wp.selectors = wp.data + p.selectors;
+    if (lw_cpu_fetch_order == LW_FETCH_WHOLE) lw_fetch_whole(wp.data, p.segments);
     wp.data += p.segments;
     wp.table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)w->table));
     return wp;
