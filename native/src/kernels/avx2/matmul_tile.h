@@ -226,7 +226,7 @@ LW_INLINE void fetch_rows(const row_segment* x) {
 LW_INLINE void fetch_group(const weight_type type, const weight_segment* w, const size_t i) {
     lw_fetch fetch = w->fetch;
     __asm__ volatile("" : "+r"(fetch.first));
-    if (fetch.first != NULL) lw_fetch_group(fetch, i, type.segment_bytes);
+    lw_fetch_group(fetch, i, type.segment_bytes);
 }
 
 // Products of chunks [begin, end) of group i.
