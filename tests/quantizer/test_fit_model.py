@@ -68,3 +68,23 @@ def test_calibration_takes_most_of_the_loss_away(name, stories):
     )
     assert base < best < plain
     assert best - base < 0.8 * (plain - base)
+
+
+@pytest.mark.parametrize("name", ["cb2", "cb4"])
+def test_a_tied_embedding_is_fitted_to_the_inputs_of_the_head(name, stories):
+    """Alone in few bits, it costs less than when each of its weights is rounded."""
+    source, calibration, held_out = stories
+    assert source.config.tied_embeddings
+    kind, key = CODED_TYPES[name], (Role.TOKEN_EMBEDDING, 0)
+    table = default_table(kind)
+    rounded = {key: quantize_by_importance(source(*key), kind, None, table).decode()}
+    fitted = {}
+    plan = Plan(lambda role, _: kind if role == Role.TOKEN_EMBEDDING else None, {name: table})
+    quantize_model(
+        source, calibration, plan, lambda role, n, m: fitted.update({(role, n): m.decode()})
+    )
+    assert set(fitted) == {key}
+    base, plain, best = (
+        np.log(perplexity(source, replaced, held_out)) for replaced in ({}, rounded, fitted)
+    )
+    assert best - base < 0.8 * (plain - base)

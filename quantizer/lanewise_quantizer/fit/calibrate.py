@@ -30,6 +30,14 @@ class Moment:
 Quantize = Callable[[Role, int, Floats, Moment], Floats]
 
 
+def looked_up_too(head: Moment) -> Moment:
+    """The moment for a tied embedding: of the head's inputs, and of tokens looked up, where every
+    input counts alike, with as much weight."""
+    size = len(head.sum)
+    equal = np.eye(size, dtype=np.float32) * (np.trace(head.sum) / np.float32(size))
+    return Moment(head.sum + equal, head.tokens)
+
+
 def add_moment(total: Floats, x: Floats) -> None:
     """Add x x^T of every token of x [..., inputs]."""
     rows = x.reshape(-1, x.shape[-1])

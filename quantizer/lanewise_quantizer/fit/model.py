@@ -10,18 +10,20 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CodedMatrix, CodedType
-from lanewise_quantizer.fit.calibrate import Moment, calibrate
+from lanewise_quantizer.fit.calibrate import Moment, add_moment, calibrate, looked_up_too
 from lanewise_quantizer.fit.feedback import (
     ROUNDS,
     quantize_by_importance,
     quantize_with_feedback,
 )
+from lanewise_quantizer.fit.forward import run
 from lanewise_quantizer.fit.hessian import DAMPING, Hessian
 from lanewise_quantizer.fit.source import Source
 
 Floats = npt.NDArray[np.float32]
 
-EMBEDDING_DAMPING = 1.0  # a tied embedding is also looked up, where every input counts alike
+FINE_BITS = 6  # from so many on an embedding is rounded: its errors are small beside all others
+HEAD_TOKENS = 4096  # of the text, run through the unquantized model for the inputs of a tied head
 
 Kind = Callable[[Role, int], CodedType | None]  # None: the matrix stays as it is
 Keep = Callable[[Role, int, CodedMatrix], None]
@@ -39,16 +41,14 @@ class Plan:
     known: Known = lambda _role, _layer: None
 
 
-def quantize_model(
-    source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep, head: Moment | None = None
-) -> Moment:
+def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> None:
     """Quantize all matrices of a model; ``keep`` is given each as soon as it is done.
 
     ``ids`` is [windows, tokens] of calibration text. A tied embedding is needed before the inputs
-    of the head are known: ``head`` is their moment, such as an earlier call returned; without it,
-    every input counts alike. Returns that moment, with the quantized layers.
+    of the head are known: it is fitted to those of the unquantized model, unless it has six bits
+    or more.
     """
-    embedding = _embedding(source, plan, keep, head)
+    embedding = _embedding(source, ids, plan, keep)
 
     def quantize(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
         kind = plan.kind(role, layer)
@@ -57,42 +57,44 @@ def quantize_model(
         known = plan.known(role, layer)
         if known is not None:
             return known
-        matrix = _fitted(weights, kind, moment.mean(), plan, plan.damping)
+        matrix = _fitted(weights, kind, moment.mean(), plan)
         keep(role, layer, matrix)
         return matrix.decode()
 
     moment = calibrate(source, ids, quantize, embedding)
     if source.config.tied_embeddings:
-        return moment
+        return
     kind = plan.kind(Role.OUTPUT, 0)
     if kind is not None and plan.known(Role.OUTPUT, 0) is None:
         weights = source(Role.OUTPUT)
-        keep(Role.OUTPUT, 0, _fitted(weights, kind, moment.mean(), plan, plan.damping))
-    return moment
+        keep(Role.OUTPUT, 0, _fitted(weights, kind, moment.mean(), plan))
 
 
 def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
-    """The moment of the head's inputs in the model as it is."""
-    return calibrate(source, ids, lambda _role, _layer, w, _m: w, source(Role.TOKEN_EMBEDDING))
+    """The moment of the head's inputs in the model as it is, on the first windows of ``ids``."""
+    windows = ids[: max(1, HEAD_TOKENS // ids.shape[1])]
+    size = source.config.hidden_size
+    total = np.zeros((size, size), np.float32)
+    add_moment(total, run(source.config, source, windows))
+    return Moment(total, windows.size)
 
 
-def _embedding(source: Source, plan: Plan, keep: Keep, head: Moment | None) -> Floats:
+def _embedding(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> Floats:
     weights, kind = source(Role.TOKEN_EMBEDDING), plan.kind(Role.TOKEN_EMBEDDING, 0)
     if kind is None:
         return weights
     known = plan.known(Role.TOKEN_EMBEDDING, 0)
     if known is not None:
         return known
-    if head is None or not source.config.tied_embeddings:
-        matrix = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
+    if source.config.tied_embeddings and kind.bits < FINE_BITS:
+        moment = looked_up_too(head_moment(source, ids))
+        matrix = _fitted(weights, kind, moment.mean(), plan)
     else:
-        matrix = _fitted(weights, kind, head.mean(), plan, EMBEDDING_DAMPING)
+        matrix = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
     keep(Role.TOKEN_EMBEDDING, 0, matrix)
     return matrix.decode()
 
 
-def _fitted(
-    weights: Floats, kind: CodedType, moment: Floats, plan: Plan, damping: float
-) -> CodedMatrix:
-    hessian = Hessian.of(moment, damping, kind.group)
+def _fitted(weights: Floats, kind: CodedType, moment: Floats, plan: Plan) -> CodedMatrix:
+    hessian = Hessian.of(moment, plan.damping, kind.group)
     return quantize_with_feedback(weights, kind, hessian, plan.tables.get(kind.name), plan.rounds)

@@ -18,27 +18,40 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float32]
 
+# Inputs whose rows of H meet all errors in one product, a multiple of every group: with the rows
+# of one group at a time all errors would be read again for each.
+BLOCK_INPUTS = 512
+
 
 def improve(state: Pass) -> None:
     """One round over all groups; a trellis is gone through segment by segment."""
     errors = state.wanted - state.values
     size = SEGMENT if state.kind.map is coded.Map.TRELLIS else state.kind.group
-    for begin in range(0, len(errors), size):
-        span = slice(begin, min(begin + size, len(errors)))
-        targets, metric = held(state, span, errors)
-        before = metric.loss(targets - state.values[span])
-        if state.kind.map is coded.Map.TRELLIS:
-            _segment(state, span, targets, metric, before)
-        else:
-            _group(state, span, targets, metric, before)
-        errors[span] = state.wanted[span] - state.values[span]
+    for begin in range(0, len(errors), BLOCK_INPUTS):
+        block = slice(begin, min(begin + BLOCK_INPUTS, len(errors)))
+        before, pulls = errors[block].copy(), state.hessian.h[block] @ errors
+        for first in range(block.start, block.stop, size):
+            span = slice(first, min(first + size, block.stop))
+            changed = slice(block.start, first)
+            pull = pulls[first - begin : span.stop - begin]
+            pull += state.hessian.h[span, changed] @ (errors[changed] - before[: first - begin])
+            _improve_span(state, span, pull, errors)
 
 
-def held(state: Pass, span: slice, errors: Floats) -> tuple[Floats, Metric]:
-    """The targets and the loss of some inputs while all others keep their errors."""
-    h = state.hessian.h
-    block = h[span, span].astype(np.float64)
-    pull = h[span] @ errors - h[span, span] @ errors[span]
+def _improve_span(state: Pass, span: slice, pull: Floats, errors: Floats) -> None:
+    targets, metric = held(state, span, pull - state.hessian.h[span, span] @ errors[span])
+    before = metric.loss(targets - state.values[span])
+    if state.kind.map is coded.Map.TRELLIS:
+        _segment(state, span, targets, metric, before)
+    else:
+        _group(state, span, targets, metric, before)
+    errors[span] = state.wanted[span] - state.values[span]
+
+
+def held(state: Pass, span: slice, pull: Floats) -> tuple[Floats, Metric]:
+    """The targets and the loss of some inputs while all others keep their errors, whose product
+    with H is ``pull``."""
+    block = state.hessian.h[span, span].astype(np.float64)
     targets = state.wanted[span] + np.linalg.inv(block).astype(np.float32) @ pull
     return np.ascontiguousarray(targets), Metric.factored(*factor(block))
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
-from lanewise_quantizer.fit.calibrate import Moment, calibrate
+from lanewise_quantizer.fit.calibrate import Moment, calibrate, looked_up_too
 from lanewise_quantizer.fit.feedback import quantize_by_importance
 from lanewise_quantizer.fit.forward import STEPS, Forward
 from lanewise_quantizer.fit.source import Source
@@ -88,8 +88,10 @@ def losses_on_text(
 
     embedding = source(Role.TOKEN_EMBEDDING)
     head = calibrate(source, ids, take, embedding)
-    take(Role.TOKEN_EMBEDDING, 0, embedding, _plain(source.config.hidden_size))
-    if not source.config.tied_embeddings:
+    if source.config.tied_embeddings:
+        take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
+    else:
+        take(Role.TOKEN_EMBEDDING, 0, embedding, _plain(source.config.hidden_size))
         take(Role.OUTPUT, 0, source(Role.OUTPUT), head)
     model = _Probed(source, ids[:1, :PROBE_TOKENS])
     for key, error in probes.items():
