@@ -5,6 +5,7 @@
 #ifndef LW_KERNELS_CODE_DOTS_H
 #define LW_KERNELS_CODE_DOTS_H
 
+#include "kernels/fetch_kv.h"
 #include "kernels/lane_ops.h"
 #include "kernels/lanes.h"
 
@@ -52,6 +53,7 @@ enum { DOT_LINES = 4 * DOT_VECTORS };  // cache lines that 16 codes meet
 #if defined(LW_ISA_avx512vnni)
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
                          const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    const bool to_second = fetches_to_second();
     vi high[DOT_ROWS * DOT_VECTORS], low[DOT_ROWS * DOT_VECTORS];
     for (int i = 0; i < rows * vectors; ++i) high[i] = low[i] = vi_set1(0);
     for (size_t i = 0; i < n; ++i) {
@@ -60,7 +62,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
             const uint8_t* at = bytes + (4 * i + quad) * stride;
 #pragma GCC unroll 2
             for (size_t v = 0; v < DOT_VECTORS; ++v)
-                __builtin_prefetch(fetch + ((4 * i + quad) * DOT_VECTORS + v) * 64);
+                fetch_line(fetch + ((4 * i + quad) * DOT_VECTORS + v) * 64, to_second);
             vi byte[DOT_VECTORS];
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; ++v) byte[v] = _mm512_loadu_si512(at + 64 * v);
@@ -87,12 +89,13 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 #elif defined(LW_ISA_avx2)
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
                          const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
+    const bool to_second = fetches_to_second();
     __m256i pairs[DOT_ROWS][4];  // of lanes 4 p .. 4 p + 3, two sums each
     for (int r = 0; r < rows; ++r)
         for (int p = 0; p < 4; ++p) pairs[r][p] = _mm256_setzero_si256();
     for (size_t i = 0; i < n; ++i) {
 #pragma GCC unroll 4
-        for (int line = 0; line < DOT_LINES; ++line) __builtin_prefetch(fetch + (i * DOT_LINES + (size_t)line) * 64);
+        for (int line = 0; line < DOT_LINES; ++line) fetch_line(fetch + (i * DOT_LINES + (size_t)line) * 64, to_second);
 #pragma GCC unroll 4
         for (size_t quad = 0; quad < 4; ++quad) {
             const uint8_t* at = bytes + (4 * i + quad) * stride;
