@@ -45,6 +45,17 @@ def test_settings_reach_the_command(serve):
     assert seen == [Settings(model="some/model", port=9000)]
 
 
+@pytest.mark.parametrize(
+    ("command", "threads"), [(["serve"], "1"), (["quantize", "--threads", "3"], "3")]
+)
+def test_blas_has_threads_where_it_computes(serve, monkeypatch, command, threads):
+    """Fitting multiplies matrices in numpy; a server would only have threads that spin."""
+    monkeypatch.setattr(os, "environ", {})
+    serve(lambda settings: None)
+    assert cli.main(command) == 0
+    assert os.environ["OPENBLAS_NUM_THREADS"] == threads
+
+
 def test_status_of_the_command_is_that_of_the_process(serve):
     serve(lambda settings: 1)
     assert cli.main(["serve"]) == 1

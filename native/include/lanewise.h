@@ -413,7 +413,7 @@ typedef struct lw_fit_job {
     const uint8_t* selectors;  // [n_candidates][rows], or NULL (all 0)
     const uint8_t* states;     // [rows] code before the first column, or NULL (all 0)
     uint8_t* codes;            // out, [columns][rows]
-    float* residuals;          // out, [columns][rows]
+    float* values;             // out, [columns][rows]: scale * level - minimum
     float* losses;             // out, [rows]
     uint32_t* choices;         // out, [rows]: the first candidate of least loss
 } lw_fit_job;

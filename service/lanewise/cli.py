@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanewise import __version__
-from lanewise.host import HostError
+from lanewise.host import HostError, default_threads
 from lanewise.settings import (
     BenchSettings,
     CompareSettings,
@@ -101,8 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status of the process."""
     flags = vars(build_parser().parse_args(arguments))
     command = COMMANDS[flags.pop("command")]
-    # numpy's BLAS, which nothing here calls, would start a thread per core, each spinning at first.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would search all installed packages for plugins at every start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config = flags.pop("config")
@@ -117,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if several:
             flags["models"] = [*several, *flags.get("models", [])]
         settings = resolve(command.settings, flags, os.environ, config)
+        _set_up_blas(settings)
         gc.disable()  # modules are not garbage; looking for it takes a tenth of importing them
         module = importlib.import_module(command.module)
         gc.enable()
@@ -135,6 +134,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_for_users(error):
             raise
         return _fail(str(error), EXIT_ERROR)
+
+
+def _set_up_blas(settings: SourceSettings) -> None:
+    """Give numpy's BLAS, which has yet to be loaded, as many threads as will be used.
+
+    Only the quantizer calls it; elsewhere it would start a thread per core, each spinning at first.
+    After a product its threads spin for 2^26 cycles by default, on cores that lw_fit then wants.
+    """
+    threads = 1
+    if isinstance(settings, QuantizeSettings):
+        threads = settings.threads or default_threads().threads
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 
 
 def _is_for_users(error: Exception) -> bool:

@@ -49,7 +49,7 @@ def test_native_equals_numpy(name, rows, columns, groups, feeds_back):
     feedback = metric.feedback if feeds_back else None
     arguments = (levels, targets, metric.weights, feedback, tried, states)
     got, expected = fit(*arguments), oracle.fit(*arguments)
-    for field in ("codes", "residuals", "losses", "choices"):
+    for field in ("codes", "values", "losses", "choices"):
         np.testing.assert_array_equal(getattr(got, field), getattr(expected, field), field)
     assert len(np.unique(got.choices)) > 1 or rows == 1
 

@@ -47,7 +47,7 @@ def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path
             return replaced[role, layer]
 
         embedding = source(Role.TOKEN_EMBEDDING)
-        head = calibrate(source, ids, quantize, embedding)
+        head = calibrate(source, embedding[ids], quantize)
         layers = range(source.config.n_layers)
         assert order == [(r, layer) for layer in layers for step in STEPS for r in step]
 

@@ -7,7 +7,14 @@
 
 #include "lanewise.h"
 
-enum { LW_FIT_LANES = 8, LW_FIT_COLUMNS = 128, LW_FIT_STATES = 4, LW_FIT_TABLE_LEVELS = 16, LW_FIT_CHECK = 8 };
+enum {
+    LW_FIT_LANES = 8,
+    LW_FIT_COLUMNS = 128,
+    LW_FIT_STATES = 4,
+    LW_FIT_TABLE_LEVELS = 16,
+    LW_FIT_CHECK = 8,
+    LW_FIT_BLOCK = 8
+};
 
 // One number of each of eight rows. The compiler's own vectors: one or two registers on every CPU we run on.
 typedef float lw_fit_lanes __attribute__((vector_size(4 * LW_FIT_LANES)));
@@ -19,7 +26,8 @@ typedef int32_t lw_fit_masks __attribute__((vector_size(4 * LW_FIT_LANES)));  //
 // Eight rows of a job under one candidate.
 typedef struct lw_fit_trial {
     lw_fit_lanes target[LW_FIT_COLUMNS];  // changed by feedback
-    lw_fit_lanes residual[LW_FIT_COLUMNS];
+    lw_fit_lanes value[LW_FIT_COLUMNS];
+    lw_fit_lanes residual[LW_FIT_BLOCK];  // of the newest columns
     lw_fit_masks code[LW_FIT_COLUMNS];
     lw_fit_lanes loss;
     lw_fit_lanes limit;  // a trial that no row can win any more is given up, its loss infinite

@@ -36,7 +36,7 @@ static lw_status check(const lw_fit_job* job) {
 static lw_status check_arrays(const lw_fit_job* job, uint32_t begin, uint32_t end) {
     if (begin > end || end > job->rows)
         return lw_fail(LW_ERR_ARGUMENT, "lw_fit: rows %u to %u of %u", begin, end, job->rows);
-    if (!job->targets || !job->weights || !job->scales || !job->codes || !job->residuals || !job->losses ||
+    if (!job->targets || !job->weights || !job->scales || !job->codes || !job->values || !job->losses ||
         !job->choices || (job->map != LW_FIT_UNIFORM && (!job->levels || job->n_selectors == 0)))
         return lw_fail(LW_ERR_ARGUMENT, "lw_fit: an array is NULL");
     if (job->map == LW_FIT_UNIFORM) return LW_OK;
@@ -56,7 +56,7 @@ static lw_status check_arrays(const lw_fit_job* job, uint32_t begin, uint32_t en
 typedef struct lw_fit_rows {
     size_t row[LANES];
     lw_fit_lanes target[LW_FIT_COLUMNS];
-    lw_fit_lanes residual[LW_FIT_COLUMNS];
+    lw_fit_lanes value[LW_FIT_COLUMNS];
     lw_fit_lanes loss;
     uint32_t choice[LANES];
     lw_fit_masks code[LW_FIT_COLUMNS];
@@ -100,7 +100,7 @@ static void keep(const lw_fit_job* job, const lw_fit_trial* trial, uint32_t cand
     if (!any) return;
     rows->loss = LW_FIT_SELECT(better, trial->loss, rows->loss);
     for (uint32_t k = 0; k < job->columns; ++k) {
-        rows->residual[k] = LW_FIT_SELECT(better, trial->residual[k], rows->residual[k]);
+        rows->value[k] = LW_FIT_SELECT(better, trial->value[k], rows->value[k]);
         rows->code[k] = LW_FIT_SELECT(better, trial->code[k], rows->code[k]);
     }
 }
@@ -113,7 +113,7 @@ static void store_rows(const lw_fit_job* job, const lw_fit_rows* rows, uint32_t 
     for (uint32_t k = 0; k < job->columns; ++k)
         for (uint32_t i = 0; i < count; ++i) {
             job->codes[k * (size_t)job->rows + rows->row[i]] = (uint8_t)rows->code[k][i];
-            job->residuals[k * (size_t)job->rows + rows->row[i]] = rows->residual[k][i];
+            job->values[k * (size_t)job->rows + rows->row[i]] = rows->value[k][i];
         }
 }
 

@@ -6,14 +6,28 @@
 enum { LANES = LW_FIT_LANES };
 static const float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, halves to even
 
-// Takes the values chosen for column k: their residuals, the loss, and what they do to the columns after it.
+// What the block of columns that ends before `end` does to the columns after it.
+static void feed_back_block(const lw_fit_job* job, lw_fit_trial* trial, uint32_t end) {
+    const float* rows = job->feedback + (size_t)(end - LW_FIT_BLOCK) * job->columns;
+    for (uint32_t j = end; j < job->columns; ++j) {
+        lw_fit_lanes target = trial->target[j];
+        for (uint32_t i = 0; i < LW_FIT_BLOCK; ++i) target -= trial->residual[i] * rows[(size_t)i * job->columns + j];
+        trial->target[j] = target;
+    }
+}
+
+// Takes the values chosen for column k: the loss, and what they do to the columns after it. Those of its block feel it
+// at once, the others when the block is full: they are then loaded and stored once for eight columns.
 static inline void settle(const lw_fit_job* job, lw_fit_trial* trial, uint32_t k, lw_fit_lanes value) {
     const lw_fit_lanes residual = trial->target[k] - value;
-    trial->residual[k] = residual;
+    trial->value[k] = value;
+    trial->residual[k % LW_FIT_BLOCK] = residual;
     trial->loss += job->weights[k] * (residual * residual);
     if (job->feedback == NULL) return;
+    const uint32_t end = (k / LW_FIT_BLOCK + 1) * LW_FIT_BLOCK;
     const float* row = job->feedback + (size_t)k * job->columns;
-    for (uint32_t j = k + 1; j < job->columns; ++j) trial->target[j] -= residual * row[j];
+    for (uint32_t j = k + 1; j < end; ++j) trial->target[j] -= residual * row[j];
+    if (k + 1 == end) feed_back_block(job, trial, end);
 }
 
 static inline _Bool give_up(lw_fit_trial* trial, uint32_t k) {

@@ -11,7 +11,7 @@ enum { LANES = LW_FIT_LANES, STATES = LW_FIT_STATES };
 
 typedef struct survivors {
     lw_fit_lanes target[LW_FIT_COLUMNS][STATES];
-    lw_fit_lanes residual[LW_FIT_COLUMNS][STATES];
+    lw_fit_lanes residual[STATES];              // of the newest column
     lw_fit_masks from[LW_FIT_COLUMNS][STATES];  // the state before
     lw_fit_lanes loss[STATES];
 } survivors;
@@ -39,7 +39,7 @@ static inline void extend(survivors* s, uint32_t k, int c, const lw_fit_lanes* v
         residual = LW_FIT_SELECT(better, rest, residual);
         from = LW_FIT_SELECT(better, (lw_fit_masks){0} + p, from);
     }
-    s->residual[k][c] = residual;
+    s->residual[c] = residual;
     s->from[k][c] = from;
     *loss = least;
 }
@@ -55,7 +55,7 @@ static inline void inherit(survivors* s, uint32_t k, uint32_t columns, const flo
         const lw_fit_lanes t0 = s->target[j][0], t1 = s->target[j][1], t2 = s->target[j][2], t3 = s->target[j][3];
         for (int c = 0; c < STATES; ++c) {
             const lw_fit_lanes low = LW_FIT_SELECT(odd[c], t1, t0), high = LW_FIT_SELECT(odd[c], t3, t2);
-            s->target[j][c] = LW_FIT_SELECT(upper[c], high, low) - s->residual[k][c] * feedback[j];
+            s->target[j][c] = LW_FIT_SELECT(upper[c], high, low) - s->residual[c] * feedback[j];
         }
     }
 }
@@ -66,16 +66,18 @@ static inline _Bool are_lost(const survivors* s, lw_fit_lanes limit) {
     return lw_fit_is_lost(least, limit);
 }
 
-static void trace_back(const survivors* s, uint32_t columns, lw_fit_trial* trial) {
+static void trace_back(const survivors* s, const lw_fit_job* job, lw_fit_trial* trial) {
     for (int i = 0; i < LANES; ++i) {
         int state = 0;
         for (int c = 1; c < STATES; ++c)
             if (s->loss[c][i] < s->loss[state][i]) state = c;
         trial->loss[i] = s->loss[state][i];
-        for (uint32_t k = columns; k-- > 0;) {
+        const float* levels = job->levels + (size_t)trial->selector[i] * LW_FIT_TABLE_LEVELS;
+        for (uint32_t k = job->columns; k-- > 0;) {
+            const int before = s->from[k][state][i];
             trial->code[k][i] = state;
-            trial->residual[k][i] = s->residual[k][state][i];
-            state = s->from[k][state][i];
+            trial->value[k][i] = levels[state << 2 | before] * trial->scale[k / job->group][i];
+            state = before;
         }
     }
 }
@@ -97,5 +99,5 @@ void lw_fit_trellis(const lw_fit_job* job, lw_fit_trial* trial) {
         }
         if (job->feedback != NULL) inherit(&s, k, job->columns, job->feedback + (size_t)k * job->columns);
     }
-    trace_back(&s, job->columns, trial);
+    trace_back(&s, job, trial);
 }

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.fit.forward import STEPS, Floats, Forward, Vectors
+from lanewise_quantizer.fit.hessian import Hessian
 from lanewise_quantizer.fit.source import Source
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moment:
     """Sum over tokens of x x^T, [inputs, inputs], for the inputs x of a matrix."""
 
     sum: Floats
     tokens: int
+    _hessians: dict[tuple[float, int], Hessian] = field(default_factory=dict)
 
     def mean(self) -> Floats:
         """The mean per token."""
         return self.sum / np.float32(self.tokens)
+
+    def hessian(self, damping: float, multiple: int) -> Hessian:
+        """See :meth:`Hessian.of`; matrices that share their inputs share what is computed here."""
+        key = damping, multiple
+        if key not in self._hessians:
+            self._hessians[key] = Hessian.of(self.sum, *key)
+        return self._hessians[key]
 
 
 # Called with role, layer, weights [outputs, inputs] and the moment of their inputs; returns the
@@ -38,48 +46,39 @@ def looked_up_too(head: Moment) -> Moment:
     return Moment(head.sum + equal, head.tokens)
 
 
-def add_moment(total: Floats, x: Floats) -> None:
-    """Add x x^T of every token of x [..., inputs]."""
+def moment_of(x: Floats) -> Moment:
+    """The moment of inputs x [..., inputs]."""
     rows = x.reshape(-1, x.shape[-1])
-    total += rows.T @ rows
+    return Moment(rows.T @ rows, len(rows))
 
 
-def calibrate(
-    source: Source, ids: npt.NDArray[np.integer], quantize: Quantize, embedding: Floats
-) -> Moment:
+def calibrate(source: Source, x: Floats, quantize: Quantize) -> Moment:
     """Quantize every matrix of every layer in order; return the moment of the head's inputs.
 
-    ``ids`` is [windows, tokens]; ``embedding`` the token embedding as the model will use it.
+    ``x`` [windows, tokens, hidden] is the embedded text, and in the end the last layer's outputs.
     """
     config = source.config
-    forward = Forward(config, ids.shape[1])
-    x = embedding[ids]
+    forward = Forward(config, x.shape[1])
     for layer in range(config.n_layers):
         _layer(forward, source, layer, x, quantize)
-    norm = source(Role.OUTPUT_NORM)
-    moment = np.zeros((config.hidden_size, config.hidden_size), np.float32)
-    for part in forward.chunks(x):
-        add_moment(moment, forward.norm(x[part], norm))
-    return Moment(moment, ids.size)
+    return moment_of(forward.norm(x, source(Role.OUTPUT_NORM)))
 
 
 def _layer(forward: Forward, source: Source, layer: int, x: Floats, quantize: Quantize) -> None:
     """Quantize a layer's matrices and run it with them, in place."""
     vectors = forward.vectors(source, layer)
     done: dict[Role, Floats] = {}
-    tokens = x.shape[0] * x.shape[1]
-    held: list[Floats] = []
     for step in STEPS:
-        size = source.tensors[step[0], layer].cols
-        moment = np.zeros((size, size), np.float32)
-        held = [_inputs(forward, step[0], x[part], vectors, done) for part in forward.chunks(x)]
-        for rows in held:
-            add_moment(moment, rows)
+        inputs = np.empty((*x.shape[:2], source.tensors[step[0], layer].cols), np.float32)
+        for part in forward.chunks(x):
+            inputs[part] = _inputs(forward, step[0], x[part], vectors, done)
+        moment = moment_of(inputs)
         for role in step:
-            done[role] = quantize(role, layer, source(role, layer), Moment(moment, tokens))
+            done[role] = quantize(role, layer, source(role, layer), moment)
         if len(step) == 1:  # attention and feed-forward each end in one matrix, added to x
-            for part, rows in zip(forward.chunks(x), held, strict=True):
-                x[part] += rows @ done[step[0]].T
+            for part in forward.chunks(x):
+                x[part] += inputs[part] @ done[step[0]].T
+        del inputs, moment  # before the next are there
 
 
 def _inputs(

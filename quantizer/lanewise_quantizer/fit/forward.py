@@ -112,7 +112,11 @@ class Forward:
     def gated(self, x: Floats, weights: Mapping[Role, Floats]) -> Floats:
         """What FFN_DOWN is given, [windows, tokens, ffn], for normalized x."""
         gate = x @ weights[Role.FFN_GATE].T
-        gate /= np.float32(1) + np.exp(np.negative(np.maximum(gate, np.float32(-80))))
+        divisor = np.maximum(gate, np.float32(-80))
+        np.negative(divisor, out=divisor)
+        np.exp(divisor, out=divisor)
+        divisor += np.float32(1)
+        gate /= divisor
         gate *= x @ weights[Role.FFN_UP].T
         return gate
 

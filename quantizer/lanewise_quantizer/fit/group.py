@@ -159,10 +159,7 @@ class GroupFitter:
         selectors = np.zeros(len(rows), np.uint8)
         if tried.selectors is not None:
             selectors = tried.selectors[found.choices, rows]
-        values = self.book.mapped(found.codes, selectors, states) * scales
-        if lows is not None:
-            values -= lows
-        return Choice(found.codes, values, scales, lows, selectors, found.losses)
+        return Choice(found.codes, found.values, scales, lows, selectors, found.losses)
 
     def around(self, scales: Floats, minimums: Floats | None, selectors: Bytes) -> Candidates:
         """Scales [rows] and their neighbours, each with the minimum and its neighbours."""

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CodedMatrix, CodedType
-from lanewise_quantizer.fit.calibrate import Moment, add_moment, calibrate, looked_up_too
+from lanewise_quantizer.fit.calibrate import Moment, calibrate, looked_up_too, moment_of
 from lanewise_quantizer.fit.feedback import (
     ROUNDS,
     quantize_by_importance,
     quantize_with_feedback,
 )
 from lanewise_quantizer.fit.forward import run
-from lanewise_quantizer.fit.hessian import DAMPING, Hessian
+from lanewise_quantizer.fit.hessian import DAMPING
 from lanewise_quantizer.fit.source import Source
 
 Floats = npt.NDArray[np.float32]
@@ -48,7 +48,7 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
     of the head are known: it is fitted to those of the unquantized model, unless it has six bits
     or more.
     """
-    embedding = _embedding(source, ids, plan, keep)
+    x = _embedding(source, ids, plan, keep)[ids]
 
     def quantize(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
         kind = plan.kind(role, layer)
@@ -57,26 +57,23 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
         known = plan.known(role, layer)
         if known is not None:
             return known
-        matrix = _fitted(weights, kind, moment.mean(), plan)
+        matrix = _fitted(weights, kind, moment, plan)
         keep(role, layer, matrix)
         return matrix.decode()
 
-    moment = calibrate(source, ids, quantize, embedding)
+    moment = calibrate(source, x, quantize)
     if source.config.tied_embeddings:
         return
     kind = plan.kind(Role.OUTPUT, 0)
     if kind is not None and plan.known(Role.OUTPUT, 0) is None:
         weights = source(Role.OUTPUT)
-        keep(Role.OUTPUT, 0, _fitted(weights, kind, moment.mean(), plan))
+        keep(Role.OUTPUT, 0, _fitted(weights, kind, moment, plan))
 
 
 def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
     """The moment of the head's inputs in the model as it is, on the first windows of ``ids``."""
     windows = ids[: max(1, HEAD_TOKENS // ids.shape[1])]
-    size = source.config.hidden_size
-    total = np.zeros((size, size), np.float32)
-    add_moment(total, run(source.config, source, windows))
-    return Moment(total, windows.size)
+    return moment_of(run(source.config, source, windows))
 
 
 def _embedding(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> Floats:
@@ -88,13 +85,13 @@ def _embedding(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: K
         return known
     if source.config.tied_embeddings and kind.bits < FINE_BITS:
         moment = looked_up_too(head_moment(source, ids))
-        matrix = _fitted(weights, kind, moment.mean(), plan)
+        matrix = _fitted(weights, kind, moment, plan)
     else:
         matrix = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
     keep(Role.TOKEN_EMBEDDING, 0, matrix)
     return matrix.decode()
 
 
-def _fitted(weights: Floats, kind: CodedType, moment: Floats, plan: Plan) -> CodedMatrix:
-    hessian = Hessian.of(moment, plan.damping, kind.group)
+def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> CodedMatrix:
+    hessian = moment.hessian(plan.damping, kind.group)
     return quantize_with_feedback(weights, kind, hessian, plan.tables.get(kind.name), plan.rounds)

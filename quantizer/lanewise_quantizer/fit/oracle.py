@@ -37,14 +37,14 @@ def fit(
             found = _trellis(levels, targets, weights, feedback, scales, selectors, begin)
         else:
             found = _nearest(levels, targets, weights, feedback, scales, lows, selectors)
-        codes, residuals, losses = found
+        codes, values, losses = found
         if best is None:
-            best = Fit(codes, residuals, losses, np.zeros(rows, np.uint32))
+            best = Fit(codes, values, losses, np.zeros(rows, np.uint32))
             continue
         take = losses < best.losses
         best = Fit(
             np.where(take, codes, best.codes),
-            np.where(take, residuals, best.residuals),
+            np.where(take, values, best.values),
             np.where(take, losses, best.losses),
             np.where(take, np.uint32(number), best.choices),
         )
@@ -62,7 +62,7 @@ def _nearest(
     selectors: Bytes,
 ) -> tuple[Bytes, Floats, Floats]:
     t = targets.copy()
-    codes, residuals = np.empty(t.shape, np.uint8), np.empty_like(t)
+    codes, values = np.empty(t.shape, np.uint8), np.empty_like(t)
     losses = np.zeros(t.shape[1], np.float32)
     inverses = inverse_of(scales)
     for k in range(len(t)):
@@ -76,11 +76,12 @@ def _nearest(
             middles = (levels.tables[:, 1:] + levels.tables[:, :-1]) * np.float32(0.5)
             codes[k] = (at[:, None] > middles[selectors]).sum(axis=1)
             level = levels.tables[selectors, codes[k]]
-        residuals[k] = t[k] - (level * scales[k] - lows[k])
-        losses += weights[k] * (residuals[k] * residuals[k])
+        values[k] = level * scales[k] - lows[k]
+        residual = t[k] - values[k]
+        losses += weights[k] * (residual * residual)
         if feedback is not None:
-            t[k + 1 :] -= residuals[k] * feedback[k, k + 1 :, None]
-    return codes, residuals, losses
+            t[k + 1 :] -= residual * feedback[k, k + 1 :, None]
+    return codes, values, losses
 
 
 def _trellis(
@@ -98,7 +99,7 @@ def _trellis(
     tables = levels.tables[selectors].T  # [16, rows]
     t = np.repeat(targets[:, None], STATES, axis=1)  # as each state's path has changed them
     losses = np.where(np.arange(STATES)[:, None] == begin, np.float32(0), np.float32(np.inf))
-    residuals = np.empty((columns, STATES, rows), np.float32)
+    residuals = np.empty((STATES, rows), np.float32)
     before = np.empty((columns, STATES, rows), np.uint8)
     for k in range(columns):
         values = tables * scales[k]
@@ -107,24 +108,23 @@ def _trellis(
             rest = t[k] - values[4 * c : 4 * c + 4]
             sums = losses + weights[k] * (rest * rest)
             before[k, c] = sums.argmin(axis=0)
-            residuals[k, c] = rest[before[k, c], every]
+            residuals[c] = rest[before[k, c], every]
             news[c] = sums[before[k, c], every]
         losses = news
         if feedback is not None:
             inherited = np.stack([t[k + 1 :, before[k, c], every] for c in range(STATES)], axis=1)
-            t[k + 1 :] = inherited - residuals[k] * feedback[k, k + 1 :, None, None]
-    return _trace_back(losses, residuals, before)
+            t[k + 1 :] = inherited - residuals * feedback[k, k + 1 :, None, None]
+    codes, least = _trace_back(losses, before)
+    index = codes << 2 | np.concatenate([begin[None], codes[:-1]])
+    return codes, levels.tables[selectors, index] * scales, least
 
 
-def _trace_back(
-    losses: Floats, residuals: Floats, before: npt.NDArray[np.uint8]
-) -> tuple[Bytes, Floats, Floats]:
+def _trace_back(losses: Floats, before: npt.NDArray[np.uint8]) -> tuple[Bytes, Floats]:
     every = np.arange(losses.shape[1])
     state = losses.argmin(axis=0)
     least = losses[state, every]
     codes = np.empty((len(before), len(every)), np.uint8)
-    left = np.empty(codes.shape, np.float32)
     for k in range(len(before) - 1, -1, -1):
-        codes[k], left[k] = state, residuals[k, state, every]
+        codes[k] = state
         state = before[k, state, every]
-    return codes, left, least
+    return codes, least

@@ -87,7 +87,7 @@ def losses_on_text(
         return weights
 
     embedding = source(Role.TOKEN_EMBEDDING)
-    head = calibrate(source, ids, take, embedding)
+    head = calibrate(source, embedding[ids], take)
     if source.config.tied_embeddings:
         take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
     else:

@@ -46,10 +46,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Fit:
-    """For each row: codes and residuals [columns, rows], losses and candidates chosen [rows]."""
+    """For each row: codes and their values [columns, rows], losses and candidates chosen [rows]."""
 
     codes: Bytes
-    residuals: Floats
+    values: Floats
     losses: Floats
     choices: npt.NDArray[np.uint32]
 
@@ -87,7 +87,7 @@ def fit(
         "selectors": ("uint8_t", candidates.selectors),
         "states": ("uint8_t", states),
         "codes": ("uint8_t", out.codes),
-        "residuals": ("float", out.residuals),
+        "values": ("float", out.values),
         "losses": ("float", out.losses),
         "choices": ("uint32_t", out.choices),
     }
