@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise_quantizer.planes import pack_plane, unpack_plane
+from lanewise_quantizer.planes import chained, pack_plane, unpack_plane
 
 SEGMENT = 128  # inputs that share an activation scale, and after which a trellis starts again
 SUPER_BLOCK = 256  # inputs that share an f16 super scale
@@ -54,7 +54,7 @@ class Map(Enum):
 
     OFFSET = auto()  # code - offset
     TABLE = auto()  # table[selector << bits | code]
-    TRELLIS = auto()  # table[code << 2 | code of the input before]; 0 before a segment's first
+    TRELLIS = auto()  # table[code << 2 | code before, see chained]; 0 before a segment's first
     FLOAT = auto()  # sixteen times a float: exponent and sign in the first plane, then mantissa
 
 
@@ -215,10 +215,11 @@ class CodedMatrix:
         table = np.asarray(self.type.table if self.table is None else self.table, np.int16)
         index = self.codes
         if self.type.map is Map.TRELLIS:
-            previous = np.zeros_like(index)
-            previous[:, 1:] = index[:, :-1]
+            chain = chained(index)
+            previous = np.zeros_like(chain)
+            previous[:, 1:] = chain[:, :-1]
             previous[:, ::SEGMENT] = 0
-            index = index << 2 | previous
+            index = chained(chain << 2 | previous)
         elif self.selectors is not None:
             index = np.repeat(self.selectors << self.type.bits, SELECTED, axis=1) | index
         return table[index]

@@ -1,10 +1,11 @@
-"""Bit planes: values of 1, 2, 4 or 8 bits one after the other, the lowest bits first."""
+"""Orders in which codes lie: bit planes, the lowest bits first, and the chain of a trellis."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+Element = TypeVar("Element", bound=np.generic)
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -32,3 +33,13 @@ def unpack_plane(data: Bytes, bits: int) -> Bytes:
     for i in range(per_byte):
         out[:, i::per_byte] = data >> np.uint8(bits * i) & np.uint8((1 << bits) - 1)
     return out
+
+
+def chained(values: npt.NDArray[Element]) -> npt.NDArray[Element]:
+    """Inputs [..., cols] in the order of a trellis's chain, or back: 4 x 4 transposed in each 16.
+
+    Inputs 0, 4, 8 and 12 of 16 come first, then 1, 5, 9 and 13. Kernels have four inputs of an
+    output side by side: so the chain's codes are neighbours in one number of 32 bits.
+    """
+    blocks = values.reshape(*values.shape[:-1], -1, 4, 4)
+    return np.ascontiguousarray(blocks.swapaxes(-1, -2)).reshape(values.shape)

@@ -83,7 +83,10 @@ static int float_part(int bits, int pass) {
 static int coded_weight(const coded_row* r, size_t k) {
     const int bits = r->codes[k];
     if (r->f.map == LW_MAP_FLOAT) return float_part(bits, r->pass);
-    if (r->f.map == LW_MAP_TRELLIS) return r->m->table[4 * bits + (k % LW_SEGMENT ? r->codes[k - 1] : 0)];
+    if (r->f.map == LW_MAP_TRELLIS) {  // in each 16 inputs the chain goes through every fourth of them
+        const size_t before = k % 16 > 3 ? k - 4 : k % 16 > 0 ? k + 11 : k - 1;
+        return r->m->table[4 * bits + (k % LW_SEGMENT ? r->codes[before] : 0)];
+    }
     if (r->f.map == LW_MAP_OFFSET) return bits - r->f.offset;
     int selector = 0;
     if (r->f.selector) selector = r->parts[r->at.selectors + k / 128] >> (k % 128 / 32 * 2);

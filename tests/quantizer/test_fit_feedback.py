@@ -57,7 +57,7 @@ def test_factor_is_the_matrix():
 def test_feedback_beats_rounding_for_every_type(name):
     kind = CODED_TYPES[name]
     weights, h = layer()
-    hessian = Hessian.of(h, multiple=kind.group)
+    hessian = Hessian.of(h, kind)
     table = table_of(kind)
     importance = np.diag(h).copy()
     rounded = quantize_by_importance(weights, kind, importance, table)
@@ -76,7 +76,7 @@ def test_feedback_beats_rounding_for_every_type(name):
 def test_stored_rows_decode_to_the_same_weights(name):
     kind = CODED_TYPES[name]
     weights, h = layer(1, 16, 160)  # no whole group of 64 or 128, no whole block of 256
-    hessian = Hessian.of(h, multiple=kind.group)
+    hessian = Hessian.of(h, kind)
     matrix = quantize_with_feedback(weights, kind, hessian, table_of(kind), 1)
     assert matrix.decode().shape == (16, 160)
     again = coded.CodedMatrix.from_rows(kind, matrix.to_rows(), 160, matrix.table)
@@ -87,7 +87,7 @@ def test_stored_rows_decode_to_the_same_weights(name):
 def test_numpy_gives_the_same_matrix(name):
     kind = CODED_TYPES[name]
     weights, h = layer(2, 12, 256)
-    hessian = Hessian.of(h, multiple=kind.group)
+    hessian = Hessian.of(h, kind)
     native = quantize_with_feedback(weights, kind, hessian, table_of(kind), 1)
     numpy = quantize_with_feedback(weights, kind, hessian, table_of(kind), 1, oracle.fit)
     assert same(native, numpy)
@@ -96,7 +96,7 @@ def test_numpy_gives_the_same_matrix(name):
 def test_the_same_input_gives_the_same_bytes():
     kind = CODED_TYPES["cb2"]
     weights, h = layer(3, 200)
-    hessian = Hessian.of(h)
+    hessian = Hessian.of(h, kind)
     found = [
         quantize_with_feedback(weights, kind, hessian, default_table(kind), 1) for _ in range(2)
     ]
@@ -110,7 +110,7 @@ def test_weights_that_a_type_holds_exactly_come_back():
     codes[:, ::32] = -8
     weights = (codes * np.repeat(2.0 ** rng.integers(-6, 0, (24, 4)), 32, axis=1)).astype("f4")
     _, h = layer(5, 1, 128)
-    matrix = quantize_with_feedback(weights, kind, Hessian.of(h), None, 1)
+    matrix = quantize_with_feedback(weights, kind, Hessian.of(h, kind), None, 1)
     np.testing.assert_array_equal(matrix.decode(), weights)
 
 
@@ -121,7 +121,7 @@ def test_zeros_and_outliers(name):
     weights[:4] = 0
     weights[4:8, 7] = 1e4
     weights[8:10, :32] = 0
-    matrix = quantize_with_feedback(weights, kind, Hessian.of(h), table_of(kind), 1)
+    matrix = quantize_with_feedback(weights, kind, Hessian.of(h, kind), table_of(kind), 1)
     decoded = matrix.decode()
     assert np.isfinite(decoded).all()
     np.testing.assert_array_equal(decoded[:4], 0)
@@ -133,7 +133,7 @@ def test_inputs_that_never_vary_are_no_obstacle():
     kind = CODED_TYPES["cb2"]
     weights, _ = layer(7, 16, 64)
     for h in (np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)):
-        matrix = quantize_with_feedback(weights, kind, Hessian.of(h), default_table(kind), 1)
+        matrix = quantize_with_feedback(weights, kind, Hessian.of(h, kind), default_table(kind), 1)
         error = np.square(weights - matrix.decode()).mean() / np.square(weights).mean()
         assert error < (0.5 if h.any() else 0.2)
 
@@ -141,9 +141,7 @@ def test_inputs_that_never_vary_are_no_obstacle():
 def test_scales_keep_to_what_types_store():
     weights, h = layer(8)
     for kind in (CODED_TYPES[name] for name in GROUPED):
-        matrix = quantize_with_feedback(
-            weights, kind, Hessian.of(h, multiple=kind.group), table_of(kind), 0
-        )
+        matrix = quantize_with_feedback(weights, kind, Hessian.of(h, kind), table_of(kind), 0)
         if kind.super is Super.BLOCK and kind.minimum is Minimum.U8:
             assert matrix.scales.min() >= 0
             assert max(matrix.scales.max(), matrix.minimums.max()) <= 63
@@ -156,14 +154,15 @@ def test_scales_keep_to_what_types_store():
 
 @pytest.mark.parametrize("name", ["fp6", "w8a8"])
 def test_rows_with_one_scale_are_refused(name):
+    kind = CODED_TYPES[name]
     weights, h = layer()
     with pytest.raises(ValueError, match=f"{name}: no groups whose scales to fit"):
-        quantize_with_feedback(weights, CODED_TYPES[name], Hessian.of(h, multiple=128), None)
+        quantize_with_feedback(weights, kind, Hessian.of(h, kind), None)
 
 
 def test_a_round_gains_and_more_rounds_gain_more_but_large_models_have_one():
     weights, h = layer()
-    hessian = Hessian.of(h, 0.05, CODED_TYPES["cb2"].group)
+    hessian = Hessian.of(h, CODED_TYPES["cb2"], 0.05)
     table = table_of(CODED_TYPES["cb2"])
     most, fewest = rounds_for(7_000_000), rounds_for(1_200_000_000)
     losses = [

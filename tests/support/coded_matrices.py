@@ -112,7 +112,8 @@ def plain_row(kind: CodedType, row: bytes, cols: int, table: np.ndarray | None) 
         elif kind.map is Map.FLOAT:
             mapped = 16 * small_float(code)
         elif kind.map is Map.TRELLIS:
-            mapped = entries[code << 2 | (code_of(k - 1) if k % 128 else 0)]
+            before = k - 4 if k % 16 > 3 else k + 11 if k % 16 else k - 1
+            mapped = entries[code << 2 | (code_of(before) if k % 128 else 0)]
         else:
             chosen = bits(selectors, 2, k // 32) if kind.selector_bits else 0
             mapped = entries[chosen << kind.bits | code]

@@ -30,7 +30,7 @@ typedef enum lw_minimum_kind {  // what is subtracted from scale * code
 typedef enum lw_map_kind {
     LW_MAP_OFFSET,   // code - offset
     LW_MAP_TABLE,    // table[selector of the 32 inputs << bits | code]
-    LW_MAP_TRELLIS,  // table[code << 2 | code of the input before]; 0 before the first input of a segment
+    LW_MAP_TRELLIS,  // table[code << 2 | code before it in the chain]; 0 before the first input of a segment
     LW_MAP_FLOAT,    // sixteen times a small float: sign and exponent in the first plane, mantissa in the second
 } lw_map_kind;
 
@@ -154,6 +154,11 @@ LW_INLINE lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
     p.bytes = p.segments + segments * p.segment_bytes;
     return p;
 }
+
+// The input before input k, not a segment's first, in a trellis's chain: in each 16, 0 4 8 12 1 5 9 13 2 6 10 14 3 7 11
+// 15. The same at all levels, panels have in a group [2][LW_PANEL][4] bytes: byte j of part h has the codes of inputs
+// 16 h + 4 p + j in bits 2 p and 2 p + 1. The codes of 16 inputs are then a number of 32 bits in the chain's order.
+static inline size_t lw_chain_before(size_t k) { return k % 16 >= 4 ? k - 4 : k % 16 == 0 ? k - 1 : k + 11; }
 
 // Where the bits of input k (0 .. 127 of its segment) of an output lie in the second plane: byte and lowest bit.
 static inline size_t lw_high_places(lw_format f, lw_layout layout) {

@@ -24,6 +24,16 @@ static inline size_t lw_packed_part(lw_layout layout, size_t k, size_t parts) {
     return k / layout.chunk / (LW_GROUP / layout.chunk / parts);
 }
 
+// The same of input k (0 .. 31 of its group) of a coded type's first plane.
+static inline size_t lw_coded_byte(lw_format f, lw_layout layout, size_t output, size_t k) {
+    if (f.map == LW_MAP_TRELLIS) return (k / 16 * LW_PANEL + output) * 4 + k % 4;
+    return lw_packed_byte(layout, output, k, 8 / f.low);
+}
+
+static inline size_t lw_coded_part(lw_format f, lw_layout layout, size_t k) {
+    return f.map == LW_MAP_TRELLIS ? k % 16 / 4 : lw_packed_part(layout, k, 8 / f.low);
+}
+
 static inline size_t lw_panel_bytes(lw_type type, size_t cols) {
     const size_t groups = (cols + LW_GROUP - 1) / LW_GROUP;
     switch (type) {

@@ -67,11 +67,11 @@ static inline int lw_unpack_bits(const lw_coded_view* v, size_t output, size_t k
     const lw_format f = v->f;
     const uint8_t* panel = v->panel;
     const uint8_t* segment = panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes;
-    const size_t in_segment = k % LW_SEGMENT, in_group = k % LW_GROUP, parts = 8 / f.low;
+    const size_t in_segment = k % LW_SEGMENT, in_group = k % LW_GROUP;
     const uint8_t* group = segment + in_segment / LW_GROUP * (LW_GROUP * LW_PANEL / 8 * (size_t)f.low);
-    const int low = group[lw_packed_byte(v->w->layout, output, in_group, parts)] >>
-                        f.low * lw_packed_part(v->w->layout, in_group, parts) &
-                    ((1 << f.low) - 1);
+    const int low =
+        group[lw_coded_byte(f, v->w->layout, output, in_group)] >> f.low * lw_coded_part(f, v->w->layout, in_group) &
+        ((1 << f.low) - 1);
     if (f.high == 0) return low;
     const uint8_t byte = segment[v->p.high + lw_high_byte(f, v->w->layout, output, in_segment)];
     return low | (byte >> lw_high_bit(f, v->w->layout, in_segment) & ((1 << f.high) - 1)) << f.low;
@@ -86,7 +86,7 @@ static inline int lw_map_float(lw_format f, int code) {
     return code & 8 ? -size : size;
 }
 
-// What a code means: `before` is the code of the input before, `selector` that of the 32 inputs.
+// What a code means: `before` is the code before it in the chain, `selector` that of the 32 inputs.
 static inline int lw_map_code(lw_format f, const int8_t* table, int code, int before, int selector) {
     if (f.map == LW_MAP_OFFSET) return code - f.offset;
     if (f.map == LW_MAP_FLOAT) return lw_map_float(f, code);
@@ -100,8 +100,8 @@ static inline int lw_unpack_code(const lw_coded_view* v, size_t output, size_t k
     const size_t segment = k / LW_SEGMENT, shift = k % LW_SEGMENT / LW_GROUP * 2;
     const int selector = f.selector != 0 ? panel[v->p.selectors + segment * LW_PANEL + output] >> shift : 0;
     const bool chained = f.map == LW_MAP_TRELLIS && k % LW_SEGMENT != 0;
-    return lw_map_code(f, v->w->table, lw_unpack_bits(v, output, k), chained ? lw_unpack_bits(v, output, k - 1) : 0,
-                       selector);
+    return lw_map_code(f, v->w->table, lw_unpack_bits(v, output, k),
+                       chained ? lw_unpack_bits(v, output, lw_chain_before(k)) : 0, selector);
 }
 
 // The f16 of the block of 256 inputs that holds input k.

@@ -86,7 +86,8 @@ ALWAYS_INLINE void move_segment(lw_format f, lw_layout layout, uint8_t* segment,
             uint8_t* at = segment + g * group_bytes + (place * LW_PANEL + output) * chunk;
             uint64_t word = put ? 0 : load_chunk(at, chunk);
             for (size_t part = 0; part < parts; ++part) {
-                uint8_t* code = codes + g * LW_GROUP + (part * places + place) * chunk;
+                const size_t at_chunk = f.map == LW_MAP_TRELLIS ? place * parts + part : part * places + place;
+                uint8_t* code = codes + g * LW_GROUP + at_chunk * chunk;
                 const uint64_t piece = (put ? load_chunk(code, chunk) : word >> part * f.low) & mask;
                 if (put)
                     word |= piece << part * f.low;
@@ -127,7 +128,7 @@ ALWAYS_INLINE void move_segment(lw_format f, lw_layout layout, uint8_t* segment,
 
 ALWAYS_INLINE void move_codes(lw_format f, lw_layout layout, uint8_t* segment, size_t output, uint8_t* codes,
                               const bool put) {
-    const size_t chunk = layout.chunk;
+    const size_t chunk = f.map == LW_MAP_TRELLIS ? 4 : layout.chunk;
 #define MOVE(format, size) move_segment(format, layout, segment, output, codes, size, put)
     WITH_CONSTANTS(MOVE);
 }
@@ -205,7 +206,8 @@ void lw_decode_output(const lw_matrix* w, lw_format f, const uint8_t* panel, siz
             const float minimum = lw_unpack_minimum(&view, output, k + first);
             const int selector = selectors >> (first / LW_GROUP * 2);
             for (size_t i = first; i < first + step; ++i) {
-                const int code = lw_map_code(f, w->table, codes[i], i > 0 ? codes[i - 1] : 0, selector);
+                const int before = f.map == LW_MAP_TRELLIS && i > 0 ? codes[lw_chain_before(i)] : 0;
+                const int code = lw_map_code(f, w->table, codes[i], before, selector);
                 out[k + i] = scale * (float)code - minimum;
             }
         }

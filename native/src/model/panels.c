@@ -156,5 +156,6 @@ bool lw_layouts_agree(lw_type type, lw_layout a, lw_layout b) {
     if (type == LW_F32 || type == LW_F16 || type == LW_BF16) return true;
     if (type == LW_Q4_0 && a.q4_toggled != b.q4_toggled) return false;
     if (type == LW_Q8_0 && a.q8_biased != b.q8_biased) return false;
-    return a.chunk == b.chunk;
+    lw_format f;
+    return a.chunk == b.chunk || (lw_find_format(type, &f) && f.map == LW_MAP_TRELLIS);
 }

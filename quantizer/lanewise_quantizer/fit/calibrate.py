@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lanewise.loading.checkpoint import Role
+from lanewise_quantizer.coded import CodedType, Map
 from lanewise_quantizer.fit.forward import STEPS, Floats, Forward, Vectors
 from lanewise_quantizer.fit.hessian import Hessian
 from lanewise_quantizer.fit.source import Source
@@ -19,17 +20,17 @@ class Moment:
 
     sum: Floats
     tokens: int
-    _hessians: dict[tuple[float, int], Hessian] = field(default_factory=dict)
+    _hessians: dict[tuple[float, int, bool], Hessian] = field(default_factory=dict)
 
     def mean(self) -> Floats:
         """The mean per token."""
         return self.sum / np.float32(self.tokens)
 
-    def hessian(self, damping: float, multiple: int) -> Hessian:
+    def hessian(self, kind: CodedType, damping: float) -> Hessian:
         """See :meth:`Hessian.of`; matrices that share their inputs share what is computed here."""
-        key = damping, multiple
+        key = damping, kind.group, kind.map is Map.TRELLIS
         if key not in self._hessians:
-            self._hessians[key] = Hessian.of(self.sum, *key)
+            self._hessians[key] = Hessian.of(self.sum, kind, damping)
         return self._hessians[key]
 
 

@@ -22,6 +22,7 @@ from lanewise_quantizer.fit.grid import Grid, Stored
 from lanewise_quantizer.fit.group import Book, Choice, Encode, GroupFitter, Metric
 from lanewise_quantizer.fit.hessian import Hessian
 from lanewise_quantizer.fit.rounds import improve
+from lanewise_quantizer.planes import chained
 from lanewise_quantizer.quantize import join_rows
 
 Floats = npt.NDArray[np.float32]
@@ -47,7 +48,7 @@ def quantize_with_feedback(
     rounds: int = ROUNDS,
     encode: Encode = fit,
 ) -> CodedMatrix:
-    """Quantize weights [rows, cols]; the Hessian must cover the columns of whole groups."""
+    """Quantize weights [rows, cols] with the Hessian for this type."""
     rows = max(8, SLAB_WEIGHTS // weights.shape[1])
     parts = [
         _slab(weights[at : at + rows], kind, hessian, table, rounds, encode)
@@ -69,6 +70,8 @@ def quantize_by_importance(
     d = np.zeros(size, np.float32)
     d[: len(known)] = known / max(float(known.mean(dtype=np.float64)), 1e-30)
     d += np.float32(1e-4)
+    if kind.map is coded.Map.TRELLIS:
+        d = chained(d)
     hessian = Hessian(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32), d)
     return quantize_with_feedback(weights, kind, hessian, table, 0, encode)
 
@@ -84,7 +87,7 @@ def _slab(
     cols = weights.shape[1]
     stored = Stored(kind, len(weights), cols, table)
     wanted = np.zeros(stored.codes.shape, np.float32)
-    wanted[:cols] = weights.T
+    wanted[:cols] = (chained(weights) if kind.map is coded.Map.TRELLIS else weights).T
     state = Pass(kind, Book(kind, table), hessian, wanted, stored, encode)
     state.run()
     for _ in range(rounds):

@@ -14,11 +14,13 @@ from lanewise_quantizer.coded import (
     E8M0_LARGEST,
     CodedMatrix,
     CodedType,
+    Map,
     Minimum,
     Scale,
     Super,
     round_row_scale,
 )
+from lanewise_quantizer.planes import chained
 from lanewise_quantizer.scale_search import inverse_of
 
 Floats = npt.NDArray[np.float32]
@@ -147,6 +149,8 @@ class Stored:
         if kind.selector_bits:
             parts["selectors"] = np.ascontiguousarray(self.selectors.T)
         codes = np.ascontiguousarray(self.codes[: self.cols].T)
+        if kind.map is Map.TRELLIS:
+            codes = chained(codes)
         table = self.table if kind.needs_table else None
         return CodedMatrix(kind, codes, table=table, **parts).validate()
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lanewise_quantizer.coded import CodedType, Map
+from lanewise_quantizer.planes import chained
+
 Floats = npt.NDArray[np.float32]
 
 DAMPING = 0.01  # of the mean of H's diagonal, added to it
@@ -15,17 +18,22 @@ BLOCK = 512  # columns factored at a time
 
 @dataclass(frozen=True)
 class Hessian:
-    """H [inputs, inputs] with damping, and H = unit @ diag(weights) @ unit.T."""
+    """H [inputs, inputs] with damping, and H = unit @ diag(weights) @ unit.T.
+
+    Inputs are in the order in which a type's codes are found.
+    """
 
     h: Floats
     unit: Floats
     weights: Floats
 
     @staticmethod
-    def of(moment: Floats, damping: float = DAMPING, multiple: int = 1) -> Hessian:
+    def of(moment: Floats, kind: CodedType, damping: float = DAMPING) -> Hessian:
         """From a multiple of the mean of x x^T; inputs are filled up with ones that are 0."""
         size, mean = len(moment), np.diag(moment).mean(dtype=np.float64) or 1.0
-        full = size + -size % multiple
+        full = size + -size % kind.group
+        if kind.map is Map.TRELLIS:
+            moment = chained(chained(moment).T)
         h = np.zeros((full, full), np.float32)
         np.multiply(moment, np.float32(1 / mean), out=h[:size, :size])
         h[np.diag_indices(full)] += np.float32(damping)

@@ -93,5 +93,5 @@ def _embedding(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: K
 
 
 def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> CodedMatrix:
-    hessian = moment.hessian(plan.damping, kind.group)
+    hessian = moment.hessian(kind, plan.damping)
     return quantize_with_feedback(weights, kind, hessian, plan.tables.get(kind.name), plan.rounds)

@@ -236,9 +236,7 @@ LW_INLINE void add_chunks(const weight_type type, const int rows, const bool pac
     const int8_t* q = x->q + i * LW_GROUP;
     if (begin == 0) fetch_group(type, w, i);
 #pragma GCC unroll 8
-    for (int n = begin; n < end; n += type.run > 0 ? type.run : 1) {
-        // 0 4 2 6 1 5 3 7: what chunks of a trellis are decoded from together is used at once.
-        const int c = type.format.map == LW_MAP_TRELLIS ? n / 4 + n % 2 * 4 + n / 2 % 2 * 2 : n;
+    for (int c = begin; c < end; c += type.run > 0 ? type.run : 1) {
         if (type.run == SIGNED && packed) add_signed(type, rows, w, (int)i, c, q, x->stride, sum);
         if (type.run == SIGNED && !packed)
             add_words(rows, w->codes + i * decoded_bytes(type) + c * 2 * CHUNK_BYTES,

@@ -64,29 +64,24 @@ LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i,
     return code;
 }
 
-// Half `half` of the codes of group i of a trellis, four chunks of inputs: half, half + 2, half + 4, half + 6 from the right.
+// The codes of inputs 16 half .. 16 half + 15 of group i of a trellis: of each output 32 bits in the chain's order.
 LW_INLINE __m512i trellis_half(const weight_segment* w, int i, int half, int v) {
     return _mm512_load_si512(w->data + (i * 2 + half) * CHUNK_BYTES + v * 64);
 }
 
-// The same of the inputs before: a byte below, for the first input of a chunk the last one of the chunk before.
-LW_INLINE __m512i trellis_before(const weight_segment* w, int i, int half, int v) {
-    const __m512i below = _mm512_slli_epi32(trellis_half(w, i, half, v), 8);
-    const __m512i other = trellis_half(w, i, 1 - half, v);  // has the chunks before, for half 0 two bits higher
-    if (half == 1) return _mm512_or_si512(below, _mm512_srli_epi32(other, 24));
-    const __m512i last = _mm512_ternarylogic_epi32(below, _mm512_srli_epi32(other, 22), _mm512_set1_epi32(0xFC), 0xF8);
-    return i == 0 ? last : _mm512_or_si512(last, _mm512_srli_epi32(trellis_half(w, i - 1, 1, v), 30));
+// The same one code later in the chain: below each code, the one before it.
+LW_INLINE __m512i trellis_later(const weight_segment* w, int i, int half, int v) {
+    const __m512i later = _mm512_slli_epi32(trellis_half(w, i, half, v), 2);
+    if (half == 0 && i == 0) return later;
+    const __m512i before = half == 1 ? trellis_half(w, i, 0, v) : trellis_half(w, i - 1, 1, v);
+    return _mm512_or_si512(later, _mm512_srli_epi32(before, 30));
 }
 
-// Table entries of chunk c: code << 2 | code of the input before. Two chunks are put together at once, in either nibble.
+// Table entries of chunk c: code << 2 | code before, which are neighbours in one of the two.
 LW_INLINE __m512i trellis_entries(const weight_segment* w, int i, int c, int v) {
-    const __m512i codes = trellis_half(w, i, c % 2, v), before = trellis_before(w, i, c % 2, v);
-    const bool odd = c / 2 % 2 == 1;
-    const __m512i upper = odd ? codes : _mm512_slli_epi16(codes, 2),
-                  lower = odd ? _mm512_srli_epi16(before, 2) : before;
-    const __m512i two =
-        _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xCC), upper, lower, 0xCA);  // mask ? upper : lower
-    return _mm512_and_si512(c < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
+    const int half = c / 4, part = c % 4;
+    const __m512i two = part % 2 == 0 ? trellis_later(w, i, half, v) : trellis_half(w, i, half, v);
+    return _mm512_and_si512(part < 2 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
 }
 
 LW_INLINE __m512i coded_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {

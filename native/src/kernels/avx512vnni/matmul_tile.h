@@ -113,13 +113,11 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
     for (int chunk = begin; chunk < begin + type.chunks; ++chunk) {
         // (Zen 5, scales of 16 inputs: with this division in its loop a row is 10 % faster than without or unrolled; loads
         // then run less far ahead of what was asked for.)
-        const int i = type.chunks < 8 ? (first * 8 + chunk) / 8 : first + chunk / 8, n = (first * 8 + chunk) % 8;
-        // 0 4 2 6 1 5 3 7: what chunks of a trellis are decoded from together is used at once.
-        const int c = type.format.map == LW_MAP_TRELLIS ? n / 4 + n % 2 * 4 + n / 2 % 2 * 2 : n;
+        const int i = type.chunks < 8 ? (first * 8 + chunk) / 8 : first + chunk / 8, c = (first * 8 + chunk) % 8;
         // The instructions of a group fill the reorder buffer: left to the hardware, memory would wait for arithmetic
         // (measured: 12 to 48 % slower up to 8 rows).
-        if (fetch.first != NULL && n < parts)
-            lw_fetch_part(fetch, (size_t)i, (size_t)n, (size_t)parts, type.segment_bytes);
+        if (fetch.first != NULL && c < parts)
+            lw_fetch_part(fetch, (size_t)i, (size_t)c, (size_t)parts, type.segment_bytes);
         const uint8_t* at = w->codes + (size_t)i * w->group_bytes + c * CHUNK_BYTES;  // decoded
         const __m512i w0 = packed ? type.codes(w, i, c, 0) : _mm512_load_si512(at);
         const __m512i w1 = packed ? type.codes(w, i, c, 1) : _mm512_load_si512(at + 64);

@@ -4,6 +4,7 @@
 
 #include "kernels/dotprod/matmul_decoded.h"
 #include "kernels/neon/cb2.h"
+#include "kernels/neon/trellis.h"
 
 extern void gemv_cb2__dotprod(const lw_cb2_row* t);
 
@@ -105,7 +106,9 @@ INLINE void decoded_tiles(const lw_format f, const lw_activations* x, size_t ind
 INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                        void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    const bool done = is_cb2(f) && row_of_cb2(gemv_cb2__dotprod, w, x, panel, &work);
+    const bool is_trellis = f.map == LW_MAP_TRELLIS && x->rows == 1;
+    if (is_trellis) trellis_row(f, w, x, panel, &work);
+    const bool done = is_trellis || (is_cb2(f) && row_of_cb2(gemv_cb2__dotprod, w, x, panel, &work));
     for (size_t row = 0; row < x->rows && !done; ++row) coded_in_registers(f, 1, w, x, panel, row, &work);
     finish_coded(f, w, x, panel, out, &work);
 }

@@ -33,13 +33,6 @@ INLINE void load_group(const source from, const segment* s, size_t group, size_t
     }
 }
 
-INLINE int32x4_t dot16(int32x4_t acc, const int8x16_t w[4], int8x16_t x) {
-    acc = vdotq_laneq_s32(acc, w[0], x, 0);
-    acc = vdotq_laneq_s32(acc, w[1], x, 1);
-    acc = vdotq_laneq_s32(acc, w[2], x, 2);
-    return vdotq_laneq_s32(acc, w[3], x, 3);
-}
-
 // `rows` rows by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL]. `bias` is for FROM_Q6:
 // what to take off the sum of each row and group of 16 inputs, LW_MAGIC included.
 INLINE void tile(const source from, const int rows, const int quads, const segment* s, const lw_activations* x,

@@ -4,6 +4,7 @@
 
 #include "kernels/i8mm/matmul_decoded.h"
 #include "kernels/neon/cb2.h"
+#include "kernels/neon/trellis.h"
 
 #if defined(LW_ISA_sve)
 LW_MM_TILES(sve);
@@ -147,7 +148,9 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
                        void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
-    const bool done = is_cb2(f) && row_of_cb2(gemv_cb2__i8mm, w, x, panel, &work);
+    const bool is_trellis = f.map == LW_MAP_TRELLIS && x->rows == 1;
+    if (is_trellis) trellis_row(f, w, x, panel, &work);
+    const bool done = is_trellis || (is_cb2(f) && row_of_cb2(gemv_cb2__i8mm, w, x, panel, &work));
     for (size_t row = 0; row < x->rows && !done; ++row)
         for (size_t i = 0; i < x->segments; ++i) {
             const coded_segment s = coded_segment_of(f, w, &p, panel, i);

@@ -45,41 +45,53 @@ INLINE coded_segment coded_segment_of(const lw_format f, const lw_matrix* w, con
 
 INLINE uint8x16_t shift_bits(uint8x16_t x, int left) { return vshlq_u8(x, vdupq_n_s8((int8_t)left)); }
 
-// In each lane of one chunk's inputs of an output, x one byte up and the last byte of `before` as the first.
-INLINE uint8x16_t one_input_later(const int stride, uint8x16_t x, uint8x16_t before) {
-    if (stride == 4) {
-        const uint16x8_t last = vshrq_n_u16(vreinterpretq_u16_u8(before), 8);
-        return vreinterpretq_u8_u16(vsliq_n_u16(last, vreinterpretq_u16_u8(x), 8));
-    }
-    if (stride == 8) {
-        const uint32x4_t last = vshrq_n_u32(vreinterpretq_u32_u8(before), 24);
-        return vreinterpretq_u8_u32(vsliq_n_u32(last, vreinterpretq_u32_u8(x), 8));
-    }
-    const uint64x2_t last = vshrq_n_u64(vreinterpretq_u64_u8(before), 56);
-    return vreinterpretq_u8_u64(vsliq_n_u64(last, vreinterpretq_u64_u8(x), 8));
+// Four outputs' codes of inputs 16 half .. 16 half + 15 of group g: of each 32 bits in the chain's order.
+INLINE uint8x16_t trellis_half(const coded_segment* s, size_t g, size_t half, size_t four) {
+    return vld1q_u8(s->data + g * (LW_GROUP * LW_PANEL / 4) + half * (LW_PANEL * 4) + four * 16);
 }
 
-// Indices into the trellis' table: a code above the one of the input before, four pairs in each byte.
+// The same one code later in the chain: below each code, the one before it.
+INLINE uint8x16_t trellis_later(const coded_segment* s, size_t g, size_t half, size_t four) {
+    const uint32x4_t codes = vreinterpretq_u32_u8(trellis_half(s, g, half, four));
+    if (g == 0 && half == 0) return vreinterpretq_u8_u32(vshlq_n_u32(codes, 2));
+    const uint8x16_t before = half ? trellis_half(s, g, 0, four) : trellis_half(s, g - 1, 1, four);
+    return vreinterpretq_u8_u32(vsliq_n_u32(vshrq_n_u32(vreinterpretq_u32_u8(before), 30), codes, 2));
+}
+
+// Table indices, code << 2 | code before, which are neighbours in one of the two: chunks 0 and 2 of four in the nibbles
+// of one, 1 and 3 in those of the other. Other chunks than four inputs of four outputs are put together before.
 INLINE void trellis_column(const int stride, const coded_segment* s, size_t g, size_t at, uint8x16_t* out) {
-    static const uint8_t none[16] = {0};
-    const int places = GROUP_VECTORS / 4 / stride;
-    const uint8_t* group = s->data + g * (LW_GROUP * LW_PANEL / 4) + at * 16;
-    uint8x16_t raw[4];
+    const uint8x16_t low = vdupq_n_u8(15);
     UNROLL
-    for (int i = 0; i < places; ++i) raw[i] = vld1q_u8(group + i * stride * 16);
-    // The chunk before one of the first place is the part before of the last place.
-    const uint8x16_t group_before = vld1q_u8(g ? group - stride * 16 : none);
-    uint8x16_t before = vsliq_n_u8(vshrq_n_u8(group_before, 6), raw[places - 1], 2);
-    UNROLL
-    for (int i = 0; i < places; ++i) {
-        const uint8x16_t previous = one_input_later(stride, raw[i], before);
-        const uint8x16_t even = vbslq_u8(vdupq_n_u8(0xCC), vshlq_n_u8(raw[i], 2), previous);
-        const uint8x16_t odd = vbslq_u8(vdupq_n_u8(0xCC), raw[i], vshrq_n_u8(previous, 2));
-        out[i] = vandq_u8(even, vdupq_n_u8(15));
-        out[places + i] = vandq_u8(odd, vdupq_n_u8(15));
-        out[2 * places + i] = vshrq_n_u8(even, 4);
-        out[3 * places + i] = vshrq_n_u8(odd, 4);
-        before = raw[i];
+    for (size_t half = 0; half < 2; ++half, out += GROUP_VECTORS / 2 / stride) {
+        if (stride == 8) {
+            const uint8x16_t codes = trellis_half(s, g, half, at), later = trellis_later(s, g, half, at);
+            out[0] = vandq_u8(later, low);
+            out[1] = vandq_u8(codes, low);
+            out[2] = vshrq_n_u8(later, 4);
+            out[3] = vshrq_n_u8(codes, 4);
+        } else if (stride == 16) {
+            const uint32x4_t codes = vreinterpretq_u32_u8(trellis_half(s, g, half, at / 2)),
+                             later = vreinterpretq_u32_u8(trellis_later(s, g, half, at / 2));
+            const uint8x16_t two =
+                vreinterpretq_u8_u32(at % 2 == 0 ? vzip1q_u32(later, codes) : vzip2q_u32(later, codes));
+            out[0] = vandq_u8(two, low);
+            out[1] = vshrq_n_u8(two, 4);
+        } else {
+            UNROLL
+            for (int odd = 0; odd < 2; ++odd) {
+                const uint16x8_t first = vreinterpretq_u16_u8(odd ? trellis_half(s, g, half, 2 * at)
+                                                                  : trellis_later(s, g, half, 2 * at)),
+                                 second = vreinterpretq_u16_u8(odd ? trellis_half(s, g, half, 2 * at + 1)
+                                                                   : trellis_later(s, g, half, 2 * at + 1));
+                const uint8x16_t even_inputs = vreinterpretq_u8_u16(vuzp1q_u16(first, second)),
+                                 odd_inputs = vreinterpretq_u8_u16(vuzp2q_u16(first, second));
+                out[2 * odd] = vandq_u8(even_inputs, low);
+                out[2 * odd + 1] = vandq_u8(odd_inputs, low);
+                out[4 + 2 * odd] = vshrq_n_u8(even_inputs, 4);
+                out[4 + 2 * odd + 1] = vshrq_n_u8(odd_inputs, 4);
+            }
+        }
     }
 }
 

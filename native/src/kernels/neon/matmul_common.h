@@ -94,6 +94,15 @@ INLINE workspace workspace_of(void* scratch, size_t rows) {
     return work;
 }
 
+#ifdef __ARM_FEATURE_DOTPROD
+INLINE int32x4_t dot16(int32x4_t acc, const int8x16_t w[4], int8x16_t x) {
+    acc = vdotq_laneq_s32(acc, w[0], x, 0);
+    acc = vdotq_laneq_s32(acc, w[1], x, 1);
+    acc = vdotq_laneq_s32(acc, w[2], x, 2);
+    return vdotq_laneq_s32(acc, w[3], x, 3);
+}
+#endif
+
 // (float)P of a prefix sum that was started at LW_MAGIC_BITS.
 INLINE float32x4_t prefix_float(int32x4_t acc, float32x4_t magic) {
     return vsubq_f32(vreinterpretq_f32_s32(acc), magic);

@@ -1,0 +1,63 @@
+// One row by a panel of a trellis type, on levels with SDOT. Whatever the chunk of a level's other types, a trellis's
+// codes lie as four inputs of four outputs, which is what SDOT multiplies.
+#ifndef LW_KERNELS_NEON_TRELLIS_H
+#define LW_KERNELS_NEON_TRELLIS_H
+
+#include "kernels/neon/coded.h"
+
+enum { TRELLIS_QUADS = 4 };  // of four outputs at a time: their sums, tables and inputs fit the registers
+
+// Group g of some outputs' codes times its 32 inputs.
+INLINE void trellis_group(const coded_segment* s, const int8_t* q, size_t g, size_t quad,
+                          int32x4_t acc[TRELLIS_QUADS]) {
+    const int8x16_t low = vld1q_s8(q), high = vld1q_s8(q + 16);
+    UNROLL
+    for (size_t j = 0; j < TRELLIS_QUADS; ++j) {
+        uint8x16_t bits[8];
+        int8x16_t w[8];
+        trellis_column(8, s, g, quad + j, bits);
+        UNROLL
+        for (int c = 0; c < 8; ++c) w[c] = vreinterpretq_s8_u8(vqtbl1q_u8(s->table, bits[c]));
+        acc[j] = dot16(dot16(acc[j], w, low), w + 4, high);
+    }
+}
+
+// Adds the products of x's only row by segment `index` to results[LW_PANEL]. `ds`: its scale differences [4][LW_PANEL].
+INLINE void trellis_segment(const coded_segment* s, const float* ds, const lw_activations* x, size_t index,
+                            float* results) {
+    const int8_t* q = x->q + index * LW_SEGMENT;
+    const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
+    for (size_t quad = 0; quad < LW_PANEL / 4; quad += TRELLIS_QUADS) {
+        int32x4_t acc[TRELLIS_QUADS];
+        float32x4_t seg[TRELLIS_QUADS];
+        UNROLL
+        for (int j = 0; j < TRELLIS_QUADS; ++j) {
+            acc[j] = vdupq_n_s32(LW_MAGIC_BITS);
+            seg[j] = vdupq_n_f32(0);
+        }
+        UNROLL
+        for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
+            trellis_group(s, q + g * LW_GROUP, g, quad, acc);
+            UNROLL
+            for (size_t j = 0; j < TRELLIS_QUADS; ++j)
+                seg[j] = vfmaq_f32(seg[j], prefix_float(acc[j], magic), vld1q_f32(ds + g * LW_PANEL + 4 * (quad + j)));
+        }
+        UNROLL
+        for (size_t j = 0; j < TRELLIS_QUADS; ++j) {
+            float* to = results + 4 * (quad + j);
+            vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[j], x->scale[index]));
+        }
+    }
+}
+
+INLINE void trellis_row(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
+                        const workspace* work) {
+    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
+    for (size_t i = 0; i < x->segments; ++i) {
+        const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        coded_differences(f, 1, &s, work->ds);
+        trellis_segment(&s, work->ds, x, i, work->results);
+    }
+}
+
+#endif
