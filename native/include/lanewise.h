@@ -245,7 +245,7 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemm_calls;  // with more
     uint64_t gemv_rows;
     uint64_t gemm_rows;
-    double native_seconds;  // inside lw_step
+    double native_seconds;  // inside lw_step and lw_session_copy_block
     double held_seconds;    // of those, in which all but held draws was done
 } lw_counters;
 

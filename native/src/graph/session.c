@@ -171,13 +171,19 @@ uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
     return (uint64_t)cache.block_bytes * model->config.n_layers;
 }
 
+static void count_native(lw_session* session, uint64_t start) {
+    session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);
+}
+
 lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t target) {
     if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_copy_block: session must not be NULL");
     const uint32_t last = source > target ? source : target;
     if (last >= session->config.n_blocks)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_copy_block: block %u, the cache has %u", last,
                        session->config.n_blocks);
+    const uint64_t start = lw_profile_now();
     lw_kv_copy(&session->kv, session->model->config.n_layers, source, target);
+    count_native(session, start);
     return LW_OK;
 }
 
@@ -249,6 +255,6 @@ lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_
     LW_RETURN_IF_FAILED(check_batch(session, batch));
     LW_RETURN_IF_FAILED(lw_check_draws(session, batch));
     const lw_status status = lw_forward(session, batch, logits, drawn);
-    session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);
+    count_native(session, start);
     return status;
 }

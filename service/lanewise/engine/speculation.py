@@ -33,6 +33,7 @@ FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed ove
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
 LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
 TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
+MOST_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them
 WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
 
 
@@ -52,12 +53,13 @@ class Guess:
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_lookup", "_most", "reader")
+    __slots__ = ("_chances", "_lookup", "_most", "is_promising", "reader")
 
     def __init__(self, lookup: PromptLookup, most: int) -> None:
         self._lookup = lookup
         self._chances = list(FIRST_CHANCES)
         self._most = most
+        self.is_promising = False  # its last guess was worth its rows
         self.reader: Reader | None = None  # of the draft model
 
     def most(self, sequence: Sequence) -> int:
@@ -116,6 +118,7 @@ class Speculator:
         self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
         self._expected_pace = 0.0
         self._running: list[tuple[Turn, Guesser, Guess]] = []
+        self._turn = 0  # of the sequences to be searched
         self.costs = StepCosts()
 
     def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
@@ -149,14 +152,17 @@ class Speculator:
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
             return
         decodes: list[tuple[Turn, Guesser]] = []
-        guesses: list[tuple[Turn, Guesser, Guess]] = []
         for turn in step.turns:
             if turn.draws and turn.count == 1:
                 guesser = guesser_of(turn.sequence)
                 if guesser is not None:
                     decodes.append((turn, guesser))
-                    if guess := guesser.guess(turn.sequence):
-                        guesses.append((turn, guesser, guess))
+        guesses: list[tuple[Turn, Guesser, Guess]] = []
+        for turn, guesser in self._searched(decodes):
+            if guess := guesser.guess(turn.sequence):
+                guesses.append((turn, guesser, guess))
+            else:
+                guesser.is_promising = False
         if guesses:
             self._add_repeats(step, scheduler, guesses)
         if self._draft is not None and decodes:
@@ -183,6 +189,22 @@ class Speculator:
         if self._draft is not None:
             self._draft.close()
 
+    def _searched(self, decodes: list[tuple[Turn, Guesser]]) -> list[tuple[Turn, Guesser]]:
+        """Those whose texts are searched for repeats: all of a few, in turns of many.
+
+        Between two steps there is no time for all of many, most of which would find nothing.
+        """
+        if len(decodes) <= MOST_SEARCHED:
+            return decodes
+        first = self._turn % len(decodes)
+        self._turn = first + MOST_SEARCHED
+        turns = range(first, self._turn)
+        return [
+            one
+            for place, one in enumerate(decodes)
+            if one[1].is_promising or place in turns or place + len(decodes) in turns
+        ]
+
     def _add_repeats(
         self, step: Step, scheduler: Scheduler, guesses: list[tuple[Turn, Guesser, Guess]]
     ) -> None:
@@ -191,6 +213,7 @@ class Speculator:
         )
         for turn, guesser, guess in guesses:
             count = sum(chance >= least for chance in guess.chances)
+            guesser.is_promising = count > 0
             if count == 0:
                 guesser.pass_over(guess.kinds[0])
             elif count := scheduler.reserve_draft(step, turn, count):

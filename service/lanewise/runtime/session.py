@@ -53,7 +53,7 @@ class Counters:
     gemm_calls: int
     gemv_rows: int
     gemm_rows: int
-    native_seconds: float = 0.0  # inside forward steps, draws included
+    native_seconds: float = 0.0  # inside forward steps, draws included, and copies of blocks
     held_seconds: float = 0.0  # of those, in which all but held draws was done
 
 
