@@ -23,10 +23,12 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 6 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 7 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
+enum { LW_STEPS_AHEAD = 2 };         // most steps started and not finished
+enum { LW_DRAWN_BEFORE = 1 << 30 };  // in a token id: it stands for one that the step before drew
 enum { LW_MAX_ADAPTER_RANK = 512 };
 
 typedef enum lw_status {
@@ -219,15 +221,17 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
-    uint32_t block_table_stride;        // entries in one row of block_tables
-    const uint32_t* token_ids;          // [query_start[n_seqs]]
-    const uint32_t* query_start;        // [n_seqs + 1], ascending, first 0
-    const uint32_t* context_lens;       // [n_seqs]
-    const uint32_t* block_tables;       // [rows][block_table_stride]
-    const uint32_t* logit_rows;         // [n_logits] indices into token_ids, ascending
-    const lw_draw* draws;               // [n_logits] one for each row of logits; NULL = nothing is drawn
-    const uint32_t* table_rows;         // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
+    uint32_t block_table_stride;   // entries in one row of block_tables
+    const uint32_t* token_ids;     // [query_start[n_seqs]]; LW_DRAWN_BEFORE + i is what draw i of the step before gave
+    const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
+    const uint32_t* context_lens;  // [n_seqs]
+    const uint32_t* block_tables;  // [rows][block_table_stride]
+    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending
+    const lw_draw* draws;          // [n_logits] one for each row of logits; NULL = nothing is drawn
+    const uint32_t* table_rows;    // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
     const lw_adapter* const* adapters;  // [n_seqs] that of each sequence or NULL; NULL = nobody has one
+    uint32_t n_copies;
+    const uint32_t* copies;  // [n_copies][2] KV blocks (from, to) that are copied before all else, in this order
 } lw_batch;
 
 typedef struct lw_sampled {
@@ -238,6 +242,10 @@ typedef struct lw_sampled {
     float top_logprobs[20];  // descending
 } lw_sampled;
 
+typedef struct lw_finished {  // when a started step was run: nanoseconds of CLOCK_MONOTONIC
+    uint64_t begin_ns, end_ns;
+} lw_finished;
+
 typedef struct lw_counters {  // since the session was opened
     uint64_t steps;
     uint64_t tokens;
@@ -245,7 +253,7 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemm_calls;  // with more
     uint64_t gemv_rows;
     uint64_t gemm_rows;
-    double native_seconds;  // inside lw_step and lw_session_copy_block
+    double native_seconds;  // running steps
     double held_seconds;    // of those, in which all but held draws was done
 } lw_counters;
 
@@ -359,9 +367,17 @@ lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_
 lw_status lw_session_hold_draws(lw_session* session);
 // Takes back one hold, before, during or after a step and by any thread. LW_ERR_ARGUMENT when there is none.
 lw_status lw_session_release_draws(lw_session* session);
-// Copies the keys and values of one KV block to another, all layers. Between steps.
-lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t target);
-lw_status lw_session_counters(const lw_session* session, lw_counters* out);
+// As they were after the last step that was run; by any thread.
+lw_status lw_session_counters(lw_session* session, lw_counters* out);
+// Starts a step like lw_step and returns; a thread of the session runs it when those started before have been run. What
+// the batch points to, logits and drawn must stay as they are until it is finished. Of LW_STEPS_AHEAD at most that are not
+// finished each may name tokens that the one before is still to draw (LW_DRAWN_BEFORE). Arguments are checked here. When a step
+// fails, so do those started behind it before it was finished. Until all are finished nothing else may be run or copied.
+lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
+// Waits until the oldest step started has been run, but not longer than `timeout_ns`; *done says whether it has.
+lw_status lw_session_await(lw_session* session, uint64_t timeout_ns, uint32_t* done);
+// Waits for the oldest step started and takes it off the list; the status is that of lw_step, *out tells when it ran.
+lw_status lw_session_finish(lw_session* session, lw_finished* out);
 // Starts (on = 1) to measure where the time of steps and draws goes, from zero, or stops (on = 0) and forgets it.
 // Off in a new session. Measuring costs two readings of the clock per thread and operation.
 lw_status lw_session_profile(lw_session* session, uint32_t on);

@@ -313,7 +313,8 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
             start[++n] = total;
         }
         const lw_batch batch = {
-            n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows, NULL, NULL, has_adapters(v) ? adapted : NULL};
+            n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows, NULL, NULL, has_adapters(v) ? adapted : NULL,
+            0, NULL};
         check(lw_step(session, &batch, logits, NULL));
         more = false;
         for (uint32_t j = 0; j < n; ++j) {

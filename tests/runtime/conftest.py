@@ -60,7 +60,9 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
-    LW_ABI_VERSION = 6
+    LW_ABI_VERSION = 7
+    LW_DRAWN_BEFORE = 1 << 30
+    LW_STEPS_AHEAD = 2
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
     LW_NUMERICS = 1
@@ -162,9 +164,6 @@ class FakeLibrary:
 
     def lw_session_release_draws(self, handle):
         return self._answer("release_draws")
-
-    def lw_session_copy_block(self, handle, source, target):
-        return self._answer("copy_block", source, target)
 
     def lw_session_counters(self, handle, out):
         out.steps = 7

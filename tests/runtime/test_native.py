@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -321,12 +322,12 @@ def test_a_copied_block_is_read_as_the_one_it_was_copied_from(model, kv_type):
     with Session(model, threads=1, kv_type=kv_type, **sizes) as session:
         tokens = list(range(1, 45))
         whole = session.step(prompt(tokens))[-4:].copy()
-        session.copy_block(1, 5)  # tokens 32 to 43, of which 8 are used
-        session.step(prompt([9] * 12, context=32))
+        # Tokens 32 to 43, of which 8 are used; then others are written over them.
+        session.step(replace(prompt([9] * 12, context=32), copies=[(1, 5)]))
         again = session.step(prompt(tokens[40:], table=(0, 5), context=40))
         assert np.array_equal(again, whole)
-        with pytest.raises(NativeError, match="block 8, the cache has 8"):
-            session.copy_block(0, 8)
+        with pytest.raises(NativeError, match=r"copies\[1\] has block 8, the cache has 8"):
+            session.step(replace(prompt([1]), copies=[(0, 1), (0, 8)]))
 
 
 def test_counters_tell_one_row_from_many(session):

@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Sequence
+from concurrent import futures
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.runtime import BLOCK_TOKENS, Batch, Counters, Draw, Sampled
+from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Batch, Counters, Draw, Finished, Sampled
 
 MASK = (1 << 64) - 1
 
@@ -65,6 +67,12 @@ class ToyRunner:
         self.gate.set()
         self.delay_s = 0.0
         self.closed = False
+        self._thread = futures.ThreadPoolExecutor(1)
+        self._begun: list[futures.Future[Finished]] = []
+        self._n_draws = 0  # of the last step begun
+        self._drawn: list[int] = []  # by the last step
+        self.n_begun = 0  # ahead
+        self.refuses_ahead = False
 
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         began = time.perf_counter()
@@ -77,6 +85,8 @@ class ToyRunner:
         assert 0 < len(tokens) <= self._max_batch_tokens
         assert len(batch.logit_rows) <= self._max_batch_logits
         assert (np.diff(start.astype(int)) > 0).all()
+        for source, target in batch.copies:
+            self._cache[target] = self._cache[source]
         if self.fail_on_token is not None and self.fail_on_token in tokens:
             raise RuntimeError("a value in layer 0 is not finite")
         self.batches.append(batch)
@@ -109,7 +119,44 @@ class ToyRunner:
         logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]
         matrix = np.array(logits, dtype=np.float32).reshape(len(logits), self._vocab_size)
         matrix[:, self._n_tokens :] = -20  # a trained model gives its padding next to nothing
-        return [_sample(row, one) for row, one in zip(matrix, draws, strict=True)]
+        drawn = [_sample(row, one) for row, one in zip(matrix, draws, strict=True)]
+        self._drawn = [one.token for one in drawn]
+        return drawn
+
+    def start(self, batch: Batch, draws: Sequence[Draw]) -> None:
+        assert len(self._begun) < 2
+        if self.refuses_ahead:
+            raise RuntimeError("the arguments are not as they should be")
+        self.n_begun += 1
+        ids = list(map(int, batch.token_ids))
+        assert all(one < DRAWN_BEFORE + self._n_draws for one in ids)
+        self._n_draws = len(draws)
+        # The scheduler's table goes on changing, but not in what this step reads.
+        seen = [
+            np.asarray(batch.block_tables)[row][: -(-(context + count) // BLOCK_TOKENS)].copy()
+            for row, context, count in zip(
+                batch.table_rows or (), batch.context_lens, np.diff(batch.query_start), strict=True
+            )
+        ]
+        self._begun.append(self._thread.submit(self._run_begun, batch, draws, ids, seen))
+
+    def _run_begun(
+        self, batch: Batch, draws: Sequence[Draw], ids: list[int], seen: list[NDArray[np.uint32]]
+    ) -> Finished:
+        began = time.perf_counter()
+        ids = [self._drawn[one - DRAWN_BEFORE] if one >= DRAWN_BEFORE else one for one in ids]
+        self._drawn = []  # none if this one fails
+        drawn = self.step_and_draw(replace(batch, token_ids=ids), draws)
+        for row, table in zip(batch.table_rows or (), seen, strict=True):
+            assert (np.asarray(batch.block_tables)[row][: len(table)] == table).all()
+        return Finished(drawn, began, time.perf_counter())
+
+    def wait(self, seconds: float) -> bool:
+        done, _ = futures.wait(self._begun[:1], max(0.0, seconds))
+        return bool(done)
+
+    def finish(self) -> Finished:
+        return self._begun.pop(0).result()
 
     def _read(self, table: NDArray[np.uint32], position: int) -> list[int]:
         """What the token at a position sees, itself left out."""
@@ -141,13 +188,11 @@ class ToyRunner:
         with self._held:
             assert self._held.wait_for(lambda: self._n_computed >= n_steps, 10)
 
-    def copy_block(self, source: int, target: int) -> None:
-        self._cache[target] = self._cache[source]
-
     def counters(self) -> Counters:
         return self._counters
 
     def close(self) -> None:
+        self._thread.shutdown()
         self.closed = True
 
 

@@ -49,10 +49,9 @@ static void fill_angles(worker* w, size_t row, uint32_t position) {
 }
 
 static void embed(worker* w) {
-    const lw_batch* batch = w->step->batch;
     size_t row, end;
     while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
-        lw_unpack_row(&w->model->embedding, batch->token_ids[row], w->b->x + row * w->c->hidden_size);
+        lw_unpack_row(&w->model->embedding, w->b->token[row], w->b->x + row * w->c->hidden_size);
         fill_angles(w, row, w->b->position[row]);
         lw_charge_row(w, LW_OP_EMBED, w->c->hidden_size + w->c->head_dim, 0);
     }
@@ -242,6 +241,7 @@ static void run_step(void* context, unsigned thread) {
                 .scratch = s->scratch + thread * s->scratch_bytes,
                 .profile = lw_session_profile_thread(s, thread)};
     lw_profile_begin(w.profile);
+    if (thread == 0) lw_ahead_announce(s->ahead);
     embed(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         attention_half(&w, &w.model->layers[i], i);
@@ -252,11 +252,13 @@ static void run_step(void* context, unsigned thread) {
     lw_draw_rows(&w);
 }
 
-// Sequence and position of each row.
+// Token, sequence and position of each row.
 static void lay_out(lw_session* s, const lw_batch* batch) {
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
         for (uint32_t row = begin; row < end; ++row) {
+            const uint32_t id = batch->token_ids[row];
+            s->b.token[row] = (id & LW_DRAWN_BEFORE) != 0 ? s->drawn_tokens[id & ~(uint32_t)LW_DRAWN_BEFORE] : id;
             s->b.sequence[row] = sequence;
             s->b.position[row] = batch->context_lens[sequence] + (row - begin);
         }

@@ -46,6 +46,7 @@ static void take_buffers(arena* a, lw_buffers* b, const lw_model* model, size_t 
     b->up = take(a, row * ffn);
     b->cosine = take(a, row * (c->head_dim / 2));
     b->sine = take(a, row * (c->head_dim / 2));
+    b->token = take(a, rows * sizeof *b->token);
     b->sequence = take(a, rows * sizeof *b->sequence);
     b->position = take(a, rows * sizeof *b->position);
     b->codes = take_codes(a, model, rows, widest_input(c));
@@ -73,6 +74,7 @@ static void take_all(arena* a, lw_session* s) {
     s->b.splits_done = take(a, s->split_tiles * c->n_kv_heads * sizeof *s->b.splits_done);
     s->phases = take(a, s->n_phases * sizeof *s->phases);
     s->run_panels_done = take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * sizeof *s->run_panels_done);
+    s->drawn_tokens = take(a, s->config.max_batch_logits * sizeof *s->drawn_tokens);
     s->own = take(a, threads * sizeof *s->own);
     s->copies = take(a, threads * sizeof *s->copies);
     for (size_t i = 0; i < threads; ++i) {
@@ -142,6 +144,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     LW_RETURN_IF_FAILED(check_places(model, config));
     lw_session* s = calloc(1, sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
+    pthread_mutex_init(&s->lock, NULL);  // cannot fail on Linux
     s->model = model;
     s->config = *config;
     lw_kv_describe(&model->config, config->kv_type, config->n_blocks, &s->kv);
@@ -158,10 +161,12 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
+    lw_ahead_close(session->ahead);
     lw_pool_close(session->pool);
     lw_profile_close(session->profile);
     lw_kv_close(&session->kv);
     lw_block_unmap(&session->memory);
+    pthread_mutex_destroy(&session->lock);
     free(session);
 }
 
@@ -173,18 +178,9 @@ uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
 
 static void count_native(lw_session* session, uint64_t start) {
     session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);
-}
-
-lw_status lw_session_copy_block(lw_session* session, uint32_t source, uint32_t target) {
-    if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_copy_block: session must not be NULL");
-    const uint32_t last = source > target ? source : target;
-    if (last >= session->config.n_blocks)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_session_copy_block: block %u, the cache has %u", last,
-                       session->config.n_blocks);
-    const uint64_t start = lw_profile_now();
-    lw_kv_copy(&session->kv, session->model->config.n_layers, source, target);
-    count_native(session, start);
-    return LW_OK;
+    pthread_mutex_lock(&session->lock);
+    session->published = session->counters;
+    pthread_mutex_unlock(&session->lock);
 }
 
 lw_status lw_session_hold_draws(lw_session* session) {
@@ -200,10 +196,12 @@ lw_status lw_session_release_draws(lw_session* session) {
     return LW_OK;
 }
 
-lw_status lw_session_counters(const lw_session* session, lw_counters* out) {
+lw_status lw_session_counters(lw_session* session, lw_counters* out) {
     if (session == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_counters: session and out must not be NULL");
-    *out = session->counters;
+    pthread_mutex_lock(&session->lock);
+    *out = session->published;
+    pthread_mutex_unlock(&session->lock);
     return LW_OK;
 }
 
@@ -225,6 +223,15 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     return LW_OK;
 }
 
+static lw_status check_token(const lw_session* s, uint32_t id) {
+    if ((id & LW_DRAWN_BEFORE) != 0 && (id & ~(uint32_t)LW_DRAWN_BEFORE) >= s->n_drawn)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: draw %u of the step before is asked for, which has %u",
+                       id & ~(uint32_t)LW_DRAWN_BEFORE, s->n_drawn);
+    if ((id & LW_DRAWN_BEFORE) == 0 && id >= s->model->config.vocab_size)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: token id %u, the vocabulary has %u", id, s->model->config.vocab_size);
+    return LW_OK;
+}
+
 static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     if (b->n_seqs == 0 || b->query_start[0] != 0)
         return lw_fail(LW_ERR_ARGUMENT, "batch: it must have a sequence, and query_start[0] must be 0");
@@ -232,10 +239,7 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     const uint32_t tokens = b->query_start[b->n_seqs];
     if (tokens < 1 || tokens > s->config.max_batch_tokens)
         return lw_fail(LW_ERR_ARGUMENT, "batch: %u tokens, must be 1 to %u", tokens, s->config.max_batch_tokens);
-    for (uint32_t i = 0; i < tokens; ++i)
-        if (b->token_ids[i] >= s->model->config.vocab_size)
-            return lw_fail(LW_ERR_ARGUMENT, "batch: token id %u, the vocabulary has %u", b->token_ids[i],
-                           s->model->config.vocab_size);
+    for (uint32_t i = 0; i < tokens; ++i) LW_RETURN_IF_FAILED(check_token(s, b->token_ids[i]));
     if (b->n_logits > s->config.max_batch_logits)
         return lw_fail(LW_ERR_ARGUMENT, "batch: %u rows of logits, must be at most %u", b->n_logits,
                        s->config.max_batch_logits);
@@ -243,18 +247,41 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
         if (b->logit_rows[i] >= tokens || (i > 0 && b->logit_rows[i] <= b->logit_rows[i - 1]))
             return lw_fail(LW_ERR_ARGUMENT, "batch: logit_rows[%u] is %u, must ascend and be below %u", i,
                            b->logit_rows[i], tokens);
+    for (uint32_t i = 0; i < 2 * b->n_copies; ++i)
+        if (b->copies[i] >= s->config.n_blocks)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: copies[%u] has block %u, the cache has %u", i / 2, b->copies[i],
+                           s->config.n_blocks);
     return lw_check_adapters(s, b);
 }
 
-lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {
-    if (session == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
+lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn) {
+    if (s == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
         return lw_fail(LW_ERR_ARGUMENT, "lw_step: session, batch and logits must not be NULL");
     if (batch->draws != NULL && batch->n_logits > 0 && drawn == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_step: drawn must not be NULL when the batch has draws");
+    LW_RETURN_IF_FAILED(check_batch(s, batch));
+    return lw_check_draws(s, batch);
+}
+
+void lw_note_draws(lw_session* s, const lw_batch* batch) { s->n_drawn = batch->draws != NULL ? batch->n_logits : 0; }
+
+lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn) {
     const uint64_t start = lw_profile_now();
-    LW_RETURN_IF_FAILED(check_batch(session, batch));
-    LW_RETURN_IF_FAILED(lw_check_draws(session, batch));
-    const lw_status status = lw_forward(session, batch, logits, drawn);
-    count_native(session, start);
+    for (uint32_t i = 0; i < batch->n_copies; ++i)
+        lw_kv_copy(&s->kv, s->model->config.n_layers, batch->copies[2 * i], batch->copies[2 * i + 1]);
+    const lw_status status = lw_forward(s, batch, logits, drawn);
+    if (status == LW_OK && batch->draws != NULL)
+        for (uint32_t i = 0; i < batch->n_logits; ++i) s->drawn_tokens[i] = drawn[i].token;
+    count_native(s, start);
+    return status;
+}
+
+lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {
+    LW_RETURN_IF_FAILED(lw_check_step(session, batch, logits, drawn));
+    if (lw_steps_are_ahead(session))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_step: a step that was started is not finished");
+    const lw_status status = lw_run_batch(session, batch, logits, drawn);
+    lw_note_draws(session, batch);
+    if (status != LW_OK) session->n_drawn = 0;
     return status;
 }

@@ -2,8 +2,10 @@
 #ifndef LW_GRAPH_SESSION_H
 #define LW_GRAPH_SESSION_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
+#include "graph/ahead.h"
 #include "kv_cache.h"
 #include "model/adapter.h"
 #include "model/model.h"
@@ -57,6 +59,7 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     float* attn;             // [rows][n_heads * head_dim]
     float *gate, *up;        // [segments of ffn_size][rows][LW_SEGMENT], or [rows][ffn_size] if down is float
     float *cosine, *sine;    // [rows][head_dim / 2]
+    uint32_t* token;         // [rows] token of each row
     uint32_t* sequence;      // [rows] sequence of each row
     uint32_t* position;      // [rows]
     lw_tile* tiles;          // [rows + split_tiles]
@@ -94,7 +97,12 @@ struct lw_session {
     size_t partial_floats;                 // see b.partial
     _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that are there
     lw_signal draws;                       // a gate that every step's draws pass
-    lw_counters counters;
+    uint32_t* drawn_tokens;                // [max_batch_logits] by the last step that was run
+    uint32_t n_drawn;                      // by the last step that was run or started
+    lw_counters counters;                  // of whoever runs a step
+    lw_counters published;                 // as they were after the last step, under `lock`
+    pthread_mutex_t lock;
+    lw_ahead* ahead;      // NULL until a step is started ahead
     lw_profile* profile;  // NULL unless asked for
 };
 
@@ -117,6 +125,13 @@ size_t lw_partial_floats(const lw_session* s);
 
 // What the draws of a batch ask for is in range (draw.c).
 lw_status lw_check_draws(const lw_session* s, const lw_batch* batch);
+
+// A step's arguments, as far as they do not depend on tokens that are still to be drawn.
+lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn);
+// From now on tokens may refer to the draws of this batch.
+void lw_note_draws(lw_session* s, const lw_batch* batch);
+// Runs a checked step and counts it.
+lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn);
 
 // The step itself, on checked arguments (forward.c).
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
+MANY_THREADS, LONG_STEP_S = 8, 0.010
 LEVELS = (("scalar", "avx2", "avx512vnni", "amx"), ("scalar", "neon", "dotprod", "i8mm", "sve"))
 MANY_ROWS = 1 << 20
 
@@ -108,6 +109,7 @@ def _make_engine(
         *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
         max_model_len,
     )
+    has_spare_cpu = host.has_spare_cpu(threads)
     rows = LOGITS_BYTES // (4 * model.config.vocab_size)
     config = EngineConfig(
         n_blocks=kv.blocks,
@@ -125,7 +127,10 @@ def _make_engine(
         prefix_cache=settings.prefix_cache,
         max_draft=settings.draft_tokens if settings.speculation else 0,
         sliding_window=sliding_window,
-        has_spare_cpu=host.has_spare_cpu(threads),
+        has_spare_cpu=has_spare_cpu,
+        # Without a CPU to spare, or many, who plans and sends has to take one from the model: in
+        # short steps that comes too late to be of use, and makes times between tokens uneven.
+        min_ahead_s=0.0 if has_spare_cpu or threads >= MANY_THREADS else LONG_STEP_S,
     )
     session = Session(
         model,

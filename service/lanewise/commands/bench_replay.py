@@ -88,7 +88,10 @@ def run_replays(settings: BenchSettings, opened: Opened) -> list[ReplayResult]:
 
 
 class ReplayRunner:
-    """A session whose draws come out as recorded; the choice of a draw says whose it is."""
+    """A session whose draws come out as recorded; the choice of a draw says whose it is.
+
+    What was recorded is put in after each step, so none is begun ahead.
+    """
 
     def __init__(self, session: Session, texts: Sequence[Sequence[int]]) -> None:
         self._session = session
@@ -113,10 +116,6 @@ class ReplayRunner:
     def release_draws(self) -> None:
         """Those of the session."""
         self._session.release_draws()
-
-    def copy_block(self, source: int, target: int) -> None:
-        """That of the session."""
-        self._session.copy_block(source, target)
 
     def counters(self) -> Counters:
         """Those of the session."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lanewise.engine.sampling import Sampler
 from lanewise.engine.scheduler import Step, Turn
 from lanewise.engine.sequence import Sequence
-from lanewise.runtime import Adapter, Batch, Counters, Draw, Sampled
+from lanewise.runtime import Adapter, Batch, Counters, Draw, Finished, Sampled
 
 
 class ModelRunner(Protocol):
@@ -25,14 +25,25 @@ class ModelRunner(Protocol):
     def release_draws(self) -> None:
         """Take one hold back, from any thread."""
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy the keys and values of one block of the cache to another, all layers."""
-
     def counters(self) -> Counters:
         """Work done so far."""
 
     def close(self) -> None:
         """Free everything."""
+
+
+@runtime_checkable
+class AheadRunner(Protocol):
+    """A runner that also takes a step before the one before it has ended."""
+
+    def start(self, batch: Batch, draws: Items[Draw]) -> None:
+        """Begin a step that may refer to draws of the one begun before, which may still run."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the first step begun, but not longer; returns whether it has been run."""
+
+    def finish(self) -> Finished:
+        """What the first step begun has drawn, once it has been run."""
 
 
 class HasSampler(Protocol):
@@ -80,6 +91,7 @@ def make_batch(
         logit_rows=logit_rows,
         table_rows=table_rows,
         adapters=adapters,
+        copies=step.copies,
     )
     return batch, draws
 

@@ -23,6 +23,8 @@ class EngineConfig(SchedulerConfig):
     request_timeout_s: float = 0.0
     itl_target_s: float = 0.0
     max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
+    # A step is begun before the one before it has ended if that one takes as long as this.
+    min_ahead_s: float = 0.0
     has_spare_cpu: bool = False  # that steps leave to others: masks may be filled while they run
 
     def __post_init__(self) -> None:

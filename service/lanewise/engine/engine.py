@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from lanewise.engine.adapters import holding
 from lanewise.engine.admission import Admission
-from lanewise.engine.batching import ModelRunner, make_batch, results_of
+from lanewise.engine.batching import ModelRunner
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
@@ -25,7 +25,8 @@ from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.scheduler import Scheduler, Step
 from lanewise.engine.sequence import GenerationRequest, Sequence
-from lanewise.engine.speculation import Guesser, Speculator
+from lanewise.engine.speculation import Speculator
+from lanewise.engine.stepping import StepEvents, Stepper
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,
@@ -61,12 +62,11 @@ class Engine:
         self.metrics = metrics
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
-        self._pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
-        self._scheduler = Scheduler(config, self._pool, self._pacer)
+        pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
+        self._scheduler = Scheduler(config, self._pool, pacer)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Sequence, Job] = {}
-        self._n_constrained = 0  # of them
         self._masks = MaskFiller(runner, config.has_spare_cpu)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
@@ -74,12 +74,27 @@ class Engine:
         self._in_queue = Deadlines(config.queue_timeout_s, lambda group: group.has_started)
         self._in_work = Deadlines(config.request_timeout_s, lambda group: group.is_over)
         self._stopping = False  # the engine's thread only
-        self._step_began: float | None = None
-        self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
         self._busy = False  # with sequences to run
         self._busy_since = 0.0  # what came before is in the metrics
         self._published = (0, 0)
         self._tally = Tally()
+        self._steps = Stepper(
+            runner,
+            self._scheduler,
+            self._jobs,
+            self._tally,
+            StepEvents(
+                planned=self._note_planned,
+                completed=self._complete,
+                failed=self._fail_alone,
+                before_waiting=self._outbox.send,
+            ),
+            metrics=metrics,
+            masks=self._masks,
+            pacer=pacer,
+            speculator=self._speculator,
+            min_ahead_s=config.min_ahead_s,
+        )
         metrics.step_age.set_function(self.step_age_s)
         metrics.queued_tokens.set_function(lambda: self._admission.queued_tokens)
         self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
@@ -120,7 +135,7 @@ class Engine:
 
     def step_age_s(self) -> float:
         """Seconds that the step running now has been running; 0 between steps."""
-        began = self._step_began
+        began = self._steps.began
         return 0.0 if began is None else time.monotonic() - began
 
     @asynccontextmanager
@@ -149,7 +164,9 @@ class Engine:
     def _main(self) -> None:
         try:
             while self._receive():
-                self._advance()
+                self._steps.advance()
+                if time.perf_counter() - self._busy_since >= PUBLISH_S:
+                    self._publish()
         except Exception:
             logger.exception("the engine has a fault and stops")
             self._admission.close("the engine has stopped after a fault")
@@ -168,15 +185,16 @@ class Engine:
 
     def _receive(self) -> bool:
         """Handle what has been asked for since the last step; wait when there is nothing to run."""
+        self._steps.wait()
         self._drain_inbox()
         self._give_up_late(time.monotonic())
-        while not self._jobs and not self._stopping:
+        while not self._jobs and not self._steps.is_running and not self._stopping:
             self._publish()
             self._outbox.send()
             self._busy = False
             handle = self._inbox.get()
             self._busy, self._busy_since = True, time.perf_counter()
-            self._last_native = (0.0, 0.0)
+            self._steps.note_idle()
             handle()
             self._drain_inbox()
         return not self._stopping
@@ -185,9 +203,7 @@ class Engine:
         while not self._inbox.empty():
             self._inbox.get_nowait()()
 
-    def _advance(self) -> None:
-        began = time.perf_counter()
-        step = self._scheduler.schedule()
+    def _note_planned(self, step: Step) -> None:
         if step.preempted:
             self.metrics.preemptions.inc(len(step.preempted))
         now = time.monotonic()
@@ -197,64 +213,8 @@ class Engine:
             if job.started is None:
                 self._admission.note_started(job.n_queued, now)
                 job.note_started(now, self.metrics)
-        for source, target in step.copies:
-            self._runner.copy_block(source, target)
-        self._run(step, began)
-        if self._load() != self._published or time.perf_counter() - self._busy_since >= PUBLISH_S:
-            self._publish()  # before answers go out: who has one may ask for metrics next
 
-    def _run(self, step: Step, began: float) -> None:
-        try:
-            results, n_rows = self._compute(step)
-        except Exception as error:
-            logger.error("a step of %d sequences failed: %s", len(step.turns), error)
-            self.metrics.step_errors.inc()
-            if len(step.turns) == 1:
-                failed = [turn.sequence for turn in step.turns]
-                self._fail(failed, EngineError(f"the model failed: {error}"))
-                return
-            # Perhaps one of them is at fault; the others get alone what they would have got.
-            for turn in step.turns:
-                if turn.sequence in self._jobs:
-                    turn.draft = ()
-                    self._run(Step([turn]), time.perf_counter())
-        else:
-            self._complete(step, results)
-            self._tally.note_step(n_rows)
-            if self._speculator is not None:
-                self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
-
-    def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
-        """What a step gives each sequence, and its rows, of which not all may count."""
-        if self._speculator is not None:
-            self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
-        tables = self._scheduler.block_tables
-        batch, draws = make_batch(step, tables, self._jobs)
-        try:
-            if self._n_constrained:
-                self._begin_masks(step)
-            # What the last step gave goes out now, not before: who is woken wants the interpreter,
-            # and gets it from the native call instead of from the middle of our own work.
-            self._outbox.send()
-            native_began = time.perf_counter()
-            self._step_began = time.monotonic()
-            sampled = self._runner.step_and_draw(batch, draws)
-        finally:
-            self._step_began = None
-            self._masks.end()
-        ended, native = time.perf_counter(), self._runner.counters().native_seconds
-        last_ended, last_native = self._last_native
-        if last_ended:
-            self._tally.note_gap(ended - last_ended - (native - last_native))
-        self._last_native = (ended, native)
-        if self._pacer is not None:
-            self._pacer.cost.learn(self._scheduler.work_of(step.turns), ended - native_began)
-        return results_of(step, sampled), len(batch.token_ids)
-
-    def _guesser_of(self, sequence: Sequence) -> Guesser | None:
-        return self._jobs[sequence].guesser
-
-    def _complete(self, step: Step, results: list[Items[Sampled]]) -> None:
+    def _complete(self, step: Step, results: list[Items[Sampled]], ahead: bool) -> None:
         now = time.monotonic()
         for turn, result in zip(step.turns, results, strict=True):
             if turn.draft:
@@ -273,9 +233,10 @@ class Engine:
                 tally.note_prefill(job)
             drawn: Items[Sampled | None] = result
             if result:
-                sequence.tokens.append(result[-1].token)
+                if not ahead:  # else they are there already
+                    sequence.tokens.append(result[-1].token)
                 tally.note_tokens(job, len(result), now, self.metrics)
-            elif sequence.uncached_len:
+            elif ahead or sequence.uncached_len:
                 continue  # a part of the prompt only
             else:
                 drawn = NOTHING_DRAWN
@@ -283,6 +244,8 @@ class Engine:
                 self._complete_constrained(job, job.sampler.constraint, drawn[-1], now)
             else:
                 self._send(job, drawn, sequence.finish_reason(drawn[-1]), now)
+        if self._load() != self._published:
+            self._publish()  # before answers go out: who has one may ask for metrics next
 
     def _send(
         self, job: Job, sampled: Items[Sampled | None], reason: str | None, now: float
@@ -309,13 +272,6 @@ class Engine:
             self._tally.note_forced(n_forced)
         self._send(job, tokens or [None], reason, now)
 
-    def _begin_masks(self, step: Step) -> None:
-        """Have computed which tokens may be drawn in a step."""
-        began = time.perf_counter()
-        samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.draws]
-        self._masks.begin([one.constraint for one in samplers if one.constraint is not None])
-        self._tally.note_masks(time.perf_counter() - began)
-
     def _handle_add(self, group: JobGroup) -> None:
         arrived = group.jobs[0].arrived
         self._in_queue.add(group, arrived)
@@ -324,7 +280,7 @@ class Engine:
         for job in group:
             self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
             self._jobs[job.sequence] = job
-            self._n_constrained += job.sampler.constraint is not None
+            self._steps.n_constrained += job.sampler.constraint is not None
             self._scheduler.add(job.sequence)
 
     def _handle_text_end(self, group: JobGroup, index: int) -> None:
@@ -353,6 +309,9 @@ class Engine:
             message = f"the request has taken {self._in_work.limit_s:g} s, which is the limit"
             self._fail_group(group, TimeLimitError(message))
 
+    def _fail_alone(self, sequences: list[Sequence], error: Exception) -> None:
+        self._fail(sequences, EngineError(f"the model failed: {error}"))
+
     def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
         """End the requests of some sequences with an error, their other sequences included."""
         for group in {self._jobs[sequence].group for sequence in sequences}:
@@ -365,7 +324,7 @@ class Engine:
 
     def _end(self, job: Job, reason: str, now: float) -> None:
         del self._jobs[job.sequence]
-        self._n_constrained -= job.sampler.constraint is not None
+        self._steps.n_constrained -= job.sampler.constraint is not None
         self._scheduler.finish(job.sequence)
         if job.group.adapter is not None:
             job.group.adapter.release()

@@ -101,7 +101,7 @@ class Sampler:
         self._n_prompt = n_prompt
         self._first_late = n_prompt + params.min_tokens
         self._history = GrowingArray() if params.has_penalties else None
-        self._is_plain = constraint is None and self._history is None
+        self.is_plain = constraint is None and self._history is None
         bias = dict(params.logit_bias)
         late = self._late = _sampling(params, choice, bias, mask)
         # Before min_tokens tokens are out, whatever would end the answer is forbidden; a grammar's
@@ -115,7 +115,7 @@ class Sampler:
         """The draw of the token that follows ``tokens``, the prompt included."""
         position = len(tokens)
         sampling = self._early if position < self._first_late else self._late
-        if self._is_plain:
+        if self.is_plain:
             return Draw(sampling, position)
         forced = -1
         if self.constraint is not None:

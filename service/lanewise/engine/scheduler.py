@@ -12,7 +12,7 @@ from lanewise.engine.prefix import Prefix, find_prefix
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.waiting import WaitingQueue
 from lanewise.engine.window import Window
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
 NO_POSITIONS = range(0)
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
@@ -28,6 +28,7 @@ class Turn:
     draws: bool  # whether a token is drawn after the last of them
     draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
+    end: int = 0  # how far the sequence is in the cache once it has run
 
     def accept(self, tokens: Items[int]) -> None:
         """The draft began with ``tokens``, which were drawn: they are part of the text now."""
@@ -118,7 +119,10 @@ class Scheduler:
         """Take a sequence out, wherever it is, and free its blocks."""
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
-            self._release(sequence)
+            del sequence.tokens[len(sequence.tokens) - sequence.n_pending :]
+            sequence.n_pending = 0
+            if sequence.n_ahead == 0:  # else running steps write to its blocks
+                self._release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         sequence.state = State.FINISHED
@@ -166,21 +170,79 @@ class Scheduler:
         step.logits_left -= count
         return count
 
-    def complete(self, step: Step) -> None:
-        """Note that a step has run."""
-        prefix_cache = self._config.prefix_cache
+    @property
+    def can_plan_ahead(self) -> bool:
+        """Whether a step can be planned while the one before it runs.
+
+        Then nobody may have to give way, and no block is dropped that the running step reads.
+        """
+        return self._window.size is None and self._pool.n_free >= len(self.running)
+
+    def begin(self, step: Step) -> None:
+        """Note that a step runs and will draw: the next one is planned as if it had."""
+        n_draws = 0
         for turn in step.turns:
             sequence = turn.sequence
             sequence.advance(turn.count)
+            turn.end = sequence.n_cached
+            sequence.n_ahead += 1
+            if turn.draws:
+                sequence.tokens.append(DRAWN_BEFORE + n_draws)
+                sequence.n_pending += 1
+                n_draws += 1
+
+    def settle(self, step: Step, drawn: Items[Sampled]) -> None:
+        """Put what a step that was begun has drawn where it belongs; ``complete`` comes next."""
+        results = iter(drawn)
+        for turn in step.turns:
+            if turn.draws:
+                token = next(results).token
+                if turn.sequence.state is not State.FINISHED:
+                    turn.sequence.tokens[turn.end] = token
+                    turn.sequence.n_pending -= 1
+
+    def copy_later(self, step: Step) -> None:
+        """Make the copies of a step that have not been made before the next one."""
+        self._copies = step.copies + self._copies
+
+    def take_back(self, step: Step) -> None:
+        """A step that was begun, behind which no other is, has failed."""
+        for turn in step.turns:
+            sequence = turn.sequence
+            if not self._has_left(sequence):
+                sequence.n_cached -= turn.count
+                if turn.draws:
+                    sequence.tokens.pop()
+                    sequence.n_pending -= 1
+            turn.end = 0
+
+    def complete(self, step: Step) -> None:
+        """Note that a step has run."""
+        for turn in step.turns:
+            sequence = turn.sequence
+            if not turn.end:  # not begun ahead
+                sequence.advance(turn.count)
+                turn.end = sequence.n_cached
+            elif self._has_left(sequence):
+                continue
             if turn.draws:
                 self.waiting.note_drawn(sequence, 1 + turn.n_accepted)
-            if prefix_cache:
-                if sequence.n_cached >= (sequence.n_kept + 1) * BLOCK_TOKENS:
-                    self._keep_full_blocks(sequence)
-                if sequence.n_cached == sequence.n_prompt:
-                    self._keep_begun_block(sequence)
+            if self._config.prefix_cache:
+                if turn.end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
+                    self._keep_full_blocks(sequence, turn.end)
+                if turn.end == sequence.n_prompt:
+                    self._keep_begun_block(sequence, turn.end)
             if self._window.size is not None:
                 self._drop_unseen(sequence)
+
+    def _has_left(self, sequence: Sequence) -> bool:
+        """One step less runs with a sequence; whether it has ended. With the last its blocks go."""
+        sequence.n_ahead -= 1
+        if sequence.state is not State.FINISHED:
+            return False
+        if sequence.n_ahead == 0:
+            self._release(sequence)
+        return True
 
     def work_of(self, turns: Items[Turn]) -> Work:
         """How large a step of these turns is."""
@@ -221,7 +283,8 @@ class Scheduler:
         """Start who waits, while there is room; only those more important than ``before``."""
         admitted: list[Sequence] = []
         passed: list[Sequence] = []
-        while self.waiting and len(self.running) < self._config.max_seqs and budget.is_left:
+        # A sequence that has ended keeps its row while a step runs with it.
+        while self.waiting and self._free_rows and budget.is_left:
             if before is not None and self.waiting.highest_priority >= before:
                 break
             sequence = self.waiting.pop()
@@ -272,20 +335,20 @@ class Scheduler:
             return Prefix()
         return find_prefix(sequence, self._pool, self._window, self._coming)
 
-    def _keep_full_blocks(self, sequence: Sequence) -> None:
-        for index in range(sequence.n_kept, sequence.n_cached // BLOCK_TOKENS):
+    def _keep_full_blocks(self, sequence: Sequence, end: int) -> None:
+        for index in range(sequence.n_kept, end // BLOCK_TOKENS):
             key = sequence.block_key(index)
-            self._keep(sequence, index, key)
+            self._keep(sequence, index, key, end)
             self._forget_coming(sequence, key)
-        sequence.n_kept = sequence.n_cached // BLOCK_TOKENS
+        sequence.n_kept = end // BLOCK_TOKENS
 
-    def _keep_begun_block(self, sequence: Sequence) -> None:
+    def _keep_begun_block(self, sequence: Sequence, end: int) -> None:
         """Let the block that is not full yet be found too, as far as it is filled."""
-        if sequence.n_cached > sequence.n_kept * BLOCK_TOKENS:
-            self._keep(sequence, sequence.n_kept, None)
+        if end > sequence.n_kept * BLOCK_TOKENS:
+            self._keep(sequence, sequence.n_kept, None, end)
 
-    def _keep(self, sequence: Sequence, index: int, key: Key | None) -> None:
-        tokens = sequence.block_tokens(index)[: sequence.n_cached - index * BLOCK_TOKENS]
+    def _keep(self, sequence: Sequence, index: int, key: Key | None, end: int) -> None:
+        tokens = sequence.block_tokens(index)[: end - index * BLOCK_TOKENS]
         self._pool.keep(sequence.blocks[index], key, sequence.key_before(index), tokens)
 
     def _forget_coming(self, sequence: Sequence, key: Key) -> None:
@@ -312,7 +375,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         if self._config.prefix_cache:
-            self._keep_begun_block(sequence)
+            self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
         self._pool.release(sequence.blocks[sequence.n_dropped :])
@@ -345,6 +408,8 @@ class _Budget:
         # Called for every sequence between two steps: the sequence's own properties and min() would
         # take a third longer.
         n_tokens = len(sequence.tokens)
+        if sequence.n_pending and n_tokens == sequence.n_most:
+            return  # its last token is being drawn
         count = uncached = n_tokens - sequence.n_cached
         if count > self.tokens:
             count = self.tokens

@@ -54,6 +54,8 @@ class Sequence:
     n_preempted: int = field(init=False, default=0)
     n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
     n_kept: int = field(init=False, default=0)  # blocks that others may find
+    n_ahead: int = field(init=False, default=0)  # steps begun and not finished that it is part of
+    n_pending: int = field(init=False, default=0)  # tokens at the end that those are to draw
     is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
@@ -68,7 +70,7 @@ class Sequence:
     @property
     def n_output(self) -> int:
         """Tokens drawn so far."""
-        return len(self.tokens) - self.n_prompt
+        return len(self.tokens) - self.n_pending - self.n_prompt
 
     @property
     def uncached_len(self) -> int:
@@ -88,7 +90,7 @@ class Sequence:
     @property
     def draws(self) -> bool:
         """Whether another token is to be drawn after the last one."""
-        return len(self.tokens) < self.n_most and not self.is_complete
+        return len(self.tokens) - self.n_pending < self.n_most and not self.is_complete
 
     def finish_reason(self, drawn: Sampled | None) -> str | None:
         """Why the sequence ends with the token drawn last, if it does."""

@@ -76,6 +76,8 @@ class Guesser:
         if most < 1:
             return None
         tokens = sequence.tokens
+        if sequence.n_pending:
+            tokens = tokens[: -sequence.n_pending]
         place, length = self._lookup.find(tokens)
         if not length:
             return None
@@ -99,6 +101,9 @@ class Guesser:
     def pass_over(self, kind: int) -> None:
         """A guess of a kind was not worth its row."""
         self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
+
+
+GuesserOf = Callable[[Sequence], Guesser | None]
 
 
 class DraftTally(Protocol):
@@ -139,11 +144,45 @@ class Speculator:
             made.append(Guesser(lookup, most))
         return made
 
+    def wants(self, step: Step, guesser_of: GuesserOf) -> bool:
+        """Whether a step should wait for the last tokens, so that guesses may follow them.
+
+        Many sequences are searched for repeats while steps run; few always, as each token counts.
+        """
+        if not self._could_pay(step.n_tokens):
+            return False
+        decodes = self._decodes(step, guesser_of)
+        if self._draft is not None or 0 < len(decodes) <= MOST_SEARCHED:
+            return True
+        return any(guesser.is_promising for _, guesser in decodes)
+
+    def search(self, step: Step, guesser_of: GuesserOf) -> None:
+        """See whose text repeats itself, while the next step runs."""
+        rows = step.n_tokens
+        if not self._could_pay(rows):
+            return
+        for turn, guesser in self._searched(self._decodes(step, guesser_of)):
+            guess = guesser.guess(turn.sequence)
+            guesser.is_promising = guess is not None and guess.chances[0] >= self._least_chance(
+                rows, guess.chances
+            )
+            if guess is not None and not guesser.is_promising:
+                guesser.pass_over(guess.kinds[0])
+
+    def _decodes(self, step: Step, guesser_of: GuesserOf) -> list[tuple[Turn, Guesser]]:
+        found = []
+        for turn in step.turns:
+            if turn.draws and turn.count == 1:
+                guesser = guesser_of(turn.sequence)
+                if guesser is not None:
+                    found.append((turn, guesser))
+        return found
+
     def add_guesses(
         self,
         step: Step,
         scheduler: Scheduler,
-        guesser_of: Callable[[Sequence], Guesser | None],
+        guesser_of: GuesserOf,
     ) -> None:
         """Let the decodes of a step run what is likely to come next."""
         self._running.clear()
@@ -151,12 +190,7 @@ class Speculator:
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
             return
-        decodes: list[tuple[Turn, Guesser]] = []
-        for turn in step.turns:
-            if turn.draws and turn.count == 1:
-                guesser = guesser_of(turn.sequence)
-                if guesser is not None:
-                    decodes.append((turn, guesser))
+        decodes = self._decodes(step, guesser_of)
         guesses: list[tuple[Turn, Guesser, Guess]] = []
         for turn, guesser in self._searched(decodes):
             if guess := guesser.guess(turn.sequence):

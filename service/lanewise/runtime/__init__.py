@@ -19,19 +19,23 @@ from lanewise.runtime.model import Model, ModelInfo
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from lanewise.runtime.session import (
     BLOCK_TOKENS,
-    Batch,
+    DRAWN_BEFORE,
     Counters,
+    Finished,
     OperationTime,
     Session,
 )
+from lanewise.runtime.step_arrays import Batch
 
 __all__ = [
     "BLOCK_TOKENS",
+    "DRAWN_BEFORE",
     "ISA_LEVELS",
     "Adapter",
     "Batch",
     "Counters",
     "Draw",
+    "Finished",
     "KernelInfo",
     "LibraryMissingError",
     "Limits",

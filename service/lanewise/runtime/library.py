@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 
 class NativeError(Exception):

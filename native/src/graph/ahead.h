@@ -1,0 +1,19 @@
+// Steps that a thread of the session runs one after the other (lw_session_start).
+#ifndef LW_GRAPH_AHEAD_H
+#define LW_GRAPH_AHEAD_H
+
+#include <stdbool.h>
+
+#include "lanewise.h"
+
+typedef struct lw_ahead lw_ahead;
+
+// Whether steps were started that are not finished yet.
+bool lw_steps_are_ahead(const lw_session* session);
+// Wakes whoever waits for the step that ended before the one that runs now. Called when all threads work on that one: who
+// is woken may take the CPU of one of them, and the others go on. Accepts NULL.
+void lw_ahead_announce(lw_ahead* ahead);
+// Runs what was started and ends the thread; accepts NULL.
+void lw_ahead_close(lw_ahead* ahead);
+
+#endif

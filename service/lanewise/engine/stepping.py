@@ -1,0 +1,240 @@
+"""Runs steps: plans them, hands them to the model, and learns what they took."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lanewise.engine.ahead import Running, can_run_ahead
+from lanewise.engine.batching import AheadRunner, ModelRunner, make_batch, results_of
+from lanewise.engine.masks import MaskFiller
+from lanewise.engine.metrics import Metrics
+from lanewise.engine.pacing import Pacer
+from lanewise.engine.scheduler import Scheduler, Step
+from lanewise.engine.sequence import Sequence
+from lanewise.engine.speculation import Guesser, Speculator
+from lanewise.engine.tracking import Job, Tally
+from lanewise.runtime import Sampled
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvents:
+    """Whom to tell of steps, on the engine's thread."""
+
+    planned: Callable[[Step], None]
+    # What each turn got; with True the tokens drawn are behind their texts already.
+    completed: Callable[[Step, list[Items[Sampled]], bool], None]
+    failed: Callable[[list[Sequence], Exception], None]  # these sequences, alone in a step
+    before_waiting: Callable[[], None]  # the model is about to run, or runs, for a while
+
+
+class Stepper:
+    """Runs the sequences of a scheduler, of which ``jobs`` says how their tokens are drawn."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        jobs: Mapping[Sequence, Job],
+        tally: Tally,
+        events: StepEvents,
+        *,
+        metrics: Metrics,
+        masks: MaskFiller,
+        pacer: Pacer | None,
+        speculator: Speculator | None,
+        min_ahead_s: float,
+    ) -> None:
+        self._runner = runner
+        self._ahead = runner if isinstance(runner, AheadRunner) else None
+        self._min_ahead_s = min_ahead_s
+        self._scheduler = scheduler
+        self._jobs = jobs
+        self._tally = tally
+        self._events = events
+        self._metrics = metrics
+        self._masks = masks
+        self._pacer = pacer
+        self._speculator = speculator
+        self._running: Running | None = None  # a step that was begun ahead
+        self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
+        self._last_s = 0.0  # that a step took
+        self.n_constrained = 0  # jobs with a grammar
+        self.began: float | None = None  # the step that runs now, by the clock time.monotonic()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step runs that was begun ahead."""
+        return self._running is not None
+
+    def wait(self) -> None:
+        """Return when it is time to plan the next step: before the end of the one that runs."""
+        if self._running is not None:
+            left_s = self._running.time_left(time.perf_counter())
+            if left_s > 0:
+                self._events.before_waiting()
+                self._running.runner.wait(left_s)
+
+    def note_idle(self) -> None:
+        """There was nothing to run: what has passed since the last step is no gap."""
+        self._last_native = (0.0, 0.0)
+
+    def advance(self) -> None:
+        """Run a step, or begin one and finish the one that was begun before."""
+        began = time.perf_counter()
+        running, self._running = self._running, None
+        step = self._plan() if running is None or self._scheduler.can_plan_ahead else None
+        ahead = None if step is None else self._runner_ahead(step)
+        if running is not None:
+            begun = None
+            if step is not None and ahead is not None:
+                begun = self._begin(step, ahead)
+            self._events.before_waiting()  # not before: who is woken wants the interpreter
+            if self._finish(running, begun):
+                self._running = begun
+            elif step is not None:  # planned for what did not come
+                self._scheduler.copy_later(step)
+                step = None
+        if step is not None and self._running is None:
+            step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
+            if ahead is not None and step.turns:
+                self._running = self._begin(step, ahead)
+            if self._running is None and step.turns:
+                self._run(step, began)
+            if self._running is None:
+                self._scheduler.copy_later(step)
+
+    def _plan(self) -> Step:
+        step = self._scheduler.schedule()
+        self._events.planned(step)
+        return step
+
+    def _runner_ahead(self, step: Step) -> AheadRunner | None:
+        """What can begin a step before the one before it has ended; None if it must wait."""
+        if self._ahead is None or not self._scheduler.can_plan_ahead:
+            return None
+        if self._last_s < self._min_ahead_s:
+            return None
+        if self._speculator is not None and self._speculator.wants(step, self._guesser_of):
+            return None
+        return self._ahead if can_run_ahead(step, self._jobs) else None
+
+    def _begin(self, step: Step, runner: AheadRunner) -> Running | None:
+        """Begin a step, which the library runs when the one before it is over."""
+        try:
+            batch, draws = make_batch(step, self._scheduler.block_tables, self._jobs)
+            runner.start(batch, draws)
+        except Exception as error:
+            logger.warning("a step cannot be begun ahead: %s", error)
+            return None  # run by itself it fails whom it must
+        began = time.perf_counter()
+        work = self._scheduler.work_of(step.turns)
+        expected_s = 0.0 if self._pacer is None else self._pacer.cost.seconds(work)
+        self._scheduler.begin(step)
+        if self.began is None:
+            self.began = time.monotonic()
+        return Running(runner, step, len(batch.token_ids), work, began, expected_s)
+
+    def _finish(self, running: Running, next_one: Running | None) -> bool:
+        """Wait for a step that was begun and complete it; false if it failed."""
+        step = running.step
+        try:
+            finished = running.runner.finish()
+        except Exception as error:
+            if next_one is not None:
+                with suppress(Exception):  # it needed what the first should have drawn
+                    running.runner.finish()
+                self._scheduler.take_back(next_one.step)
+                self._scheduler.copy_later(next_one.step)
+            self.began = None
+            self._scheduler.take_back(step)
+            step.copies = []
+            self._run_each(step, error)
+            return False
+        self.began = None if next_one is None else time.monotonic()
+        if next_one is not None:
+            next_one.began = finished.ended
+        last_ended = self._last_native[0]
+        if last_ended:
+            self._tally.note_gap(max(0.0, finished.began - last_ended))
+        self._last_native = (finished.ended, self._runner.counters().native_seconds)
+        seconds = self._last_s = finished.ended - finished.began
+        if self._pacer is not None:
+            self._pacer.cost.learn(running.work, seconds)
+        self._scheduler.settle(step, finished.drawn)
+        self._events.completed(step, results_of(step, finished.drawn), True)
+        self._tally.note_step(running.n_rows)
+        if self._speculator is not None:
+            self._speculator.learn(running.n_rows, seconds, self._tally)
+            self._speculator.search(step, self._guesser_of)
+        return True
+
+    def _run(self, step: Step, began: float) -> None:
+        try:
+            results, n_rows = self._compute(step)
+        except Exception as error:
+            self._run_each(step, error)
+        else:
+            self._events.completed(step, results, False)
+            self._tally.note_step(n_rows)
+            if self._speculator is not None:
+                self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
+
+    def _run_each(self, step: Step, error: Exception) -> None:
+        """A step failed: perhaps one sequence is at fault; the others get what they would have."""
+        logger.error("a step of %d sequences failed: %s", len(step.turns), error)
+        self._metrics.step_errors.inc()
+        turns = [turn for turn in step.turns if turn.sequence in self._jobs]
+        if len(step.turns) == 1:
+            self._events.failed([turn.sequence for turn in turns], error)
+            return
+        for turn in turns:
+            if turn.sequence in self._jobs:  # still: those of one request fail together
+                turn.draft = ()
+                alone = Step([turn], copies=step.copies)
+                self._run(alone, time.perf_counter())
+                step.copies = alone.copies
+
+    def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
+        """What a step gives each sequence, and its rows, of which not all may count."""
+        if self._speculator is not None:
+            self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
+        tables = self._scheduler.block_tables
+        batch, draws = make_batch(step, tables, self._jobs)
+        try:
+            if self.n_constrained:
+                self._begin_masks(step)
+            # What the last step gave goes out now, not before: who is woken wants the interpreter,
+            # and gets it from the native call instead of from the middle of our own work.
+            self._events.before_waiting()
+            native_began = time.perf_counter()
+            self.began = time.monotonic()
+            step.copies = []  # made now, whatever becomes of the step
+            sampled = self._runner.step_and_draw(batch, draws)
+        finally:
+            self.began = None
+            self._masks.end()
+        ended, native = time.perf_counter(), self._runner.counters().native_seconds
+        last_ended, last_native = self._last_native
+        if last_ended:
+            self._tally.note_gap(ended - last_ended - (native - last_native))
+        self._last_native = (ended, native)
+        self._last_s = ended - native_began
+        if self._pacer is not None:
+            self._pacer.cost.learn(self._scheduler.work_of(step.turns), self._last_s)
+        return results_of(step, sampled), len(batch.token_ids)
+
+    def _guesser_of(self, sequence: Sequence) -> Guesser | None:
+        job = self._jobs.get(sequence)
+        return None if job is None else job.guesser
+
+    def _begin_masks(self, step: Step) -> None:
+        """Have computed which tokens may be drawn in a step."""
+        began = time.perf_counter()
+        samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.draws]
+        self._masks.begin([one.constraint for one in samplers if one.constraint is not None])
+        self._tally.note_masks(time.perf_counter() - began)

@@ -1,0 +1,223 @@
+"""The arrays through which one step goes to the library and what it drew comes back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from lanewise.runtime.adapter import Adapter
+from lanewise.runtime.sampling import (
+    Draw,
+    NativeSampling,
+    Sampled,
+    Sampling,
+    Uint32s,
+    columns,
+)
+
+
+@dataclass
+class Batch:
+    """One ragged batch; the fields are those of ``lw_batch``.
+
+    Sequence ``s`` owns tokens ``query_start[s]`` up to ``query_start[s + 1]``; they follow the
+    ``context_lens[s]`` tokens already in its blocks, which are listed by row ``table_rows[s]`` of
+    ``block_tables``. An array of uint32 given there is read where it stands, not copied. Blocks
+    that none of the tokens sees through a sliding window may be any number in it. A token may be
+    ``DRAWN_BEFORE + i``: what draw ``i`` of the step before gives.
+    """
+
+    token_ids: Sequence[int] | Uint32s
+    query_start: Sequence[int] | Uint32s
+    context_lens: Sequence[int] | Uint32s
+    block_tables: Sequence[Sequence[int]] | Uint32s
+    logit_rows: Sequence[int] | Uint32s
+    table_rows: Sequence[int] | None = None  # None: sequence s has row s
+    adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: nobody has one
+    copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to) copied before all else, in order
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLimits:
+    """How large the arrays are."""
+
+    tokens: int
+    logits: int
+    vocab: int
+    has_adapters: bool
+
+
+class StepArrays:
+    """What the library reads and writes of one step.
+
+    The arrays are allocated once. Every pointer the library gets points into one of them or into
+    an array that the caller's batch keeps alive until the step has been run.
+    """
+
+    def __init__(
+        self,
+        ffi: Any,
+        limits: ArrayLimits,
+        samplings: WeakKeyDictionary[Sampling, NativeSampling],
+    ) -> None:
+        self._ffi = ffi
+        self._vocab = limits.vocab
+        self._samplings = samplings  # shared by all steps of a session
+        self.batch = ffi.new("lw_batch*")
+        self.drawn = ffi.new("lw_sampled[]", limits.logits)
+        # A struct does not own what its members point to; these objects do.
+        self._inputs = {
+            "token_ids": ffi.new("uint32_t[]", limits.tokens),
+            "query_start": ffi.new("uint32_t[]", limits.tokens + 1),
+            "context_lens": ffi.new("uint32_t[]", limits.tokens),
+            "logit_rows": ffi.new("uint32_t[]", limits.logits),
+            "table_rows": ffi.new("uint32_t[]", limits.tokens),
+        }
+        for name, pointer in self._inputs.items():
+            setattr(self.batch, name, pointer)
+        self._adapters = ffi.new("lw_adapter*[]", limits.tokens) if limits.has_adapters else None
+        self._tables: Uint32s = np.empty((0, 0), np.uint32)  # those of the last batch
+        self._tables_pointer: Any = None
+        self._draws = ffi.new("lw_draw[]", limits.logits)
+        self._draw_columns = columns(
+            ffi,
+            self._draws,
+            "lw_draw",
+            position="u4",
+            forced_token="i8",
+            n_prompt="u4",
+            n_history="u4",
+        )
+        self._drawn_columns = columns(
+            ffi, self.drawn, "lw_sampled", token="u4", logprob="f4", n_top="u4"
+        )
+        # Whose sampling each of the draws points to: mostly that of the step before.
+        self._filled: list[Callable[[], Sampling | None]] = [_nobody] * limits.logits
+        self._owners: list[Any] = []  # of what the library reads until the step has been run
+
+    def take(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
+        """Write a batch and its draws, if there are any."""
+        if batch.block_tables is not self._tables:
+            self._take_tables(batch.block_tables)
+        self._copy_checked(batch)
+        self._owners = [draws]
+        self.batch.n_copies = len(batch.copies)
+        if batch.copies:
+            self.batch.copies = copies = self._ffi.new("uint32_t[]", list(chain(*batch.copies)))
+            self._owners.append(copies)
+        if draws is None:
+            self.batch.draws = self._ffi.NULL
+            return
+        if len(draws) != len(batch.logit_rows):
+            raise ValueError(f"{len(draws)} draws for {len(batch.logit_rows)} rows of logits")
+        self.batch.draws = self._draws
+        self._take_draws(draws)
+
+    def results(self, count: int) -> list[Sampled]:
+        """The first ``count`` tokens that the step drew, once it has been run."""
+        self._owners = []
+        token_ids, logprobs, n_tops = (one[:count].tolist() for one in self._drawn_columns)
+        if not any(n_tops):
+            return list(map(Sampled, token_ids, logprobs))
+        tops = [
+            tuple(zip(one.top_ids[0:n], one.top_logprobs[0:n], strict=True))
+            for one, n in zip(self.drawn, n_tops, strict=False)
+        ]
+        return list(map(Sampled, token_ids, logprobs, tops))
+
+    def _take_tables(self, given: Sequence[Sequence[int]] | Uint32s) -> None:
+        tables = np.ascontiguousarray(given, dtype=np.uint32)
+        if tables.ndim != 2:
+            raise ValueError(
+                f"block_tables has shape {tables.shape}; accepted: a row for each sequence"
+            )
+        self._tables = tables  # a list is never seen again, and a copy of it neither
+        self._tables_pointer = self._ffi.from_buffer("uint32_t[]", tables)
+        self.batch.block_tables = self._tables_pointer
+        self.batch.block_table_stride = tables.shape[1]
+
+    def _copy_checked(self, batch: Batch) -> None:
+        """Copy the batch into the arrays the library reads.
+
+        The library checks the values; only here is known how long the arrays are.
+        """
+        n_seqs, n_tokens = len(batch.context_lens), len(batch.token_ids)
+        rows = range(n_seqs) if batch.table_rows is None else batch.table_rows
+        if len(rows) != n_seqs:
+            raise ValueError(f"table_rows has {len(rows)} entries for {n_seqs} sequences")
+        if max(rows, default=0) >= len(self._tables):
+            raise ValueError(
+                f"block_tables has {len(self._tables)} rows; sequences have rows up to {max(rows)}"
+            )
+        if len(batch.query_start) != n_seqs + 1:
+            raise ValueError(
+                f"query_start has {len(batch.query_start)} entries for {n_seqs} sequences"
+            )
+        if batch.query_start[-1] != n_tokens:
+            raise ValueError(f"query_start ends at {batch.query_start[-1]} for {n_tokens} tokens")
+        self.batch.n_seqs = n_seqs
+        self.batch.n_logits = len(batch.logit_rows)
+        self._copy("token_ids", batch.token_ids)
+        self._copy("query_start", batch.query_start)
+        self._copy("context_lens", batch.context_lens)
+        self._copy("logit_rows", batch.logit_rows)
+        self._copy("table_rows", rows)
+        if batch.adapters is not None or self.batch.adapters:
+            self._take_adapters(batch.adapters, n_seqs)
+
+    def _take_adapters(self, adapters: Sequence[Adapter | None] | None, n_seqs: int) -> None:
+        null = self._ffi.NULL
+        if adapters is None:
+            self.batch.adapters = null
+            return
+        if self._adapters is None:
+            raise ValueError("the session takes no adapters: max_adapter_rank is 0")
+        if len(adapters) != n_seqs:
+            raise ValueError(f"adapters has {len(adapters)} entries for {n_seqs} sequences")
+        for i, adapter in enumerate(adapters):
+            self._adapters[i] = null if adapter is None else adapter.handle
+        self.batch.adapters = self._adapters
+
+    def _copy(self, name: str, values: Sequence[int] | Uint32s) -> None:
+        target = self._inputs[name]
+        if len(values) > len(target):
+            raise ValueError(f"{name} has {len(values)} entries; the session takes {len(target)}")
+        target[0 : len(values)] = values
+
+    def _take_draws(self, draws: Sequence[Draw]) -> None:
+        places = slice(len(draws))
+        positions, forced_tokens, *histories = self._draw_columns
+        positions[places] = [draw.position for draw in draws]
+        forced_tokens[places] = [draw.forced_token for draw in draws]
+        for sizes in histories:
+            sizes[places] = 0
+        for place, draw in enumerate(draws):
+            if self._filled[place]() is not draw.sampling:  # its sequence had another place before
+                self._take_sampling(place, draw.sampling)
+            if draw.history is not None:
+                self._owners.append(self._take_history(place, draw.history, draw.n_prompt))
+
+    def _take_sampling(self, place: int, given: Sampling) -> None:
+        sampling = self._samplings.get(given)
+        if sampling is None:
+            sampling = NativeSampling(self._ffi, given, self._vocab)
+            self._samplings[given] = sampling
+        self._draws[place].sampling = sampling.struct
+        self._filled[place] = ref(given)
+
+    def _take_history(self, place: int, given: Uint32s, n_prompt: int) -> Any:
+        """Let a draw see what came before it; what is returned must live as long."""
+        if n_prompt > len(given):
+            raise ValueError(f"n_prompt is {n_prompt}; history has {len(given)} entries")
+        struct = self._draws[place]
+        history = np.ascontiguousarray(given, dtype=np.uint32)
+        struct.n_prompt, struct.n_history = n_prompt, len(history)
+        struct.history = owner = self._ffi.from_buffer("uint32_t[]", history)
+        return owner
+
+
+def _nobody() -> None:
+    """Stands for a reference to a sampling that is gone."""

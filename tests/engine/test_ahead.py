@@ -1,0 +1,275 @@
+"""Steps that are begun before the one before them has ended: same answers, nothing lost."""
+
+import asyncio
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.sequence import GenerationRequest, Sequence, State
+from lanewise.engine.stream import EngineError
+from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
+from scheduling import sequence
+from toy_server import metric, outputs_of
+
+NEVER = float("inf")
+LONGEST = 160
+PENDING = range(DRAWN_BEFORE, DRAWN_BEFORE + 1000)
+
+
+def request(prompt: str, choice: int = 0, **params) -> GenerationRequest:
+    settings = {"seed": 1, "max_tokens": 20} | params
+    return GenerationRequest(list(prompt.encode()), SamplingParams(**settings), choice)
+
+
+def tokens(outputs) -> list[int]:
+    return [output.sampled.token for output in outputs if output.sampled]
+
+
+def mixed_requests(n: int) -> list[GenerationRequest]:
+    """Some end by a token that may come at any time; some beginnings are shared."""
+    numbers = random.Random(5)
+    requests = []
+    for i in range(n):
+        stops = frozenset(numbers.sample(range(97, 123), i % 4))
+        prompt = "the same beginning of a text " * (i % 3) + "x" * numbers.randint(1, 70)
+        length = numbers.randint(1, 90)
+        requests.append(request(prompt, seed=i, max_tokens=length, stop_token_ids=stops))
+    return requests
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_step_tokens": 9, "max_step_logits": 8}])
+def test_answers_and_metrics_are_those_of_steps_one_after_the_other(start, limits):
+    requests = mixed_requests(24)
+
+    async def together(engine):
+        return await asyncio.gather(*[outputs_of(engine, one) for one in requests])
+
+    answers = {}
+    for min_ahead_s in (0.0, NEVER):
+        changes = {"n_blocks": 24, "max_model_len": 320, "max_queued_requests": 24, **limits}
+        engine, runner = start(min_ahead_s=min_ahead_s, **changes)
+        answers[min_ahead_s] = [outputs[0] for outputs in asyncio.run(together(engine))]
+        assert (runner.n_begun > 20) == (min_ahead_s == 0.0)
+        assert metric(engine, "lanewise_kv_blocks_used") == 0
+        generated = sum(len(tokens(one)) for one in answers[min_ahead_s])
+        assert metric(engine, "vllm:generation_tokens_total") == generated
+        computed = metric(engine, "vllm:prompt_tokens_total")
+        reused = metric(engine, "vllm:prefix_cache_hits_total")
+        assert computed + reused == sum(len(one.prompt) for one in requests)
+    ahead, plain = answers.values()
+    assert [tokens(one) for one in ahead] == [tokens(one) for one in plain]
+    assert [one[-1].finish_reason for one in ahead] == [one[-1].finish_reason for one in plain]
+
+
+def test_what_leaves_in_the_middle_disturbs_nobody(start):
+    requests = mixed_requests(12)
+    alone = [tokens(asyncio.run(outputs_of(start()[0], one))[0]) for one in requests]
+    engine, runner = start(n_blocks=48, max_queued_requests=24)
+
+    async def leave(one, after: int):
+        async with engine.submit([one]) as stream:
+            seen = 0
+            async for outputs in stream:
+                seen += len(outputs)
+                if seen >= after:
+                    return
+
+    async def together():
+        leaving = [leave(request("y" * (i + 1), max_tokens=60, seed=i), 3 * i) for i in range(6)]
+        answers = asyncio.gather(*[outputs_of(engine, one) for one in requests])
+        await asyncio.gather(*leaving)
+        return await answers
+
+    assert [tokens(one[0]) for one in asyncio.run(together())] == alone
+    while engine.unfinished:
+        pass
+    assert runner.n_begun > 20
+    assert metric(engine, "vllm:generation_tokens_total") >= sum(map(len, alone))
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_step_that_fails_takes_the_one_begun_behind_it_along_and_no_other_request(start, place):
+    good = [request("abc", seed=i, max_tokens=40) for i in range(3)]
+    wanted = [tokens(asyncio.run(outputs_of(start()[0], one))[0]) for one in good]
+    bad = request("zz", seed=9, max_tokens=40)
+    of_bad = tokens(asyncio.run(outputs_of(start()[0], bad))[0])[:-1]
+    engine, runner = start()
+    # The first or last token that nobody else has: when the model sees it, its step fails.
+    others = set().union(*wanted)
+    runner.fail_on_token = [one for one in of_bad if one not in others][place]
+
+    async def together():
+        answers = [outputs_of(engine, one) for one in (*good, bad)]
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    *served, failed = asyncio.run(together())
+    assert isinstance(failed, EngineError)
+    assert [tokens(one[0]) for one in served] == wanted
+    assert runner.n_begun > 20
+    assert metric(engine, "lanewise_step_errors_total") > 0
+
+
+def test_what_cannot_be_begun_ahead_is_run_by_itself(start, caplog):
+    requests = mixed_requests(6)
+    alone = [tokens(asyncio.run(outputs_of(start()[0], one))[0]) for one in requests]
+    engine, runner = start()
+    runner.refuses_ahead = True
+
+    async def together():
+        return await asyncio.gather(*[outputs_of(engine, one) for one in requests])
+
+    assert [tokens(one[0]) for one in asyncio.run(together())] == alone
+    assert runner.n_begun == 0
+    assert "cannot be begun ahead: the arguments are not" in caplog.text
+
+
+def test_a_guess_waits_for_the_tokens_before_it_and_comes_true(start):
+    # A penalty needs every token before its draw, and a text that repeats itself is guessed at.
+    one = request("a" * 8, max_tokens=60, presence_penalty=1.0, temperature=0.0)
+    many = [request("ab" * 9, choice=i, max_tokens=60, logit_bias=((97, 50.0),)) for i in range(8)]
+    plain, _ = start(min_ahead_s=NEVER)
+    wanted = asyncio.run(outputs_of(plain, *many, one))
+    engine, runner = start(max_draft=4, max_seqs=12)
+    got = asyncio.run(outputs_of(engine, *many, one))
+    assert runner.n_begun < len(runner.batches)
+    assert metric(engine, "vllm:spec_decode_num_accepted_tokens_total") > 0
+    assert [tokens(outputs) for outputs in got] == [tokens(outputs) for outputs in wanted]
+
+
+class Imaginary:
+    """Runs steps as the engine does, begun ahead where that can be, without a model."""
+
+    def __init__(self, scheduler: Scheduler, endings: dict[Sequence, int]) -> None:
+        self.scheduler = scheduler
+        self.endings = endings  # tokens after which a sequence ends
+        self.cache: dict[tuple[int, int], list[int]] = {}  # all tokens that went into a place
+        self.running: Step | None = None
+        self.n_ahead = 0
+
+    def advance(self, fails: bool) -> None:
+        """One turn of the engine's loop."""
+        running, self.running = self.running, None
+        plan = None
+        if running is None or self.scheduler.can_plan_ahead:
+            plan = self.scheduler.schedule()
+        ahead = plan is not None and self.scheduler.can_plan_ahead and bool(plan.turns)
+        if running is not None:
+            if ahead:
+                self.scheduler.begin(plan)
+                self.n_ahead += 1
+            if fails:
+                if ahead:
+                    self.scheduler.take_back(plan)
+                self.run(running)
+                self.scheduler.take_back(running)
+                for turn in running.turns:
+                    if turn.sequence.state is State.RUNNING:
+                        self.compute(Step([turn]))
+                if plan is not None:
+                    self.scheduler.copy_later(plan)
+                return
+            self.run(running)
+            self.scheduler.settle(
+                running, [self.drawn(turn) for turn in running.turns if turn.draws]
+            )
+            self.end(running, ahead=True)
+            if ahead:
+                self.running = plan
+                return
+        if plan is not None:
+            plan.turns = [turn for turn in plan.turns if turn.sequence.state is State.RUNNING]
+            if ahead and plan.turns:
+                self.scheduler.begin(plan)
+                self.running = plan
+            elif plan.turns:
+                self.compute(plan)
+            else:
+                self.scheduler.copy_later(plan)
+
+    def compute(self, step: Step) -> None:
+        """Run a step and complete it."""
+        self.run(step)
+        self.end(step, ahead=False)
+
+    def drawn(self, turn) -> Sampled:
+        return Sampled(turn.sequence.request.choice, 0.0)
+
+    def run(self, step: Step) -> None:
+        """Every place holds the tokens that its sequence has there."""
+        for source, target in step.copies:
+            for i in range(BLOCK_TOKENS):
+                self.cache[target, i] = self.cache.get((source, i), [])
+        for turn in step.turns:
+            one, end = turn.sequence, turn.end or turn.sequence.n_cached + turn.count
+            assert len(one.blocks) >= blocks_for(end)
+            for i in range(end):
+                place = one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS
+                if i < end - turn.count:
+                    assert self.cache[place] == one.tokens[: i + 1]
+                else:
+                    assert one.tokens[i] not in PENDING
+                    self.cache[place] = one.tokens[: i + 1]
+
+    def end(self, step: Step, ahead: bool) -> None:
+        self.scheduler.complete(step)
+        for turn in step.turns:
+            one = turn.sequence
+            if one.state is not State.RUNNING:
+                continue
+            if turn.draws and not ahead:
+                one.tokens.append(one.request.choice)
+            if turn.draws and (not one.draws or one.n_output >= self.endings[one]):
+                self.scheduler.finish(one)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(
+            st.integers(1, LONGEST - 60),  # tokens of the prompt
+            st.integers(1, 60),  # max_tokens
+            st.integers(1, 80),  # tokens after which it ends by itself
+            st.integers(0, 40),  # the step it comes before
+            st.none() | st.integers(0, 60),  # the step it is cancelled before, if it has come
+            st.none() | st.integers(1, 2),  # whose beginning it shares
+            st.integers(-1, 1),  # priority
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    spare_blocks=st.integers(0, 20),
+    max_seqs=st.integers(1, 6),
+    spare_tokens=st.integers(0, 60),
+    failures=st.sets(st.integers(0, 60)),
+)
+def test_no_block_is_lost_or_shared_while_steps_run_ahead(
+    requests, spare_blocks, max_seqs, spare_tokens, failures
+):
+    config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs, max_model_len=LONGEST)
+    pool = BlockPool(blocks_for(LONGEST) + spare_blocks)
+    scheduler = Scheduler(config, pool)
+    everyone = [sequence(*one[:2], text=one[5], priority=one[6]) for one in requests]
+    endings = defaultdict(lambda: LONGEST)
+    endings |= {one: spec[2] for one, spec in zip(everyone, requests, strict=True)}
+    model = Imaginary(scheduler, endings)
+    for now in range(20_000):
+        for one, (*_, arrival, cancel, _, _) in zip(everyone, requests, strict=True):
+            if now == arrival:
+                scheduler.add(one)
+            if now == cancel and now >= arrival and one.state is not State.FINISHED:
+                scheduler.finish(one)
+        waits = any(now <= spec[3] for spec in requests)
+        if not waits and not scheduler.running and not scheduler.waiting and not model.running:
+            break
+        model.advance(now in failures)
+    assert all(one.state is State.FINISHED for one in everyone)
+    assert not any(one.n_ahead or one.n_pending for one in everyone)
+    assert not any(one in PENDING for text in everyone for one in text.tokens)
+    assert pool.n_free == pool.n_blocks
+    assert len(scheduler._free_rows) == max_seqs
