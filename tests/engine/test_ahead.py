@@ -14,7 +14,7 @@ from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
 from lanewise.engine.sequence import GenerationRequest, Sequence, State
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
-from scheduling import sequence
+from scheduling import counts, scheduler, sequence
 from toy_server import metric, outputs_of
 
 NEVER = float("inf")
@@ -166,7 +166,7 @@ class Imaginary:
             if fails:
                 if ahead:
                     self.scheduler.take_back(plan)
-                self.run(running)
+                self.copy(running)  # comes before what fails
                 self.scheduler.take_back(running)
                 for turn in running.turns:
                     if turn.sequence.state is State.RUNNING:
@@ -200,11 +200,14 @@ class Imaginary:
     def drawn(self, turn) -> Sampled:
         return Sampled(turn.sequence.request.choice, 0.0)
 
-    def run(self, step: Step) -> None:
-        """Every place holds the tokens that its sequence has there."""
+    def copy(self, step: Step) -> None:
         for source, target in step.copies:
             for i in range(BLOCK_TOKENS):
                 self.cache[target, i] = self.cache.get((source, i), [])
+
+    def run(self, step: Step) -> None:
+        """Every place holds the tokens that its sequence has there."""
+        self.copy(step)
         for turn in step.turns:
             one, end = turn.sequence, turn.end or turn.sequence.n_cached + turn.count
             assert len(one.blocks) >= blocks_for(end)
@@ -226,6 +229,25 @@ class Imaginary:
                 one.tokens.append(one.request.choice)
             if turn.draws and (not one.draws or one.n_output >= self.endings[one]):
                 self.scheduler.finish(one)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_a_failed_step_would_have_computed_is_not_found_by_others(fails):
+    s = scheduler(max_step_tokens=64)
+    one, alike = sequence(20, text=1), sequence(20, text=1)
+    s.add(one)
+    step = s.schedule()
+    s.begin(step)
+    s.finish(one)  # cancelled while it runs
+    assert s._pool.n_used == 1
+    if fails:
+        s.take_back(step)
+    else:
+        s.settle(step, [Sampled(0, 0.0)])
+        s.complete(step)
+    assert s._pool.n_used == 0
+    s.add(alike)
+    assert counts(s.schedule()) == {alike: 20 if fails else 1}
 
 
 @settings(max_examples=200, deadline=None)
@@ -253,23 +275,23 @@ def test_no_block_is_lost_or_shared_while_steps_run_ahead(
 ):
     config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs, max_model_len=LONGEST)
     pool = BlockPool(blocks_for(LONGEST) + spare_blocks)
-    scheduler = Scheduler(config, pool)
+    planner = Scheduler(config, pool)
     everyone = [sequence(*one[:2], text=one[5], priority=one[6]) for one in requests]
     endings = defaultdict(lambda: LONGEST)
     endings |= {one: spec[2] for one, spec in zip(everyone, requests, strict=True)}
-    model = Imaginary(scheduler, endings)
+    model = Imaginary(planner, endings)
     for now in range(20_000):
         for one, (*_, arrival, cancel, _, _) in zip(everyone, requests, strict=True):
             if now == arrival:
-                scheduler.add(one)
+                planner.add(one)
             if now == cancel and now >= arrival and one.state is not State.FINISHED:
-                scheduler.finish(one)
+                planner.finish(one)
         waits = any(now <= spec[3] for spec in requests)
-        if not waits and not scheduler.running and not scheduler.waiting and not model.running:
+        if not waits and not planner.running and not planner.waiting and not model.running:
             break
         model.advance(now in failures)
     assert all(one.state is State.FINISHED for one in everyone)
     assert not any(one.n_ahead or one.n_pending for one in everyone)
     assert not any(one in PENDING for text in everyone for one in text.tokens)
     assert pool.n_free == pool.n_blocks
-    assert len(scheduler._free_rows) == max_seqs
+    assert len(planner._free_rows) == max_seqs

@@ -209,11 +209,10 @@ class Scheduler:
         """A step that was begun, behind which no other is, has failed."""
         for turn in step.turns:
             sequence = turn.sequence
-            if not self._has_left(sequence):
-                sequence.n_cached -= turn.count
-                if turn.draws:
-                    sequence.tokens.pop()
-                    sequence.n_pending -= 1
+            sequence.n_cached -= turn.count
+            if not self._has_left(sequence) and turn.draws:
+                sequence.tokens.pop()
+                sequence.n_pending -= 1
             turn.end = 0
 
     def complete(self, step: Step) -> None:
