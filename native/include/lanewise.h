@@ -372,7 +372,7 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out);
 // Starts a step like lw_step and returns; a thread of the session runs it when those started before have been run. What
 // the batch points to, logits and drawn must stay as they are until it is finished. Of LW_STEPS_AHEAD at most that are not
 // finished each may name tokens that the one before is still to draw (LW_DRAWN_BEFORE). Arguments are checked here. When a step
-// fails, so do those started behind it before it was finished. Until all are finished nothing else may be run or copied.
+// fails, so do those started behind it before it was finished. Until all are finished nothing else may be run.
 lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Waits until the oldest step started has been run, but not longer than `timeout_ns`; *done says whether it has.
 lw_status lw_session_await(lw_session* session, uint64_t timeout_ns, uint32_t* done);

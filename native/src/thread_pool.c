@@ -110,6 +110,15 @@ static void* worker(void* argument) {
     }
 }
 
+_Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+    sigset_t all, saved;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &saved);
+    const int failed = pthread_create(thread, attributes, run, argument);
+    pthread_sigmask(SIG_SETMASK, &saved, NULL);
+    return !failed;
+}
+
 static _Bool start_worker(lw_pool* pool, unsigned thread, const uint32_t* cpus) {
     worker_start* start = malloc(sizeof *start);
     pthread_attr_t attributes;
@@ -122,15 +131,10 @@ static _Bool start_worker(lw_pool* pool, unsigned thread, const uint32_t* cpus) 
         const lw_cpu_mask mask = lw_mask_of(cpus[thread]);
         pthread_attr_setaffinity_np(&attributes, sizeof mask, (const cpu_set_t*)&mask);
     }
-    // Signals are the caller's business: workers block them all.
-    sigset_t all, saved;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &saved);
-    const int failed = pthread_create(&pool->handles[thread], &attributes, worker, start);
-    pthread_sigmask(SIG_SETMASK, &saved, NULL);
+    const _Bool started = lw_start_thread(&pool->handles[thread], &attributes, worker, start);
     pthread_attr_destroy(&attributes);
-    if (failed) free(start);
-    return !failed;
+    if (!started) free(start);
+    return started;
 }
 
 lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {

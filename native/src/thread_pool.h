@@ -5,6 +5,7 @@
 #ifndef LW_THREAD_POOL_H
 #define LW_THREAD_POOL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +25,9 @@ static inline _Bool lw_gate_is_open(const lw_signal* gate) {
     return atomic_load_explicit(&gate->value, memory_order_acquire) == 0;
 }
 void lw_gate_wait(lw_signal* gate);  // returns when it is open; spins briefly and then sleeps
+
+// pthread_create for a thread that blocks all signals, which are the caller's business; false when the system refuses.
+_Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument);
 
 // `threads` counts the calling thread. NULL when the system refuses. Thread i stays on CPU cpus[i], the caller for the time
 // of a run; with `cpus` NULL they run where the system puts them.

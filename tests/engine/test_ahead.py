@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 
 import pytest
@@ -87,8 +88,9 @@ def test_what_leaves_in_the_middle_disturbs_nobody(start):
         return await answers
 
     assert [tokens(one[0]) for one in asyncio.run(together())] == alone
+    deadline = time.monotonic() + 10
     while engine.unfinished:
-        pass
+        assert time.monotonic() < deadline, "who left is still there"
     assert runner.n_begun > 20
     assert metric(engine, "vllm:generation_tokens_total") >= sum(map(len, alone))
 
@@ -290,6 +292,8 @@ def test_no_block_is_lost_or_shared_while_steps_run_ahead(
         if not waits and not planner.running and not planner.waiting and not model.running:
             break
         model.advance(now in failures)
+    else:
+        pytest.fail("sequences are there that never end")
     assert all(one.state is State.FINISHED for one in everyone)
     assert not any(one.n_ahead or one.n_pending for one in everyone)
     assert not any(one in PENDING for text in everyone for one in text.tokens)

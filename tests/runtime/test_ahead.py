@@ -120,9 +120,17 @@ def test_a_failed_step_takes_those_begun_behind_it_along(model):
 
 
 def test_a_session_may_be_closed_while_steps_run(model):
-    of = samplings()
+    of, before = samplings(), n_threads()
     session = Session(model, threads=2, **SIZES)
     session.start(batch([[1] * 30], [0]), draws(of[:1], [30]))
     session.start(batch([[DRAWN_BEFORE]], [30]), draws(of[:1], [31]))
+    assert n_threads() == before + 2  # a worker, and the one that runs what was begun
     session.close()
+    assert n_threads() == before
     session.close()
+    with pytest.raises(ValueError, match="the session is closed"):
+        session.finish()
+
+
+def n_threads() -> int:
+    return len(os.listdir("/proc/self/task"))

@@ -4,13 +4,14 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "graph/session.h"
 #include "status.h"
+#include "thread_pool.h"
 
 typedef struct started_step {
     lw_batch batch;
@@ -37,10 +38,7 @@ static void run(lw_ahead* a, started_step* step) {
     step->times.begin_ns = lw_profile_now();
     step->status = lw_run_batch(a->session, &step->batch, step->logits, step->drawn);
     step->times.end_ns = lw_profile_now();
-    if (step->status != LW_OK) {
-        strncpy(step->error, lw_last_error(), sizeof step->error - 1);
-        step->error[sizeof step->error - 1] = '\0';
-    }
+    if (step->status != LW_OK) snprintf(step->error, sizeof step->error, "%s", lw_last_error());
 }
 
 static void skip(started_step* step) {
@@ -58,7 +56,6 @@ static void* runner(void* argument) {
         started_step* step = &a->steps[a->n_run % LW_STEPS_AHEAD];
         if (a->failed) {
             skip(step);
-            pthread_cond_signal(&a->ended);
         } else {
             pthread_mutex_unlock(&a->lock);
             run(a, step);
@@ -66,7 +63,8 @@ static void* runner(void* argument) {
             a->failed = step->status != LW_OK;
         }
         ++a->n_run;
-        if (a->n_run == a->n_started) pthread_cond_signal(&a->ended);  // else the next step does it
+        // Else the next step does it, which is run.
+        if (a->failed || a->n_run == a->n_started) pthread_cond_signal(&a->ended);
     }
     pthread_mutex_unlock(&a->lock);
     return NULL;
@@ -82,12 +80,7 @@ static bool start_thread(lw_ahead* a) {
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     const bool ready = pthread_cond_init(&a->begun, NULL) == 0 && pthread_cond_init(&a->ended, &attributes) == 0;
     pthread_condattr_destroy(&attributes);
-    sigset_t all, saved;  // signals are the caller's business
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &saved);
-    const bool started = ready && pthread_create(&a->thread, NULL, runner, a) == 0;
-    pthread_sigmask(SIG_SETMASK, &saved, NULL);
-    return started;
+    return ready && lw_start_thread(&a->thread, NULL, runner, a);
 }
 
 static lw_ahead* open_ahead(lw_session* session) {
