@@ -1,8 +1,8 @@
 """Long prompts beside steady decoders: ``python -m loadtests.mixed --url http://127.0.0.1:8000``.
 
-Three measurements after another: long prompts alone, decoders alone, and both together. What
-counts is how much longer each waits beside the other: a decoder for its next token, a prompt for
-its first.
+Measured after another: long prompts alone, decoders alone, both together, and decoders alone again,
+as what they attend to has grown by then. What counts is how much longer each waits beside the
+other: a decoder for its next token, a prompt for its first.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Report:
 
 
 async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
-    """Run the three phases; StreamError if a request fails."""
+    """Run the phases; StreamError if a request fails."""
     prompts = Prompts(scenario.seed)
     await prompts.calibrate(target, scenario)
 
@@ -86,6 +86,10 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
             waiting.append(asyncio.create_task(long_prompt()))
             await asyncio.sleep(plan.every_s)
         beside = await asyncio.gather(*waiting)
+        mixed_end = time.perf_counter()
+        await asyncio.sleep(SETTLE_S)
+        calm_again = time.perf_counter()
+        await asyncio.sleep(plan.calm_s)
         end = time.perf_counter()
         _raise_failures(decoders)
     finally:
@@ -93,10 +97,8 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
             task.cancel()
             with suppress(asyncio.CancelledError, StreamError):
                 await task
-    itl_calm, itl_mixed = (
-        Times.of(_gaps(streams, calm, mixed)),
-        Times.of(_gaps(streams, mixed, end)),
-    )
+    itl_calm = Times.of(_gaps(streams, calm, mixed) + _gaps(streams, calm_again, end))
+    itl_mixed = Times.of(_gaps(streams, mixed, mixed_end))
     return Report(
         itl_calm_ms=itl_calm,
         itl_mixed_ms=itl_mixed,

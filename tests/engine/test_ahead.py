@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from lanewise.engine.block_pool import BlockPool, blocks_for
 from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import GenerationRequest, Sequence, State
+from lanewise.engine.step import Step
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 from scheduling import counts, scheduler, sequence

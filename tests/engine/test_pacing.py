@@ -27,7 +27,7 @@ def serve(pacer: Pacer, cost, decodes: int, prompt: int) -> list[tuple[int, floa
     """Prefill one prompt beside decodes; each step's part of it and its time."""
     steps, done = [], 0
     while done < prompt:
-        count = min(prompt - done, pacer.prompt_tokens(work(decodes), done))
+        count = min(prompt - done, pacer.spare_tokens(work(decodes), done))
         size = work(decodes, count, done)
         pacer.cost.learn(size, cost(size))
         steps.append((count, cost(size)))
@@ -45,11 +45,11 @@ def test_tokens_attend_to_what_their_window_shows(window, context):
 
 
 def test_without_decodes_a_prompt_takes_all_there_is():
-    assert Pacer(0.01).prompt_tokens(Work(), 0) > 1 << 20
+    assert Pacer(0.01).spare_tokens(Work(), 0) > 1 << 20
 
 
 def test_before_anything_is_known_the_least_is_taken():
-    assert Pacer(10.0).prompt_tokens(work(1), 0) in range(LEAST_CHUNK, LEAST_CHUNK + TILE)
+    assert Pacer(10.0).spare_tokens(work(1), 0) in range(LEAST_CHUNK, LEAST_CHUNK + TILE)
 
 
 @settings(deadline=None, max_examples=30)
@@ -118,6 +118,25 @@ def test_steps_whose_time_is_no_line_in_their_rows_are_predicted():
         assert pacer.cost.seconds(size) == pytest.approx(cost(size), rel=0.07)
     took = [took for _, took in serve(pacer, cost, 8, 2000)[:-1]]
     assert 0.095 < min(took) < max(took) < 0.13
+
+
+def test_a_first_step_that_took_long_says_nothing_of_those_after_it():
+    def cost(size: Work) -> float:
+        return seconds(size, 0.02, 0.003, 6e-7)
+
+    pacer = Pacer(0.08)
+    pacer.cost.learn(work(0, 3), 0.25)  # pages of the model were touched for the first time
+    for prompt in (345, 119, 142, 284):
+        pacer.cost.learn(work(0, prompt), cost(work(0, prompt)))
+    for _ in range(50):
+        pacer.cost.learn(work(12), cost(work(12)))
+    for size in (work(4), work(8)):
+        assert pacer.cost.seconds(size) == pytest.approx(cost(size), rel=0.15)
+    took = [took for _, took in serve(pacer, cost, 8, 2000)]
+    assert max(took) < 0.09
+    for _ in range(8):
+        pacer.cost.learn(work(0, 3), cost(work(0, 3)))
+    assert pacer.cost.seconds(work(0, 3)) == pytest.approx(cost(work(0, 3)), rel=0.15)
 
 
 def test_pauses_of_the_machine_change_little():

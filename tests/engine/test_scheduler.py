@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.step import Step
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS
 from scheduling import complete, counts, run, scheduler, sequence, step_that_preempts

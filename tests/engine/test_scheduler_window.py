@@ -4,8 +4,9 @@ import pytest
 
 from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
 from lanewise.engine.pacing import Pacer, Work
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig, Step
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import State
+from lanewise.engine.step import Step
 from lanewise.engine.window import Window
 from scheduling import complete, run, run_to_end, scheduler, sequence, step_that_preempts
 
@@ -166,7 +167,7 @@ def test_a_preempted_sequence_goes_on_behind_its_window():
 
 def test_steps_are_paced_by_what_the_window_shows(monkeypatch):
     pacer, asked = Pacer(0.3), []
-    monkeypatch.setattr(pacer, "prompt_tokens", lambda *size: asked.append(size) or 20)
+    monkeypatch.setattr(pacer, "spare_tokens", lambda *size: asked.append(size) or 20)
     s = Scheduler(SchedulerConfig(4, 16, 16, 4096, sliding_window=64), BlockPool(100), pacer)
     for one in (sequence(300), sequence(300)):
         s.add(one)

@@ -6,6 +6,7 @@ import pytest
 
 from lanewise.engine import speculation
 from lanewise.engine.engine import Engine
+from lanewise.engine.pacing import Pacer
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest, Sequence
@@ -119,6 +120,16 @@ def test_a_request_may_have_fewer_guesses_or_none(start):
     answers(engine, request(max_draft=1))
     run, guessed, _ = drafts(engine)
     assert run == guessed > 0
+
+
+def test_guesses_do_not_stretch_steps_beyond_the_target(start, monkeypatch):
+    monkeypatch.setattr(Pacer, "spare_tokens", lambda self, decodes, context: 3)
+    engine, runner = start(itl_target_s=0.05)
+    loops = [request("aaaa", allowed_token_ids=(97,), max_tokens=40) for _ in range(2)]
+    answers(engine, *loops)
+    rows = [len(batch.token_ids) for batch in runner.batches[4:]]
+    assert max(rows) == 2 + 3  # of 2 + 12 without a target
+    assert metric(engine, "vllm:generation_tokens_total") == 80
 
 
 def test_the_last_token_is_never_guessed_beyond(start):

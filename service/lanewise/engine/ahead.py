@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from lanewise.engine.batching import AheadRunner
 from lanewise.engine.pacing import Work
-from lanewise.engine.scheduler import Step
 from lanewise.engine.sequence import Sequence
+from lanewise.engine.step import Step
 from lanewise.engine.tracking import Job
 
 # A step is planned so long before the one that runs is expected to end: what comes until then is

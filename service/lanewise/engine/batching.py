@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.sampling import Sampler
-from lanewise.engine.scheduler import Step, Turn
 from lanewise.engine.sequence import Sequence
+from lanewise.engine.step import Step, Turn
 from lanewise.runtime import Adapter, Batch, Counters, Draw, Finished, Sampled
 
 

@@ -23,9 +23,10 @@ from lanewise.engine.jobs import JobMaker
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, Step
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Speculator
+from lanewise.engine.step import Step
 from lanewise.engine.stepping import StepEvents, Stepper
 from lanewise.engine.stream import (
     EngineError,

@@ -7,6 +7,7 @@ factor that follows the last few steps says how much slower or faster the machin
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from statistics import median
@@ -26,6 +27,7 @@ SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ 
 AIM = 0.9  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
 FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
+DOUBTFUL = 1.5  # times what a line through all says: steps fewer than familiar were disturbed
 CLASS_RATE = 1 / 128  # how fast an average forgets
 SPEED_RATE = 1 / 8
 MOST_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
@@ -92,7 +94,6 @@ class StepCost:
         average = self._classes.get(key)
         if average is None:
             average = self._classes[key] = _Average()
-            self._until_refit = 0
         elif average.n >= FAMILIAR and self._fit[1] > 0:
             # Compared with its like, not with the line: that the line is none says nothing of now.
             expected = self._speed * average.seconds
@@ -102,10 +103,12 @@ class StepCost:
             ratio = min(MOST_SLOWDOWN, max(1 / MOST_SLOWDOWN, seconds / expected))
             seconds = ratio * expected
             self._speed *= 1 + SPEED_RATE * (ratio - 1)
+        elif seconds * MOST_SLOWDOWN < average.seconds * self._speed:
+            average.n = 0  # what it knows was disturbed, as the first step is that touches a model
         # At the standard speed, so that what was seen long ago still tells the line's direction.
         average.learn(work.rows, work.attended, seconds / self._speed)
         self._until_refit -= 1
-        if self._until_refit <= 0:
+        if self._until_refit <= 0 or average.n in (1, FAMILIAR):
             self._until_refit = REFIT_STEPS
             self._refit()
 
@@ -144,14 +147,20 @@ class StepCost:
             self._bend(averages)
 
     def _bend(self, averages: Items[_Average]) -> None:
-        """Note how far the line is off for each number of rows."""
+        """Note how far the line is off for each number of rows; far only if seen several times."""
+        seen: Counter[int] = Counter()
         errors: dict[int, list[float]] = {}
         for one in averages:
-            errors.setdefault(round(one.rows), []).append(
-                one.seconds / self._line(one.rows, one.attended)
-            )
-        self._bend_rows = np.array(sorted(errors), dtype=np.float64)
-        self._bends = np.array([median(errors[rows]) for rows in sorted(errors)])
+            rows = round(one.rows)
+            seen[rows] += one.n
+            error = one.seconds / self._line(one.rows, one.attended)
+            errors.setdefault(rows, []).append(error)
+        bends = {rows: median(errors[rows]) for rows in sorted(errors)}
+        for rows, bend in list(bends.items()):
+            if seen[rows] < FAMILIAR and not 1 / DOUBTFUL < bend < DOUBTFUL:
+                del bends[rows]
+        self._bend_rows = np.array([*bends] or [0], dtype=np.float64)
+        self._bends = np.array([*bends.values()] or [1], dtype=np.float64)
 
 
 def _fit_positive(sizes: Array, values: Array) -> Array:
@@ -169,14 +178,14 @@ def _fit_positive(sizes: Array, values: Array) -> Array:
 
 
 class Pacer:
-    """Chooses the prompts' part of each step so that it ends within a target."""
+    """Chooses what a step does beside its decodes so that it ends within a target."""
 
     def __init__(self, target_s: float) -> None:
         self.cost = StepCost()
         self._target_s = target_s
 
-    def prompt_tokens(self, decodes: Work, context: int) -> int:
-        """Prompt tokens for a step with these decodes; the first prompt sees ``context`` cached."""
+    def spare_tokens(self, decodes: Work, context: int) -> int:
+        """Tokens of a prompt behind ``context`` cached ones, or guesses, beside these decodes."""
         if not decodes.rows:
             return 1 << 30  # nobody waits for a token
         within = 0

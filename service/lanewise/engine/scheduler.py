@@ -2,7 +2,7 @@
 
 from bisect import insort_right
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,48 +10,12 @@ from lanewise.engine.block_pool import NO_BLOCK, BlockPool, Key, blocks_for
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix, find_prefix
 from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.step import Budget, Step, Turn
 from lanewise.engine.waiting import WaitingQueue
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
-NO_POSITIONS = range(0)
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one sequence does in a step."""
-
-    sequence: Sequence
-    count: int  # tokens the model sees
-    scored: range  # positions among them whose logits score the prompt token after each
-    draws: bool  # whether a token is drawn after the last of them
-    draft: Items[int] = ()  # guessed tokens that are run behind them
-    n_accepted: int = 0  # of the draft, once the step has run
-    end: int = 0  # how far the sequence is in the cache once it has run
-
-    def accept(self, tokens: Items[int]) -> None:
-        """The draft began with ``tokens``, which were drawn: they are part of the text now."""
-        self.sequence.tokens += tokens
-        self.n_accepted = len(tokens)
-        self.count += len(tokens)
-
-
-@dataclass(slots=True)
-class Step:
-    """The turns that are run as one batch."""
-
-    turns: list[Turn]
-    preempted: list[Sequence] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks (from, to), in this order
-    tokens_left: int = 0  # of the budget
-    logits_left: int = 0
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the batch, without guesses."""
-        return sum(turn.count for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +93,7 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """The next step: decodes first, then prompts."""
-        budget = _Budget(self._config.max_step_tokens, self._config.max_step_logits)
+        budget = Budget(self._config.max_step_tokens, self._config.max_step_logits)
         preempted = self._make_room()
         prompts: list[Sequence] = []
         for sequence in self.running:
@@ -140,7 +104,7 @@ class Scheduler:
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
             decodes = self.work_of(budget.turns)
-            budget.leave(self._pacer.prompt_tokens(decodes, self._window.seen(context)))
+            budget.leave(self._pacer.spare_tokens(decodes, self._window.seen(context)))
         admitted: list[Sequence] = []
         for sequence in prompts:
             if not preempted:
@@ -150,6 +114,16 @@ class Scheduler:
             admitted += self._admit(budget)
         copies, self._copies = self._copies, []
         return Step(budget.turns, preempted, admitted, copies, budget.tokens, budget.logits)
+
+    def pace_drafts(self, step: Step) -> None:
+        """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""
+        if self._pacer is None:
+            return
+        decodes = [turn for turn in step.turns if turn.draws and turn.count == 1]
+        work = self.work_of(decodes)
+        context = work.attended // max(1, work.rows)
+        spare = self._pacer.spare_tokens(work, context) - (step.n_tokens - work.rows)
+        step.tokens_left = min(step.tokens_left, max(0, spare))
 
     def reserve_draft(self, step: Step, turn: Turn, wanted: int) -> int:
         """Make room for guessed tokens behind a decode; returns for how many.
@@ -278,7 +252,7 @@ class Scheduler:
         self.waiting.put_back(sequence)
         return sequence
 
-    def _admit(self, budget: "_Budget", before: int | None = None) -> list[Sequence]:
+    def _admit(self, budget: Budget, before: int | None = None) -> list[Sequence]:
         """Start who waits, while there is room; only those more important than ``before``."""
         admitted: list[Sequence] = []
         passed: list[Sequence] = []
@@ -385,43 +359,3 @@ class Scheduler:
 
 def _priority(sequence: Sequence) -> int:
     return sequence.request.priority
-
-
-class _Budget:
-    """What is left of one step's tokens and rows of logits."""
-
-    def __init__(self, tokens: int, logits: int) -> None:
-        self.tokens = tokens
-        self.logits = logits
-        self.turns: list[Turn] = []
-
-    @property
-    def is_left(self) -> bool:
-        return self.tokens > 0 and self.logits > 0
-
-    def leave(self, tokens: int) -> None:
-        """Spend at most so many tokens from now on."""
-        self.tokens = min(self.tokens, tokens)
-
-    def spend_on(self, sequence: Sequence) -> None:
-        # Called for every sequence between two steps: the sequence's own properties and min() would
-        # take a third longer.
-        n_tokens = len(sequence.tokens)
-        if sequence.n_pending and n_tokens == sequence.n_most:
-            return  # its last token is being drawn
-        count = uncached = n_tokens - sequence.n_cached
-        if count > self.tokens:
-            count = self.tokens
-        scored = NO_POSITIONS
-        if sequence.n_scored < sequence.n_to_score:
-            without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
-            count = min(count, without_logits + self.logits)
-            scored = sequence.scored_by(count)
-        elif self.logits == 0:
-            count = min(count, uncached - 1)  # all but the token that needs logits
-        if count == 0:
-            return
-        draws = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete
-        self.turns.append(Turn(sequence, count, scored, draws))
-        self.tokens -= count
-        self.logits -= len(scored) + draws

@@ -16,8 +16,9 @@ from typing import Protocol
 
 from lanewise.engine.draft_model import DraftModel, Reader, settle
 from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.scheduler import Scheduler, Step, Turn
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.step import Step, Turn
 from lanewise.engine.step_costs import StepCosts
 
 logger = logging.getLogger(__name__)
@@ -197,6 +198,8 @@ class Speculator:
                 guesses.append((turn, guesser, guess))
             else:
                 guesser.is_promising = False
+        if guesses or (self._draft is not None and decodes):
+            scheduler.pace_drafts(step)
         if guesses:
             self._add_repeats(step, scheduler, guesses)
         if self._draft is not None and decodes:
@@ -242,9 +245,8 @@ class Speculator:
     def _add_repeats(
         self, step: Step, scheduler: Scheduler, guesses: list[tuple[Turn, Guesser, Guess]]
     ) -> None:
-        least = self._least_chance(
-            step.n_tokens, [chance for _, _, guess in guesses for chance in guess.chances]
-        )
+        chances = sorted((one for _, _, guess in guesses for one in guess.chances), reverse=True)
+        least = self._least_chance(step.n_tokens, chances[: step.tokens_left])
         for turn, guesser, guess in guesses:
             count = sum(chance >= least for chance in guess.chances)
             guesser.is_promising = count > 0
@@ -333,11 +335,12 @@ class Speculator:
     def _least_chance(self, rows: int, chances: list[float]) -> float:
         """The chance that a guess must have for the step to have the best pace.
 
-        Every row that is no guess counts as a token, so that guesses slow no prompt either.
+        ``chances`` fall. Every row that is no guess counts as a token, so that guesses slow no
+        prompt either.
         """
         worth = float(rows)
         best_pace, least = self._pace_to_beat(rows), 2.0
-        for count, chance in enumerate(sorted(chances, reverse=True), start=1):
+        for count, chance in enumerate(chances, start=1):
             worth += chance
             pace = worth / self.costs.seconds(rows + count)
             if pace > best_pace:

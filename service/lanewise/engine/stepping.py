@@ -12,9 +12,10 @@ from lanewise.engine.batching import AheadRunner, ModelRunner, make_batch, resul
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, Step
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser, Speculator
+from lanewise.engine.step import Step
 from lanewise.engine.tracking import Job, Tally
 from lanewise.runtime import Sampled
 

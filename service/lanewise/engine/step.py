@@ -1,0 +1,84 @@
+"""A step: what each sequence does in it, and how it shares tokens and rows of logits among them."""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+from lanewise.engine.sequence import Sequence
+
+NO_POSITIONS = range(0)
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one sequence does in a step."""
+
+    sequence: Sequence
+    count: int  # tokens the model sees
+    scored: range  # positions among them whose logits score the prompt token after each
+    draws: bool  # whether a token is drawn after the last of them
+    draft: Items[int] = ()  # guessed tokens that are run behind them
+    n_accepted: int = 0  # of the draft, once the step has run
+    end: int = 0  # how far the sequence is in the cache once it has run
+
+    def accept(self, tokens: Items[int]) -> None:
+        """The draft began with ``tokens``, which were drawn: they are part of the text now."""
+        self.sequence.tokens += tokens
+        self.n_accepted = len(tokens)
+        self.count += len(tokens)
+
+
+@dataclass(slots=True)
+class Step:
+    """The turns that are run as one batch."""
+
+    turns: list[Turn]
+    preempted: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks (from, to), in this order
+    tokens_left: int = 0  # of the budget
+    logits_left: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Rows of the batch, without guesses."""
+        return sum(turn.count for turn in self.turns)
+
+
+class Budget:
+    """What is left of one step's tokens and rows of logits."""
+
+    def __init__(self, tokens: int, logits: int) -> None:
+        self.tokens = tokens
+        self.logits = logits
+        self.turns: list[Turn] = []
+
+    @property
+    def is_left(self) -> bool:
+        return self.tokens > 0 and self.logits > 0
+
+    def leave(self, tokens: int) -> None:
+        """Spend at most so many tokens from now on."""
+        self.tokens = min(self.tokens, tokens)
+
+    def spend_on(self, sequence: Sequence) -> None:
+        # Called for every sequence between two steps: the sequence's own properties and min() would
+        # take a third longer.
+        n_tokens = len(sequence.tokens)
+        if sequence.n_pending and n_tokens == sequence.n_most:
+            return  # its last token is being drawn
+        count = uncached = n_tokens - sequence.n_cached
+        if count > self.tokens:
+            count = self.tokens
+        scored = NO_POSITIONS
+        if sequence.n_scored < sequence.n_to_score:
+            without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
+            count = min(count, without_logits + self.logits)
+            scored = sequence.scored_by(count)
+        elif self.logits == 0:
+            count = min(count, uncached - 1)  # all but the token that needs logits
+        if count == 0:
+            return
+        draws = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete
+        self.turns.append(Turn(sequence, count, scored, draws))
+        self.tokens -= count
+        self.logits -= len(scored) + draws
