@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from lanewise.engine import speculation
+from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.engine import Engine
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Guesser
 from lanewise.engine.step_costs import StepCosts
@@ -206,9 +208,6 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
     """Beside ``others`` in the step, guesses of a chance of 0.8 each are worth so many rows."""
     chances = (0.8,) * len(speculation.FIRST_CHANCES)
     monkeypatch.setattr(speculation, "FIRST_CHANCES", chances)
-    from lanewise.engine.block_pool import BlockPool
-    from lanewise.engine.scheduler import Scheduler, SchedulerConfig
-
     scheduler = Scheduler(SchedulerConfig(64, 512, 512, 6400), BlockPool(200))
     speculator = speculation.Speculator(6)
     speculator.costs = FixedCosts()
@@ -223,3 +222,34 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
     step = scheduler.schedule()
     speculator.add_guesses(step, scheduler, {everyone[0]: own}.get)
     assert [len(turn.draft) for turn in step.turns] == [expected] + [0] * others
+
+
+@pytest.mark.parametrize(("wait_s", "wants"), [(0.003, True), (0.03, False)])
+def test_many_sequences_wait_only_for_guesses_that_gain_more(start, wait_s, wants):
+    """Of twelve, each repeats itself for sure; a pass over the weights takes 14 ms."""
+    costs = StepCosts()
+    costs.seconds = lambda rows: 1e-3 * max(14, rows)
+    costs.note(1, 1.0)
+    scheduler = Scheduler(SchedulerConfig(64, 512, 512, 6400), BlockPool(200))
+    speculator = speculation.Speculator(6)
+    speculator.costs = costs
+    for _ in range(50):
+        speculator.note_wait(12, wait_s)
+    everyone = [Sequence(request("abcabcabc")) for _ in range(12)]
+    guessers = dict(
+        zip(everyone, speculator.guessers([one.request for one in everyone]), strict=True)
+    )
+    for one in everyone:
+        scheduler.add(one)
+    scheduler.complete(scheduler.schedule())
+    for one in everyone:
+        one.tokens.append(97)
+        for _ in range(40):
+            guessers[one].learn(guessers[one].guess(one), 6, 6)
+    step = scheduler.schedule()
+    for _ in range(2):  # eight are searched at a time
+        assert step.n_tokens == 12
+        speculator.search(step, guessers.get)
+    assert speculator.wants(step, guessers.get) == wants
+    speculator.add_guesses(step, scheduler, guessers.get)
+    assert any(turn.draft for turn in step.turns) == wants

@@ -34,6 +34,7 @@ FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed ove
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
 LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
 TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
+FIRST_WAIT_S, WAIT_RATE = 0.003, 0.1  # between two steps that are not run ahead, with many rows
 MOST_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them
 WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
 
@@ -54,13 +55,13 @@ class Guess:
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_lookup", "_most", "is_promising", "reader")
+    __slots__ = ("_chances", "_lookup", "_most", "promise", "reader")
 
     def __init__(self, lookup: PromptLookup, most: int) -> None:
         self._lookup = lookup
         self._chances = list(FIRST_CHANCES)
         self._most = most
-        self.is_promising = False  # its last guess was worth its rows
+        self.promise: list[float] = []  # chances of its last guess, if that was worth its rows
         self.reader: Reader | None = None  # of the draft model
 
     def most(self, sequence: Sequence) -> int:
@@ -121,6 +122,7 @@ class Speculator:
         self._most = most  # guessed tokens of one sequence in one step
         self._draft = draft
         self._draft_seconds = 0.0  # of the step to come
+        self._wait_s = FIRST_WAIT_S
         self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
         self._expected_pace = 0.0
         self._running: list[tuple[Turn, Guesser, Guess]] = []
@@ -149,13 +151,16 @@ class Speculator:
         """Whether a step should wait for the last tokens, so that guesses may follow them.
 
         Many sequences are searched for repeats while steps run; few always, as each token counts.
+        While one waits for many nothing is computed, for what may be a good part of a step.
         """
         if not self._could_pay(step.n_tokens):
             return False
         decodes = self._decodes(step, guesser_of)
         if self._draft is not None or 0 < len(decodes) <= MOST_SEARCHED:
             return True
-        return any(guesser.is_promising for _, guesser in decodes)
+        chances = [chance for _, guesser in decodes for chance in guesser.promise]
+        chances.sort(reverse=True)
+        return self._least_chance(step.n_tokens, chances, self._wait_s) <= 1
 
     def search(self, step: Step, guesser_of: GuesserOf) -> None:
         """See whose text repeats itself, while the next step runs."""
@@ -164,11 +169,12 @@ class Speculator:
             return
         for turn, guesser in self._searched(self._decodes(step, guesser_of)):
             guess = guesser.guess(turn.sequence)
-            guesser.is_promising = guess is not None and guess.chances[0] >= self._least_chance(
-                rows, guess.chances
-            )
-            if guess is not None and not guesser.is_promising:
-                guesser.pass_over(guess.kinds[0])
+            guesser.promise = []
+            if guess is not None:
+                if guess.chances[0] > self._tokens_of_a_row(rows):
+                    guesser.promise = guess.chances
+                else:
+                    guesser.pass_over(guess.kinds[0])
 
     def _decodes(self, step: Step, guesser_of: GuesserOf) -> list[tuple[Turn, Guesser]]:
         found = []
@@ -197,11 +203,12 @@ class Speculator:
             if guess := guesser.guess(turn.sequence):
                 guesses.append((turn, guesser, guess))
             else:
-                guesser.is_promising = False
+                guesser.promise = []
         if guesses or (self._draft is not None and decodes):
             scheduler.pace_drafts(step)
         if guesses:
-            self._add_repeats(step, scheduler, guesses)
+            wait_s = 0.0 if len(decodes) <= MOST_SEARCHED else self._wait_s
+            self._add_repeats(step, scheduler, guesses, wait_s)
         if self._draft is not None and decodes:
             self._add_drafted(step, scheduler, self._draft, decodes)
 
@@ -221,6 +228,11 @@ class Speculator:
                 settle(turn.sequence, guesser.reader)
         self._running.clear()
 
+    def note_wait(self, rows: int, seconds: float) -> None:
+        """A step that was not run ahead began so long after the one before it."""
+        if rows > MOST_SEARCHED:
+            self._wait_s += WAIT_RATE * (seconds - self._wait_s)
+
     def close(self) -> None:
         """Free the draft model, if there is one."""
         if self._draft is not None:
@@ -239,17 +251,21 @@ class Speculator:
         return [
             one
             for place, one in enumerate(decodes)
-            if one[1].is_promising or place in turns or place + len(decodes) in turns
+            if one[1].promise or place in turns or place + len(decodes) in turns
         ]
 
     def _add_repeats(
-        self, step: Step, scheduler: Scheduler, guesses: list[tuple[Turn, Guesser, Guess]]
+        self,
+        step: Step,
+        scheduler: Scheduler,
+        guesses: list[tuple[Turn, Guesser, Guess]],
+        wait_s: float,
     ) -> None:
         chances = sorted((one for _, _, guess in guesses for one in guess.chances), reverse=True)
-        least = self._least_chance(step.n_tokens, chances[: step.tokens_left])
+        least = self._least_chance(step.n_tokens, chances[: step.tokens_left], wait_s)
         for turn, guesser, guess in guesses:
             count = sum(chance >= least for chance in guess.chances)
-            guesser.is_promising = count > 0
+            guesser.promise = guess.chances[:count]
             if count == 0:
                 guesser.pass_over(guess.kinds[0])
             elif count := scheduler.reserve_draft(step, turn, count):
@@ -327,22 +343,24 @@ class Speculator:
 
     def _could_pay(self, rows: int) -> bool:
         """Whether a guess that is all but certain would be worth its row."""
-        if not self.costs.are_known:
-            return False
-        now = self.costs.seconds(rows)
-        return rows * (self.costs.seconds(rows + 4) - now) < 4 * WORTHLESS * now
+        return self.costs.are_known and self._tokens_of_a_row(rows) < WORTHLESS
 
-    def _least_chance(self, rows: int, chances: list[float]) -> float:
+    def _tokens_of_a_row(self, rows: int) -> float:
+        """Tokens that a step of so many rows gives in the time that one more row takes."""
+        now = self.costs.seconds(rows)
+        return rows * (self.costs.seconds(rows + 4) - now) / (4 * now)
+
+    def _least_chance(self, rows: int, chances: list[float], wait_s: float) -> float:
         """The chance that a guess must have for the step to have the best pace.
 
-        ``chances`` fall. Every row that is no guess counts as a token, so that guesses slow no
-        prompt either.
+        ``chances`` fall; a step with guesses begins ``wait_s`` later than one without. Every
+        row that is no guess counts as a token, so that guesses slow no prompt either.
         """
         worth = float(rows)
         best_pace, least = self._pace_to_beat(rows), 2.0
         for count, chance in enumerate(chances, start=1):
             worth += chance
-            pace = worth / self.costs.seconds(rows + count)
+            pace = worth / (self.costs.seconds(rows + count) + wait_s)
             if pace > best_pace:
                 self._expected_pace = best_pace = pace
                 least = chance

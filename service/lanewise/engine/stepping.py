@@ -222,7 +222,10 @@ class Stepper:
         ended, native = time.perf_counter(), self._runner.counters().native_seconds
         last_ended, last_native = self._last_native
         if last_ended:
-            self._tally.note_gap(ended - last_ended - (native - last_native))
+            gap_s = ended - last_ended - (native - last_native)
+            self._tally.note_gap(gap_s)
+            if self._speculator is not None:
+                self._speculator.note_wait(len(batch.token_ids), gap_s)
         self._last_native = (ended, native)
         self._last_s = ended - native_began
         if self._pacer is not None:
