@@ -23,7 +23,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 7 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 8 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 1 };       // version of the numeric contract; part of every golden hash
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -210,7 +210,7 @@ typedef struct lw_draw {  // one token to draw from one row of logits
     uint32_t position;  // index of the token drawn, the prompt counted
     uint32_t n_prompt;  // history[0 .. n_prompt) is the prompt, the rest the output
     uint32_t n_history;
-    const uint32_t* history;  // read by penalties only
+    const uint32_t* history;  // read by penalties only; a token of the row itself that is LW_DRAWN_BEFORE follows it
     int64_t forced_token;     // >= 0: return this token and its log-probability; -1 = draw
 } lw_draw;
 

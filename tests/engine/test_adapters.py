@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -15,7 +16,7 @@ from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.stream import EngineError
 from toy import ToyAdapter
-from toy_server import outputs_of
+from toy_server import metric, outputs_of
 
 SALTS = {"a": 11, "b": 222, "c": 3333}
 
@@ -51,6 +52,33 @@ def test_answers_are_those_of_the_adapter_in_any_company(start, adapters):
     assert full.adapters == sorted(full.adapters, key=lambda one: one.salt if one else 0)
     cramped, _ = start(n_blocks=16, max_step_tokens=16, max_step_logits=8)
     assert asyncio.run(together(cramped, requests)) == alone
+
+
+def test_an_adapter_stays_while_a_step_begun_ahead_has_it(start, adapters):
+    a = adapters.load("a", "a")
+    one = request(max_tokens=60)
+    alone = asyncio.run(answer(start(min_ahead_s=float("inf"))[0], one))
+    engine, runner = start()
+    runner.delay_s = 0.002  # long enough for the next step to be begun meanwhile
+
+    async def leave_and_unload():
+        async with engine.submit([request(a, max_tokens=200, seed=2)]) as stream:
+            async for _ in stream:
+                if runner.n_begun > 10:
+                    adapters.unload("a")
+                    return
+
+    async def both():
+        wanted, _ = await asyncio.gather(answer(engine, one), leave_and_unload())
+        return wanted
+
+    assert asyncio.run(both()) == alone
+    assert runner.n_begun > 10
+    assert metric(engine, "lanewise_step_errors_total") == 0
+    deadline = time.monotonic() + 10
+    while not a.weights.closed:
+        assert time.monotonic() < deadline, "the adapter is still in memory"
+        time.sleep(0.01)
 
 
 def test_batches_without_adapters_name_none(start):

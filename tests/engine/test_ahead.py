@@ -34,14 +34,15 @@ def tokens(outputs) -> list[int]:
 
 
 def mixed_requests(n: int) -> list[GenerationRequest]:
-    """Some end by a token that may come at any time; some beginnings are shared."""
+    """Some end by a token that may come at any time, or shun it; some beginnings are shared."""
     numbers = random.Random(5)
     requests = []
     for i in range(n):
         stops = frozenset(numbers.sample(range(97, 123), i % 4))
         prompt = "the same beginning of a text " * (i % 3) + "x" * numbers.randint(1, 70)
         length = numbers.randint(1, 90)
-        requests.append(request(prompt, seed=i, max_tokens=length, stop_token_ids=stops))
+        shuns = {"presence_penalty": 2.0, "repetition_penalty": 1.5} if i % 5 == 1 else {}
+        requests.append(request(prompt, seed=i, max_tokens=length, stop_token_ids=stops, **shuns))
     return requests
 
 
@@ -133,7 +134,7 @@ def test_what_cannot_be_begun_ahead_is_run_by_itself(start, caplog):
 
 
 def test_a_guess_waits_for_the_tokens_before_it_and_comes_true(start):
-    # A penalty needs every token before its draw, and a text that repeats itself is guessed at.
+    # A text that repeats itself is guessed at.
     one = request("a" * 8, max_tokens=60, presence_penalty=1.0, temperature=0.0)
     many = [request("ab" * 9, choice=i, max_tokens=60, logit_bias=((97, 50.0),)) for i in range(8)]
     plain, _ = start(min_ahead_s=NEVER)

@@ -65,6 +65,44 @@ def test_steps_begun_ahead_draw_what_steps_one_after_the_other_do(model):
         assert one.began < one.ended <= following.began
 
 
+def test_penalties_see_the_token_that_the_step_before_draws(model):
+    """Each token once only, by turns of one penalty and the other, from a small vocabulary."""
+    mask = np.zeros(CONFIG.vocab_size // 32, np.uint32)
+    mask[0] = (1 << 24) - 1
+    of = [
+        Sampling(seed=1, mask=mask, presence_penalty=100.0),
+        Sampling(seed=2, mask=mask, repetition_penalty=1.4, frequency_penalty=0.5),
+        Sampling(seed=3, mask=mask),
+    ]
+
+    def draws_after(texts: list[list[int]], n_more: int) -> list[Draw]:
+        return [
+            Draw(sampling, len(text) + n_more, len(prompt), np.array(text, np.uint32))
+            for sampling, text, prompt in zip(of, texts, PROMPTS, strict=True)
+        ]
+
+    texts = [list(one) for one in PROMPTS]
+    with Session(model, threads=2, **SIZES) as session:
+        given, context = PROMPTS, [0] * len(PROMPTS)
+        for _ in range(12):
+            drawn = session.step_and_draw(batch(given, context), draws_after(texts, 0))
+            context = [len(text) for text in texts]
+            given = [[one.token] for one in drawn]
+            for text, one in zip(texts, drawn, strict=True):
+                text.append(one.token)
+    assert len(set(texts[0][3:])) == 12
+    again = [list(one) for one in PROMPTS]
+    with Session(model, threads=2, **SIZES) as session:
+        session.start(batch(PROMPTS, [0] * len(PROMPTS)), draws_after(again, 0))
+        pending = [[DRAWN_BEFORE + i] for i in range(len(PROMPTS))]
+        for step in range(12):
+            if step < 11:
+                session.start(batch(pending, [len(text) for text in again]), draws_after(again, 1))
+            for text, one in zip(again, session.finish().drawn, strict=True):
+                text.append(one.token)
+    assert again == texts
+
+
 def test_a_token_drawn_before_may_follow_a_step_that_was_not_begun_ahead(model):
     of = samplings()
     with Session(model, threads=1, **SIZES) as session:

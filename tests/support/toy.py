@@ -144,9 +144,15 @@ class ToyRunner:
         self, batch: Batch, draws: Sequence[Draw], ids: list[int], seen: list[NDArray[np.uint32]]
     ) -> Finished:
         began = time.perf_counter()
-        ids = [self._drawn[one - DRAWN_BEFORE] if one >= DRAWN_BEFORE else one for one in ids]
+        known = [self._drawn[one - DRAWN_BEFORE] if one >= DRAWN_BEFORE else one for one in ids]
         self._drawn = []  # none if this one fails
-        drawn = self.step_and_draw(replace(batch, token_ids=ids), draws)
+        draws = [
+            draw._replace(history=np.append(draw.history, np.uint32(known[row])))
+            if draw.history is not None and ids[row] >= DRAWN_BEFORE
+            else draw
+            for row, draw in zip(batch.logit_rows, draws, strict=True)
+        ]
+        drawn = self.step_and_draw(replace(batch, token_ids=known), draws)
         for row, table in zip(batch.table_rows or (), seen, strict=True):
             assert (np.asarray(batch.block_tables)[row][: len(table)] == table).all()
         return Finished(drawn, began, time.perf_counter())

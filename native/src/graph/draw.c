@@ -14,6 +14,13 @@ static void wait_for_masks(lw_worker* w) {
     lw_profile_wait(w->profile, LW_OP_SAMPLE);
 }
 
+// The token of a row of logits if the step before drew it, else NULL: then whoever made the draw knew it.
+static const uint32_t* token_drawn_before(const lw_worker* w, size_t row) {
+    const lw_batch* batch = w->step->batch;
+    const uint32_t id = batch->token_ids[batch->logit_rows[row]];
+    return (id & LW_DRAWN_BEFORE) != 0 ? &w->s->drawn_tokens[id & ~(uint32_t)LW_DRAWN_BEFORE] : NULL;
+}
+
 void lw_draw_rows(lw_worker* w) {
     lw_step_state* step = w->step;
     if (step->batch->draws == NULL || atomic_load(&step->non_finite)) return;
@@ -24,7 +31,7 @@ void lw_draw_rows(lw_worker* w) {
     size_t row, end;
     while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
         const lw_draw_result result = lw_sample_row(w->ops, step->logits + row * vocab, vocab, &step->batch->draws[row],
-                                                    scratch, &step->drawn[row]);
+                                                    token_drawn_before(w, row), scratch, &step->drawn[row]);
         if (result != LW_DRAWN) {
             atomic_store(&step->draw_failure, (int)result);
             atomic_store(&step->failed_draw, (unsigned)row + 1);

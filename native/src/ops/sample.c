@@ -78,17 +78,22 @@ static bool has_penalties(const lw_sampling* p) {
     return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f;
 }
 
-static void penalize(float* logits, const lw_draw* d, uint32_t* counts) {
+static uint32_t seen_token(const lw_draw* d, const uint32_t* last, uint32_t i) {
+    return i < d->n_history ? d->history[i] : *last;
+}
+
+static void penalize(float* logits, const lw_draw* d, const uint32_t* last, uint32_t* counts) {
     const lw_sampling* p = d->sampling;
-    for (uint32_t i = 0; i < d->n_history; ++i) {  // repetition: once for every token seen
-        const uint32_t t = d->history[i];
+    const uint32_t n = d->n_history + (last != NULL);
+    for (uint32_t i = 0; i < n; ++i) {  // repetition: once for every token seen
+        const uint32_t t = seen_token(d, last, i);
         if (counts[t]++ == 0)
             logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
     }
-    for (uint32_t i = 0; i < d->n_history; ++i) counts[d->history[i]] = 0;
-    for (uint32_t i = d->n_prompt; i < d->n_history; ++i) ++counts[d->history[i]];
-    for (uint32_t i = d->n_prompt; i < d->n_history; ++i) {
-        const uint32_t t = d->history[i];
+    for (uint32_t i = 0; i < n; ++i) counts[seen_token(d, last, i)] = 0;
+    for (uint32_t i = d->n_prompt; i < n; ++i) ++counts[seen_token(d, last, i)];
+    for (uint32_t i = d->n_prompt; i < n; ++i) {
+        const uint32_t t = seen_token(d, last, i);
         if (counts[t] == 0) continue;
         logits[t] = fmaf(-p->frequency_penalty, (float)counts[t], logits[t]) - p->presence_penalty;
         counts[t] = 0;
@@ -101,12 +106,13 @@ static void apply_mask(float* logits, size_t n, const uint32_t* mask) {
 }
 
 // The logits to draw from: the raw ones, or a changed copy in scratch.
-static const float* adjusted_logits(const float* logits, size_t n, const lw_draw* d, lw_sample_scratch s) {
+static const float* adjusted_logits(const float* logits, size_t n, const lw_draw* d, const uint32_t* last,
+                                    lw_sample_scratch s) {
     const lw_sampling* p = d->sampling;
     if (p->n_bias == 0 && p->mask == NULL && !has_penalties(p)) return logits;
     memcpy(s.logits, logits, n * sizeof(float));
     for (uint32_t i = 0; i < p->n_bias; ++i) s.logits[p->bias_ids[i]] += p->bias_values[i];
-    if (has_penalties(p)) penalize(s.logits, d, s.counts);
+    if (has_penalties(p)) penalize(s.logits, d, last, s.counts);
     if (p->mask != NULL) apply_mask(s.logits, n, p->mask);
     return s.logits;
 }
@@ -189,13 +195,13 @@ static uint32_t draw_filtered(const float* logits, size_t n, const lw_sampling* 
 }
 
 lw_draw_result lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t vocab_size, const lw_draw* draw,
-                             lw_sample_scratch scratch, lw_sampled* out) {
+                             const uint32_t* last, lw_sample_scratch scratch, lw_sampled* out) {
     const lw_sampling* p = draw->sampling;
     *out = (lw_sampled){0};
     if (draw->forced_token >= 0) {
         out->token = (uint32_t)draw->forced_token;
     } else {
-        const float* adjusted = adjusted_logits(logits, vocab_size, draw, scratch);
+        const float* adjusted = adjusted_logits(logits, vocab_size, draw, last, scratch);
         const float largest = ops->max(adjusted, vocab_size);
         if (largest == -INFINITY) return LW_DRAW_NOTHING_ALLOWED;
         if (!isfinite(largest)) return LW_DRAW_NON_FINITE;

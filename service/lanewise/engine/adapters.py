@@ -50,6 +50,11 @@ class LoadedAdapter:
                 raise AdapterGoneError(f"the model {self.name!r} was unloaded")
             self._users += users
 
+    def keep(self) -> None:
+        """Hold the adapter, which others hold already, once more."""
+        with self._lock:
+            self._users += 1
+
     def release(self, users: int = 1) -> None:
         """Let it go for some sequences."""
         with self._lock:

@@ -8,8 +8,10 @@ the library puts in itself. Where they end an answer, its row of the next step i
 """
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.batching import AheadRunner
 from lanewise.engine.pacing import Work
 from lanewise.engine.sequence import Sequence
@@ -31,6 +33,12 @@ class Running:
     work: Work
     began: float  # at the earliest
     expected_s: float  # that it takes; 0 = not known
+    adapters: Items[LoadedAdapter]  # kept until it has run, whoever leaves
+
+    def let_go(self) -> None:
+        """It has run, or never will."""
+        for adapter in self.adapters:
+            adapter.release()
 
     def time_left(self, now: float) -> float:
         """Seconds until it is time to plan the next one."""
@@ -38,12 +46,21 @@ class Running:
         return self.began + self.expected_s - lead_s - now
 
 
+def keep_adapters(step: Step) -> list[LoadedAdapter]:
+    """Keep the adapters of a step's sequences, which are in use, in memory."""
+    named = [turn.sequence.request.adapter for turn in step.turns]
+    adapters = {one for one in named if one is not None}
+    for adapter in adapters:
+        adapter.keep()
+    return list(adapters)
+
+
 def can_run_ahead(step: Step, jobs: Mapping[Sequence, Job]) -> bool:
     """Whether a step needs to know of no token drawn before but which it is."""
     for turn in step.turns:
         sequence = turn.sequence
-        if turn.scored or sequence.request.adapter is not None:
+        if turn.scored or sequence.n_most == sequence.n_prompt:
             return False
-        if sequence.n_most == sequence.n_prompt or not jobs[sequence].sampler.is_plain:
+        if jobs[sequence].sampler.constraint is not None:
             return False
     return bool(step.turns)

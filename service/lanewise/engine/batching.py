@@ -81,7 +81,7 @@ def make_batch(
             draws += sampler.draws(tokens, turn.draft)
         elif turn.draws:
             logit_rows.append(len(token_ids) - 1)
-            draws.append(sampler.draw(tokens))
+            draws.append(sampler.draw(tokens, sequence.n_pending))
         query_start.append(len(token_ids))
     batch = Batch(
         token_ids=token_ids,

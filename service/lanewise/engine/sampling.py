@@ -101,7 +101,6 @@ class Sampler:
         self._n_prompt = n_prompt
         self._first_late = n_prompt + params.min_tokens
         self._history = GrowingArray() if params.has_penalties else None
-        self.is_plain = constraint is None and self._history is None
         bias = dict(params.logit_bias)
         late = self._late = _sampling(params, choice, bias, mask)
         # Before min_tokens tokens are out, whatever would end the answer is forbidden; a grammar's
@@ -111,11 +110,14 @@ class Sampler:
         self._early = _sampling(params, choice, forbidden, mask) if has_early else late
         self._score = Sampling(n_top_logprobs=params.prompt_logprobs or 0, want_logprob=True)
 
-    def draw(self, tokens: Items[int]) -> Draw:
-        """The draw of the token that follows ``tokens``, the prompt included."""
+    def draw(self, tokens: Items[int], n_pending: int = 0) -> Draw:
+        """The draw of the token that follows ``tokens``, the prompt included.
+
+        Of these the last ``n_pending`` are still to be drawn: the library puts them in.
+        """
         position = len(tokens)
         sampling = self._early if position < self._first_late else self._late
-        if self.is_plain:
+        if self.constraint is None and self._history is None:
             return Draw(sampling, position)
         forced = -1
         if self.constraint is not None:
@@ -123,7 +125,7 @@ class Sampler:
             self.constraint.may_stop = position >= self._first_late
         if self._history is None:
             return Draw(sampling, position, forced_token=forced)
-        self._history.extend(tokens[len(self._history) :])
+        self._history.extend(tokens[len(self._history) : position - n_pending])
         return Draw(sampling, position, self._n_prompt, self._history.view(), forced)
 
     def draws(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lanewise.engine.ahead import Running, can_run_ahead
+from lanewise.engine.ahead import Running, can_run_ahead, keep_adapters
 from lanewise.engine.batching import AheadRunner, ModelRunner, make_batch, results_of
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
@@ -138,7 +138,8 @@ class Stepper:
         self._scheduler.begin(step)
         if self.began is None:
             self.began = time.monotonic()
-        return Running(runner, step, len(batch.token_ids), work, began, expected_s)
+        adapters = keep_adapters(step)
+        return Running(runner, step, len(batch.token_ids), work, began, expected_s, adapters)
 
     def _finish(self, running: Running, next_one: Running | None) -> bool:
         """Wait for a step that was begun and complete it; false if it failed."""
@@ -149,6 +150,7 @@ class Stepper:
             if next_one is not None:
                 with suppress(Exception):  # it needed what the first should have drawn
                     running.runner.finish()
+                next_one.let_go()
                 self._scheduler.take_back(next_one.step)
                 self._scheduler.copy_later(next_one.step)
             self.began = None
@@ -156,6 +158,8 @@ class Stepper:
             step.copies = []
             self._run_each(step, error)
             return False
+        finally:
+            running.let_go()
         self.began = None if next_one is None else time.monotonic()
         if next_one is not None:
             next_one.began = finished.ended

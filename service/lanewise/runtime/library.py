@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 
 class NativeError(Exception):
