@@ -72,7 +72,7 @@ class ToyRunner:
         self._n_draws = 0  # of the last step begun
         self._drawn: list[int] = []  # by the last step
         self.n_begun = 0  # ahead
-        self.refuses_ahead = False
+        self.most_begun: int | None = None  # what comes ahead after so many is refused
 
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         began = time.perf_counter()
@@ -125,7 +125,7 @@ class ToyRunner:
 
     def start(self, batch: Batch, draws: Sequence[Draw]) -> None:
         assert len(self._begun) < 2
-        if self.refuses_ahead:
+        if self.n_begun == self.most_begun:
             raise RuntimeError("the arguments are not as they should be")
         self.n_begun += 1
         ids = list(map(int, batch.token_ids))

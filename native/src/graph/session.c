@@ -256,9 +256,9 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
 
 lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn) {
     if (s == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_step: session, batch and logits must not be NULL");
+        return lw_fail(LW_ERR_ARGUMENT, "a step's session, batch and logits must not be NULL");
     if (batch->draws != NULL && batch->n_logits > 0 && drawn == NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_step: drawn must not be NULL when the batch has draws");
+        return lw_fail(LW_ERR_ARGUMENT, "a step's drawn must not be NULL when its batch has draws");
     LW_RETURN_IF_FAILED(check_batch(s, batch));
     return lw_check_draws(s, batch);
 }

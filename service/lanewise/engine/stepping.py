@@ -94,6 +94,8 @@ class Stepper:
             begun = None
             if step is not None and ahead is not None:
                 begun = self._begin(step, ahead)
+                if begun is None:
+                    ahead = None
             self._events.before_waiting()  # not before: who is woken wants the interpreter
             if self._finish(running, begun):
                 self._running = begun
