@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -204,6 +204,18 @@ class CodedMatrix:
     def cols(self) -> int:
         """Inputs."""
         return int(self.codes.shape[1])
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Self:
+        """Some of the rows."""
+
+        def taken(name: str) -> Array | None:
+            part: Array | None = getattr(self, name)
+            return None if part is None else part[rows]
+
+        names = ("minimums", "selectors", "super_scales", "super_minimums")
+        others = {name: taken(name) for name in names}
+        codes, scales = self.codes[rows], self.scales[rows]
+        return type(self)(self.type, codes, scales, table=self.table, **others)
 
     def mapped_codes(self) -> npt.NDArray[np.int16]:
         """The integers [rows, cols] that are multiplied with activations."""

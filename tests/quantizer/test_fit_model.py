@@ -6,11 +6,14 @@ import pytest
 from lanewise.loading.checkpoint import Role, open_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.fit import model
+from lanewise_quantizer.fit import source as fit_source
 from lanewise_quantizer.fit.feedback import quantize_by_importance
 from lanewise_quantizer.fit.forward import STEPS, run
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import default_table
+from lanewise_quantizer.quantize import join_rows
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
@@ -43,6 +46,15 @@ def perplexity(source, replaced, ids):
     return float(np.exp(-np.take_along_axis(log_p, ids[:, 1:, None], axis=-1).mean()))
 
 
+def keeper(fitted):
+    """Collects matrices, whose rows may come in parts, as weights."""
+
+    def keep(role, layer, parts):
+        fitted[role, layer] = np.concatenate([part.decode() for part in parts])
+
+    return keep
+
+
 @pytest.mark.parametrize("name", ["t2", "cb2", "q4_0"])
 def test_calibration_takes_most_of_the_loss_away(name, stories):
     """Much of the log perplexity lost by rounding is given back."""
@@ -59,9 +71,7 @@ def test_calibration_takes_most_of_the_loss_away(name, stories):
         lambda role, _: None if role in (Role.TOKEN_EMBEDDING, Role.FFN_DOWN) else kind,
         {} if table is None else {name: table},
     )
-    quantize_model(
-        source, calibration, plan, lambda role, n, m: fitted.update({(role, n): m.decode()})
-    )
+    quantize_model(source, calibration, plan, keeper(fitted))
     assert set(fitted) == set(matrices)
     base, plain, best = (
         np.log(perplexity(source, replaced, held_out)) for replaced in ({}, rounded, fitted)
@@ -80,11 +90,28 @@ def test_a_tied_embedding_is_fitted_to_the_inputs_of_the_head(name, stories):
     rounded = {key: quantize_by_importance(source(*key), kind, None, table).decode()}
     fitted = {}
     plan = Plan(lambda role, _: kind if role == Role.TOKEN_EMBEDDING else None, {name: table})
-    quantize_model(
-        source, calibration, plan, lambda role, n, m: fitted.update({(role, n): m.decode()})
-    )
+    quantize_model(source, calibration, plan, keeper(fitted))
     assert set(fitted) == {key}
     base, plain, best = (
         np.log(perplexity(source, replaced, held_out)) for replaced in ({}, rounded, fitted)
     )
     assert best - base < 0.8 * (plain - base)
+
+
+def test_an_embedding_comes_in_parts_that_make_no_difference(stories, monkeypatch):
+    source, calibration, _ = stories
+    kind = CODED_TYPES["q4_0"]
+    plan = Plan(lambda role, _: kind if role == Role.TOKEN_EMBEDDING else None, {})
+    texts, matrices = [], []
+    monkeypatch.setattr(model, "calibrate", lambda _source, x, _quantize: texts.append(x))
+    for weights in (1 << 24, 5000):
+        monkeypatch.setattr(fit_source, "SLAB_WEIGHTS", weights)
+        parts = []
+        quantize_model(source, calibration, plan, lambda *given, to=parts: to.extend(given[2]))
+        assert {part.rows % 8 for part in parts[:-1]} <= {0}
+        matrices.append(parts)
+    whole, cut = matrices
+    assert (len(whole), len(cut)) == (1, 8)
+    assert (join_rows(cut).codes == whole[0].codes).all()
+    assert (texts[0] == texts[1]).all()
+    assert (texts[0] == whole[0].decode()[calibration]).all()

@@ -22,6 +22,7 @@ from lanewise_quantizer.fit.grid import Grid, Stored
 from lanewise_quantizer.fit.group import Book, Choice, Encode, GroupFitter, Metric
 from lanewise_quantizer.fit.hessian import Hessian
 from lanewise_quantizer.fit.rounds import improve
+from lanewise_quantizer.fit.source import slab_rows
 from lanewise_quantizer.planes import chained
 from lanewise_quantizer.quantize import join_rows
 
@@ -29,7 +30,6 @@ Floats = npt.NDArray[np.float32]
 
 ROUNDS = 3
 SMALL_MODEL = 400_000_000  # weights, up to which all rounds take minutes
-SLAB_WEIGHTS = 1 << 24  # quantized at a time; rows are independent
 
 
 def rounds_for(weights: int) -> int:
@@ -49,7 +49,7 @@ def quantize_with_feedback(
     encode: Encode = fit,
 ) -> CodedMatrix:
     """Quantize weights [rows, cols] with the Hessian for this type."""
-    rows = max(8, SLAB_WEIGHTS // weights.shape[1])
+    rows = slab_rows(weights.shape[1])  # which are independent
     parts = [
         _slab(weights[at : at + rows], kind, hessian, table, rounds, encode)
         for at in range(0, len(weights), rows)

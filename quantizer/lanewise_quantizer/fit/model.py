@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ FINE_BITS = 6  # from so many on an embedding is rounded: its errors are small b
 HEAD_TOKENS = 4096  # of the text, run through the unquantized model for the inputs of a tied head
 
 Kind = Callable[[Role, int], CodedType | None]  # None: the matrix stays as it is
-Keep = Callable[[Role, int, CodedMatrix], None]
+Keep = Callable[[Role, int, Iterable[CodedMatrix]], None]  # parts of the rows, made when asked for
 Known = Callable[[Role, int], Floats | None]  # weights of a matrix that is quantized already
 
 
@@ -42,13 +42,13 @@ class Plan:
 
 
 def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> None:
-    """Quantize all matrices of a model; ``keep`` is given each as soon as it is done.
+    """Quantize all matrices of a model; ``keep`` is given each, the largest in parts.
 
     ``ids`` is [windows, tokens] of calibration text. A tied embedding is needed before the inputs
     of the head are known: it is fitted to those of the unquantized model, unless it has six bits
     or more.
     """
-    x = _embedding(source, ids, plan, keep)[ids]
+    x = _embedded(source, ids, plan, keep)
 
     def quantize(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
         kind = plan.kind(role, layer)
@@ -58,7 +58,7 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
         if known is not None:
             return known
         matrix = _fitted(weights, kind, moment, plan)
-        keep(role, layer, matrix)
+        keep(role, layer, [matrix])
         return matrix.decode()
 
     moment = calibrate(source, x, quantize)
@@ -66,8 +66,8 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
         return
     kind = plan.kind(Role.OUTPUT, 0)
     if kind is not None and plan.known(Role.OUTPUT, 0) is None:
-        weights = source(Role.OUTPUT)
-        keep(Role.OUTPUT, 0, _fitted(weights, kind, moment, plan))
+        slabs = source.slabs(Role.OUTPUT)
+        keep(Role.OUTPUT, 0, (_fitted(weights, kind, moment, plan) for _, weights in slabs))
 
 
 def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
@@ -76,20 +76,37 @@ def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
     return moment_of(run(source.config, source, windows))
 
 
-def _embedding(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> Floats:
-    weights, kind = source(Role.TOKEN_EMBEDDING), plan.kind(Role.TOKEN_EMBEDDING, 0)
+def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> Floats:
+    """Quantize the embedding; returns the text [windows, tokens, hidden] as it gives it."""
+    kind = plan.kind(Role.TOKEN_EMBEDDING, 0)
     if kind is None:
-        return weights
+        return _looked_up(source(Role.TOKEN_EMBEDDING), ids)
     known = plan.known(Role.TOKEN_EMBEDDING, 0)
     if known is not None:
-        return known
+        return _looked_up(known, ids)
+    moment = None
     if source.config.tied_embeddings and kind.bits < FINE_BITS:
         moment = looked_up_too(head_moment(source, ids))
-        matrix = _fitted(weights, kind, moment, plan)
-    else:
-        matrix = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
-    keep(Role.TOKEN_EMBEDDING, 0, matrix)
-    return matrix.decode()
+    tokens, places = np.unique(ids, return_inverse=True)
+    vectors = np.empty((len(tokens), source.config.hidden_size), np.float32)
+
+    def parts() -> Iterator[CodedMatrix]:
+        for start, weights in source.slabs(Role.TOKEN_EMBEDDING):
+            if moment is not None:
+                part = _fitted(weights, kind, moment, plan)
+            else:
+                part = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
+            first, end = np.searchsorted(tokens, (start, start + len(weights)))
+            vectors[first:end] = part.take(tokens[first:end] - start).decode()
+            yield part
+
+    keep(Role.TOKEN_EMBEDDING, 0, parts())
+    return _looked_up(vectors, places.reshape(ids.shape))
+
+
+def _looked_up(vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
+    x: Floats = vectors[ids]
+    return x
 
 
 def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> CodedMatrix:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,8 @@ Floats = npt.NDArray[np.float32]
 # Unquantized, or with so many bits that little is lost twice; and what others quantized already.
 ACCEPTED = ("f32", "f16", "bf16", "q8_0", *(f"a8_g{n}" for n in (32, 128)))
 ACCEPTED += ("q4_g64", "q4_g128", *(f"a4_g{n}" for n in (32, 64, 128)))
+
+SLAB_WEIGHTS = 1 << 24
 
 
 class Source:
@@ -31,26 +35,47 @@ class Source:
     def __call__(self, role: Role, layer: int = 0) -> Floats:
         """Return a matrix [outputs, inputs] or a vector [size]; NaN and infinity are an error."""
         tensor = self.tensors[role, layer]
-        values = decode(tensor)
-        if (role, layer) in self._columns:
-            values = values[:, self._columns[role, layer]]
-        if not np.isfinite(values).all():
-            row = int(np.nonzero(~np.isfinite(values).all(axis=1))[0][0])
-            raise ModelFileError(f"tensor {tensor.name!r}: row {row} holds NaN or infinity")
+        values = self._read(tensor, 0, tensor.rows)
         if tensor.rope_heads:
             flat = values if tensor.rows > 1 else values.T
             halves = flat.reshape(tensor.rope_heads, -1, 2, flat.shape[1])
             values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
         return values if tensor.rows > 1 else values[0]
 
+    def slabs(self, role: Role, layer: int = 0) -> Iterator[tuple[int, Floats]]:
+        """Return some rows of a matrix after the other, each time with the first one's number.
 
-def decode(tensor: Tensor) -> Floats:
-    """The values of a tensor as stored, [rows, cols]."""
+        An embedding or a head is a fifth of a model, and too large to be held as float32.
+        """
+        tensor = self.tensors[role, layer]
+        step = slab_rows(tensor.cols)
+        for start in range(0, tensor.rows, step):
+            yield start, self._read(tensor, start, min(start + step, tensor.rows))
+
+    def _read(self, tensor: Tensor, start: int, stop: int) -> Floats:
+        """Some rows in the order they are stored in."""
+        values = decode(tensor, start, stop)
+        if (tensor.role, tensor.layer) in self._columns:
+            values = values[:, self._columns[tensor.role, tensor.layer]]
+        if not np.isfinite(values).all():
+            row = start + int(np.nonzero(~np.isfinite(values).all(axis=1))[0][0])
+            raise ModelFileError(f"tensor {tensor.name!r}: row {row} holds NaN or infinity")
+        tensor.release()  # a mapped file's pages; where values are still in it they come back
+        return values
+
+
+def slab_rows(cols: int) -> int:
+    """Return how many rows of so many inputs are worked on at a time."""
+    return max(8, SLAB_WEIGHTS // cols // 8 * 8)
+
+
+def decode(tensor: Tensor, start: int, stop: int) -> Floats:
+    """The values [rows, cols] of some rows of a tensor as stored."""
     name = tensor.type.name.lower()
     if name not in ACCEPTED:
         raise ModelFileError(
             f"tensor {tensor.name!r} has type {tensor.type.name}; calibration starts from"
             f" {', '.join(ACCEPTED).upper()}"
         )
-    rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)
+    rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)[start:stop]
     return decode_rows(name, rows, tensor.cols)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,18 +84,27 @@ class Calibrated:
         same = target.source.type.name.lower() == target.type
         return None if same else CODED_TYPES.get(target.type)
 
-    def keep(self, role: Role, layer: int, matrix: CodedMatrix) -> None:
-        """Write a matrix, its rows in the order of the result."""
+    def keep(self, role: Role, layer: int, parts: Iterable[CodedMatrix]) -> None:
+        """Write a matrix, given as all its rows or as some after the others, in the result's order.
+
+        Parts have multiples of 8 rows, but for the last: whole words of the checksum.
+        """
         target = self.targets[role, layer]
-        rows = encode_rows(matrix)
         order = half_split_rows(target)
-        if order is not None:
-            rows = rows[order]
-        data = np.ascontiguousarray(rows)
-        self.output.write(memoryview(data.data).cast("B"), self.offsets[target.name])
-        self.output.mark_done(target.name, checksum(data, 0))
-        self.progress(target.source.n_bytes)
-        target.source.release()
+        at = total = n_rows = 0
+        for part in parts:
+            rows = encode_rows(part)
+            if order is not None:
+                rows = rows[order]
+            data = np.ascontiguousarray(rows)
+            self.output.write(memoryview(data.data).cast("B"), self.offsets[target.name] + at)
+            total = (total + checksum(data, at)) % 2**64
+            at += data.nbytes
+            before, n_rows = n_rows, n_rows + part.rows
+            n_bytes, all_rows = target.source.n_bytes, target.source.rows
+            self.progress(n_rows * n_bytes // all_rows - before * n_bytes // all_rows)
+            target.source.release()
+        self.output.mark_done(target.name, total)
 
     def known(self, role: Role, layer: int) -> Floats | None:
         """Return a matrix that an earlier run has made, or None."""
