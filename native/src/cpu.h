@@ -43,6 +43,7 @@ typedef enum lw_fetch_order {
     LW_FETCH_LINES,  // line after line, and one of each group much earlier
     LW_FETCH_PAGES,  // the next line of many pages
     LW_FETCH_WHOLE,  // all lines of a segment at once, early, to the second cache
+    LW_FETCH_PACED,  // the same one by one, and nothing is read before all are asked for; for one row
     LW_FETCH_NONE,   // left to the hardware
 } lw_fetch_order;
 

@@ -17,7 +17,7 @@ enum {
     // work within pages, and some cores wait for memory less with many at work.
     LW_FETCH_SEGMENTS = 16,
     LW_FETCH_PAGE = 4096,
-    // Or a segment at once, to the second cache, this many bytes before its use.
+    // Or a segment at once or line by line, to the second cache, this many bytes before its use.
     LW_FETCH_EARLY = 32768,
 };
 
@@ -32,11 +32,24 @@ LW_INLINE void lw_fetch_whole(const uint8_t* first, const size_t bytes) {
         __asm__ volatile("prefetcht1 %0" : : "m"(first[LW_FETCH_EARLY + line]));
 }
 
+// LW_FETCH_PACED: asks for the same at most every fourth cycle, and returns `segment` as a result of that, so that nothing of
+// it is read before. In a burst a core drops what its miss buffers cannot hold, and reads of lines that are
+// still on their way take those buffers too.
+LW_INLINE const uint8_t* lw_fetch_paced(const uint8_t* segment, const size_t bytes) {
+    const uint8_t* line = segment + LW_FETCH_EARLY;
+    for (size_t i = 0; i < bytes; i += 64) {
+        __asm__ volatile("prefetcht1 (%0)\n\timul $1, %0, %0" : "+r"(line));  // a multiplication takes three cycles
+        line += 64;
+    }
+    __asm__("" : "+r"(line));
+    return line - LW_FETCH_EARLY - lw_round_64(bytes);
+}
+
 // What the groups of `segment` ask for; `data` is where the matrix begins.
 LW_INLINE lw_fetch lw_fetch_of(const lw_fetch_order order, const uint8_t* data, const uint8_t* segment,
                                const size_t segment_bytes) {
     if (order == LW_FETCH_WHOLE) lw_fetch_whole(segment, segment_bytes);
-    if (order == LW_FETCH_WHOLE || order == LW_FETCH_NONE) return (lw_fetch){NULL, order};
+    if (order == LW_FETCH_WHOLE || order == LW_FETCH_PACED || order == LW_FETCH_NONE) return (lw_fetch){NULL, order};
     if (order == LW_FETCH_LINES)
         return (lw_fetch){segment + lw_ceil_div(LW_FETCH_AHEAD, segment_bytes) * segment_bytes, order};
     const size_t n = (size_t)(segment - data) / segment_bytes, in_stretch = n % LW_FETCH_SEGMENTS;

@@ -49,6 +49,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.table = p->table;
     }
     if (!type.second) ws.fetch = lw_fetch_of(order, p->matrix, ws.data, type.segment_bytes);
+    if (order == LW_FETCH_PACED) ws.data = lw_fetch_paced(ws.data, type.segment_bytes);
     return ws;
 }
 
@@ -159,12 +160,13 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     finish(first, w, x, panel, out, s);
 }
 
-// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE. Bytes that are read once, one after another, are
-// best left to the hardware (Zen 4: 25 GB/s of Q4_0, 20 asked for); where arithmetic is the limit, lines are cheapest.
+// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (native/DECISIONS.md has what each gave). What takes least
+// arithmetic and lies in order is best left to the hardware; where arithmetic is the limit, waiting is too dear.
 LW_INLINE lw_fetch_order whole_order(const weight_type type) {
-    const bool in_order = type.chunks >= 8 && type.format.high == 0 && type.format.minimum == LW_MINIMUM_NONE &&
-                          (type.format.low == 0 || type.format.low >= 4);
-    return in_order ? LW_FETCH_NONE : type.format.map == LW_MAP_FLOAT ? LW_FETCH_LINES : LW_FETCH_WHOLE;
+    if (type.format.map == LW_MAP_FLOAT) return LW_FETCH_LINES;
+    const bool light = type.plain || type.format.low == 8 || type.chunks == 32;
+    if (light && type.format.minimum == LW_MINIMUM_NONE) return LW_FETCH_NONE;
+    return type.format.low == 2 ? LW_FETCH_WHOLE : LW_FETCH_PACED;
 }
 
 // One row. Memory is the limit: there is code for every order of asking for weights.

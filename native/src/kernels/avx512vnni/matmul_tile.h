@@ -112,8 +112,10 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
 #pragma GCC unroll 32
     for (int chunk = begin; chunk < begin + type.chunks; ++chunk) {
         // (Zen 5, scales of 16 inputs: with this division in its loop a row is 10 % faster than without or unrolled; loads
-        // then run less far ahead of what was asked for.)
-        const int i = type.chunks < 8 ? (first * 8 + chunk) / 8 : first + chunk / 8, c = (first * 8 + chunk) % 8;
+        // then run less far ahead of what was asked for. Waiting for those does that too.)
+        const bool divide = type.chunks < 8 && (rows > 1 || fetch.order != LW_FETCH_PACED);
+        const int i = divide ? (first * 8 + chunk) / 8 : first + chunk / 8,
+                  c = divide ? (first * 8 + chunk) % 8 : chunk % 8;
         // The instructions of a group fill the reorder buffer: left to the hardware, memory would wait for arithmetic
         // (measured: 12 to 48 % slower up to 8 rows).
         if (fetch.first != NULL && c < parts)
@@ -151,7 +153,16 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     }
     __asm__("" : "+m"(offsets));  // else they stay in registers, and each use shuffles
     const int scales = scales_of(type);
-    if (rows == 1 && type.format.low == 0) {  // memory's pace
+    if (rows == 1 && type.chunks < 8 &&
+        w->fetch.order == LW_FETCH_PACED) {  // by 32 inputs, with constant places in them
+        tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
+        tile_group(type, 1, packed, w, x, sum, seg, offsets, 1);
+#pragma GCC unroll 1
+        for (int i = 1; i < LW_SEGMENT_GROUPS; ++i) {
+            tile_group(type, 1, packed, w, x, sum, seg, offsets, 2 * i);
+            tile_group(type, 1, packed, w, x, sum, seg, offsets, 2 * i + 1);
+        }
+    } else if (rows == 1 && type.format.low == 0) {  // memory's pace
         tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
 #pragma GCC unroll 1
         for (int g = 1; g < scales; ++g) tile_group(type, 1, packed, w, x, sum, seg, offsets, g);
