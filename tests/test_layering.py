@@ -61,7 +61,8 @@ C_LAYERS = {
 # Whose inline functions a level may use: an instruction set that it contains.
 C_CONTAINED = {
     "avx512vnni": {"avx2"},
-    "amx": {"avx2", "avx512vnni"},
+    "avx512vbmi": {"avx2", "avx512vnni"},
+    "amx": {"avx2", "avx512vnni", "avx512vbmi"},
     "dotprod": {"neon"},
     "i8mm": {"neon", "dotprod"},
     "sve": {"neon", "dotprod", "i8mm"},

@@ -164,7 +164,7 @@ typedef struct lw_adapter lw_adapter;  // low-rank additions to a model's matric
 typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
 
 typedef struct lw_model_info {
-    char isa[16];             // level in use: scalar, avx2, avx512vnni, amx, neon, dotprod, i8mm, sve
+    char isa[16];             // level in use: scalar, avx2, avx512vnni, avx512vbmi, amx, neon, dotprod, i8mm, sve
     uint64_t packed_bytes;    // weights as held in memory, all copies
     uint64_t matrix_bytes;    // bytes of weights read by one decode step (the embedding counted once, as the head)
     uint64_t matrix_weights;  // weights multiplied by one token with logits

@@ -5,7 +5,7 @@
 
 #include "status.h"
 
-const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2",    "avx512vnni", "amx",
+const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
                                                     "neon",   "dotprod", "i8mm",       "sve"};
 
 // Names of the levels this CPU can run, with spaces between.
@@ -66,6 +66,8 @@ uint32_t lw_cpu_levels(void) {
     const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     if (!has(b7, avx512) || !has(c7, bit_AVX512VNNI) || (state & 0xE6) != 0xE6) return levels;
     levels |= LW_BIT_AVX512VNNI;
+    if (!has(c7, bit_AVX512VBMI | bit_AVX512VBMI2)) return levels;
+    levels |= LW_BIT_AVX512VBMI;
     // The system gives a process the tiles' registers, which enlarge what it saves, on request only.
     if (has(d7, AMX_TILE | AMX_INT8) && (state & TILE_STATE) == TILE_STATE &&
         syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0)

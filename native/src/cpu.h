@@ -10,7 +10,8 @@ typedef enum lw_level {
     LW_LEVEL_SCALAR,
     LW_LEVEL_AVX2,
     LW_LEVEL_AVX512VNNI,
-    LW_LEVEL_AMX,  // with AVX-512-VNNI
+    LW_LEVEL_AVX512VBMI,  // with AVX-512-VNNI; VBMI and VBMI2
+    LW_LEVEL_AMX,         // with those
     LW_LEVEL_NEON,
     LW_LEVEL_DOTPROD,
     LW_LEVEL_I8MM,
@@ -22,11 +23,12 @@ enum {
     LW_BIT_SCALAR = 1,
     LW_BIT_AVX2 = 2,
     LW_BIT_AVX512VNNI = 4,
-    LW_BIT_AMX = 8,
-    LW_BIT_NEON = 16,
-    LW_BIT_DOTPROD = 32,
-    LW_BIT_I8MM = 64,
-    LW_BIT_SVE = 128
+    LW_BIT_AVX512VBMI = 8,
+    LW_BIT_AMX = 16,
+    LW_BIT_NEON = 32,
+    LW_BIT_DOTPROD = 64,
+    LW_BIT_I8MM = 128,
+    LW_BIT_SVE = 256
 };
 
 extern const char* const lw_level_names[LW_LEVEL_COUNT];

@@ -51,7 +51,7 @@ def error_of(capsys, *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-BIASED = ("avx512vnni", "amx")  # levels that hold Q8_0 with an offset
+BIASED = ("avx512vnni", "avx512vbmi", "amx")  # levels that hold Q8_0 with an offset
 
 
 def other_layout() -> str:

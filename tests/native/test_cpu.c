@@ -12,7 +12,8 @@ static void expect(int ok, const char* what) {
 }
 
 int main(void) {
-    static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"};
+    static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
+                                         "neon",   "dotprod", "i8mm",       "sve"};
     char features[256];
     snprintf(features, sizeof features, " %s ", lw_cpu_features());
     printf("best %s\nfeatures%s\n", lw_cpu_isa(), features);

@@ -391,7 +391,8 @@ static int check_adapters(const variant* v, lw_model* model, float* out) {
     return wrong;
 }
 
-static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"};
+static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
+                                     "neon",   "dotprod", "i8mm",       "sve"};
 
 int main(int argc, char** argv) {
     bool quick = false;

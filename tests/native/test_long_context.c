@@ -167,7 +167,8 @@ static void run(const variant* v, const lw_model* model, uint32_t threads, bool 
 
 int main(int argc, char** argv) {
     static const uint32_t threads[] = {1, 2, 3, 5, 8};
-    static const char* const levels[] = {"scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"};
+    static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
+                                         "neon",   "dotprod", "i8mm",       "sve"};
     plan(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 3300);
     const size_t size = (size_t)n_steps * SEQS * VOCAB;
     float *expected = calloc(size, sizeof(float)), *got = calloc(size, sizeof(float));

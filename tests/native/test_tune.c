@@ -48,7 +48,8 @@ static void test_level(const char* name, lw_level level) {
     uint32_t n = 0, m = 0;
     expect(lw_choices(name, found, MOST, &n) == LW_OK && n <= MOST, name, "choices");
     // SVE's kernels and I8MM's, AMX's and AVX-512's, and AVX-512's two, read the same weights; a new pair is a new number here.
-    const uint32_t pairs[LW_LEVEL_COUNT] = {[LW_LEVEL_SVE] = 3, [LW_LEVEL_AVX512VNNI] = 2, [LW_LEVEL_AMX] = 2};
+    const uint32_t pairs[LW_LEVEL_COUNT] = {
+        [LW_LEVEL_SVE] = 3, [LW_LEVEL_AVX512VNNI] = 2, [LW_LEVEL_AVX512VBMI] = 2, [LW_LEVEL_AMX] = 2};
     expect(n == pairs[level], name, "how many choices there are");
     expect(lw_tune(name, tuned, MOST, &m) == LW_OK && m == n, name, "a measurement");
     expect(lw_choices(name, after, MOST, &m) == LW_OK && m == n, name, "choices again");

@@ -12,6 +12,7 @@ const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT] = {
 #if defined(__x86_64__)
     [LW_LEVEL_AVX2] = &lane_ops__avx2,
     [LW_LEVEL_AVX512VNNI] = &lane_ops__avx512vnni,
+    [LW_LEVEL_AVX512VBMI] = &lane_ops__avx512vnni,
     [LW_LEVEL_AMX] = &lane_ops__avx512vnni,
 #else
     [LW_LEVEL_NEON] = &lane_ops__neon,     [LW_LEVEL_DOTPROD] = &lane_ops__dotprod,

@@ -12,6 +12,7 @@ const lw_limit_ops* const lw_level_limit_ops[LW_LEVEL_COUNT] = {
 #if defined(__x86_64__)
     [LW_LEVEL_AVX2] = &limit_ops__avx2,
     [LW_LEVEL_AVX512VNNI] = &limit_ops__avx512vnni,
+    [LW_LEVEL_AVX512VBMI] = &limit_ops__avx512vnni,
     [LW_LEVEL_AMX] = &limit_ops__amx,
 #else
     [LW_LEVEL_NEON] = &limit_ops__neon,     [LW_LEVEL_DOTPROD] = &limit_ops__dotprod,

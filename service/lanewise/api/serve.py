@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 # Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
 LOGITS_BYTES = 128 << 20
 MANY_THREADS, LONG_STEP_S = 8, 0.010
-LEVELS = (("scalar", "avx2", "avx512vnni", "amx"), ("scalar", "neon", "dotprod", "i8mm", "sve"))
+LEVELS = (
+    ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx"),
+    ("scalar", "neon", "dotprod", "i8mm", "sve"),
+)
 MANY_ROWS = 1 << 20
 
 

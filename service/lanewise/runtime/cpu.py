@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lanewise.runtime.library import NativeError, native
 
-ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve")
+ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx", "neon", "dotprod", "i8mm", "sve")
 
 
 @dataclass(frozen=True, slots=True)

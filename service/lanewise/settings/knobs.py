@@ -61,7 +61,17 @@ class WeightSettings(ComputeSettings):
     isa: str | None = field(
         default=None,
         metadata=knob(
-            choice("scalar", "avx2", "avx512vnni", "amx", "neon", "dotprod", "i8mm", "sve"),
+            choice(
+                "scalar",
+                "avx2",
+                "avx512vnni",
+                "avx512vbmi",
+                "amx",
+                "neon",
+                "dotprod",
+                "i8mm",
+                "sve",
+            ),
             "instruction set level to use; the best one of this CPU when not given",
         ),
     )

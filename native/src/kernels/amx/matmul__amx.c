@@ -1,7 +1,7 @@
 // Q4_0, Q8_0 and the coded types whose scales serve 64 inputs or more. With fewer, tiles are half or three quarters empty:
 // for groups of 32 lw_tune finds out which kernel is faster, groups of 16 and tables stay with AVX-512.
 #include "kernels/amx/matmul_tile.h"
-#include "kernels/avx512vnni/matmul_coded.h"
+#include "kernels/avx512vbmi/lookup.h"
 #include "kernels/avx512vnni/types.h"
 
 // What is decoded must be a constant in each pass, so a type of two passes names both.
@@ -31,9 +31,10 @@ DECODE_ONE(q8g32, Q8)
 KERNEL(q8g32, 1, Q8)
 
 #define CODED_AS(name) coded_type(lw_format_##name, codes_##name, scale_##name)
-#define OF_OFFSET(name) LW_CODED_ACCESS(name) DECODE_ONE(name, CODED_AS(name)) KERNEL(name, 1, CODED_AS(name))
+#define OF_OFFSET(name) \
+    LW_CODED_ACCESS(name, coded_codes) DECODE_ONE(name, CODED_AS(name)) KERNEL(name, 1, CODED_AS(name))
 #define OF_FLOAT(name)                                      \
-    LW_FLOAT_ACCESS(name)                                   \
+    LW_FLOAT_ACCESS(name, lookup_codes)                     \
     DECODE_TWO(name, high_type_##name(), low_type_##name()) \
     KERNEL(name, 2, high_type_##name())
 

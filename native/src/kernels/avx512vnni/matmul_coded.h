@@ -16,27 +16,42 @@ LW_INLINE __m512i low_bits(const lw_format f, const weight_segment* w, int i, in
     return f.low < 8 ? _mm512_ternarylogic_epi32(bits, mask, above, 0xEA) : bits;  // (bits & mask) | above
 }
 
+// Bytes with what stood at bit `from` at bit `to`; other bits may be their neighbours'.
+LW_INLINE __m512i move_bits(__m512i bytes, const int from, const int to) {
+    return from < to   ? _mm512_slli_epi16(bytes, (unsigned)(to - from))
+           : from > to ? _mm512_srli_epi16(bytes, (unsigned)(from - to))
+                       : bytes;
+}
+
+// Bytes of the second plane that hold the bits of chunk c of group i, from bit high_bit on.
+LW_INLINE __m512i high_plane(const lw_format f, const weight_segment* w, int i, int c, int v) {
+    const int place = (i * 8 + c) % (4 * f.high);
+    return _mm512_load_si512(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + place * CHUNK_BYTES + v * 64);
+}
+
+LW_INLINE int high_bit(const lw_format f, int i, int c) { return (i * 8 + c) / (4 * f.high) * f.high; }
+
 LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {
     const __m512i bits = low_bits(f, w, i, c, v, above);
     if (f.high == 0) return bits;
-    const int chunk = i * 8 + c, bit = chunk / 4;  // of the segment
-    __m512i high = _mm512_load_si512(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + chunk % 4 * CHUNK_BYTES + v * 64);
-    if (bit < f.low) high = _mm512_slli_epi16(high, (unsigned)(f.low - bit));
-    if (bit > f.low) high = _mm512_srli_epi16(high, (unsigned)(bit - f.low));
+    const __m512i high = move_bits(high_plane(f, w, i, c, v), high_bit(f, i, c), f.low);
     return _mm512_ternarylogic_epi32(bits, high, _mm512_set1_epi8((char)(1 << f.low)), 0xF8);  // bits | (high & mask)
 }
 
-// The selectors of group i, a byte for each code, above the codes' bits.
-LW_INLINE __m512i coded_selectors(const lw_format f, const weight_segment* w, int i, int v) {
+// The selectors of the groups of 32 inputs, a byte for each code, with those of group i at bit `to`.
+LW_INLINE __m512i all_selectors(const weight_segment* w, const int to, int i, int v) {
     const __m512i four_times =
         _mm512_set_epi32(0x0F0F0F0F, 0x0E0E0E0E, 0x0D0D0D0D, 0x0C0C0C0C, 0x0B0B0B0B, 0x0A0A0A0A, 0x09090909, 0x08080808,
                          0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202, 0x01010101, 0);
     const __m128i outputs = _mm_loadu_si128((const __m128i*)(w->selectors + v * 16));
     __m512i selectors = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(outputs), four_times);
-    const int from = 2 * i, to = f.low + f.high;
-    if (from < to) selectors = _mm512_slli_epi16(selectors, (unsigned)(to - from));
-    if (from > to) selectors = _mm512_srli_epi16(selectors, (unsigned)(from - to));
-    return _mm512_and_si512(selectors, _mm512_set1_epi8((char)(((1 << f.selector) - 1) << to)));
+    return move_bits(selectors, 2 * i, to);
+}
+
+// The selectors of group i, a byte for each code, above the codes' bits.
+LW_INLINE __m512i coded_selectors(const lw_format f, const weight_segment* w, int i, int v) {
+    const int to = f.low + f.high;
+    return _mm512_and_si512(all_selectors(w, to, i, v), _mm512_set1_epi8((char)(((1 << f.selector) - 1) << to)));
 }
 
 // 16 bytes as every 16 bytes of a vector.
@@ -52,9 +67,8 @@ LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i,
                       high ? float_table(0x1008040201000000, 0xF0F8FCFEFF000000) : float_table(0x020101, 0xFEFFFF),
                       high ? float_table(0x2010080402000000, 0xE0F0F8FCFE000000) : float_table(0x040202, 0xFCFEFE)};
     const __m512i base = float_table(0xC0A0908884828180, 0x406070787C7E7F80);
-    const uint8_t* mantissas = w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + c % (4 * f.high) * CHUNK_BYTES + v * 64;
-    const __m512i mantissa = _mm512_load_si512(mantissas);
-    const int first = (i * 8 + c) / (4 * f.high) * f.high;
+    const __m512i mantissa = high_plane(f, w, i, c, v);
+    const int first = high_bit(f, i, c);
     __m512i code = high ? _mm512_shuffle_epi8(base, bits) : _mm512_set1_epi8(-128);
 #pragma GCC unroll 2
     for (int bit = 0; bit < f.high; ++bit) {
@@ -133,21 +147,22 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
                          .scale = scale};
 }
 
-// Access to a type's codes and scales, and its two passes where it has them.
-#define LW_CODED_ACCESS(name)                                                      \
+// Access to a type's codes and scales, and its two passes where it has them. `codes` is coded_codes or what a level has
+// in its place.
+#define LW_CODED_ACCESS(name, codes)                                               \
     LW_INLINE __m512i codes_##name(const weight_segment* w, int i, int c, int v) { \
-        return coded_codes(lw_format_##name, w, i, c, v);                          \
+        return codes(lw_format_##name, w, i, c, v);                                \
     }                                                                              \
     LW_INLINE __m512 scale_##name(const weight_segment* w, size_t g, int v) {      \
         return coded_scale(lw_format_##name, w, g, v);                             \
     }
 
-#define LW_FLOAT_ACCESS(name)                                                            \
+#define LW_FLOAT_ACCESS(name, codes)                                                     \
     LW_INLINE __m512i high_##name(const weight_segment* w, int i, int c, int v) {        \
-        return coded_codes(lw_pass(lw_format_##name, 0), w, i, c, v);                    \
+        return codes(lw_pass(lw_format_##name, 0), w, i, c, v);                          \
     }                                                                                    \
     LW_INLINE __m512i low_##name(const weight_segment* w, int i, int c, int v) {         \
-        return coded_codes(lw_pass(lw_format_##name, 1), w, i, c, v);                    \
+        return codes(lw_pass(lw_format_##name, 1), w, i, c, v);                          \
     }                                                                                    \
     LW_INLINE __m512 high_scale_##name(const weight_segment* w, size_t g, int v) {       \
         return coded_scale(lw_pass(lw_format_##name, 0), w, g, v);                       \
@@ -162,27 +177,27 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
         return coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name);   \
     }
 
-#define LW_CODED_KERNELS(name)                                                                                \
-    LW_CODED_ACCESS(name)                                                                                     \
-    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,     \
-                                               lw_output out, void* scratch) {                                \
-        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= FEW_ROWS, w, x, panel, out, \
-             scratch);                                                                                        \
-    }                                                                                                         \
-    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,     \
-                                               lw_output out, void* scratch) {                                \
-        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);            \
+#define LW_CODED_KERNELS(isa, name, codes)                                                                          \
+    LW_CODED_ACCESS(name, codes)                                                                                    \
+    void gemm_##name##_q8s128_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                          void* scratch) {                                                          \
+        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= FEW_ROWS, w, x, panel, out,       \
+             scratch);                                                                                              \
+    }                                                                                                               \
+    void gemv_##name##_q8s128_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                          void* scratch) {                                                          \
+        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);                  \
     }
 
-#define LW_FLOAT_KERNELS(name)                                                                             \
-    LW_FLOAT_ACCESS(name)                                                                                  \
-    void gemm_##name##_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,  \
-                                               lw_output out, void* scratch) {                             \
-        gemm_twice(high_type_##name(), low_type_##name(), x->rows <= FEW_ROWS, w, x, panel, out, scratch); \
-    }                                                                                                      \
-    void gemv_##name##_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel,  \
-                                               lw_output out, void* scratch) {                             \
-        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                      \
+#define LW_FLOAT_KERNELS(isa, name, codes)                                                                          \
+    LW_FLOAT_ACCESS(name, codes)                                                                                    \
+    void gemm_##name##_q8s128_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                          void* scratch) {                                                          \
+        gemm_twice(high_type_##name(), low_type_##name(), x->rows <= FEW_ROWS, w, x, panel, out, scratch);          \
+    }                                                                                                               \
+    void gemv_##name##_q8s128_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                          void* scratch) {                                                          \
+        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                               \
     }
 
 #endif

@@ -1,7 +1,7 @@
 // Coded types whose codes are numbers.
 #include "kernels/avx512vnni/matmul_coded.h"
 
-#define OF_OFFSET(name) LW_CODED_KERNELS(name)
+#define OF_OFFSET(name) LW_CODED_KERNELS(avx512vnni, name, coded_codes)
 #define OF_TABLE(name)
 #define OF_TRELLIS(name)
 #define OF_FLOAT(name)

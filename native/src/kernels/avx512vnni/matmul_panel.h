@@ -163,10 +163,9 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
 // How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (native/DECISIONS.md has what each gave). What takes least
 // arithmetic and lies in order is best left to the hardware; where arithmetic is the limit, waiting is too dear.
 LW_INLINE lw_fetch_order whole_order(const weight_type type) {
-    if (type.format.map == LW_MAP_FLOAT) return LW_FETCH_LINES;
-    const bool light = type.plain || type.format.low == 8 || type.chunks == 32;
+    const bool light = type.plain || type.format.low == 8 || (type.chunks == 32 && type.format.high == 0);
     if (light && type.format.minimum == LW_MINIMUM_NONE) return LW_FETCH_NONE;
-    return type.format.low == 2 ? LW_FETCH_WHOLE : LW_FETCH_PACED;
+    return type.format.low == 2 || type.format.map == LW_MAP_FLOAT ? LW_FETCH_WHOLE : LW_FETCH_PACED;
 }
 
 // One row. Memory is the limit: there is code for every order of asking for weights.

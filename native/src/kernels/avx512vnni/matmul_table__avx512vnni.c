@@ -2,8 +2,8 @@
 #include "kernels/avx512vnni/matmul_coded.h"
 
 #define OF_OFFSET(name)
-#define OF_TABLE(name) LW_CODED_KERNELS(name)
-#define OF_TRELLIS(name) LW_CODED_KERNELS(name)
-#define OF_FLOAT(name) LW_FLOAT_KERNELS(name)
+#define OF_TABLE(name) LW_CODED_KERNELS(avx512vnni, name, coded_codes)
+#define OF_TRELLIS(name) LW_CODED_KERNELS(avx512vnni, name, coded_codes)
+#define OF_FLOAT(name) LW_FLOAT_KERNELS(avx512vnni, name, coded_codes)
 #define CODED(type, name, low, high, group, scale, super, minimum, map, offset, selector) OF_##map(name)
 #include "kernels/formats.inc"
