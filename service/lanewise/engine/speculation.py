@@ -33,6 +33,9 @@ LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
 LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
+LEAST_GAIN_OF_MANY = (
+    1.1  # with many sequences: what they wait for guesses also makes tokens come unevenly
+)
 TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
 FIRST_WAIT_S, WAIT_RATE = 0.003, 0.1  # between two steps that are not run ahead, with many rows
 MOST_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them
@@ -160,7 +163,7 @@ class Speculator:
             return True
         chances = [chance for _, guesser in decodes for chance in guesser.promise]
         chances.sort(reverse=True)
-        return self._least_chance(step.n_tokens, chances, self._wait_s) <= 1
+        return self._least_chance(step.n_tokens, chances, many=True) <= 1
 
     def search(self, step: Step, guesser_of: GuesserOf) -> None:
         """See whose text repeats itself, while the next step runs."""
@@ -207,8 +210,7 @@ class Speculator:
         if guesses or (self._draft is not None and decodes):
             scheduler.pace_drafts(step)
         if guesses:
-            wait_s = 0.0 if len(decodes) <= MOST_SEARCHED else self._wait_s
-            self._add_repeats(step, scheduler, guesses, wait_s)
+            self._add_repeats(step, scheduler, guesses, many=len(decodes) > MOST_SEARCHED)
         if self._draft is not None and decodes:
             self._add_drafted(step, scheduler, self._draft, decodes)
 
@@ -259,10 +261,10 @@ class Speculator:
         step: Step,
         scheduler: Scheduler,
         guesses: list[tuple[Turn, Guesser, Guess]],
-        wait_s: float,
+        many: bool,
     ) -> None:
         chances = sorted((one for _, _, guess in guesses for one in guess.chances), reverse=True)
-        least = self._least_chance(step.n_tokens, chances[: step.tokens_left], wait_s)
+        least = self._least_chance(step.n_tokens, chances[: step.tokens_left], many)
         for turn, guesser, guess in guesses:
             count = sum(chance >= least for chance in guess.chances)
             guesser.promise = guess.chances[:count]
@@ -338,8 +340,8 @@ class Speculator:
                 best = length
         return best
 
-    def _pace_to_beat(self, rows: int) -> float:
-        return LEAST_GAIN / self._trust * rows / self.costs.seconds(rows)
+    def _pace_to_beat(self, rows: int, gain: float = LEAST_GAIN) -> float:
+        return gain / self._trust * rows / self.costs.seconds(rows)
 
     def _could_pay(self, rows: int) -> bool:
         """Whether a guess that is all but certain would be worth its row."""
@@ -350,14 +352,15 @@ class Speculator:
         now = self.costs.seconds(rows)
         return rows * (self.costs.seconds(rows + 4) - now) / (4 * now)
 
-    def _least_chance(self, rows: int, chances: list[float], wait_s: float) -> float:
+    def _least_chance(self, rows: int, chances: list[float], many: bool) -> float:
         """The chance that a guess must have for the step to have the best pace.
 
-        ``chances`` fall; a step with guesses begins ``wait_s`` later than one without. Every
-        row that is no guess counts as a token, so that guesses slow no prompt either.
+        ``chances`` fall; of ``many`` sequences a step with guesses begins later than one without.
+        Every row that is no guess counts as a token, so that guesses slow no prompt either.
         """
         worth = float(rows)
-        best_pace, least = self._pace_to_beat(rows), 2.0
+        wait_s, gain = (self._wait_s, LEAST_GAIN_OF_MANY) if many else (0.0, LEAST_GAIN)
+        best_pace, least = self._pace_to_beat(rows, gain), 2.0
         for count, chance in enumerate(chances, start=1):
             worth += chance
             pace = worth / (self.costs.seconds(rows + count) + wait_s)

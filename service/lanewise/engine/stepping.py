@@ -177,7 +177,8 @@ class Stepper:
         self._tally.note_step(running.n_rows)
         if self._speculator is not None:
             self._speculator.learn(running.n_rows, seconds, self._tally)
-            self._speculator.search(step, self._guesser_of)
+            if next_one is not None:  # else a step that waits for the tokens searches by itself
+                self._speculator.search(step, self._guesser_of)
         return True
 
     def _run(self, step: Step, began: float) -> None:
