@@ -194,6 +194,30 @@ def test_costs_are_learnt_from_steps_and_one_disturbed_step_changes_little():
     assert costs.seconds(1) < 0.0215
 
 
+def test_what_was_never_measured_follows_from_what_was():
+    """The first step touches the model's pages: what it took says nothing of steps of one row."""
+    costs = StepCosts()
+    costs.note(3, 2.0)
+    for _ in range(4):
+        costs.note(40, 0.112)
+    assert costs.seconds(1) == pytest.approx(0.034, rel=0.05)  # (16 + 1) / (16 + 40) of it
+    assert costs.seconds(64) == pytest.approx(0.160, rel=0.05)
+    costs.note(2, 0.001)
+    assert 0 < costs.seconds(1) < 0.002
+
+
+def test_all_costs_follow_a_machine_that_becomes_slower():
+    """Else rows that were last measured in a better time look cheap, and guesses on them."""
+    costs = StepCosts()
+    for slowness in (1, 2):
+        for _ in range(40):
+            costs.note(64, slowness * 0.250)
+            if slowness == 1:
+                costs.note(96, 0.375)
+    assert costs.seconds(64) == pytest.approx(0.500, rel=0.02)
+    assert costs.seconds(96) == pytest.approx(0.750, rel=0.2)
+
+
 class FixedCosts(StepCosts):
     """A pass over the weights takes as long as the arithmetic of eight rows."""
 

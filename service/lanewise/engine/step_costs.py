@@ -7,9 +7,12 @@ NODES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096, 1 <<
 # Before more is known: one pass over the weights costs as much as the arithmetic of so many rows.
 # Rather too many: what is wrongly thought cheap is tried once and known, the opposite never.
 ROWS_OF_A_PASS = 16
-FIRST_RATE, LAST_RATE = 0.5, 0.1  # how much a measurement counts, of the first ones and later
+FAMILIAR = 4  # steps of a number of rows, from which on one that takes another time is news
+LAST_RATE = 0.03  # how much a measurement counts; the first ones are averaged
+SPEED_RATE = 1 / 8  # how far all costs follow a familiar step: the machine is slower or faster now
 FORGETTING_RATE = 1 / 1000  # of what other numbers of rows cost, with each step
-MOST_SURPRISE = 0.5  # of what was expected; a step that took far longer was disturbed
+MOST_SURPRISE = 0.25  # of what was expected; a step that took far longer was disturbed
+MOST_FIRST_SURPRISE = 1.0  # the same where little is known
 
 
 class StepCosts:
@@ -34,25 +37,48 @@ class StepCosts:
     def note(self, rows: int, seconds: float) -> None:
         """Learn from a step that was run."""
         if not self._seconds:
-            expected = ROWS_OF_A_PASS + rows
-            self._seconds = [seconds * (ROWS_OF_A_PASS + n) / expected for n in NODES]
+            self._seconds = [_scaled(seconds, rows, n) for n in NODES]
             return
         left = bisect_right(NODES, rows) - 1
         share = (rows - NODES[left]) / (NODES[left + 1] - NODES[left])
-        expected_s = (1 - share) * self._seconds[left] + share * self._seconds[left + 1]
-        most = MOST_SURPRISE * expected_s
-        error = max(-most, min(most, seconds - expected_s))
+        nodes = [(left, 1 - share), (left + 1, share)] if share else [(left, 1.0)]
+        expected_s = sum(weight * self._seconds[node] for node, weight in nodes)
+        is_familiar = all(self._seen[node] >= FAMILIAR for node, _ in nodes)
+        most = MOST_SURPRISE if is_familiar else MOST_FIRST_SURPRISE
+        error = min(most, seconds / expected_s - 1)  # nothing makes a step too fast
+        if is_familiar:
+            speed = 1 + SPEED_RATE * error
+            self._seconds = [speed * one for one in self._seconds]
+            error -= SPEED_RATE * error
         norm = (1 - share) ** 2 + share**2
-        for node, weight in ((left, 1 - share), (left + 1, share)):
-            if weight:
-                self._seen[node] += 1
-                rate = max(LAST_RATE, FIRST_RATE / self._seen[node])
-                self._seconds[node] += rate * error * weight / norm
-        self._forget(left)
+        for node, weight in nodes:
+            self._seen[node] += 1
+            rate = max(LAST_RATE, 1 / self._seen[node])
+            self._seconds[node] *= (1 + error) ** (rate * weight / norm)
+        if is_familiar:
+            self._forget(left)
+        else:
+            self._guess_unseen()
+
+    def _guess_unseen(self) -> None:
+        """What was never measured follows from its neighbours: below it, or else above it."""
+        seen = [node for node, times in enumerate(self._seen) if times]
+        for node, rows in enumerate(NODES):
+            if not self._seen[node]:
+                place = bisect_right(seen, node)
+                near = seen[max(0, place - 1)]
+                self._seconds[node] = _scaled(self._seconds[near], NODES[near], rows)
+                if 0 < place < len(seen):
+                    most = max(self._seconds[near], self._seconds[seen[place]])
+                    self._seconds[node] = min(most, self._seconds[node])
 
     def _forget(self, measured: int) -> None:
         """Let what was not measured for long come back to what would be worth another try."""
-        unit = self._seconds[measured] / (ROWS_OF_A_PASS + NODES[measured])
         for node in range(measured + 2, len(NODES)):
-            hoped = unit * (ROWS_OF_A_PASS + NODES[node])
+            hoped = _scaled(self._seconds[measured], NODES[measured], NODES[node])
             self._seconds[node] += FORGETTING_RATE * (hoped - self._seconds[node])
+
+
+def _scaled(seconds: float, rows: int, wanted: int) -> float:
+    """The time for ``wanted`` rows by that for ``rows``, before more is known."""
+    return seconds * (ROWS_OF_A_PASS + wanted) / (ROWS_OF_A_PASS + rows)
