@@ -117,7 +117,21 @@ def test_steps_whose_time_is_no_line_in_their_rows_are_predicted():
         size = work(8, count, context)
         assert pacer.cost.seconds(size) == pytest.approx(cost(size), rel=0.07)
     took = [took for _, took in serve(pacer, cost, 8, 2000)[:-1]]
-    assert 0.095 < min(took) < max(took) < 0.13
+    assert 0.095 < min(took) < max(took) < 0.14
+
+
+def test_a_prompt_has_its_share_of_the_time_where_a_few_rows_are_all_of_it():
+    """Sixteen rows take 1.8 times as long as eight, twelve 1.4 times: no share is a half of it."""
+
+    def cost(size: Work) -> float:
+        return 1e-3 * np.interp(size.rows, [8, 12, 16, 20, 512], [40, 56, 72, 88, 1700])
+
+    pacer = Pacer(0.01)
+    pacer.cost.learn(work(0, 512), cost(work(0, 512)))
+    for _ in range(50):
+        pacer.cost.learn(work(8), cost(work(8)))
+    serve(pacer, cost, 8, 500)
+    assert [count for count, _ in serve(pacer, cost, 8, 500)[:-1]] == [8] * 62
 
 
 def test_a_first_step_that_took_long_says_nothing_of_those_after_it():

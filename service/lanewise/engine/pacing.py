@@ -8,6 +8,7 @@ factor that follows the last few steps says how much slower or faster the machin
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from statistics import median
@@ -19,9 +20,9 @@ Array = NDArray[np.float64]
 
 TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
 # Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as take
-# this part of the time of its decodes. So tokens come nearly half as fast at worst.
+# about this part of the time of its decodes. So tokens come about half as fast at worst.
 LEAST_CHUNK = 4
-LEAST_SHARE = 0.9
+LEAST_SHARE = 0.75
 MOST_CHUNK = 1 << 16  # as good as any number
 SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ there
 AIM = 0.9  # of the target: about half of all steps take longer than predicted
@@ -123,13 +124,28 @@ class StepCost:
         Counted in whole tiles, those of the decodes included.
         """
 
+        takes = self._seconds_of_tiles(decodes, context)
+        tiles = bisect_right(range(MOST_CHUNK // TILE), seconds, key=takes) - 1
+        return max(0, tiles * TILE - decodes.rows)
+
+    def rows_nearest(self, seconds: float, decodes: Work, context: int) -> int:
+        """The same for the step that comes nearest, which may take longer."""
+        rows = self.rows_within(seconds, decodes, context)
+        takes = self._seconds_of_tiles(decodes, context)
+        tiles = -(-(decodes.rows + rows) // TILE)
+        if takes(tiles + 1) - seconds < seconds - takes(tiles):
+            tiles += 1
+        return max(0, tiles * TILE - decodes.rows)
+
+    def _seconds_of_tiles(self, decodes: Work, context: int) -> Callable[[int], float]:
+        """What a step of so many tiles of rows takes, those of the decodes included."""
+
         def takes(tiles: int) -> float:
             work = Work(decodes.rows, decodes.attended)
             work.add(max(0, tiles * TILE - decodes.rows), context)
             return self.seconds(work)
 
-        tiles = bisect_right(range(MOST_CHUNK // TILE), seconds, key=takes) - 1
-        return max(0, tiles * TILE - decodes.rows)
+        return takes
 
     def _line(self, rows: float, attended: float) -> float:
         base, per_row, per_pair = self._fit
@@ -191,7 +207,10 @@ class Pacer:
         within = 0
         if self.cost.is_known:
             least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)
-            aim_s = max(AIM * self._target_s, least_s)
-            within = self.cost.rows_within(aim_s, decodes, context)
+            within = max(
+                self.cost.rows_within(AIM * self._target_s, decodes, context),
+                # Rounded down, a share of less than two tiles would be a half of it.
+                self.cost.rows_nearest(least_s, decodes, context),
+            )
         least = -(-(decodes.rows + LEAST_CHUNK) // TILE) * TILE - decodes.rows
         return max(least, within)
