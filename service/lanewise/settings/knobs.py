@@ -149,7 +149,7 @@ class Settings(ModelSettings):
         default=64, metadata=knob(integer(1, 65536), "most sequences that run at the same time")
     )
     itl_target_ms: float = field(
-        default=200.0,
+        default=170.0,
         metadata=knob(
             MILLISECONDS,
             "time between two tokens that prompts of others may stretch it to, or to twice what it"
