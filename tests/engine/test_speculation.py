@@ -218,6 +218,16 @@ def test_all_costs_follow_a_machine_that_becomes_slower():
     assert costs.seconds(96) == pytest.approx(0.750, rel=0.2)
 
 
+def test_time_of_the_draft_model_is_taken_off_its_own_step_only():
+    """Off a later step it would leave less than nothing, of which no cost can be learnt."""
+    speculator = speculation.Speculator(4)
+    speculator.costs.note(8, 0.040)
+    speculator._draft_seconds = 0.060
+    speculator.learn(8, 0.100, None)
+    speculator.learn(8, 0.040, None)
+    assert speculator.costs.seconds(8) == pytest.approx(0.040)
+
+
 class FixedCosts(StepCosts):
     """A pass over the weights takes as long as the arithmetic of eight rows."""
 

@@ -193,8 +193,7 @@ class Speculator:
         guesser_of: GuesserOf,
     ) -> None:
         """Let the decodes of a step run what is likely to come next."""
-        self._running.clear()
-        self._expected_pace = self._draft_seconds = 0.0
+        self.abandon()
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
             return
@@ -226,7 +225,12 @@ class Speculator:
             tally.note_draft(len(turn.draft), turn.n_accepted)
             if guesser.reader is not None:
                 settle(turn.sequence, guesser.reader)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The step that was given guesses is over or has failed: they are none of the next one."""
         self._running.clear()
+        self._expected_pace = self._draft_seconds = 0.0
 
     def note_wait(self, rows: int, seconds: float) -> None:
         """A step that was not run ahead began so long after the one before it."""

@@ -185,6 +185,8 @@ class Stepper:
         try:
             results, n_rows = self._compute(step)
         except Exception as error:
+            if self._speculator is not None:
+                self._speculator.abandon()
             self._run_each(step, error)
         else:
             self._events.completed(step, results, False)
