@@ -117,7 +117,7 @@ def test_steps_whose_time_is_no_line_in_their_rows_are_predicted():
         size = work(8, count, context)
         assert pacer.cost.seconds(size) == pytest.approx(cost(size), rel=0.07)
     took = [took for _, took in serve(pacer, cost, 8, 2000)[:-1]]
-    assert 0.095 < min(took) < max(took) < 0.14
+    assert 0.095 < min(took) < max(took) < 2 * 0.068  # twice that of decodes alone
 
 
 def test_a_prompt_has_its_share_of_the_time_where_a_few_rows_are_all_of_it():

@@ -8,7 +8,6 @@ factor that follows the last few steps says how much slower or faster the machin
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from statistics import median
@@ -118,34 +117,22 @@ class StepCost:
         bend = float(np.interp(work.rows, self._bend_rows, self._bends))
         return self._speed * bend * self._line(work.rows, work.attended)
 
-    def rows_within(self, seconds: float, decodes: Work, context: int) -> int:
+    def rows_within(self, seconds: float, decodes: Work, context: int, about_s: float = 0.0) -> int:
         """Most rows of a prompt behind ``context`` tokens that such a step holds beside decodes.
 
-        Counted in whole tiles, those of the decodes included.
+        Counted in whole tiles, those of the decodes included; or as many as bring the step nearest
+        to ``about_s``, if that is more: rounded down, a share of few tiles would be a half of it.
         """
-
-        takes = self._seconds_of_tiles(decodes, context)
-        tiles = bisect_right(range(MOST_CHUNK // TILE), seconds, key=takes) - 1
-        return max(0, tiles * TILE - decodes.rows)
-
-    def rows_nearest(self, seconds: float, decodes: Work, context: int) -> int:
-        """The same for the step that comes nearest, which may take longer."""
-        rows = self.rows_within(seconds, decodes, context)
-        takes = self._seconds_of_tiles(decodes, context)
-        tiles = -(-(decodes.rows + rows) // TILE)
-        if takes(tiles + 1) - seconds < seconds - takes(tiles):
-            tiles += 1
-        return max(0, tiles * TILE - decodes.rows)
-
-    def _seconds_of_tiles(self, decodes: Work, context: int) -> Callable[[int], float]:
-        """What a step of so many tiles of rows takes, those of the decodes included."""
 
         def takes(tiles: int) -> float:
             work = Work(decodes.rows, decodes.attended)
             work.add(max(0, tiles * TILE - decodes.rows), context)
             return self.seconds(work)
 
-        return takes
+        tiles = bisect_right(range(MOST_CHUNK // TILE), max(seconds, about_s), key=takes) - 1
+        if takes(tiles + 1) - about_s < about_s - takes(tiles):
+            tiles += 1
+        return max(0, tiles * TILE - decodes.rows)
 
     def _line(self, rows: float, attended: float) -> float:
         base, per_row, per_pair = self._fit
@@ -207,10 +194,6 @@ class Pacer:
         within = 0
         if self.cost.is_known:
             least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)
-            within = max(
-                self.cost.rows_within(AIM * self._target_s, decodes, context),
-                # Rounded down, a share of less than two tiles would be a half of it.
-                self.cost.rows_nearest(least_s, decodes, context),
-            )
+            within = self.cost.rows_within(AIM * self._target_s, decodes, context, least_s)
         least = -(-(decodes.rows + LEAST_CHUNK) // TILE) * TILE - decodes.rows
         return max(least, within)
