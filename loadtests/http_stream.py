@@ -63,6 +63,7 @@ class Stream:
     chunk_times: list[float] = field(default_factory=list)
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompt
 
     @property
     def tokens(self) -> int:
@@ -171,6 +172,8 @@ class _Connection(asyncio.Protocol):
         if usage := chunk.get("usage"):
             self._stream.prompt_tokens = usage.get("prompt_tokens")
             self._stream.completion_tokens = usage.get("completion_tokens")
+            details = usage.get("prompt_tokens_details") or {}
+            self._stream.cached_tokens = details.get("cached_tokens")
         for choice in chunk.get("choices", ()):
             delta = choice.get("delta", choice)
             if delta.get("text") or delta.get("content") or delta.get("reasoning_content"):

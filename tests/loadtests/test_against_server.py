@@ -5,6 +5,7 @@ import json
 import pytest
 
 from loadtests.__main__ import main
+from loadtests.prefix import main as prefix_main
 from serving import lanewise_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -51,3 +52,17 @@ def test_a_table_is_printed(url, capsys):
     printed = capsys.readouterr().out
     assert "TTFT" in printed
     assert "outside native code" in printed
+
+
+def test_users_behind_one_beginning_are_measured(url, capsys):
+    arguments = ["--url", url, "--users", "4", "--common-tokens", "200", "--own-tokens", "16"]
+    assert prefix_main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    users, common, own = 4, report["prompt_tokens"] / 4 - 16, 16
+    assert common == pytest.approx(200, rel=0.25)
+    # The first of them computes the beginning, up to a block's end; the others find it.
+    assert (users - 1) * (common - 32) <= report["cached_tokens"] <= (users - 1) * (common + own)
+    assert 0 < report["ttft_cached_ms"]["p50"] < report["ttft_cold_ms"]["p50"]
+    assert report["together_ratio"] == pytest.approx(
+        report["ttft_together_ms"]["p95"] / report["ttft_cold_ms"]["p50"]
+    )
