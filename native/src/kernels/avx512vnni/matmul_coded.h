@@ -181,8 +181,8 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
     LW_CODED_ACCESS(name, codes)                                                                                    \
     void gemm_##name##_q8s128_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
                                           void* scratch) {                                                          \
-        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= FEW_ROWS, w, x, panel, out,       \
-             scratch);                                                                                              \
+        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= FEW_ROWS, FEW_TILE_ROWS, w, x,    \
+             panel, out, scratch);                                                                                  \
     }                                                                                                               \
     void gemv_##name##_q8s128_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
                                           void* scratch) {                                                          \

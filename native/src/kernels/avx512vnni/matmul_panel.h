@@ -119,12 +119,12 @@ void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activation
 void lw_decoded_rows_64__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 
-// With `packed` every tile decodes the segment in registers, otherwise it is decoded once for all of them.
-LW_INLINE void gemm_segment(const weight_type type, const bool packed, const weight_panel* p, const lw_activations* x,
-                            size_t segment, tile_scratch* s) {
+// With `packed` every tile, of `most` rows, decodes the segment in registers, otherwise it is decoded once for all of them.
+LW_INLINE void gemm_segment(const weight_type type, const bool packed, const size_t most, const weight_panel* p,
+                            const lw_activations* x, size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, lw_cpu_fetch_order);
     if (packed && ws.groups == LW_SEGMENT_GROUPS) {
-        all_rows(type, true, FEW_TILE_ROWS, &ws, x, segment, s->results);
+        all_rows(type, true, most, &ws, x, segment, s->results);
         return;
     }
     decode(type, &ws, s);
@@ -140,11 +140,11 @@ LW_INLINE void gemm_segment(const weight_type type, const bool packed, const wei
         lw_decoded_rows_128__avx512vnni(&ws, x, segment, s->results);
 }
 
-LW_INLINE void gemm(const weight_type type, const bool packed, const lw_matrix* w, const lw_activations* x,
-                    size_t panel, lw_output out, tile_scratch* s) {
+LW_INLINE void gemm(const weight_type type, const bool packed, const size_t most, const lw_matrix* w,
+                    const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(type, w, panel);
-    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, packed, &wp, x, segment, s);
+    for (size_t segment = 0; segment < x->segments; ++segment) gemm_segment(type, packed, most, &wp, x, segment, s);
     finish(type, w, x, panel, out, s);
 }
 
@@ -154,8 +154,8 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(first, w, panel);
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        gemm_segment(first, packed, &wp, x, segment, s);
-        gemm_segment(second, packed, &wp, x, segment, s);
+        gemm_segment(first, packed, FEW_TILE_ROWS, &wp, x, segment, s);
+        gemm_segment(second, packed, FEW_TILE_ROWS, &wp, x, segment, s);
     }
     finish(first, w, x, panel, out, s);
 }

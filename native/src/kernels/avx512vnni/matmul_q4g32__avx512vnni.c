@@ -2,12 +2,17 @@
 
 void gemm_q4g32_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
-    gemm(Q4, false, w, x, panel, out, scratch);
+    gemm(Q4, false, 0, w, x, panel, out, scratch);
+}
+
+void gemm_q4g32_q8s128_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                        void* scratch) {
+    gemm(Q4, true, PACKED_TILE_ROWS, w, x, panel, out, scratch);
 }
 
 void gemm_q4g32_q8s128_8x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
-    gemm(Q4, true, w, x, panel, out, scratch);
+    gemm(Q4, true, FEW_TILE_ROWS, w, x, panel, out, scratch);
 }
 
 void gemv_q4g32_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,

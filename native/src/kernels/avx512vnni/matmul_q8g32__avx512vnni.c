@@ -2,12 +2,12 @@
 
 void gemm_q8g32_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
-    gemm(Q8, false, w, x, panel, out, scratch);
+    gemm(Q8, false, 0, w, x, panel, out, scratch);
 }
 
 void gemm_q8g32_q8s128_8x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                         void* scratch) {
-    gemm(Q8, true, w, x, panel, out, scratch);
+    gemm(Q8, true, FEW_TILE_ROWS, w, x, panel, out, scratch);
 }
 
 void gemv_q8g32_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,

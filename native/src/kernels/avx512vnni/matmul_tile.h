@@ -17,6 +17,7 @@
 enum {
     FEW_ROWS = 16,               // up to here tiles decode the weights themselves
     FEW_TILE_ROWS = 8,           // most rows of such a tile: decoding half as often is worth float sums in memory
+    PACKED_TILE_ROWS = 6,        // most that leave registers for decoding beside all sums
     TILE_ROWS = 7,               // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
     PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
     VECTORS = LW_PANEL / 16,     // of one input chunk, or one scale, of a panel
@@ -124,7 +125,11 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
         const __m512i w0 = packed ? type.codes(w, i, c, 0) : _mm512_load_si512(at);
         const __m512i w1 = packed ? type.codes(w, i, c, 1) : _mm512_load_si512(at + 64);
 #pragma GCC unroll 8
-        for (int r = 0; r < rows; ++r) dot4_row(sum[r], w0, w1, x->q + r * LW_SEGMENT + i * LW_GROUP + c * 4, r % 2);
+        for (int r = 0; r < rows; ++r) {
+            // (Zen 4, six rows: 1.5 % faster with every broadcast embedded.)
+            const bool embedded = r % 2 == 1 || (packed && rows == PACKED_TILE_ROWS);
+            dot4_row(sum[r], w0, w1, x->q + r * LW_SEGMENT + i * LW_GROUP + c * 4, embedded);
+        }
     }
     const float* d = w->differences + g * LW_PANEL;
     const __m512 d0 = packed ? scale_difference(type, w, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
