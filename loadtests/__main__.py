@@ -6,10 +6,9 @@ import dataclasses
 import json
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 
+from loadtests.command import base_parser, first_model, positive
 from loadtests.http_stream import StreamError, Target
 from loadtests.report import Summary, print_table, summarize
 from loadtests.scenario import Prompts, Scenario, measure
@@ -60,18 +59,6 @@ async def _measure_all(target: Target, scenario: Scenario, clients: Sequence[int
     return summaries
 
 
-def first_model(url: str, api_key: str | None) -> str:
-    """The name of the first model that a server lists."""
-    target = Target.parse(url, "models", api_key)
-    address = target.url(target.path)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:
-            return str(json.load(answer)["data"][0]["id"])
-    except (urllib.error.URLError, OSError, LookupError, ValueError) as error:
-        raise ValueError(f"{address}: {error}; name the model with --model") from None
-
-
 def _counts(text: str) -> list[int]:
     counts = [int(part) for part in text.split(",")]
     if not counts or min(counts) < 1:
@@ -79,37 +66,27 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: accepted: a whole number from 1")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests",
-        description="Closed-loop streaming load against any OpenAI-compatible server: "
+    parser = base_parser(
+        "python -m loadtests",
+        "Closed-loop streaming load against any OpenAI-compatible server: "
         "every prompt is new, one warm-up round is not counted.",
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL [%(default)s]")
     parser.add_argument("--model", help="model name [the server's first]")
     parser.add_argument("--api-key", help="key to send [$OPENAI_API_KEY]")
     parser.add_argument(
         "--clients", type=_counts, default=[1, 4, 8], metavar="N,…", help="clients at once [1,4,8]"
     )
-    parser.add_argument("--prompt-tokens", type=_positive, default=128, help="[%(default)s]")
-    parser.add_argument("--max-tokens", type=_positive, default=64, help="[%(default)s]")
+    parser.add_argument("--prompt-tokens", type=positive, default=128, help="[%(default)s]")
+    parser.add_argument("--max-tokens", type=positive, default=64, help="[%(default)s]")
     parser.add_argument(
-        "--rounds", type=_positive, default=4, help="requests of each client [%(default)s]"
+        "--rounds", type=positive, default=4, help="requests of each client [%(default)s]"
     )
     parser.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
     parser.add_argument(
         "--respect-eos", action="store_true", help="do not send ignore_eos (an extension)"
     )
     parser.add_argument("--timeout", type=float, default=600.0, help="s per request [%(default)g]")
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts [%(default)s]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 

@@ -7,16 +7,14 @@ other: a decoder for its next token, a prompt for its first.
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
-from loadtests.__main__ import first_model
+from loadtests.command import base_parser, print_times, run_plan
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
 from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
@@ -128,7 +126,6 @@ def _gaps(streams: Iterable[Stream], begin: float, end: float) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 2 if a request failed."""
     options = _parser().parse_args(arguments)
-    api_key = os.environ.get("OPENAI_API_KEY")
     plan = Plan(
         decoders=options.decoders,
         prompt_tokens=options.prompt_tokens,
@@ -137,35 +134,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calm_s=options.calm,
         decoder_max_tokens=options.decoder_max_tokens,
     )
-    try:
-        scenario = Scenario(model=first_model(options.url, api_key), seed=options.seed)
-        target = Target.parse(options.url, scenario.path, api_key)
-        report = asyncio.run(measure(target, scenario, plan))
-    except (ValueError, StreamError) as error:
-        print(f"loadtests: {error}", file=sys.stderr)
+    report = run_plan(measure, plan, options)
+    if report is None:
         return 2
     if options.json:
-        print(json.dumps({"plan": asdict(plan), "report": asdict(report)}, indent=2))
         return 0
-    for name, times in (
-        ("ITL of decoders alone", report.itl_calm_ms),
-        ("ITL beside long prompts", report.itl_mixed_ms),
-        ("TTFT of long prompts alone", report.ttft_alone_ms),
-        ("TTFT beside decoders", report.ttft_mixed_ms),
-    ):
-        p50, p95, p99 = times.cells()
-        print(f"{name:28} p50 {p50:>8}  p95 {p95:>8}  p99 {p99:>8} ms")
+    print_times(
+        {
+            "ITL of decoders alone": report.itl_calm_ms,
+            "ITL beside long prompts": report.itl_mixed_ms,
+            "TTFT of long prompts alone": report.ttft_alone_ms,
+            "TTFT beside decoders": report.ttft_mixed_ms,
+        }
+    )
     print(f"ITL p99 beside prompts / median alone: {report.itl_p99_ratio:.2f}")
     print(f"worst TTFT beside decoders / alone:    {report.ttft_worst_ratio:.2f}")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.mixed",
-        description="Long prompts beside steady decoders: what each costs the other.",
+    parser = base_parser(
+        "python -m loadtests.mixed",
+        "Long prompts beside steady decoders: what each costs the other.",
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL [%(default)s]")
     parser.add_argument("--decoders", type=int, default=8, metavar="N", help="[%(default)s]")
     parser.add_argument(
         "--prompt-tokens", type=int, default=2000, metavar="N", help="[%(default)s]"
@@ -184,8 +175,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="more than a decoder gets before the end [%(default)s]",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts [%(default)s]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 

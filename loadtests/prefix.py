@@ -7,14 +7,12 @@ another beginning, of which nothing is cached when they come.
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from loadtests.__main__ import first_model
-from loadtests.http_stream import Stream, StreamError, Target, post_stream
+from loadtests.command import base_parser, positive, print_times, run_plan
+from loadtests.http_stream import Stream, Target, post_stream
 from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
 
@@ -28,6 +26,7 @@ class Plan:
     users: int
     common_tokens: int
     own_tokens: int
+    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,19 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
     """Run the phases; StreamError if a request fails."""
     prompts = Prompts(scenario.seed)
     await prompts.calibrate(target, scenario)
-    beginning = prompts.next(plan.common_tokens)
 
-    async def ask() -> Stream:
+    async def ask(beginning: str) -> Stream:
         prompt = f"{beginning} {prompts.next(plan.own_tokens)}"
-        return await post_stream(target, scenario.body(prompt), scenario.timeout_s)
+        body = scenario.body(prompt) | {"max_tokens": plan.max_tokens}
+        return await post_stream(target, body, scenario.timeout_s)
 
     cold = []
     for _ in range(COLD):
-        beginning = prompts.next(plan.common_tokens)
-        cold.append(await ask())
-    cached = [await ask() for _ in range(plan.users)]
-    beginning = prompts.next(plan.common_tokens)
-    together = await asyncio.gather(*(ask() for _ in range(plan.users)))
+        known = prompts.next(plan.common_tokens)
+        cold.append(await ask(known))
+    cached = [await ask(known) for _ in range(plan.users)]
+    new = prompts.next(plan.common_tokens)
+    together = await asyncio.gather(*(ask(new) for _ in range(plan.users)))
     times = [Times.of(map(_first_token, streams)) for streams in (cold, cached, together)]
     ttft_cold, ttft_cached, ttft_together = times
     counts = [stream.cached_tokens for stream in together]
@@ -82,29 +81,24 @@ def _first_token(stream: Stream) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 2 if a request failed."""
     options = _parser().parse_args(arguments)
-    api_key = os.environ.get("OPENAI_API_KEY")
-    plan = Plan(options.users, options.common_tokens, options.own_tokens)
-    try:
-        scenario = Scenario(
-            model=first_model(options.url, api_key),
-            max_tokens=options.max_tokens,
-            seed=options.seed,
-        )
-        target = Target.parse(options.url, scenario.path, api_key)
-        report = asyncio.run(measure(target, scenario, plan))
-    except (ValueError, StreamError) as error:
-        print(f"loadtests: {error}", file=sys.stderr)
+    plan = Plan(
+        users=options.users,
+        common_tokens=options.common_tokens,
+        own_tokens=options.own_tokens,
+        max_tokens=options.max_tokens,
+    )
+    report = run_plan(measure, plan, options)
+    if report is None:
         return 2
     if options.json:
-        print(json.dumps({"plan": asdict(plan), "report": asdict(report)}, indent=2))
         return 0
-    for name, times in (
-        ("TTFT cold", report.ttft_cold_ms),
-        ("TTFT one after another", report.ttft_cached_ms),
-        (f"TTFT of {plan.users} at once", report.ttft_together_ms),
-    ):
-        p50, p95, p99 = times.cells()
-        print(f"{name:28} p50 {p50:>8}  p95 {p95:>8}  p99 {p99:>8} ms")
+    print_times(
+        {
+            "TTFT cold": report.ttft_cold_ms,
+            "TTFT one after another": report.ttft_cached_ms,
+            f"TTFT of {plan.users} at once": report.ttft_together_ms,
+        }
+    )
     print(f"median one after another / cold: {report.cached_ratio:.3f}")
     print(f"p95 at once / cold:              {report.together_ratio:.2f}")
     cached = "unknown" if report.cached_tokens is None else report.cached_tokens
@@ -113,21 +107,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.prefix",
-        description="Many users behind one long beginning: what the prefix cache saves them.",
+    parser = base_parser(
+        "python -m loadtests.prefix",
+        "Many users behind one long beginning: what the prefix cache saves them.",
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL [%(default)s]")
-    parser.add_argument("--users", type=int, default=16, metavar="N", help="[%(default)s]")
-    parser.add_argument(
-        "--common-tokens", type=int, default=1500, metavar="N", help="[%(default)s]"
-    )
-    parser.add_argument(
-        "--own-tokens", type=int, default=32, metavar="N", help="of each user [%(default)s]"
-    )
-    parser.add_argument("--max-tokens", type=int, default=8, metavar="N", help="[%(default)s]")
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts [%(default)s]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for name, default, what in (
+        ("--users", 16, ""),
+        ("--common-tokens", 1500, ""),
+        ("--own-tokens", 32, "of each user "),
+        ("--max-tokens", 8, ""),
+    ):
+        parser.add_argument(
+            name, type=positive, default=default, metavar="N", help=f"{what}[%(default)s]"
+        )
     return parser
 
 
