@@ -109,6 +109,7 @@ static inline void fill_open_row(lw_format f, uint32_t cols, data_kind kind, boo
         open[k] = (uint8_t)(kind == LARGEST_SUMS ? (high ? top : 0) : random_between(rng, 0, top));
     }
     for (size_t i = s.scales; i < s.bytes; ++i) parts[i] = (uint8_t)next_random(rng);
+    for (size_t i = s.scales; f.scale == LW_SCALE_SIX && i < s.selectors; ++i) parts[i] &= 63;  // and the minimums
     if (f.scale == LW_SCALE_F16)
         for (size_t i = s.scales; i < s.minimums; i += 2) {
             const uint16_t half = random_half(kind, rng);

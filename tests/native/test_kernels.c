@@ -113,7 +113,7 @@ static float coded_minimum(const coded_row* r, size_t k) {
     if (r->f.minimum == LW_MINIMUM_F16) return half_at(minimums + k / 32 * 2);
     if (r->f.minimum == LW_MINIMUM_ZERO) return coded_scale(r, k) * (float)(minimums[k / r->f.group] - r->f.offset);
     const float super = half_at(r->parts + r->at.super_minimums + k / 256 * 2);
-    return super * (float)(r->f.minimum == LW_MINIMUM_U8 ? minimums[k / 32] : r->parts[r->at.scales + k / 16] / 16);
+    return super * (float)(r->f.minimum == LW_MINIMUM_SIX ? minimums[k / 32] : r->parts[r->at.scales + k / 16] / 16);
 }
 
 static float coded_product(const plain_matrix* m, lw_format f, const plain_activations* x, size_t output, size_t row) {

@@ -104,6 +104,9 @@ static void test_coded_rows(lw_type type, uint32_t cols) {
                 fill(open, open_bytes, (uint64_t)type * 100 + output);
                 for (size_t i = 0; i < open_bytes; ++i)
                     open[i] &= i < cols ? (uint8_t)((1 << (f.low + f.high)) - 1) : 0xBB;  // 0xBB: no infinite half
+                const lw_stored_row parts = lw_stored_row_of(f, cols);
+                for (size_t i = parts.scales; f.scale == LW_SCALE_SIX && i < parts.selectors; ++i)
+                    open[cols + i - parts.scales] &= 63;  // and the minimums
                 if (pass == 0) {
                     lw_put_open_row(&w, f, panel, output, open);
                     continue;
@@ -129,6 +132,14 @@ static void test_coded_rows(lw_type type, uint32_t cols) {
     free(back);
     free(weights);
     free(first);
+}
+
+// Memory is what one row waits for: a panel of these holds no bit that their blocks do not.
+static void test_panels_take_no_more_than_files(void) {
+    static const lw_type as_in_files[] = {LW_Q4_1, LW_Q5_0, LW_Q5_1, LW_Q2_K, LW_Q4_K, LW_Q5_K, LW_IQ4_NL, LW_MXFP4};
+    for (size_t i = 0; i < sizeof as_in_files / sizeof *as_in_files; ++i)
+        expect(lw_panel_bytes(as_in_files[i], 2048) == LW_PANEL * lw_row_bytes(as_in_files[i], 2048), "panel",
+               lw_type_name(as_in_files[i]));
 }
 
 static lw_model* make_model(const char* isa, uint32_t threads) {
@@ -290,6 +301,7 @@ int main(void) {
                 if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1)
                     test_load(type, lw_level_names[from], lw_level_names[to]);
     }
+    test_panels_take_no_more_than_files();
     test_bad_coded_tensors();
     test_damage();
     printf("%d passed, %d failed\n", passed, failed);

@@ -9,6 +9,7 @@ typedef enum lw_scale_kind {
     LW_SCALE_F16,      // one f16 per group
     LW_SCALE_I8,       // int8 per group, times the super scale
     LW_SCALE_NIBBLES,  // low nibble per group, times the super scale; the high nibble is the minimum's
+    LW_SCALE_SIX,      // 0 .. 63 per group, times the super scale; in panels the two bits above are the minimum's
     LW_SCALE_E8M0,     // 2^(byte - 128) per group; in panels 255 is a scale of 0
     LW_SCALE_ONE,      // none: the super scale of the row
 } lw_scale_kind;
@@ -21,8 +22,8 @@ typedef enum lw_super_kind {
 
 typedef enum lw_minimum_kind {  // what is subtracted from scale * code
     LW_MINIMUM_NONE,
-    LW_MINIMUM_F16,      // one f16 per 32 inputs
-    LW_MINIMUM_U8,       // byte per 32 inputs, times the super minimum (f16 per 256)
+    LW_MINIMUM_F16,  // one f16 per 32 inputs
+    LW_MINIMUM_SIX,  // 0 .. 63 per 32 inputs, times the super minimum (f16 per 256); in panels nibbles, see LW_SCALE_SIX
     LW_MINIMUM_NIBBLES,  // high nibble of the group's scale, times the super minimum
     LW_MINIMUM_ZERO,     // (byte per group - offset), times the group's scale
 } lw_minimum_kind;
@@ -94,15 +95,21 @@ typedef struct lw_stored_row {
 } lw_stored_row;
 
 LW_INLINE bool lw_has_super_minimum(lw_format f) {
-    return f.minimum == LW_MINIMUM_U8 || f.minimum == LW_MINIMUM_NIBBLES;
+    return f.minimum == LW_MINIMUM_SIX || f.minimum == LW_MINIMUM_NIBBLES;
 }
+
+// In a panel the low four bits of the minimums of six bits of groups g and g + 2 of a segment lie in the low and the high
+// nibble of byte [segment][g][output].
+enum { LW_SIX_BIT_BYTES = 2 * LW_PANEL };  // of a segment
+LW_INLINE size_t lw_six_bit_at(size_t group) { return group / 4 * LW_SIX_BIT_BYTES + group % 2 * LW_PANEL; }
+LW_INLINE unsigned lw_six_bit_shift(size_t group) { return group % 4 / 2 * 4; }
 
 // Bytes of the minimums of so many inputs of one output; nibbles lie with the scales.
 LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
     switch (f.minimum) {
         case LW_MINIMUM_F16:
             return lw_ceil_div(cols, LW_GROUP) * 2;
-        case LW_MINIMUM_U8:
+        case LW_MINIMUM_SIX:
             return lw_ceil_div(cols, LW_GROUP);
         case LW_MINIMUM_ZERO:
             return lw_ceil_div(cols, f.group);
@@ -146,7 +153,8 @@ LW_INLINE lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
     p.super_minimums = lw_round_64(lw_super_bytes(f, padded) * LW_PANEL);
     p.minimums =
         p.super_minimums + (lw_has_super_minimum(f) ? lw_ceil_div(padded, LW_SUPER_BLOCK_INPUTS) * 2 * LW_PANEL : 0);
-    p.selectors = p.minimums + lw_minimum_bytes(f, padded) * LW_PANEL;
+    const size_t minimum_bytes = lw_minimum_bytes(f, padded) / (f.minimum == LW_MINIMUM_SIX ? 2 : 1);
+    p.selectors = p.minimums + minimum_bytes * LW_PANEL;
     p.segments = lw_round_64(p.selectors + (f.selector != 0 ? segments * LW_PANEL : 0));
     p.high = (size_t)LW_SEGMENT * LW_PANEL * f.low / 8;
     p.scales = p.high + (size_t)LW_SEGMENT * LW_PANEL * f.high / 8;

@@ -25,14 +25,24 @@ LW_INLINE vf lw_minimum_scale(const lw_format f, const lw_coded_panel* p, const 
     return vf_load_half((const uint16_t*)(panel + p->super_minimums + (block * LW_PANEL + (size_t)v * 16) * 2));
 }
 
-// Minimums of group g (of 32 or 16 inputs) of a segment.
+// Minimums of six bits of a segment, a byte each: [4 groups][32]. Two groups' are put together at a time: one by one,
+// decoding 16 of them would take more instructions than subtracting them.
+LW_INLINE void lw_join_six_bits(const lw_coded_panel* p, const uint8_t* panel, size_t segment, uint8_t* bytes) {
+    const uint8_t* above = panel + p->segments + segment * p->segment_bytes + p->scales;
+    const uint8_t* nibbles = panel + p->minimums + segment * LW_SIX_BIT_BYTES;
+    for (int i = 0; i < LW_SIX_BIT_BYTES; ++i) bytes[i] = (uint8_t)((nibbles[i] & 15) | (above[i] >> 2 & 48));
+    for (int i = 0; i < LW_SIX_BIT_BYTES; ++i)
+        bytes[LW_SIX_BIT_BYTES + i] = (uint8_t)(nibbles[i] >> 4 | (above[LW_SIX_BIT_BYTES + i] >> 2 & 48));
+}
+
+// Minimums of group g (of 32 or 16 inputs) of a segment; `six`: those of six bits, joined.
 LW_INLINE vf lw_minimum(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment, size_t g,
-                        vf scale, int v) {
+                        const uint8_t* six, vf scale, int v) {
     const uint8_t* scales = panel + p->segments + segment * p->segment_bytes + p->scales;
     const uint8_t* minimums = panel + p->minimums;
     const size_t at = (segment * 4 + g) * LW_PANEL + (size_t)v * 16;
     if (f.minimum == LW_MINIMUM_F16) return vf_load_half((const uint16_t*)(minimums + at * 2));
-    if (f.minimum == LW_MINIMUM_U8) return vf_mul(scale, vf_from_bytes(minimums + at, 0));
+    if (f.minimum == LW_MINIMUM_SIX) return vf_mul(scale, vf_from_bytes(six + g * LW_PANEL + (size_t)v * 16, 0));
     if (f.minimum == LW_MINIMUM_NIBBLES) return vf_mul(scale, vf_from_bytes(scales + g * LW_PANEL + (size_t)v * 16, 4));
     const size_t shared =
         g * LW_GROUP / f.group * LW_PANEL + (size_t)v * 16;  // groups share zero points as they share scales
@@ -48,11 +58,13 @@ LW_INLINE void lw_minimum_row(const lw_format f, const lw_coded_panel* p, const 
     for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) acc[v] = vf_load(results + v * 16);
     for (size_t s = 0; s < segments; ++s, sums += LW_SUMS) {
         const vf scale[] = {lw_minimum_scale(f, p, panel, s, 0), lw_minimum_scale(f, p, panel, s, 1)};
+        uint8_t six[2 * LW_SIX_BIT_BYTES];
+        if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, panel, s, six);
 #pragma GCC unroll 8
         for (int g = 0; g < groups; ++g)
 #pragma GCC unroll 2
             for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
-                acc[v] = vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, panel, s, (size_t)g, scale[v], v), acc[v]);
+                acc[v] = vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, panel, s, (size_t)g, six, scale[v], v), acc[v]);
     }
 #pragma GCC unroll 2
     for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) vf_store(results + v * 16, acc[v]);
@@ -62,9 +74,11 @@ LW_INLINE void lw_minimum_row(const lw_format f, const lw_coded_panel* p, const 
 LW_INLINE void lw_segment_minimums(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment,
                                    const int groups, float* to) {
     const vf scale[] = {lw_minimum_scale(f, p, panel, segment, 0), lw_minimum_scale(f, p, panel, segment, 1)};
+    uint8_t six[2 * LW_SIX_BIT_BYTES];
+    if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, panel, segment, six);
     for (int g = 0; g < groups; ++g)
         for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
-            vf_store(to + g * LW_PANEL + v * 16, lw_minimum(f, p, panel, segment, (size_t)g, scale[v], v));
+            vf_store(to + g * LW_PANEL + v * 16, lw_minimum(f, p, panel, segment, (size_t)g, six, scale[v], v));
 }
 
 LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t sum_stride, size_t segments,

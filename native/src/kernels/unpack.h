@@ -117,11 +117,15 @@ static inline float lw_e8m0_to_float(uint8_t byte) {
     return value;
 }
 
+// Where the scale of input k is.
+static inline const uint8_t* lw_scale_place(const lw_coded_view* v, size_t output, size_t k) {
+    const uint8_t* scales = v->panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
+    return scales + (k % LW_SEGMENT / v->f.group * LW_PANEL + output) * lw_scale_bytes(v->f);
+}
+
 static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_t k) {
     const lw_format f = v->f;
-    const uint8_t* panel = v->panel;
-    const uint8_t* scales = panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
-    const uint8_t* at = scales + (k % LW_SEGMENT / f.group * LW_PANEL + output) * lw_scale_bytes(f);
+    const uint8_t *panel = v->panel, *at = lw_scale_place(v, output, k);
     if (f.scale == LW_SCALE_F16) return lw_load_half(at);
     if (f.scale == LW_SCALE_E8M0) return lw_e8m0_to_float(*at);
     float super;
@@ -130,26 +134,26 @@ static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_
     else
         super = lw_unpack_super(panel + v->p.supers, output, k);
     if (f.scale == LW_SCALE_ONE) return f.part == LW_FLOAT_HIGH ? 4 * super : super;
-    return super * (float)(f.scale == LW_SCALE_NIBBLES ? *at & 15 : (int8_t)*at);  // exact
+    const int small = f.scale == LW_SCALE_NIBBLES ? *at & 15 : f.scale == LW_SCALE_SIX ? *at & 63 : (int8_t)*at;
+    return super * (float)small;  // exact
 }
 
 // What is subtracted from scale * code around input k; exact.
 static inline float lw_unpack_minimum(const lw_coded_view* v, size_t output, size_t k) {
     const lw_format f = v->f;
     const uint8_t* panel = v->panel;
-    const uint8_t* minimums = panel + v->p.minimums;
+    const uint8_t *minimums = panel + v->p.minimums, *scale = lw_scale_place(v, output, k);
     const size_t group = k / LW_GROUP, scale_group = k / f.group;
     switch (f.minimum) {
         case LW_MINIMUM_F16:
             return lw_load_half(minimums + (group * LW_PANEL + output) * 2);
-        case LW_MINIMUM_U8:
-            return lw_unpack_super(panel + v->p.super_minimums, output, k) * (float)minimums[group * LW_PANEL + output];
-        case LW_MINIMUM_NIBBLES: {
-            const uint8_t* scales = panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
-            const size_t in_segment = k % LW_SEGMENT / f.group;
-            return lw_unpack_super(panel + v->p.super_minimums, output, k) *
-                   (float)(scales[in_segment * LW_PANEL + output] >> 4);
+        case LW_MINIMUM_SIX: {
+            const size_t at = lw_six_bit_at(group) + output;
+            const int nibble = minimums[at] >> lw_six_bit_shift(group) & 15;
+            return lw_unpack_super(panel + v->p.super_minimums, output, k) * (float)(nibble | *scale >> 6 << 4);
         }
+        case LW_MINIMUM_NIBBLES:
+            return lw_unpack_super(panel + v->p.super_minimums, output, k) * (float)(*scale >> 4);
         case LW_MINIMUM_ZERO:
             return lw_unpack_scale(v, output, k) * (float)(minimums[scale_group * LW_PANEL + output] - f.offset);
         default:

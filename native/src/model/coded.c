@@ -149,6 +149,25 @@ ALWAYS_INLINE void move_column(uint8_t* panel, size_t output, uint8_t* values, s
     }
 }
 
+// Six-bit minimums: the low four bits are nibbles (lw_six_bit_at), the upper two lie above the group's scale. Scales
+// have been moved.
+ALWAYS_INLINE void move_six_bits(const lw_coded_panel* p, uint8_t* panel, size_t output, uint8_t* scales,
+                                 uint8_t* minimums, size_t n, const bool put) {
+    for (size_t g = 0; g < n; ++g) {
+        uint8_t* above = panel + p->segments + g / LW_SEGMENT_GROUPS * p->segment_bytes + p->scales +
+                         g % LW_SEGMENT_GROUPS * LW_PANEL + output;
+        uint8_t* nibbles = panel + p->minimums + lw_six_bit_at(g) + output;
+        const unsigned shift = lw_six_bit_shift(g);
+        if (put) {
+            *above |= (uint8_t)(minimums[g] >> 4 << 6);
+            *nibbles = (uint8_t)((*nibbles & (shift == 0 ? 0 : 15)) | (minimums[g] & 15) << shift);
+        } else {
+            minimums[g] = (uint8_t)((*nibbles >> shift & 15) | *above >> 6 << 4);
+            scales[g] &= 63;
+        }
+    }
+}
+
 // All but the codes, one way or the other.
 ALWAYS_INLINE void move_parts(const lw_matrix* w, lw_format f, uint8_t* panel, size_t output, uint8_t* open,
                               const bool put) {
@@ -164,8 +183,11 @@ ALWAYS_INLINE void move_parts(const lw_matrix* w, lw_format f, uint8_t* panel, s
         for (size_t i = n; put && f.scale == LW_SCALE_E8M0 && i < per_segment; ++i) at[i * LW_PANEL + output] = 255;
     }
     const size_t minimum_bytes = f.minimum == LW_MINIMUM_F16 ? 2 : 1;
-    move_column(panel + p.minimums, output, parts + s.minimums, (s.selectors - s.minimums) / minimum_bytes,
-                minimum_bytes, put);
+    if (f.minimum == LW_MINIMUM_SIX)
+        move_six_bits(&p, panel, output, parts + s.scales, parts + s.minimums, scales, put);
+    else
+        move_column(panel + p.minimums, output, parts + s.minimums, (s.selectors - s.minimums) / minimum_bytes,
+                    minimum_bytes, put);
     move_column(panel + p.selectors, output, parts + s.selectors, s.supers - s.selectors, 1, put);
     const size_t super_bytes = f.super == LW_SUPER_ROW ? sizeof(float) : 2;
     move_column(panel + p.supers, output, parts + s.supers, (s.super_minimums - s.supers) / super_bytes, super_bytes,

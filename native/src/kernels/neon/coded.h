@@ -214,9 +214,10 @@ INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, siz
 INLINE float32x4x2_t small_difference(const lw_format f, float32x4x2_t super, const uint8_t* scale,
                                       const uint8_t* next) {
     uint8x8_t a = vld1_u8(scale), b = next ? vld1_u8(next) : vdup_n_u8(0);
-    if (f.scale == LW_SCALE_NIBBLES) {
-        a = vand_u8(a, vdup_n_u8(15));
-        b = vand_u8(b, vdup_n_u8(15));
+    if (f.scale != LW_SCALE_I8) {  // the rest is the minimum's
+        const uint8x8_t mask = vdup_n_u8(f.scale == LW_SCALE_NIBBLES ? 15 : 63);
+        a = vand_u8(a, mask);
+        b = vand_u8(b, mask);
     }
     const int16x8_t difference = vsubl_s8(vreinterpret_s8_u8(a), vreinterpret_s8_u8(b));
     const int32x4_t low = vaddw_s16(vdupq_n_s32(LW_MAGIC_BITS), vget_low_s16(difference));
@@ -245,7 +246,7 @@ INLINE void store_difference(const int copies, float32x4_t ds, float* to) {
 // A segment's scale differences: [scale groups][32 outputs], or with `copies` 2 [scale groups][16 pairs][s0 s1 s0 s1].
 INLINE void coded_differences(const lw_format f, const int copies, const coded_segment* s, float* ds) {
     const size_t groups = LW_SEGMENT / f.group, step = LW_PANEL * lw_scale_bytes(f);
-    const bool small = f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES;
+    const bool small = f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES || f.scale == LW_SCALE_SIX;
     const uint8_t* scales = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
     for (size_t output = 0; output < LW_PANEL; output += 8) {
         const uint8_t* at = scales + output * lw_scale_bytes(f);
