@@ -73,10 +73,11 @@ def product(
                 seg = fma(np.float32(prefix), s[g] - following, seg)
             acc = fma(seg, activation_scales[segment], acc)
     if minimums is not None:
-        step = len(weights) // len(minimums)
+        step, taken = len(weights) // len(minimums), np.float32(0)
         for g, minimum in enumerate(minimums):
             total = np.float32(int(codes[g * step : (g + 1) * step].sum()))
-            acc = fma(activation_scales[g * step // SEGMENT] * total, -minimum, acc)
+            taken = fma(activation_scales[g * step // SEGMENT] * total, -minimum, taken)
+        acc = acc + taken
     return acc
 
 

@@ -136,13 +136,14 @@ static float coded_product(const plain_matrix* m, lw_format f, const plain_activ
             acc = fmaf(part, x->scale[row * x->segments + first / LW_SEGMENT], acc);
         }
     }
+    float taken = 0;
     for (size_t k = 0; f.minimum != LW_MINIMUM_NONE && k < m->cols; k += step) {
         int32_t sum = 0;
         for (size_t i = k; i < k + step; ++i) sum += q[i];
         const float scaled = x->scale[row * x->segments + k / LW_SEGMENT] * (float)sum;
-        acc = fmaf(scaled, -coded_minimum(&r, k), acc);
+        taken = fmaf(scaled, -coded_minimum(&r, k), taken);
     }
-    return acc;
+    return f.minimum == LW_MINIMUM_NONE ? acc : acc + taken;
 }
 
 static float float_product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {

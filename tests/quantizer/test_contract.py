@@ -63,17 +63,20 @@ def test_product_of_a_coded_matrix_is_that_of_its_weights(kind):
     assert np.abs(found).max() > 0
 
 
-def test_minimums_come_after_all_segments_in_one_chain():
-    """A case in which every other order of additions gives other bits."""
+def test_minimums_are_a_chain_of_their_own_that_is_added_last():
+    """Cases in which other orders of additions give other bits."""
     codes = np.zeros(256, np.int32)
     codes[0], codes[32], codes[128] = 1, 1, 1
     scales, activation_scales = np.ones(8, np.float32), np.float32([1, 1])
     weights = np.zeros(256, np.int32)
-    weights[128] = 1
+    weights[0], weights[128] = 1, 1
     minimums = np.zeros(8, np.float32)
     minimums[0], minimums[1] = -(2.0**24), 2.0**24
-    # 1 + 2^24 rounds to 2^24; with the minimums before the second segment the answer would be 1
-    assert product(weights, scales, codes, activation_scales, minimums) == 0
+    # 1 + 2^24 rounds to 2^24: taken off the segments' sum, or a segment's, they would leave less
+    assert product(weights, scales, codes, activation_scales, minimums) == 2
+    minimums[1] = 0
+    # segments added to what the minimums make would leave 2^24
+    assert product(weights, scales, codes, activation_scales, minimums) == 2.0**24 + 2
     # B is rounded once: 3 * 0.1f is not a float
     codes[0], minimums[:] = 3, 0
     minimums[0] = -1.0

@@ -65,7 +65,7 @@ class FakeLibrary:
     LW_STEPS_AHEAD = 2
     LW_BLOCK_TOKENS = 32
     LW_MAX_TOP_LOGPROBS = 20
-    LW_NUMERICS = 1
+    LW_NUMERICS = 2
     LW_F16 = 1
     LW_F32 = 0
     LW_LOAD_MAP = 0

@@ -111,11 +111,12 @@ typedef struct lw_output {
 typedef void (*lw_matmul_fn)(const lw_matrix* weights, const lw_activations* x, size_t panel, lw_output out,
                              void* scratch);
 
-// Beside one panel of results for every row: room for a panel's decoded segment and its scales, and on AMX for sums.
+// Beside one panel of results for every row, and of what minimums take off: room for a panel's decoded segment and its
+// scales, and on AMX for sums.
 enum { LW_KERNEL_SCRATCH_BYTES = 40960 };
 
 static inline size_t lw_matmul_scratch_bytes(size_t rows) {
-    return (rows + 16) * LW_PANEL * sizeof(float) + LW_KERNEL_SCRATCH_BYTES;
+    return 2 * (rows + 16) * LW_PANEL * sizeof(float) + LW_KERNEL_SCRATCH_BYTES;
 }
 
 // Valid outputs of a panel: LW_PANEL except in the last one.

@@ -1,6 +1,9 @@
 // What coded types with minimums take off their products, for every level (kernels/lanes.h):
-//     for each group of 32 (or 16) inputs, ascending:  acc = fma(scale * sum of the activation codes, -minimum, acc)
-// A product of 1/32 of the size, so it is done for a panel at a time, after the panel's integer part.
+//     taken = 0;  for each group of 32 (or 16) inputs, ascending:
+//         taken = fma(scale * sum of the activation codes, -minimum, taken)
+//     and acc += taken in the end.
+// A product of 1/32 of the size and a chain of its own: a panel at a time, after the panel's integer part, or, where one
+// row waits for memory, segment by segment beside it.
 #ifndef LW_KERNELS_MINIMUMS_H
 #define LW_KERNELS_MINIMUMS_H
 
@@ -50,24 +53,33 @@ LW_INLINE vf lw_minimum(const lw_format f, const lw_coded_panel* p, const uint8_
     return vf_mul(vf_load_half((const uint16_t*)(scales + shared * 2)), vf_sub(zero, vf_set1(f.offset)));
 }
 
-// One row: every minimum is used once, where it is made.
-LW_INLINE void lw_minimum_row(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, const float* sums,
-                              size_t segments, const int groups, float* results) {
-    vf acc[LW_MINIMUM_VECTORS];
-#pragma GCC unroll 2
-    for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) acc[v] = vf_load(results + v * 16);
-    for (size_t s = 0; s < segments; ++s, sums += LW_SUMS) {
-        const vf scale[] = {lw_minimum_scale(f, p, panel, s, 0), lw_minimum_scale(f, p, panel, s, 1)};
-        uint8_t six[2 * LW_SIX_BIT_BYTES];
-        if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, panel, s, six);
+// Minimums of a type in a segment.
+LW_INLINE int lw_minimum_groups(const lw_format f) { return f.group == 16 ? 8 : 4; }
+
+// Sums of the activation codes that belong to them, of the first row and segment.
+LW_INLINE const float* lw_minimum_sums(const lw_format f, const lw_activations* x) {
+    return x->sums + (lw_minimum_groups(f) == 8 ? LW_SUMS_16 : 0);
+}
+
+// One row and one segment: every minimum is used once, where it is made.
+LW_INLINE void lw_take_segment(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment,
+                               const float* sums, vf taken[LW_MINIMUM_VECTORS]) {
+    const vf scale[] = {lw_minimum_scale(f, p, panel, segment, 0), lw_minimum_scale(f, p, panel, segment, 1)};
+    uint8_t six[2 * LW_SIX_BIT_BYTES];
+    if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, panel, segment, six);
+    sums += segment * LW_SUMS;
 #pragma GCC unroll 8
-        for (int g = 0; g < groups; ++g)
+    for (int g = 0; g < lw_minimum_groups(f); ++g)
 #pragma GCC unroll 2
-            for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
-                acc[v] = vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, panel, s, (size_t)g, six, scale[v], v), acc[v]);
-    }
+        for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
+            taken[v] =
+                vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, panel, segment, (size_t)g, six, scale[v], v), taken[v]);
+}
+
+LW_INLINE void lw_add_taken(const vf taken[LW_MINIMUM_VECTORS], float* results) {
 #pragma GCC unroll 2
-    for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) vf_store(results + v * 16, acc[v]);
+    for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
+        vf_store(results + v * 16, vf_add(vf_load(results + v * 16), taken[v]));
 }
 
 // Minimums of one segment, [groups][32].
@@ -81,12 +93,14 @@ LW_INLINE void lw_segment_minimums(const lw_format f, const lw_coded_panel* p, c
             vf_store(to + g * LW_PANEL + v * 16, lw_minimum(f, p, panel, segment, (size_t)g, six, scale[v], v));
 }
 
+// `rows` rows of some segments. The chain goes on from `from` (NULL: begins) and goes to `to`, or into the results.
 LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t sum_stride, size_t segments,
-                               const int groups, const int rows, float* results) {
+                               const int groups, const int rows, const float* from, float* to, float* results) {
     vf acc[LW_MINIMUM_ROWS][LW_MINIMUM_VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
-        for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) acc[r][v] = vf_load(results + r * LW_PANEL + v * 16);
+        for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
+            acc[r][v] = from == NULL ? vf_set1(0) : vf_load(from + r * LW_PANEL + v * 16);
     for (size_t s = 0; s < segments; ++s, sums += LW_SUMS)
         for (int g = 0; g < groups; ++g, minimums += LW_PANEL) {
             const vf m0 = vf_load(minimums), m1 = vf_load(minimums + 16);
@@ -99,30 +113,41 @@ LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t 
         }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
-        for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) vf_store(results + r * LW_PANEL + v * 16, acc[r][v]);
+        if (to == NULL)
+            lw_add_taken(acc[r], results + r * LW_PANEL);
+        else
+            for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) vf_store(to + r * LW_PANEL + v * 16, acc[r][v]);
 }
 
-// results[rows][32] of a panel's integer part become its product. `scratch`: [LW_MINIMUM_FLOATS].
+// results[rows][32] of a panel's integer part become its product. `scratch`: [LW_MINIMUM_FLOATS]; `taken`: [rows][32], the
+// chains of rows between parts of a long panel.
 LW_INLINE void lw_subtract_minimums(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
-                                    float* results, float* scratch) {
-    const int groups = f.group == 16 ? 8 : 4;
+                                    float* results, float* scratch, float* taken) {
+    const int groups = lw_minimum_groups(f);
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     const uint8_t* data = w->data + panel * w->panel_bytes;
-    const size_t stride = x->segments * LW_SUMS, first_sum = groups == 8 ? LW_SUMS_16 : 0;
+    const size_t stride = x->segments * LW_SUMS;
     if (x->rows == 1) {
-        lw_minimum_row(f, &p, data, x->sums + first_sum, x->segments, groups, results);
+        vf row[LW_MINIMUM_VECTORS] = {vf_set1(0), vf_set1(0)};
+        for (size_t s = 0; s < x->segments; ++s) lw_take_segment(f, &p, data, s, lw_minimum_sums(f, x), row);
+        lw_add_taken(row, results);
         return;
     }
     for (size_t first = 0, n; first < x->segments; first += n) {
         n = x->segments - first < LW_MINIMUM_SEGMENTS ? x->segments - first : LW_MINIMUM_SEGMENTS;
         for (size_t s = 0; s < n; ++s)
             lw_segment_minimums(f, &p, data, first + s, groups, scratch + s * (size_t)groups * LW_PANEL);
-        const float* sums = x->sums + first * LW_SUMS + first_sum;
-        size_t row = 0;
-        for (; row + LW_MINIMUM_ROWS <= x->rows; row += LW_MINIMUM_ROWS)
-            lw_minimum_tile(scratch, sums + row * stride, stride, n, groups, LW_MINIMUM_ROWS, results + row * LW_PANEL);
-        for (; row < x->rows; ++row)
-            lw_minimum_tile(scratch, sums + row * stride, stride, n, groups, 1, results + row * LW_PANEL);
+        const float* sums = lw_minimum_sums(f, x) + first * LW_SUMS;
+        const bool begins = first == 0, ends = first + n == x->segments;
+        for (size_t row = 0, rows; row < x->rows; row += rows) {
+            float *chain = taken + row * LW_PANEL, *to = results + row * LW_PANEL;
+            const float *from = begins ? NULL : chain, *of_rows = sums + row * stride;
+            rows = x->rows - row < LW_MINIMUM_ROWS ? 1 : LW_MINIMUM_ROWS;
+            if (rows == 1)
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, 1, from, ends ? NULL : chain, to);
+            else
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS, from, ends ? NULL : chain, to);
+        }
     }
 }
 

@@ -53,7 +53,7 @@ LW_INLINE void amx_gemm(const weight_type type, amx_decoder decode, size_t passe
                                                : lw_amx_product_128__amx;
     product(&weights, x, s);
     if (type.format.minimum != LW_MINIMUM_NONE)
-        lw_subtract_minimums(type.format, w, x, panel, s->results, (float*)s->sums);
+        lw_subtract_minimums(type.format, w, x, panel, s->results, (float*)s->sums, s->results + x->rows * LW_PANEL);
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 

@@ -20,7 +20,7 @@ typedef struct tile_scratch {
     uint8_t codes[2 * LW_SEGMENT * LW_PANEL];
     float differences[PREFIXES * LW_PANEL];
     float minimums[LW_MINIMUM_FLOATS];
-    float results[];  // [rows][32]
+    float results[];  // [rows][32], then as much that minimums take off
 } tile_scratch;
 
 LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
@@ -96,7 +96,8 @@ LW_INLINE void some_tiles(const weight_type type, const bool packed, weight_segm
 
 LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                       tile_scratch* s) {
-    if (type.format.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(type.format, w, x, panel, s->results, s->minimums);
+    if (type.format.minimum != LW_MINIMUM_NONE)
+        lw_subtract_minimums(type.format, w, x, panel, s->results, s->minimums, s->results + x->rows * LW_PANEL);
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 

@@ -296,7 +296,8 @@ INLINE void coded_decoded(const lw_format f, const int copies, const int stride,
 INLINE void finish_coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                          const workspace* work) {
     float* minimums = work->ds + 16 * 2 * LW_PANEL;
-    if (f.minimum != LW_MINIMUM_NONE) lw_subtract_minimums(f, w, x, panel, work->results, minimums);
+    if (f.minimum != LW_MINIMUM_NONE)
+        lw_subtract_minimums(f, w, x, panel, work->results, minimums, minimums + LW_MINIMUM_FLOATS);
     lw_store_panel(w, panel, x->rows, work->results, out);
 }
 

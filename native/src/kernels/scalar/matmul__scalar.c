@@ -8,7 +8,9 @@
 //             seg = fmaf((float)P, s[g] - s[g + 1], seg)          with s past the segment's last group = 0
 //         acc = fmaf(seg, activation scale of the segment, acc)
 // which is the sum over groups of s[g] * (integer product of the group), by parts. Then, for types with minimums,
-//     for each group, ascending: acc = fmaf(activation scale * sum of the group's activation codes, -minimum, acc)
+//     taken = 0
+//     for each group, ascending: taken = fmaf(activation scale * sum of the group's activation codes, -minimum, taken)
+//     acc = acc + taken
 // Weights of types with two passes (lw_passes) are two such codes with two scales: every segment is there twice.
 #include <math.h>
 #include <string.h>
@@ -85,15 +87,18 @@ static void subtract_minimums(const lw_format f, const lw_matrix* w, const lw_ac
                               float* results) {
     const lw_coded_view view = lw_view_coded(f, w, w->data + panel * w->panel_bytes);
     const size_t inputs = lw_step_inputs(f), first = inputs == 16 ? LW_SUMS_16 : 0;
-    for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output)
+    float* taken = results + x->rows * LW_PANEL;  // [rows]
+    for (size_t output = 0; output < lw_panel_outputs(w, panel); ++output) {
+        for (size_t row = 0; row < x->rows; ++row) taken[row] = 0;
         for (size_t k = 0; k < w->cols; k += inputs) {
             const float minimum = lw_unpack_minimum(&view, output, k);
             for (size_t row = 0; row < x->rows; ++row) {
                 const float* sums = x->sums + (row * x->segments + k / LW_SEGMENT) * LW_SUMS + first;
-                float* acc = results + row * LW_PANEL + output;
-                *acc = fmaf(sums[k % LW_SEGMENT / inputs], -minimum, *acc);
+                taken[row] = fmaf(sums[k % LW_SEGMENT / inputs], -minimum, taken[row]);
             }
         }
+        for (size_t row = 0; row < x->rows; ++row) results[row * LW_PANEL + output] += taken[row];
+    }
 }
 
 static void coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
