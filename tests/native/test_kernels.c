@@ -328,6 +328,11 @@ static void test_products(bool quick, tally* tallies) {
                 problem_free(&p);
             }
         }
+        if (coded && f.minimum != LW_MINIMUM_NONE) {  // more segments than minimums are decoded for at a time
+            problem p = problem_make(all_types[t], 37, 2304, 10, EDGE_CASES);
+            test_problem(&p, 10, quick, tallies);
+            problem_free(&p);
+        }
         if (coded && f.super == LW_SUPER_ROW) {
             problem p = problem_make(all_types[t], 37, 64, 2, EDGE_CASES);
             use_large_row_scales(&p, f, 2);
