@@ -98,6 +98,11 @@ LW_INLINE bool lw_has_super_minimum(lw_format f) {
     return f.minimum == LW_MINIMUM_SIX || f.minimum == LW_MINIMUM_NIBBLES;
 }
 
+// The bits of a scale's byte in a panel that are its own, of scales without a sign.
+LW_INLINE int lw_scale_mask(lw_format f) {
+    return f.scale == LW_SCALE_NIBBLES ? 15 : f.scale == LW_SCALE_SIX ? 63 : 255;
+}
+
 // In a panel the low four bits of the minimums of six bits of groups g and g + 2 of a segment lie in the low and the high
 // nibble of byte [segment][g][output].
 enum { LW_SIX_BIT_BYTES = 2 * LW_PANEL };  // of a segment

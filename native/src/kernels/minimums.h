@@ -61,19 +61,35 @@ LW_INLINE const float* lw_minimum_sums(const lw_format f, const lw_activations* 
     return x->sums + (lw_minimum_groups(f) == 8 ? LW_SUMS_16 : 0);
 }
 
-// One row and one segment: every minimum is used once, where it is made.
-LW_INLINE void lw_take_segment(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment,
-                               const float* sums, vf taken[LW_MINIMUM_VECTORS]) {
-    const vf scale[] = {lw_minimum_scale(f, p, panel, segment, 0), lw_minimum_scale(f, p, panel, segment, 1)};
+// What a panel's minimums take off one row.
+typedef struct lw_row_minimums {
+    lw_coded_panel p;
+    const uint8_t* panel;
+    const float* sums;
+    vf taken[LW_MINIMUM_VECTORS];
+} lw_row_minimums;
+
+LW_INLINE lw_row_minimums lw_open_row_minimums(const lw_format f, const lw_matrix* w, const lw_activations* x,
+                                               size_t panel) {
+    return (lw_row_minimums){.p = lw_coded_panel_of(f, w->cols),
+                             .panel = w->data + panel * w->panel_bytes,
+                             .sums = lw_minimum_sums(f, x),
+                             .taken = {vf_set1(0), vf_set1(0)}};
+}
+
+// One segment: every minimum is used once, where it is made.
+LW_INLINE void lw_take_segment(const lw_format f, lw_row_minimums* m, size_t segment) {
+    const lw_coded_panel* p = &m->p;
+    const vf scale[] = {lw_minimum_scale(f, p, m->panel, segment, 0), lw_minimum_scale(f, p, m->panel, segment, 1)};
     uint8_t six[2 * LW_SIX_BIT_BYTES];
-    if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, panel, segment, six);
-    sums += segment * LW_SUMS;
+    if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, m->panel, segment, six);
+    const float* sums = m->sums + segment * LW_SUMS;
 #pragma GCC unroll 8
     for (int g = 0; g < lw_minimum_groups(f); ++g)
 #pragma GCC unroll 2
         for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
-            taken[v] =
-                vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, panel, segment, (size_t)g, six, scale[v], v), taken[v]);
+            m->taken[v] = vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, m->panel, segment, (size_t)g, six, scale[v], v),
+                                 m->taken[v]);
 }
 
 LW_INLINE void lw_add_taken(const vf taken[LW_MINIMUM_VECTORS], float* results) {
@@ -84,11 +100,11 @@ LW_INLINE void lw_add_taken(const vf taken[LW_MINIMUM_VECTORS], float* results) 
 
 // Minimums of one segment, [groups][32].
 LW_INLINE void lw_segment_minimums(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment,
-                                   const int groups, float* to) {
+                                   float* to) {
     const vf scale[] = {lw_minimum_scale(f, p, panel, segment, 0), lw_minimum_scale(f, p, panel, segment, 1)};
     uint8_t six[2 * LW_SIX_BIT_BYTES];
     if (f.minimum == LW_MINIMUM_SIX) lw_join_six_bits(p, panel, segment, six);
-    for (int g = 0; g < groups; ++g)
+    for (int g = 0; g < lw_minimum_groups(f); ++g)
         for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
             vf_store(to + g * LW_PANEL + v * 16, lw_minimum(f, p, panel, segment, (size_t)g, six, scale[v], v));
 }
@@ -123,20 +139,20 @@ LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t 
 // chains of rows between parts of a long panel.
 LW_INLINE void lw_subtract_minimums(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
                                     float* results, float* scratch, float* taken) {
+    if (x->rows == 1) {
+        lw_row_minimums m = lw_open_row_minimums(f, w, x, panel);
+        for (size_t s = 0; s < x->segments; ++s) lw_take_segment(f, &m, s);
+        lw_add_taken(m.taken, results);
+        return;
+    }
     const int groups = lw_minimum_groups(f);
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     const uint8_t* data = w->data + panel * w->panel_bytes;
     const size_t stride = x->segments * LW_SUMS;
-    if (x->rows == 1) {
-        vf row[LW_MINIMUM_VECTORS] = {vf_set1(0), vf_set1(0)};
-        for (size_t s = 0; s < x->segments; ++s) lw_take_segment(f, &p, data, s, lw_minimum_sums(f, x), row);
-        lw_add_taken(row, results);
-        return;
-    }
     for (size_t first = 0, n; first < x->segments; first += n) {
         n = x->segments - first < LW_MINIMUM_SEGMENTS ? x->segments - first : LW_MINIMUM_SEGMENTS;
         for (size_t s = 0; s < n; ++s)
-            lw_segment_minimums(f, &p, data, first + s, groups, scratch + s * (size_t)groups * LW_PANEL);
+            lw_segment_minimums(f, &p, data, first + s, scratch + s * (size_t)groups * LW_PANEL);
         const float* sums = lw_minimum_sums(f, x) + first * LW_SUMS;
         const bool begins = first == 0, ends = first + n == x->segments;
         for (size_t row = 0, rows; row < x->rows; row += rows) {

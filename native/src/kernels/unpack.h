@@ -134,8 +134,7 @@ static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_
     else
         super = lw_unpack_super(panel + v->p.supers, output, k);
     if (f.scale == LW_SCALE_ONE) return f.part == LW_FLOAT_HIGH ? 4 * super : super;
-    const int small = f.scale == LW_SCALE_NIBBLES ? *at & 15 : f.scale == LW_SCALE_SIX ? *at & 63 : (int8_t)*at;
-    return super * (float)small;  // exact
+    return super * (float)(f.scale == LW_SCALE_I8 ? (int8_t)*at : *at & lw_scale_mask(f));  // exact
 }
 
 // What is subtracted from scale * code around input k; exact.

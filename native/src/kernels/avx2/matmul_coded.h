@@ -107,10 +107,9 @@ LW_INLINE __m256 coded_scale(const lw_format f, const weight_segment* w, size_t 
         const __m256i value = _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
         return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)), value));
     }
-    const int mask = f.scale == LW_SCALE_NIBBLES ? 15 : 63;  // of what is no minimum's
     const __m256i small = f.scale == LW_SCALE_I8
                               ? _mm256_cvtepi8_epi32(bytes)
-                              : _mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8((char)mask)));
+                              : _mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8((char)lw_scale_mask(f))));
     const __m256 super =
         f.super == LW_SUPER_ROW ? _mm256_loadu_ps((const float*)w->supers + v * 8) : load_halves(w->supers + v * 16);
     return _mm256_mul_ps(super, _mm256_cvtepi32_ps(small));

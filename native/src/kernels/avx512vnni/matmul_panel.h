@@ -170,23 +170,14 @@ LW_INLINE lw_fetch_order whole_order(const weight_type type) {
     return type.format.low == 2 || type.format.map == LW_MAP_FLOAT ? LW_FETCH_WHOLE : LW_FETCH_PACED;
 }
 
-// What minimums take off one row.
-typedef struct row_minimums {
-    lw_coded_panel parts;
-    const uint8_t* panel;
-    const float* sums;
-    vf taken[LW_MINIMUM_VECTORS];
-} row_minimums;
-
-LW_INLINE void take_minimums(const weight_type type, row_minimums* m, size_t segment) {
-    if (type.format.minimum != LW_MINIMUM_NONE)
-        lw_take_segment(type.format, &m->parts, m->panel, segment, m->sums, m->taken);
+LW_INLINE void take_minimums(const weight_type type, lw_row_minimums* m, size_t segment) {
+    if (type.format.minimum != LW_MINIMUM_NONE) lw_take_segment(type.format, m, segment);
 }
 
 // One row. Memory is the limit: there is code for every order of asking for weights. Minimums of the segment before are
 // taken off while this one's fetches are paced; behind its products, they would keep those of the next from beginning.
 LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
-                            const lw_fetch_order order, row_minimums* m, tile_scratch* s) {
+                            const lw_fetch_order order, lw_row_minimums* m, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, order);
     if (segment > 0) take_minimums(type, m, segment - 1);
     const row_segment row = some_rows(x, segment, 0, s->results);
@@ -200,7 +191,7 @@ LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const
 
 // With `twice` (lw_passes) every segment by either type.
 LW_INLINE void gemv_segments(const weight_type first, const weight_type second, const bool twice, const weight_panel* p,
-                             const lw_activations* x, const lw_fetch_order order, row_minimums* m, tile_scratch* s) {
+                             const lw_activations* x, const lw_fetch_order order, lw_row_minimums* m, tile_scratch* s) {
     for (size_t segment = 0; segment < x->segments; ++segment) {
         gemv_segment(first, p, x, segment, order, m, s);
         if (twice) gemv_segment(second, p, x, segment, order, m, s);  // without minimums
@@ -212,12 +203,8 @@ LW_INLINE void gemv_passes(const weight_type first, const weight_type second, co
                            const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(first, w, panel);
-    row_minimums m = {.taken = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
-    if (first.format.minimum != LW_MINIMUM_NONE) {
-        m.parts = lw_coded_panel_of(first.format, w->cols);
-        m.panel = w->data + panel * w->panel_bytes;
-        m.sums = lw_minimum_sums(first.format, x);
-    }
+    lw_row_minimums m;
+    if (first.format.minimum != LW_MINIMUM_NONE) m = lw_open_row_minimums(first.format, w, x, panel);
     if (lw_cpu_fetch_order == LW_FETCH_WHOLE)
         gemv_segments(first, second, twice, &wp, x, whole_order(first), &m, s);
     else if (lw_cpu_fetch_order == LW_FETCH_PAGES)

@@ -215,7 +215,7 @@ INLINE float32x4x2_t small_difference(const lw_format f, float32x4x2_t super, co
                                       const uint8_t* next) {
     uint8x8_t a = vld1_u8(scale), b = next ? vld1_u8(next) : vdup_n_u8(0);
     if (f.scale != LW_SCALE_I8) {  // the rest is the minimum's
-        const uint8x8_t mask = vdup_n_u8(f.scale == LW_SCALE_NIBBLES ? 15 : 63);
+        const uint8x8_t mask = vdup_n_u8((uint8_t)lw_scale_mask(f));
         a = vand_u8(a, mask);
         b = vand_u8(b, mask);
     }
