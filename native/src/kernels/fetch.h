@@ -1,5 +1,5 @@
 // x86: in which order weights to come are asked for (lw_cpu_fetch_order). As many lines are prefetched as are used
-// meanwhile; which ones depends on the core (native/DECISIONS.md has the measurements).
+// meanwhile; which ones depends on the core (DECISIONS.md here has the measurements).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 

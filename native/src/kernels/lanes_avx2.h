@@ -22,6 +22,9 @@ LW_INLINE vf vf_div(vf x, vf y) { return (vf){_mm256_div_ps(x.a, y.a), _mm256_di
 LW_INLINE vf vf_min(vf x, vf y) { return (vf){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
 LW_INLINE vf vf_max(vf x, vf y) { return (vf){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
 LW_INLINE vf vf_fma(vf x, vf y, vf z) { return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+LW_INLINE vf vf_fnma(vf x, vf y, vf z) {
+    return (vf){_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)};
+}
 LW_INLINE vf vf_load_half(const uint16_t* p) {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};

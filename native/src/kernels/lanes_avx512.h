@@ -15,6 +15,8 @@ LW_INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 LW_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 LW_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 LW_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+// c - a * b, rounded once
+LW_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 LW_INLINE vf vf_load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 // 16 unsigned bytes, without their lowest `shift` bits (shifted right).
 LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) {

@@ -26,6 +26,7 @@ LW_INLINE vf vf_div(vf x, vf y) { LW_EACH(vf, vdivq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_min(vf x, vf y) { LW_EACH(vf, vminq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_max(vf x, vf y) { LW_EACH(vf, vmaxq_f32(x.v[i], y.v[i])); }
 LW_INLINE vf vf_fma(vf x, vf y, vf z) { LW_EACH(vf, vfmaq_f32(z.v[i], x.v[i], y.v[i])); }
+LW_INLINE vf vf_fnma(vf x, vf y, vf z) { LW_EACH(vf, vfmsq_f32(z.v[i], x.v[i], y.v[i])); }
 LW_INLINE vf vf_load_half(const uint16_t* p) { LW_EACH(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i)))); }
 // A conversion takes four times the slots of a subtraction, which is exact for these (see LW_MAGIC_BITS).
 LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) {

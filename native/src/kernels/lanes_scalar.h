@@ -24,6 +24,7 @@ LW_INLINE vf vf_div(vf x, vf y) { LW_EACH(vf, x.v[i] / y.v[i]); }
 LW_INLINE vf vf_min(vf x, vf y) { LW_EACH(vf, x.v[i] < y.v[i] ? x.v[i] : y.v[i]); }
 LW_INLINE vf vf_max(vf x, vf y) { LW_EACH(vf, x.v[i] > y.v[i] ? x.v[i] : y.v[i]); }
 LW_INLINE vf vf_fma(vf x, vf y, vf z) { LW_EACH(vf, fmaf(x.v[i], y.v[i], z.v[i])); }
+LW_INLINE vf vf_fnma(vf x, vf y, vf z) { LW_EACH(vf, fmaf(-x.v[i], y.v[i], z.v[i])); }
 LW_INLINE vf vf_load_half(const uint16_t* p) { LW_EACH(vf, lw_half_to_float(p[i])); }
 LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) { LW_EACH(vf, (float)(p[i] >> shift)); }
 LW_INLINE vf vf_keep_ge(vf x, float limit, vf y) { LW_EACH(vf, x.v[i] >= limit ? y.v[i] : 0.0f); }

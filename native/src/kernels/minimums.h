@@ -88,8 +88,8 @@ LW_INLINE void lw_take_segment(const lw_format f, lw_row_minimums* m, size_t seg
     for (int g = 0; g < lw_minimum_groups(f); ++g)
 #pragma GCC unroll 2
         for (int v = 0; v < LW_MINIMUM_VECTORS; ++v)
-            m->taken[v] = vf_fma(vf_set1(-sums[g]), lw_minimum(f, p, m->panel, segment, (size_t)g, six, scale[v], v),
-                                 m->taken[v]);
+            m->taken[v] = vf_fnma(vf_set1(sums[g]), lw_minimum(f, p, m->panel, segment, (size_t)g, six, scale[v], v),
+                                  m->taken[v]);
 }
 
 LW_INLINE void lw_add_taken(const vf taken[LW_MINIMUM_VECTORS], float* results) {
@@ -122,9 +122,9 @@ LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t 
             const vf m0 = vf_load(minimums), m1 = vf_load(minimums + 16);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                const vf sum = vf_set1(-sums[(size_t)r * sum_stride + (size_t)g]);
-                acc[r][0] = vf_fma(sum, m0, acc[r][0]);
-                acc[r][1] = vf_fma(sum, m1, acc[r][1]);
+                const vf sum = vf_set1(sums[(size_t)r * sum_stride + (size_t)g]);
+                acc[r][0] = vf_fnma(sum, m0, acc[r][0]);
+                acc[r][1] = vf_fnma(sum, m1, acc[r][1]);
             }
         }
 #pragma GCC unroll 8
@@ -158,11 +158,15 @@ LW_INLINE void lw_subtract_minimums(const lw_format f, const lw_matrix* w, const
         for (size_t row = 0, rows; row < x->rows; row += rows) {
             float *chain = taken + row * LW_PANEL, *to = results + row * LW_PANEL;
             const float *from = begins ? NULL : chain, *of_rows = sums + row * stride;
-            rows = x->rows - row < LW_MINIMUM_ROWS ? 1 : LW_MINIMUM_ROWS;
-            if (rows == 1)
-                lw_minimum_tile(scratch, of_rows, stride, n, groups, 1, from, ends ? NULL : chain, to);
-            else
+            const size_t left = x->rows - row;
+            rows = left >= LW_MINIMUM_ROWS ? LW_MINIMUM_ROWS : left >= LW_MINIMUM_ROWS / 2 ? LW_MINIMUM_ROWS / 2 : 1;
+            if (rows == LW_MINIMUM_ROWS)
                 lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS, from, ends ? NULL : chain, to);
+            else if (rows == LW_MINIMUM_ROWS / 2)
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS / 2, from, ends ? NULL : chain,
+                                to);
+            else
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, 1, from, ends ? NULL : chain, to);
         }
     }
 }

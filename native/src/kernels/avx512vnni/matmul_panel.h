@@ -126,6 +126,10 @@ LW_INLINE void gemm_segment(const weight_type type, const bool packed, const siz
                             const lw_activations* x, size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, lw_cpu_fetch_order);
     if (packed && ws.groups == LW_SEGMENT_GROUPS) {
+        if (scales_first(type, x->rows)) {
+            decode_differences(type, &ws, s->differences);
+            ws.differences = s->differences;
+        }
         all_rows(type, true, most, &ws, x, segment, s->results);
         return;
     }
@@ -156,13 +160,13 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
     const weight_panel wp = open_panel(first, w, panel);
     for (size_t segment = 0; segment < x->segments; ++segment) {
-        gemm_segment(first, packed, FEW_TILE_ROWS, &wp, x, segment, s);
-        gemm_segment(second, packed, FEW_TILE_ROWS, &wp, x, segment, s);
+        gemm_segment(first, packed, PACKED_TILE_ROWS, &wp, x, segment, s);
+        gemm_segment(second, packed, PACKED_TILE_ROWS, &wp, x, segment, s);
     }
     finish(first, w, x, panel, out, s);
 }
 
-// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (native/DECISIONS.md has what each gave). What takes least
+// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (../DECISIONS.md has what each gave). What takes least
 // arithmetic and lies in order is best left to the hardware; where arithmetic is the limit, waiting is too dear.
 LW_INLINE lw_fetch_order whole_order(const weight_type type) {
     const bool light = type.plain || type.format.low == 8 || (type.chunks == 32 && type.format.high == 0);

@@ -97,6 +97,12 @@ LW_INLINE __m512 scale_difference(const weight_type type, const weight_segment* 
 // Scales of a segment.
 LW_INLINE int scales_of(const weight_type type) { return LW_SEGMENT / 4 / type.chunks; }
 
+// Whether tiles of so many rows find scale differences of a coded type in memory even where they decode codes themselves:
+// several tiles use them, and of five rows on registers are short.
+LW_INLINE bool scales_first(const weight_type type, const size_t rows) {
+    return type.format.low != 0 && rows >= (type.chunks > 8 ? 5 : 4);
+}
+
 // The inputs of scale g. With `packed`, weights are decoded in registers on the way.
 LW_INLINE void tile_group(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                           const row_segment* x, __m512i sum[][VECTORS], __m512 seg[][VECTORS],
@@ -132,8 +138,9 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
         }
     }
     const float* d = w->differences + g * LW_PANEL;
-    const __m512 d0 = packed ? scale_difference(type, w, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
-    const __m512 d1 = packed ? scale_difference(type, w, (size_t)g, (size_t)scales, 1) : _mm512_load_ps(d + 16);
+    const bool in_registers = packed && !scales_first(type, (size_t)rows);
+    const __m512 d0 = in_registers ? scale_difference(type, w, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
+    const __m512 d1 = in_registers ? scale_difference(type, w, (size_t)g, (size_t)scales, 1) : _mm512_load_ps(d + 16);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         const __m512 p0 = exact_float(sum[r][0], &offsets[r][end]), p1 = exact_float(sum[r][1], &offsets[r][end]);
@@ -192,22 +199,17 @@ LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t 
                          .results = results + row * LW_PANEL};
 }
 
-// Rows of the next tile. Coded types, which are many, have code for fewer sizes.
-LW_INLINE size_t tile_rows(const weight_type type, const bool packed, const size_t most, size_t row, size_t rows) {
-    const size_t left = rows - row;
-    if (type.format.low == 0 || !packed) {
-        const size_t tiles = (left + most - 1) / most;
-        return (left + tiles - 1) / tiles;
-    }
-    return left >= 8 ? 8 : left >= 6 ? 6 : left == 5 ? 3 : left;
+// Rows of the next tile.
+LW_INLINE size_t tile_rows(const size_t most, size_t row, size_t rows) {
+    const size_t left = rows - row, tiles = (left + most - 1) / most;
+    return (left + tiles - 1) / tiles;
 }
 
 // All rows, in tiles whose sizes differ by at most one.
 LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t most, weight_segment* w,
                         const lw_activations* x, size_t segment, float* results) {
-    const bool every_size = type.format.low == 0 || !packed;
     for (size_t row = 0, n; row < x->rows; row += n, w->fetch.first = NULL) {
-        n = tile_rows(type, packed, most, row, x->rows);
+        n = tile_rows(most, row, x->rows);
         const row_segment rows = some_rows(x, segment, row, results);
         switch (n) {
             case 1:
@@ -223,13 +225,13 @@ LW_INLINE void all_rows(const weight_type type, const bool packed, const size_t 
                 tile(type, 4, packed, w, &rows);
                 break;
             case 5:
-                if (every_size) tile(type, 5, packed, w, &rows);
+                tile(type, 5, packed, w, &rows);
                 break;
             case 6:
                 tile(type, 6, packed, w, &rows);
                 break;
             case 7:
-                if (every_size) tile(type, 7, packed, w, &rows);
+                if (most > 6) tile(type, 7, packed, w, &rows);
                 break;
             default:
                 if (packed && most > 7) tile(type, 8, packed, w, &rows);
