@@ -32,17 +32,21 @@ LW_INLINE void lw_fetch_whole(const uint8_t* first, const size_t bytes) {
         __asm__ volatile("prefetcht1 %0" : : "m"(first[LW_FETCH_EARLY + line]));
 }
 
-// LW_FETCH_PACED: asks for the same at most every fourth cycle, and returns `segment` as a result of that, so that nothing of
-// it is read before. In a burst a core drops what its miss buffers cannot hold, and reads of lines that are
-// still on their way take those buffers too.
-LW_INLINE const uint8_t* lw_fetch_paced(const uint8_t* segment, const size_t bytes) {
+// LW_FETCH_PACED: asks for the same at most every fourth cycle, or every third, and returns `segment` as a result of that, so
+// that nothing of it is read before. In a burst a core drops what its miss buffers cannot hold, and reads of lines that
+// are still on their way take those buffers too.
+LW_INLINE const uint8_t* lw_fetch_paced(const uint8_t* segment, const size_t bytes, const int cycles) {
     const uint8_t* line = segment + LW_FETCH_EARLY;
-    for (size_t i = 0; i < bytes; i += 64) {
-        __asm__ volatile("prefetcht1 (%0)\n\timul $1, %0, %0" : "+r"(line));  // a multiplication takes three cycles
-        line += 64;
+    size_t gone = 0;
+    for (size_t i = 0; i < bytes; i += 64) {  // a multiplication takes three cycles, an addition one
+        __asm__ volatile("prefetcht1 %1\n\timul $1, %0, %0" : "+r"(line) : "m"(line[i - gone]));
+        if (cycles == 4) {
+            line += 64;
+            gone += 64;
+        }
     }
     __asm__("" : "+r"(line));
-    return line - LW_FETCH_EARLY - lw_round_64(bytes);
+    return line - LW_FETCH_EARLY - gone;
 }
 
 // What the groups of `segment` ask for; `data` is where the matrix begins.

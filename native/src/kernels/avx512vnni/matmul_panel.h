@@ -49,7 +49,9 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.table = p->table;
     }
     if (!type.second) ws.fetch = lw_fetch_of(order, p->matrix, ws.data, type.segment_bytes);
-    if (order == LW_FETCH_PACED) ws.data = lw_fetch_paced(ws.data, type.segment_bytes);
+    // (Zen 4, one row: Q6_K 5 to 12 % faster with three cycles a line than with four, whole steps of Q4_K slower.)
+    if (order == LW_FETCH_PACED)
+        ws.data = lw_fetch_paced(ws.data, type.segment_bytes, type.format.low == 0 && type.chunks == 4 ? 3 : 4);
     return ws;
 }
 
