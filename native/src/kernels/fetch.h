@@ -37,14 +37,10 @@ LW_INLINE void lw_fetch_whole(const uint8_t* first, const size_t bytes) {
 // are still on their way take those buffers too.
 LW_INLINE const uint8_t* lw_fetch_paced(const uint8_t* segment, const size_t bytes, const int cycles) {
     const uint8_t* line = segment + LW_FETCH_EARLY;
+    const size_t step = cycles == 4 ? 64 : 0;  // a multiplication takes three cycles, an addition one
     size_t gone = 0;
-    for (size_t i = 0; i < bytes; i += 64) {  // a multiplication takes three cycles, an addition one
+    for (size_t i = 0; i < bytes; i += 64, line += step, gone += step)
         __asm__ volatile("prefetcht1 %1\n\timul $1, %0, %0" : "+r"(line) : "m"(line[i - gone]));
-        if (cycles == 4) {
-            line += 64;
-            gone += 64;
-        }
-    }
     __asm__("" : "+r"(line));
     return line - LW_FETCH_EARLY - gone;
 }

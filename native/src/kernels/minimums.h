@@ -156,17 +156,16 @@ LW_INLINE void lw_subtract_minimums(const lw_format f, const lw_matrix* w, const
         const float* sums = lw_minimum_sums(f, x) + first * LW_SUMS;
         const bool begins = first == 0, ends = first + n == x->segments;
         for (size_t row = 0, rows; row < x->rows; row += rows) {
-            float *chain = taken + row * LW_PANEL, *to = results + row * LW_PANEL;
+            float *chain = taken + row * LW_PANEL, *on = ends ? NULL : chain, *to = results + row * LW_PANEL;
             const float *from = begins ? NULL : chain, *of_rows = sums + row * stride;
             const size_t left = x->rows - row;
             rows = left >= LW_MINIMUM_ROWS ? LW_MINIMUM_ROWS : left >= LW_MINIMUM_ROWS / 2 ? LW_MINIMUM_ROWS / 2 : 1;
             if (rows == LW_MINIMUM_ROWS)
-                lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS, from, ends ? NULL : chain, to);
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS, from, on, to);
             else if (rows == LW_MINIMUM_ROWS / 2)
-                lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS / 2, from, ends ? NULL : chain,
-                                to);
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, LW_MINIMUM_ROWS / 2, from, on, to);
             else
-                lw_minimum_tile(scratch, of_rows, stride, n, groups, 1, from, ends ? NULL : chain, to);
+                lw_minimum_tile(scratch, of_rows, stride, n, groups, 1, from, on, to);
         }
     }
 }

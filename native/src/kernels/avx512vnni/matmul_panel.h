@@ -93,7 +93,7 @@ LW_INLINE void decode_differences(const weight_type type, const weight_segment* 
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v)
             _mm512_store_ps(to + g * LW_PANEL + v * 16, scale_difference(type, w, g, scales, v));
-    memset(to + scales * LW_PANEL, 0, (PREFIXES - scales) * LW_PANEL * sizeof(float));
+    memset(to + scales * LW_PANEL, 0, ((size_t)scales_of(type) - scales) * LW_PANEL * sizeof(float));
 }
 
 // Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.

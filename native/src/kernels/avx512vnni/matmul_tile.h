@@ -15,7 +15,7 @@
 #include "kernels/lanes.h"
 
 enum {
-    FEW_ROWS = 16,               // up to here tiles decode the weights themselves
+    FEW_ROWS = 16,               // up to here tiles decode the weights themselves (coded_rows: or more)
     FEW_TILE_ROWS = 8,           // most rows of such a tile: decoding half as often is worth float sums in memory
     PACKED_TILE_ROWS = 6,        // most that leave registers for decoding beside all sums
     TILE_ROWS = 7,               // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
