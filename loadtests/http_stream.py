@@ -64,11 +64,19 @@ class Stream:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None  # of the prompt
+    events: list[bytes] | None = None  # a list here collects what came, to be read afterwards
 
     @property
     def tokens(self) -> int:
         """Tokens generated: the server's own count if it gave one, else one per chunk."""
         return len(self.chunk_times) if self.completion_tokens is None else self.completion_tokens
+
+
+def event_data(body: bytes) -> Iterator[bytes]:
+    """The data of each event of a stream; comments that keep a connection alive have none."""
+    for event in body.split(EVENT_END):
+        if event.startswith(b"data:"):
+            yield event[5:].strip()
 
 
 class ChunkedBody:
@@ -147,14 +155,14 @@ class _Connection(asyncio.Protocol):
     def _events(self) -> Iterator[bytes]:
         if b"\r" in self._body:
             self._body = self._body.replace(b"\r\n", b"\n")
-        *events, self._body = self._body.split(EVENT_END)
-        for event in events:
-            if event.startswith(b"data:"):  # the rest is comments that keep the connection alive
-                yield event[5:].lstrip()
+        whole, _, self._body = self._body.rpartition(EVENT_END)
+        yield from event_data(whole)
 
     def _read_event(self, event: bytes, now: float) -> None:
         if self._done.done():
             return
+        if self._stream.events is not None:
+            self._stream.events.append(event)
         if event == DONE:
             self._stream.ended = now
             self._done.set_result(None)

@@ -1,35 +1,37 @@
 """Everything that clients do to a server, thousands of times: ``python -m loadtests.soak``.
 
 Starts ``lanewise serve`` with a small cache and a short queue and sends it requests of all kinds in
-bursts: streamed or not, wrong in many ways, given up at any moment. Each must get an answer of the
-right kind, and in the end the server must be as it was after warming up: no KV block in use, no
-more threads or open files, and its memory within a percent.
+bursts: streamed or not, wrong or hostile in many ways, given up at any moment. Each must get an
+answer of the right kind, some the very answer that they got when nothing else ran, and in the end
+the server must be as it was after warming up: no KV block in use, no more threads or open files,
+and its memory within a percent.
 """
 
 import argparse
 import asyncio
-import json
 import random
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtests.exchange import Answer, Record, exchange, fault, post
+from loadtests.hostile.bodies import BODIES
+from loadtests.hostile.honest import merged, requests
+from loadtests.http_stream import event_data
 from loadtests.scenario import WORDS
+from loadtests.server import serving
 
 ANSWER_S = 120.0
 WARM_UP_SHARE = 0.4  # of the requests: caches fill, the allocator finds its size
 LAZY_THREADS = 1  # the second of two for long texts, made when it is first needed
 LARGEST_BURST = 80
 MOST_SHOWN = 20  # problems
+HEAD_END = b"\r\n\r\n"
 # Bodies and the status that each must get; a server that is full may say so instead.
 WRONG: tuple[tuple[dict[str, Any] | bytes, int], ...] = (
     (b"{", 400),
@@ -48,7 +50,10 @@ WRONG: tuple[tuple[dict[str, Any] | bytes, int], ...] = (
     ({"prompt": "x", "model": "another"}, 404),
     (b" " * (9 << 20), 413),
 )
-BUSY = (429, 503)
+PATH = "/v1/completions"
+KINDS = ("whole", "stream", "known", "leave", "half", "wrong")
+WEIGHTS = (25, 25, 10, 20, 5, 15)
+KNOWN_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +90,33 @@ class Result:
 
 
 class Soak:
-    """Sends requests to one server."""
+    """Sends requests to one server; ``hostile`` is their share that would hurt a careless one."""
 
-    def __init__(self, port: int, pid: int, seed: int) -> None:
+    def __init__(self, port: int, pid: int, seed: int, hostile: float = 0.0) -> None:
         self._port = port
         self._pid = pid
         self._random = random.Random(seed)
-        self.outcomes: Counter[str] = Counter()
-        self.problems: list[str] = []
+        self._hostile = hostile
+        self._attacks = [attack for kind in BODIES.values() for attack in kind]
+        self._known = [(f"/v1/{path}", body) for path, body in requests(KNOWN_TOKENS)]
+        self._alone: list[dict[str, Any]] = []
+        self._record = Record()
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How often each kind of request got which status."""
+        return self._record.outcomes
+
+    @property
+    def problems(self) -> list[str]:
+        """What was wrong."""
+        return self._record.problems
 
     async def run(self, requests: int) -> Result:
         """Send so many and compare the server with what it was after the first of them."""
+        for path, body in self._known:
+            answer = await exchange(self._port, post(path, body), ANSWER_S)
+            self._alone.append(merged(list(event_data(answer.body))))
         await self._send(int(requests * WARM_UP_SHARE))
         warm = await self._idle_usage()
         await self._send(requests - int(requests * WARM_UP_SHARE))
@@ -110,20 +131,37 @@ class Soak:
 
     async def _one(self) -> None:
         rng = self._random
-        kind = rng.choices(("whole", "stream", "leave", "half", "wrong"), (30, 30, 20, 5, 15))[0]
+        if rng.random() < self._hostile:
+            attack = rng.choice(self._attacks)
+            raw = post(attack.path, attack.make())
+            await self._expect("hostile", raw, attack.accepted, attack.what)
+            return
+        kind = rng.choices(KINDS, WEIGHTS)[0]
         if kind == "wrong":
             body, status = rng.choice(WRONG)
-            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-            await self._expect(kind, raw, (status, *BUSY))
-            return
-        body = self._body(stream=kind == "stream" or rng.random() < 0.5)
-        raw = json.dumps(body).encode()
-        if kind == "leave":
-            await self._leave(raw, rng.expovariate(20))
-        elif kind == "half":
-            await self._leave(raw, 0.0, sent=rng.randrange(len(raw)))
+            await self._expect(kind, post(PATH, body), (status,))
+        elif kind == "known":
+            await self._ask_known(rng.randrange(len(self._known)))
+        elif kind in ("leave", "half"):
+            raw = post(PATH, self._body(stream=rng.random() < 0.5))
+            whole = kind == "leave"
+            await self._leave(raw if whole else raw[: rng.randrange(len(raw))], whole)
         else:
-            await self._expect(kind, raw, (200, *BUSY), done=bool(body["stream"]))
+            body = self._body(stream=kind == "stream")
+            answer = await self._expect(kind, post(PATH, body), (200,))
+            if kind == "stream" and answer is not None and answer.status == 200:
+                self._check("stream", answer.body.rstrip().endswith(b"data: [DONE]"), answer)
+
+    async def _ask_known(self, number: int) -> None:
+        path, body = self._known[number]
+        answer = await self._expect("known", post(path, body), (200,))
+        if answer is not None and answer.status == 200:
+            same = merged(list(event_data(answer.body))) == self._alone[number]
+            self._check(f"another answer than alone to {body}", same, answer)
+
+    def _check(self, what: str, right: bool, answer: Answer) -> None:
+        if not right:
+            self.problems.append(f"{what}: {answer.text[-200:]!r}")
 
     def _body(self, stream: bool) -> dict[str, Any]:
         rng = self._random
@@ -145,32 +183,25 @@ class Soak:
         }
 
     async def _expect(
-        self, kind: str, raw: bytes, statuses: tuple[int, ...], done: bool = False
-    ) -> None:
+        self, kind: str, raw: bytes, statuses: tuple[int, ...], what: str = ""
+    ) -> Answer | None:
+        what = what or f"{kind}: {raw.partition(HEAD_END)[2][:100]!r}"
         try:
-            async with asyncio.timeout(ANSWER_S):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-                try:
-                    writer.write(_head(len(raw)) + raw)
-                    answer = await reader.read()
-                finally:
-                    writer.close()
+            answer = await exchange(self._port, raw, ANSWER_S)
         except (OSError, TimeoutError) as error:
-            self.problems.append(f"{kind}: {raw[:100]!r}: {error or 'no answer'}")
-            return
-        head, _, text = answer.partition(b"\r\n\r\n")
-        status = int(head.split()[1]) if head else 0
-        self.outcomes[f"{kind} {status}"] += 1
-        complete = not done or status != 200 or b"data: [DONE]" in text
-        if status not in statuses or not complete or (b'{"error"' in text and status == 200):
-            self.problems.append(f"{kind}: {raw[:100]!r}: {status} {text[-200:]!r}")
+            self.problems.append(f"{what}: {error or 'no answer'}")
+            return None
+        self.outcomes[f"{kind} {answer.status}"] += 1
+        if problem := fault(answer, statuses):
+            self.problems.append(f"{what}: {problem}")
+        return answer
 
-    async def _leave(self, raw: bytes, after_s: float, sent: int | None = None) -> None:
+    async def _leave(self, raw: bytes, wait: bool) -> None:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            writer.write(_head(len(raw)) + raw[:sent])
+            writer.write(raw)
             await writer.drain()
-            await asyncio.sleep(after_s)
+            await asyncio.sleep(self._random.expovariate(20) if wait else 0.0)
             writer.close()
         except OSError as error:
             self.problems.append(f"left: {error}")
@@ -194,46 +225,20 @@ class Soak:
         return "; ".join(used)
 
 
-def _head(length: int) -> bytes:
-    return (
-        "POST /v1/completions HTTP/1.1\r\nHost: soak\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-    ).encode()
-
-
-@contextmanager
-def _server(model: str | None, options: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Port and process of a server with little room, so that everything runs out."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    command = [sys.executable, "-m", "lanewise", "serve", "--port", str(port), *options]
-    command += ["--log-level", "error", *([model] if model else [])]
-    process = subprocess.Popen(command)
-    try:
-        while process.poll() is None and not _answers(port):
-            time.sleep(0.1)
-        if process.poll() is not None:
-            raise OSError(f"the server ended with status {process.returncode}")
-        yield port, process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready").close()
-    except (urllib.error.URLError, OSError):
-        return False
-    return True
-
-
-def soak(requests: int, seed: int, model: str | None = None) -> Result:
+def soak(requests: int, seed: int, model: str | None = None, hostile: float = 0.0) -> Result:
     """Start a server, send it so many requests, and stop it."""
-    room = ("--kv-memory", "2MiB", "--max-queued-requests", "48", "--max-seqs", "16")
-    with _server(model, (*room, "--max-queued-tokens", "8000")) as (port, pid):
-        result = asyncio.run(Soak(port, pid, seed).run(requests))
+    room: tuple[str, ...] = (
+        "--kv-memory",
+        "2MiB",
+        "--max-queued-requests",
+        "48",
+        "--max-seqs",
+        "16",
+    )
+    room += ("--max-queued-tokens", "8000", "--log-level", "error")
+    with serving(model, room) as server:
+        one = Soak(server.port, server.process.pid, seed, hostile)
+        result = asyncio.run(one.run(requests))
     if result.end.threads > result.warm.threads + LAZY_THREADS:
         result.problems.append(f"threads: {result.warm.threads} became {result.end.threads}")
     if result.end.files > result.warm.files:
@@ -250,9 +255,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--drift", type=float, default=0.01, metavar="SHARE", help="of memory [%(default)s]"
     )
+    parser.add_argument(
+        "--hostile", type=float, default=0.05, metavar="SHARE", help="of requests [%(default)s]"
+    )
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    result = soak(options.requests, options.seed, options.model)
+    result = soak(options.requests, options.seed, options.model, options.hostile)
     if result.drift > options.drift:
         result.problems.append(f"memory grew by {result.drift:.2%}")
     for outcome, count in sorted(result.outcomes.items()):

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from loadtests.soak import BUSY, Soak, soak
+from loadtests.exchange import BUSY
+from loadtests.soak import Soak, soak
 
 REQUESTS = 700
 
