@@ -23,7 +23,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 8 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 9 };    // raised by every incompatible change to this file
 enum { LW_NUMERICS = 2 };       // version of the numeric contract; in packed files and fingerprints
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -39,7 +39,8 @@ typedef enum lw_status {
     LW_ERR_CPU = 4,        // this CPU lacks the instruction set asked for
     LW_ERR_SELFTEST = 5,   // a kernel disagrees with scalar on this CPU
     LW_ERR_NONFINITE = 6,  // NaN or infinity in weights or activations
-    LW_ERR_SYSTEM = 7      // the system refuses a call
+    LW_ERR_SYSTEM = 7,     // the system refuses a call
+    LW_ERR_NO_TOKEN = 8    // what a draw forbids leaves no token
 } lw_status;               // values are never reused
 
 // Storage types (quantizer/FORMAT.md): below 256 the numbers are GGUF's tensor type ids.
@@ -360,7 +361,8 @@ uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
 void lw_session_close(lw_session* session);
 // Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and what
-// was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws.
+// was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws. LW_ERR_ARGUMENT: nothing was done. After any
+// other error the batch's copies of blocks were made, and keys and values of its tokens are undefined.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Before a step: once it has its logits it waits until every hold has been released, and draws then. So the masks that its
 // draws read may be written while it runs. A step that fails or draws nothing does not wait.
@@ -372,7 +374,8 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out);
 // Starts a step like lw_step and returns; a thread of the session runs it when those started before have been run. What
 // the batch points to, logits and drawn must stay as they are until it is finished. Of LW_STEPS_AHEAD at most that are not
 // finished each may name tokens that the one before is still to draw (LW_DRAWN_BEFORE). Arguments are checked here. When a step
-// fails, so do those started behind it before it was finished. Until all are finished nothing else may be run.
+// fails, those started behind it before it was finished do nothing (LW_ERR_ARGUMENT). Until all are finished nothing else
+// may be run.
 lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Waits until the oldest step started has been run, but not longer than `timeout_ns`; *done says whether it has.
 lw_status lw_session_await(lw_session* session, uint64_t timeout_ns, uint32_t* done);

@@ -3,19 +3,13 @@
 import asyncio
 import random
 import time
-from collections import defaultdict
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lanewise.engine.block_pool import BlockPool, blocks_for
 from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig
-from lanewise.engine.sequence import GenerationRequest, Sequence, State
-from lanewise.engine.step import Step
+from lanewise.engine.sequence import GenerationRequest
 from lanewise.engine.stream import EngineError
-from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
+from lanewise.runtime import DRAWN_BEFORE, Sampled
 from scheduling import counts, scheduler, sequence
 from toy_server import metric, outputs_of
 
@@ -148,95 +142,6 @@ def test_a_guess_waits_for_the_tokens_before_it_and_comes_true(start):
     assert [tokens(outputs) for outputs in got] == [tokens(outputs) for outputs in wanted]
 
 
-class Imaginary:
-    """Runs steps as the engine does, begun ahead where that can be, without a model."""
-
-    def __init__(self, scheduler: Scheduler, endings: dict[Sequence, int]) -> None:
-        self.scheduler = scheduler
-        self.endings = endings  # tokens after which a sequence ends
-        self.cache: dict[tuple[int, int], list[int]] = {}  # all tokens that went into a place
-        self.running: Step | None = None
-        self.n_ahead = 0
-
-    def advance(self, fails: bool) -> None:
-        """One turn of the engine's loop."""
-        running, self.running = self.running, None
-        plan = None
-        if running is None or self.scheduler.can_plan_ahead:
-            plan = self.scheduler.schedule()
-        ahead = plan is not None and self.scheduler.can_plan_ahead and bool(plan.turns)
-        if running is not None:
-            if ahead:
-                self.scheduler.begin(plan)
-                self.n_ahead += 1
-            if fails:
-                if ahead:
-                    self.scheduler.take_back(plan)
-                self.copy(running)  # comes before what fails
-                self.scheduler.take_back(running)
-                for turn in running.turns:
-                    if turn.sequence.state is State.RUNNING:
-                        self.compute(Step([turn]))
-                if plan is not None:
-                    self.scheduler.copy_later(plan)
-                return
-            self.run(running)
-            self.scheduler.settle(
-                running, [self.drawn(turn) for turn in running.turns if turn.draws]
-            )
-            self.end(running, ahead=True)
-            if ahead:
-                self.running = plan
-                return
-        if plan is not None:
-            plan.turns = [turn for turn in plan.turns if turn.sequence.state is State.RUNNING]
-            if ahead and plan.turns:
-                self.scheduler.begin(plan)
-                self.running = plan
-            elif plan.turns:
-                self.compute(plan)
-            else:
-                self.scheduler.copy_later(plan)
-
-    def compute(self, step: Step) -> None:
-        """Run a step and complete it."""
-        self.run(step)
-        self.end(step, ahead=False)
-
-    def drawn(self, turn) -> Sampled:
-        return Sampled(turn.sequence.request.choice, 0.0)
-
-    def copy(self, step: Step) -> None:
-        for source, target in step.copies:
-            for i in range(BLOCK_TOKENS):
-                self.cache[target, i] = self.cache.get((source, i), [])
-
-    def run(self, step: Step) -> None:
-        """Every place holds the tokens that its sequence has there."""
-        self.copy(step)
-        for turn in step.turns:
-            one, end = turn.sequence, turn.end or turn.sequence.n_cached + turn.count
-            assert len(one.blocks) >= blocks_for(end)
-            for i in range(end):
-                place = one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS
-                if i < end - turn.count:
-                    assert self.cache[place] == one.tokens[: i + 1]
-                else:
-                    assert one.tokens[i] not in PENDING
-                    self.cache[place] = one.tokens[: i + 1]
-
-    def end(self, step: Step, ahead: bool) -> None:
-        self.scheduler.complete(step)
-        for turn in step.turns:
-            one = turn.sequence
-            if one.state is not State.RUNNING:
-                continue
-            if turn.draws and not ahead:
-                one.tokens.append(one.request.choice)
-            if turn.draws and (not one.draws or one.n_output >= self.endings[one]):
-                self.scheduler.finish(one)
-
-
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_a_failed_step_would_have_computed_is_not_found_by_others(fails):
     s = scheduler(max_step_tokens=64)
@@ -254,52 +159,3 @@ def test_what_a_failed_step_would_have_computed_is_not_found_by_others(fails):
     assert s._pool.n_used == 0
     s.add(alike)
     assert counts(s.schedule()) == {alike: 20 if fails else 1}
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    requests=st.lists(
-        st.tuples(
-            st.integers(1, LONGEST - 60),  # tokens of the prompt
-            st.integers(1, 60),  # max_tokens
-            st.integers(1, 80),  # tokens after which it ends by itself
-            st.integers(0, 40),  # the step it comes before
-            st.none() | st.integers(0, 60),  # the step it is cancelled before, if it has come
-            st.none() | st.integers(1, 2),  # whose beginning it shares
-            st.integers(-1, 1),  # priority
-        ),
-        min_size=1,
-        max_size=12,
-    ),
-    spare_blocks=st.integers(0, 20),
-    max_seqs=st.integers(1, 6),
-    spare_tokens=st.integers(0, 60),
-    failures=st.sets(st.integers(0, 60)),
-)
-def test_no_block_is_lost_or_shared_while_steps_run_ahead(
-    requests, spare_blocks, max_seqs, spare_tokens, failures
-):
-    config = SchedulerConfig(max_seqs, max_seqs + spare_tokens, max_seqs, max_model_len=LONGEST)
-    pool = BlockPool(blocks_for(LONGEST) + spare_blocks)
-    planner = Scheduler(config, pool)
-    everyone = [sequence(*one[:2], text=one[5], priority=one[6]) for one in requests]
-    endings = defaultdict(lambda: LONGEST)
-    endings |= {one: spec[2] for one, spec in zip(everyone, requests, strict=True)}
-    model = Imaginary(planner, endings)
-    for now in range(20_000):
-        for one, (*_, arrival, cancel, _, _) in zip(everyone, requests, strict=True):
-            if now == arrival:
-                planner.add(one)
-            if now == cancel and now >= arrival and one.state is not State.FINISHED:
-                planner.finish(one)
-        waits = any(now <= spec[3] for spec in requests)
-        if not waits and not planner.running and not planner.waiting and not model.running:
-            break
-        model.advance(now in failures)
-    else:
-        pytest.fail("sequences are there that never end")
-    assert all(one.state is State.FINISHED for one in everyone)
-    assert not any(one.n_ahead or one.n_pending for one in everyone)
-    assert not any(one in PENDING for text in everyone for one in text.tokens)
-    assert pool.n_free == pool.n_blocks
-    assert len(planner._free_rows) == max_seqs

@@ -206,7 +206,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
         if pacer is not None and step.turns:
             work = s.work_of(step.turns)
             pacer.cost.learn(work, 0.01 + 0.001 * work.rows)
-        check_cache(step, cache, window)
+        check_cache(s, step, cache, window)
         if s.running or s.waiting:
             assert step.turns, "sequences are there, nothing runs"
         for turn in step.turns:
@@ -269,9 +269,11 @@ def check_step(
     assert not any(len(one.blocks) or one.n_dropped or one.n_cached for one in s.waiting)
 
 
-def check_cache(step: Step, cache: dict[tuple[int, int], list[int]], window: Window) -> None:
+def check_cache(
+    s: Scheduler, step: Step, cache: dict[tuple[int, int], list[int]], window: Window
+) -> None:
     """What a sequence finds in the blocks that it sees is what it would have computed itself."""
-    for source, target in step.copies:
+    for source, target in s.take_copies():
         for i in range(BLOCK_TOKENS):
             cache[target, i] = cache.get((source, i), [])
     for turn in step.turns:

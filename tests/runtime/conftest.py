@@ -60,6 +60,7 @@ class FakeLibrary:
     """The functions of the header in Python; logits row r is filled with the id of its token."""
 
     LW_OK = 0
+    LW_ERR_ARGUMENT = 1
     LW_ABI_VERSION = 8
     LW_DRAWN_BEFORE = 1 << 30
     LW_STEPS_AHEAD = 2

@@ -14,6 +14,7 @@ from lanewise.runtime import (
     Sampled,
     Sampling,
     Session,
+    StepRefusedError,
 )
 
 
@@ -92,7 +93,7 @@ def test_arrays_of_a_step_are_reused(session):
     ],
 )
 def test_arrays_that_do_not_fit_together_never_reach_the_library(fake, session, changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(StepRefusedError, match=message):
         session.step(batch(**changes))
     assert not [call for call in fake.calls if call[0] == "step"]
 
@@ -184,13 +185,13 @@ def test_sampling_is_kept_as_long_as_its_owner_keeps_it(fake, session):
     ],
 )
 def test_sampling_arrays_of_the_wrong_length_are_refused(fake, session, draw, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(StepRefusedError, match=message):
         session.step_and_draw(batch(logit_rows=[0]), [draw])
     assert not [call for call in fake.calls if call[0] == "step"]
 
 
 def test_every_row_of_logits_needs_a_draw(fake, session):
-    with pytest.raises(ValueError, match="1 draws for 2 rows of logits"):
+    with pytest.raises(StepRefusedError, match="1 draws for 2 rows of logits"):
         session.step_and_draw(batch(), [Draw(Sampling())])
     assert not [call for call in fake.calls if call[0] == "step"]
 

@@ -271,7 +271,7 @@ static lw_status outcome(const lw_step_state* state) {
     const unsigned failed = atomic_load(&state->failed_draw);
     if (failed == 0) return LW_OK;
     if (atomic_load(&state->draw_failure) == LW_DRAW_NOTHING_ALLOWED)
-        return lw_fail(LW_ERR_ARGUMENT, "draw %u: bias and mask allow no token", failed - 1);
+        return lw_fail(LW_ERR_NO_TOKEN, "draw %u: bias and mask allow no token", failed - 1);
     return lw_fail(LW_ERR_NONFINITE, "draw %u: the logits hold NaN or infinity", failed - 1);
 }
 

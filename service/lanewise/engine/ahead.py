@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.batching import AheadRunner
+from lanewise.engine.block_pool import BlockCopy
 from lanewise.engine.pacing import Work
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step
@@ -34,6 +35,7 @@ class Running:
     began: float  # at the earliest
     expected_s: float  # that it takes; 0 = not known
     adapters: Items[LoadedAdapter]  # kept until it has run, whoever leaves
+    copies: list[BlockCopy]  # that it makes
 
     def let_go(self) -> None:
         """It has run, or never will."""

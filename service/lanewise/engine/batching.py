@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.engine.block_pool import BlockCopy
 from lanewise.engine.sampling import Sampler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step, Turn
@@ -17,7 +18,10 @@ class ModelRunner(Protocol):
     """What the engine needs of a model: ``lanewise.runtime.Session`` has it, and so has a fake."""
 
     def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
-        """Run the batch and draw one token from each of its rows of logits."""
+        """Run the batch and draw one token from each of its rows of logits.
+
+        StepRefusedError if nothing was done; after any other error its blocks have been copied.
+        """
 
     def hold_draws(self) -> None:
         """Let the next step wait before its draws until they are released."""
@@ -37,13 +41,19 @@ class AheadRunner(Protocol):
     """A runner that also takes a step before the one before it has ended."""
 
     def start(self, batch: Batch, draws: Items[Draw]) -> None:
-        """Begin a step that may refer to draws of the one begun before, which may still run."""
+        """Begin a step that may refer to draws of the one begun before, which may still run.
+
+        After an error nothing was begun.
+        """
 
     def wait(self, seconds: float) -> bool:
         """Wait for the first step begun, but not longer; returns whether it has been run."""
 
     def finish(self) -> Finished:
-        """What the first step begun has drawn, once it has been run."""
+        """What the first step begun has drawn, once it has been run.
+
+        Errors are those of ``step_and_draw``: behind a step that failed, nothing is done.
+        """
 
 
 class HasSampler(Protocol):
@@ -53,9 +63,15 @@ class HasSampler(Protocol):
 
 
 def make_batch(
-    step: Step, block_tables: NDArray[np.uint32], jobs: Mapping[Sequence, HasSampler]
+    step: Step,
+    block_tables: NDArray[np.uint32],
+    jobs: Mapping[Sequence, HasSampler],
+    copies: Items[BlockCopy],
 ) -> tuple[Batch, list[Draw]]:
-    """The ragged batch of a step, sequences in the step's order, and its draws."""
+    """The ragged batch of a step, sequences in the step's order, and its draws.
+
+    ``copies`` are the blocks that are copied before all else.
+    """
     token_ids: list[int] = []
     query_start = [0]
     context_lens: list[int] = []
@@ -91,7 +107,7 @@ def make_batch(
         logit_rows=logit_rows,
         table_rows=table_rows,
         adapters=adapters,
-        copies=step.copies,
+        copies=copies,
     )
     return batch, draws
 

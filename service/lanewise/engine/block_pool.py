@@ -16,6 +16,7 @@ from itertools import islice
 from lanewise.runtime import BLOCK_TOKENS
 
 Key = bytes
+BlockCopy = tuple[int, int]  # from, to
 
 NO_BLOCK = 2**32 - 1  # in the place of one that a sequence has no more; no cache has so many
 MOST_COMPARED = 16  # blocks behind the same text that one search compares, the latest kept

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lanewise.engine.block_pool import NO_BLOCK, BlockPool, Key, blocks_for
+from lanewise.engine.block_pool import NO_BLOCK, BlockCopy, BlockPool, Key, blocks_for
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix, find_prefix
 from lanewise.engine.sequence import Sequence, State
@@ -73,7 +73,7 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
         self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
-        self._copies: list[tuple[int, int]] = []  # to be made before the next step
+        self._copies: list[BlockCopy] = []  # not made yet, in this order
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence into the queue."""
@@ -112,8 +112,7 @@ class Scheduler:
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
-        copies, self._copies = self._copies, []
-        return Step(budget.turns, preempted, admitted, copies, budget.tokens, budget.logits)
+        return Step(budget.turns, preempted, admitted, budget.tokens, budget.logits)
 
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""
@@ -175,9 +174,17 @@ class Scheduler:
                     turn.sequence.tokens[turn.end] = token
                     turn.sequence.n_pending -= 1
 
-    def copy_later(self, step: Step) -> None:
-        """Make the copies of a step that have not been made before the next one."""
-        self._copies = step.copies + self._copies
+    def take_copies(self) -> list[BlockCopy]:
+        """The copies of blocks that the next step makes before all else, each given out once.
+
+        One may read what another has written: they are made in this order, all of them, once.
+        """
+        copies, self._copies = self._copies, []
+        return copies
+
+    def give_back(self, copies: list[BlockCopy]) -> None:
+        """Have copies made by the next step, as the one that took them last did nothing."""
+        self._copies = copies + self._copies
 
     def take_back(self, step: Step) -> None:
         """A step that was begun, behind which no other is, has failed."""

@@ -34,7 +34,6 @@ class Step:
     turns: list[Turn]
     preempted: list[Sequence] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks (from, to), in this order
     tokens_left: int = 0  # of the budget
     logits_left: int = 0
 

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from contextlib import suppress
 from dataclasses import dataclass
 
 from lanewise.engine.ahead import Running, can_run_ahead, keep_adapters
@@ -17,7 +16,7 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser, Speculator
 from lanewise.engine.step import Step
 from lanewise.engine.tracking import Job, Tally
-from lanewise.runtime import Sampled
+from lanewise.runtime import Sampled, StepRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -88,28 +87,28 @@ class Stepper:
         """Run a step, or begin one and finish the one that was begun before."""
         began = time.perf_counter()
         running, self._running = self._running, None
-        step = self._plan() if running is None or self._scheduler.can_plan_ahead else None
-        ahead = None if step is None else self._runner_ahead(step)
-        if running is not None:
-            begun = None
-            if step is not None and ahead is not None:
-                begun = self._begin(step, ahead)
-                if begun is None:
-                    ahead = None
-            self._events.before_waiting()  # not before: who is woken wants the interpreter
-            if self._finish(running, begun):
-                self._running = begun
-            elif step is not None:  # planned for what did not come
-                self._scheduler.copy_later(step)
-                step = None
-        if step is not None and self._running is None:
-            step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
-            if ahead is not None and step.turns:
-                self._running = self._begin(step, ahead)
-            if self._running is None and step.turns:
-                self._run(step, began)
-            if self._running is None:
-                self._scheduler.copy_later(step)
+        if running is None:
+            step = self._plan()
+            self._start(step, self._runner_ahead(step), began)
+            return
+        planned = self._plan() if self._scheduler.can_plan_ahead else None
+        ahead = None if planned is None else self._runner_ahead(planned)
+        begun = None if planned is None or ahead is None else self._begin(planned, ahead)
+        self._events.before_waiting()  # not before: who is woken wants the interpreter
+        # If it fails, what was planned expects tokens that did not come: the next plan takes over
+        # who was admitted, and the copies that have not been made.
+        if self._finish(running, begun):
+            self._running = begun
+            if planned is not None and begun is None:
+                self._start(planned, None, began)
+
+    def _start(self, step: Step, ahead: AheadRunner | None, began: float) -> None:
+        """Begin a step where that can be, or run it."""
+        step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
+        if step.turns and ahead is not None:
+            self._running = self._begin(step, ahead)
+        if step.turns and self._running is None:
+            self._run(step, began)
 
     def _plan(self) -> Step:
         step = self._scheduler.schedule()
@@ -128,10 +127,12 @@ class Stepper:
 
     def _begin(self, step: Step, runner: AheadRunner) -> Running | None:
         """Begin a step, which the library runs when the one before it is over."""
+        copies = self._scheduler.take_copies()
         try:
-            batch, draws = make_batch(step, self._scheduler.block_tables, self._jobs)
+            batch, draws = make_batch(step, self._scheduler.block_tables, self._jobs, copies)
             runner.start(batch, draws)
         except Exception as error:
+            self._scheduler.give_back(copies)
             logger.warning("a step cannot be begun ahead: %s", error)
             return None  # run by itself it fails whom it must
         began = time.perf_counter()
@@ -141,7 +142,8 @@ class Stepper:
         if self.began is None:
             self.began = time.monotonic()
         adapters = keep_adapters(step)
-        return Running(runner, step, len(batch.token_ids), work, began, expected_s, adapters)
+        n_rows = len(batch.token_ids)
+        return Running(runner, step, n_rows, work, began, expected_s, adapters, copies)
 
     def _finish(self, running: Running, next_one: Running | None) -> bool:
         """Wait for a step that was begun and complete it; false if it failed."""
@@ -150,14 +152,11 @@ class Stepper:
             finished = running.runner.finish()
         except Exception as error:
             if next_one is not None:
-                with suppress(Exception):  # it needed what the first should have drawn
-                    running.runner.finish()
-                next_one.let_go()
-                self._scheduler.take_back(next_one.step)
-                self._scheduler.copy_later(next_one.step)
+                self._skip(next_one)
             self.began = None
             self._scheduler.take_back(step)
-            step.copies = []
+            if isinstance(error, StepRefusedError):
+                self._scheduler.give_back(running.copies)
             self._run_each(step, error)
             return False
         finally:
@@ -180,6 +179,17 @@ class Stepper:
             if next_one is not None:  # else a step that waits for the tokens searches by itself
                 self._speculator.search(step, self._guesser_of)
         return True
+
+    def _skip(self, running: Running) -> None:
+        """Take back a step that was begun behind one that failed."""
+        try:
+            running.runner.finish()
+        except StepRefusedError:  # it needed what the other should have drawn
+            self._scheduler.give_back(running.copies)
+        except Exception:
+            logger.exception("a step behind one that failed failed too")
+        running.let_go()
+        self._scheduler.take_back(running.step)
 
     def _run(self, step: Step, began: float) -> None:
         try:
@@ -205,17 +215,16 @@ class Stepper:
         for turn in turns:
             if turn.sequence in self._jobs:  # still: those of one request fail together
                 turn.draft = ()
-                alone = Step([turn], copies=step.copies)
-                self._run(alone, time.perf_counter())
-                step.copies = alone.copies
+                self._run(Step([turn]), time.perf_counter())
 
     def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
         """What a step gives each sequence, and its rows, of which not all may count."""
         if self._speculator is not None:
             self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
         tables = self._scheduler.block_tables
-        batch, draws = make_batch(step, tables, self._jobs)
+        copies, copied = self._scheduler.take_copies(), False
         try:
+            batch, draws = make_batch(step, tables, self._jobs, copies)
             if self.n_constrained:
                 self._begin_masks(step)
             # What the last step gave goes out now, not before: who is woken wants the interpreter,
@@ -223,9 +232,14 @@ class Stepper:
             self._events.before_waiting()
             native_began = time.perf_counter()
             self.began = time.monotonic()
-            step.copies = []  # made now, whatever becomes of the step
+            copied = True  # whatever becomes of the step, unless it is refused
             sampled = self._runner.step_and_draw(batch, draws)
+        except StepRefusedError:
+            copied = False
+            raise
         finally:
+            if not copied:
+                self._scheduler.give_back(copies)
             self.began = None
             self._masks.end()
         ended, native = time.perf_counter(), self._runner.counters().native_seconds

@@ -24,6 +24,7 @@ from lanewise.runtime.session import (
     Finished,
     OperationTime,
     Session,
+    StepRefusedError,
 )
 from lanewise.runtime.step_arrays import Batch
 
@@ -46,6 +47,7 @@ __all__ = [
     "Sampled",
     "Sampling",
     "Session",
+    "StepRefusedError",
     "best_isa",
     "check_isa",
     "cpu_features",

@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 
 class NativeError(Exception):

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lanewise.runtime.library import native
+from lanewise.runtime.library import NativeError, native
 from lanewise.runtime.model import Model, kv_type_id
 from lanewise.runtime.sampling import (
     MAX_TOP_LOGPROBS,
@@ -52,6 +52,10 @@ class OperationTime:
     wait_seconds: float
     bytes: int
     macs: int
+
+
+class StepRefusedError(NativeError):
+    """Nothing of a step was done: its blocks were not copied either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +139,32 @@ class Session:
         return self._logits[: len(batch.logit_rows)]
 
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
-        """Run the model over ``batch`` and draw a token from each of its rows of logits."""
+        """Run the model over ``batch`` and draw a token from each of its rows of logits.
+
+        StepRefusedError if nothing was done; after any other error its blocks have been copied.
+        """
         self._run(batch, draws)
         return self._arrays[0].results(len(draws))
 
     def _run(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
-        arrays = self._arrays[0]
-        arrays.take(batch, draws)
+        arrays = self._taken(batch, draws)
         status = self._native.lib.lw_step(
             self._open_handle(), arrays.batch, self._logits_pointer, arrays.drawn
         )
-        self._native.check(status)
+        self._check_step(status)
 
     def start(self, batch: Batch, draws: Sequence[Draw]) -> None:
         """Begin a step as ``step_and_draw`` would, behind those begun before.
 
         Its block tables stay as they are, for what it reads of them, until it is finished. Two
-        steps at most are begun and not finished, and nothing else is run meanwhile.
+        steps at most are begun and not finished, and nothing else is run meanwhile. After an error
+        nothing was begun.
         """
-        arrays = self._arrays[0]
-        arrays.take(batch, draws)
+        arrays = self._taken(batch, draws)
         status = self._native.lib.lw_session_start(
             self._open_handle(), arrays.batch, self._logits_pointer, arrays.drawn
         )
-        self._native.check(status)
+        self._check_step(status)
         self._arrays.append(self._arrays.pop(0))
         self._started.append(len(draws))
 
@@ -170,13 +176,33 @@ class Session:
         return bool(done[0])
 
     def finish(self) -> Finished:
-        """What the first step begun has drawn, once it has been run."""
+        """What the first step begun has drawn, once it has been run.
+
+        Errors are those of ``step_and_draw``: behind a step that failed, nothing is done.
+        """
         times = self._times
         arrays = self._arrays[-len(self._started)] if self._started else self._arrays[0]
         status = self._native.lib.lw_session_finish(self._open_handle(), times)
         count = self._started.popleft() if self._started else 0
-        self._native.check(status)
+        self._check_step(status)
         return Finished(arrays.results(count), 1e-9 * times.begin_ns, 1e-9 * times.end_ns)
+
+    def _taken(self, batch: Batch, draws: Sequence[Draw] | None) -> StepArrays:
+        """The arrays of the next step, with this one in them."""
+        arrays = self._arrays[0]
+        try:
+            arrays.take(batch, draws)
+        except Exception as error:
+            raise StepRefusedError(str(error), self._native.lib.LW_ERR_ARGUMENT) from error
+        return arrays
+
+    def _check_step(self, status: int) -> None:
+        try:
+            self._native.check(status)
+        except NativeError as error:
+            if status == self._native.lib.LW_ERR_ARGUMENT:
+                raise StepRefusedError(str(error), status) from error
+            raise
 
     def hold_draws(self) -> None:
         """Let the next step wait before its draws until they are released.
