@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx
-import uvicorn
 
-from lanewise.api.app import create_app
+from lanewise.api.http_server import make_server
+from lanewise.api.start import bound_connections
 from lanewise.api.state import ServerState
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
@@ -18,6 +18,7 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.sequence import GenerationRequest
 from lanewise.engine.stream import TokenOutput
+from lanewise.settings import Settings
 from toy import ToyRunner
 from toy_tokenizer import toy_tokenizer
 
@@ -31,6 +32,7 @@ CONFIG = EngineConfig(
     max_queued_requests=8,
     has_spare_cpu=True,
 )
+DEFAULTS = Settings()
 
 
 @dataclass
@@ -111,7 +113,9 @@ def make_engine(
 
 
 @contextmanager
-def toy_server(config: EngineConfig = CONFIG, **options) -> Iterator[RunningServer]:
+def toy_server(
+    config: EngineConfig = CONFIG, settings: Settings = DEFAULTS, **options
+) -> Iterator[RunningServer]:
     engine, runner = make_engine(config)
     engine.start()
     tokenizer = toy_tokenizer()
@@ -124,7 +128,7 @@ def toy_server(config: EngineConfig = CONFIG, **options) -> Iterator[RunningServ
         chat_template=tokenizer.chat_template,
         **options,
     )
-    with serving(state) as url:
+    with serving(state, settings) as url:
         server = RunningServer(url, state, runner)
         with server.client:
             yield server
@@ -133,17 +137,12 @@ def toy_server(config: EngineConfig = CONFIG, **options) -> Iterator[RunningServ
 
 
 @contextmanager
-def serving(state: ServerState) -> Iterator[str]:
+def serving(state: ServerState, settings: Settings = DEFAULTS) -> Iterator[str]:
     listener = socket.socket()
+    bound_connections(listener)
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(state),
-        loop="uvloop",
-        http="httptools",
-        log_config=None,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
+    server = make_server(settings, state)
+    server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

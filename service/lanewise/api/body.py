@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from lanewise.api.errors import (
     BadRequestError,
@@ -12,13 +12,12 @@ from lanewise.api.errors import (
     ModelNotFoundError,
     from_validation,
 )
+from lanewise.api.limits import BodyHold
 from lanewise.api.schemas import Strict
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
 
 M = TypeVar("M", bound=Strict)
-
-MOST_DISCARDED = 4  # times the largest body
 
 
 async def read_request(request: Request, state: ServerState, schema: type[M]) -> M:
@@ -42,26 +41,32 @@ def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
     return adapter
 
 
+def release_body(request: Request) -> None:
+    """The request is admitted: what its body brought is no longer an unfinished request's."""
+    hold: BodyHold = request.scope["body_hold"]
+    hold.release()
+
+
 async def _read_bytes(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
     size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
+    hold: BodyHold = request.scope["body_hold"]
     chunks: list[bytes] = []
-    received = 0
-    try:
-        async for chunk in request.stream():
-            received += len(chunk)
-            size = max(size, received)
-            if size <= limit:
-                chunks.append(chunk)
-                continue
-            # Who is still sending when the connection closes never sees the answer: what is too
-            # large is read, but not kept, up to a bound.
-            chunks.clear()
-            if size > MOST_DISCARDED * limit:
-                break
-    except ClientDisconnect:
-        raise BadRequestError("the client left before the body was complete") from None
+    received, more = 0, True
+    while more and size <= limit:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequestError("the client left before the body was complete")
+        if hold.refusal is not None:
+            chunks.clear()  # the error's traceback would keep them
+            raise hold.refusal()
+        chunks.append(message["body"])
+        more = message["more_body"]
+        received += len(message["body"])
+        size = max(size, received)
     if size > limit:
+        chunks.clear()
+        # The rest is read, and dropped, by the connection.
         raise _too_large(size, limit)
     return b"".join(chunks)
 

@@ -6,10 +6,15 @@ ApiError
  ├─ InvalidApiKeyError          401 invalid_api_key
  ├─ ForbiddenError              403 forbidden
  ├─ ModelNotFoundError          404 model_not_found
+ ├─ SlowClientError             408 slow_client
  ├─ BodyTooLargeError           413 request_too_large
+ ├─ TargetTooLongError          414 uri_too_long
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
+ ├─ HeadTooLargeError           431 request_header_fields_too_large
  ├─ InternalError               500 internal_error
- ├─ UnavailableError            503 service_unavailable or queue_timeout, with Retry-After
+ ├─ UnknownCodingError          501 not_implemented
+ ├─ UnavailableError            503 service_unavailable, queue_timeout, too_many_connections or
+ │                                  too_many_bodies, with Retry-After
  └─ RequestTimeoutError         504 request_timeout
 """
 
@@ -107,6 +112,14 @@ class ModelNotFoundError(ApiError):
         return cls(f"the model {name!r} is not here; this server has {shown}", param="model")
 
 
+class SlowClientError(ApiError):
+    """The request did not arrive in time."""
+
+    status = 408
+    type = "timeout_error"
+    code = "slow_client"
+
+
 class BodyTooLargeError(ApiError):
     """The request body is larger than the server reads."""
 
@@ -115,12 +128,36 @@ class BodyTooLargeError(ApiError):
     code = "request_too_large"
 
 
+class TargetTooLongError(ApiError):
+    """The request's target is longer than any that is served."""
+
+    status = 414
+    type = "invalid_request_error"
+    code = "uri_too_long"
+
+
 class RateLimitExceededError(ApiError):
     """The queue is full."""
 
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+
+
+class HeadTooLargeError(ApiError):
+    """The request's head is larger than the server reads."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "request_header_fields_too_large"
+
+
+class UnknownCodingError(ApiError):
+    """The body is encoded in a way that is not supported."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "not_implemented"
 
 
 class InternalError(ApiError):

@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 
 from lanewise.api.app import create_app
+from lanewise.api.protocol import Front, make_config
 from lanewise.api.state import Phase, ServerState
 from lanewise.settings import Settings
 
@@ -24,13 +25,9 @@ LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
 def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
     """The server of one application."""
-    config = uvicorn.Config(
+    config = make_config(
+        Front(settings, state.engine.metrics.registry),
         create_app(state, cors_origins=settings.cors_origins),
-        http="httptools",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,
     )

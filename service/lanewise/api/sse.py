@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lanewise.api.body import release_body
 from lanewise.api.generation import to_api_error
 from lanewise.api.reply import Reply, dumps
 from lanewise.api.state import ServerState
@@ -23,6 +24,7 @@ async def respond(
     request: Request, state: ServerState, requests: Sequence[GenerationRequest], reply: Reply[Any]
 ) -> Response:
     """Run the sequences and answer as the request asked."""
+    release_body(request)
     if reply.streams:
         return EventStreamResponse(state.engine, requests, reply)
     async with generating(state.engine, requests, request.receive) as stream:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROGRESS_LINE_S = 5.0
+UNSENT_BYTES = 64 << 10
+SILENT_S = 60  # of a connection, before the kernel asks whether anybody is there
 
 
 def run(settings: Settings) -> int:
@@ -146,6 +148,11 @@ def _place(
 
 
 def _check(settings: Settings) -> None:
+    if settings.max_pending_body_bytes < settings.max_body_bytes:
+        raise SettingsError(
+            f"max_pending_body_bytes is {settings.max_pending_body_bytes}; "
+            f"accepted: at least max_body_bytes = {settings.max_body_bytes}"
+        )
     if settings.max_seqs > settings.max_step_tokens:
         raise SettingsError(
             f"max_seqs is {settings.max_seqs}; "
@@ -162,6 +169,7 @@ def _bind(name: str, port: int) -> socket.socket:
     except OSError as error:
         raise OSError(error.errno, f"host {name!r}: {error.strerror}") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound_connections(listener)
     try:
         listener.bind(address)
     except OSError as error:
@@ -169,6 +177,21 @@ def _bind(name: str, port: int) -> socket.socket:
         message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
         raise OSError(error.errno, message) from None
     return listener
+
+
+def bound_connections(listener: socket.socket) -> None:
+    """Have the kernel hold little that is unsent, and notice clients that are gone for good.
+
+    Without this it takes megabytes of an answer that nobody reads, for each connection.
+    """
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, SILENT_S),
+        (socket.TCP_KEEPINTVL, SILENT_S // 4),
+        (socket.TCP_KEEPCNT, 4),
+    ):
+        listener.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -224,6 +224,40 @@ class Settings(ModelSettings):
     max_body_bytes: int = field(
         default=8 * MIB, metadata=knob(SIZE, "largest request body that is read")
     )
+    max_connections: int = field(
+        default=1000,
+        metadata=knob(
+            integer(1),
+            "open connections before new ones get status 503; a few more may ask for /health and"
+            " /metrics",
+        ),
+    )
+    max_head_bytes: int = field(
+        default=64 << 10,
+        metadata=knob(SIZE, "largest head of a request, request line and all fields together"),
+    )
+    head_timeout_s: float = field(
+        default=10.0,
+        metadata=knob(SECONDS, "time a request's head may take from its first byte on; 0 = any"),
+    )
+    body_timeout_s: float = field(
+        default=60.0,
+        metadata=knob(SECONDS, "time a request's body may take after its head; 0 = any"),
+    )
+    send_timeout_s: float = field(
+        default=60.0,
+        metadata=knob(
+            SECONDS, "time in which a client must take 16 KiB of its answer, or all; 0 = any"
+        ),
+    )
+    max_pending_body_bytes: int = field(
+        default=256 * MIB,
+        metadata=knob(
+            SIZE,
+            "bytes of bodies of all requests that are not admitted yet, beyond 64 KiB of each,"
+            " before more get status 503",
+        ),
+    )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(TEXTS, "keys that clients must send; none = no key needed")
     )

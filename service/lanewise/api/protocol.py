@@ -1,0 +1,481 @@
+"""HTTP of one connection, bounded: what it may cost before its request is admitted.
+
+uvicorn's protocol parses, queues pipelined requests and knows when an answer is complete; this adds
+what it has no limits for. Bytes of a head are counted as they arrive, whether it ever ends or not;
+heads, bodies and answers that do not move on are given up; bodies share one budget; and more
+connections than there may be are told so. Who is turned away is told with an OpenAI error object
+and may finish sending it, unread, for as long as it would have had: closed at once, the connection
+would be reset and the answer lost.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any, cast
+
+import httptools
+import uvicorn
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from lanewise.api.errors import (
+    ApiError,
+    BadRequestError,
+    HeadTooLargeError,
+    SlowClientError,
+    TargetTooLongError,
+    UnavailableError,
+    UnknownCodingError,
+)
+from lanewise.api.limits import RETRY_AFTER_S, BodyBudget, BodyHold, Refusals, watch
+from lanewise.settings import Settings
+
+MOST_FIELDS = 128  # of a head
+LONGEST_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
+MOST_PIPELINED = 16  # requests behind the one that is answered
+# Each chunk of a body costs a microsecond: beyond this many they must have some size on average.
+MOST_SMALL_CHUNKS, LEAST_CHUNK_BYTES = 4096, 16
+# Connections beyond the limit that may ask how the server is, and how long they may take to ask.
+PROBES, PROBE_HEAD_S = 64, 1.0
+PROBED = ("/health", "/health/live", "/health/ready", "/metrics")
+LINGER_S = 2.0
+SLOWEST_SWEEP_S = 0.5
+LEAST_SENT = 16 << 10  # bytes of an answer that a client takes in send_timeout_s
+
+
+class Phase(Enum):
+    """What a connection waits to receive."""
+
+    IDLE = 0  # the first byte of a request
+    HEAD = 1
+    BODY = 2
+    NOTHING = 3  # whatever comes is dropped
+
+
+class Front:
+    """What all connections of a server share."""
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        self.bodies = BodyBudget(settings.max_pending_body_bytes)
+        self.refusals = Refusals(registry)
+        self._connections: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        times = (settings.head_timeout_s, settings.body_timeout_s, settings.send_timeout_s)
+        self._period = min([t / 4 for t in times if t], default=SLOWEST_SWEEP_S)
+        self._period = min(self._period, SLOWEST_SWEEP_S)
+        watch(
+            registry,
+            "lanewise_http_connections",
+            "Open connections.",
+            lambda: len(self._connections),
+        )
+        watch(
+            registry,
+            "lanewise_http_pending_body_bytes",
+            "Bytes of bodies whose requests are neither admitted nor answered.",
+            lambda: self.bodies.used,
+        )
+
+    def connect(self, **options: Any) -> "Connection":
+        """A new connection's protocol, as ``uvicorn.Config.http``."""
+        return Connection(self, **options)
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The application; what a request's body holds is given back when its answer ends."""
+
+        async def release_after(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await app(scope, receive, send)
+            finally:
+                if scope["type"] == "http":
+                    scope["body_hold"].release()
+
+        return release_after
+
+    def add(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> int:
+        """Look after a connection from now on; how many there are."""
+        self._connections.add(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._period, self._look_at_all, loop)
+        return len(self._connections)
+
+    def remove(self, connection: "Connection") -> None:
+        """It is closed."""
+        self._connections.discard(connection)
+
+    def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        # One look at all of them costs less than a timer for each request.
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        again = bool(self._connections)
+        self._sweep = loop.call_later(self._period, self._look_at_all, loop) if again else None
+
+
+class Output:
+    """The transport as answers see it: counts bytes, and leaves closing to the connection."""
+
+    __slots__ = ("_transport", "close", "is_closing", "written")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = close
+        self.is_closing = transport.is_closing
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        """As the transport's."""
+        self.written += len(data)
+        self._transport.write(data)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, front: Front, **options: Any) -> None:
+        super().__init__(**options)
+        self._front = front
+        self._limits = front.settings
+        self._refusal: ApiError | None = None  # why a callback of the parser stopped it
+        self._phase = Phase.IDLE
+        self._deadline = 0.0  # when the phase must be over; 0 = any time
+        self._lingers = False
+        self._is_probe = False
+        self._ignores_upgrade = False
+        # Of the message that is received: bytes of its head from reads that hold nothing else,
+        # bytes of names and values, fields, bytes and chunks of its body, bytes that carried it.
+        self._head_bytes = self._field_bytes = self._fields = 0
+        self._body_bytes = self._chunks = self._wire_bytes = 0
+        self._heads = 0  # that have been complete
+        self._answering: RequestResponseCycle | None = None
+        self._sent = 0
+        self._stalled_at = 0.0
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Look after the connection, or turn it away when there are too many."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._output = Output(self.transport, self._close_after_answer)
+        n_open, most = self._front.add(self, self.loop), self._limits.max_connections
+        timeout = self._limits.head_timeout_s
+        if n_open > most + PROBES:
+            self._answer(self._no_place("connections"))
+            self._phase = Phase.NOTHING
+            self.transport.close()
+            return
+        if n_open > most:
+            self._is_probe = True
+            self.app = partial(self._answer_probe, self.app)
+            timeout = min(timeout, PROBE_HEAD_S) or PROBE_HEAD_S
+        self._deadline = timeout and self.loop.time() + timeout
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what is done for this client, pipelined requests included."""
+        super().connection_lost(exc)
+        self._front.remove(self)
+        self._disconnect(self._answering)
+        for cycle, _ in self.pipeline:
+            _hold_of(cycle).release()
+        self.pipeline.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and look what it makes of the message."""
+        if self._phase is Phase.NOTHING:
+            return
+        self._unset_keepalive_if_required()
+        if self._phase is Phase.IDLE:
+            self._begin_head()
+        heads = self._heads
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            refusal = self._refusal or BadRequestError(
+                "this is not HTTP/1.1 as RFC 9112 wants it", code="invalid_http"
+            )
+            self._refuse("invalid", refusal)
+            return
+        if heads != self._heads:  # the read held the end of another head, if only of this one
+            self._head_bytes = self._wire_bytes = 0
+        elif self._phase is Phase.HEAD:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.max_head_bytes:
+                self._refuse("head_size", self._head_too_large())
+        elif self._phase is Phase.BODY:
+            self._wire_bytes += len(data)
+            overhead = self._wire_bytes - self._body_bytes
+            if overhead > self._limits.max_head_bytes + self._body_bytes:
+                self._refuse("chunks", _bad_chunks("extensions and trailers are too long"))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # The parser leaves what follows to the other protocol, but there is none: the request
+            # is answered as if it had not asked, and its body must not be taken for a request.
+            framing = [
+                b"%b: %b\r\n" % field
+                for field in self.headers
+                if field[0] in (b"content-length", b"transfer-encoding")
+            ]
+            self.parser = httptools.HttpRequestParser(self)
+            self._ignores_upgrade = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
+            self._ignores_upgrade = False
+            self._feed(data[upgrade.args[0] :])
+
+    # What the parser calls. An exception ends its work; ``_refusal`` says why.
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        if self._ignores_upgrade:
+            return
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._stop(BadRequestError("too many requests are sent ahead of their answers"))
+        if self._phase is Phase.IDLE:
+            self._begin_head()
+        self._field_bytes = self._fields = self._body_bytes = self._chunks = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        if self._ignores_upgrade:
+            return
+        super().on_url(url)
+        if len(self.url) > LONGEST_TARGET:
+            self._stop(
+                TargetTooLongError(
+                    f"the request's target has more than {LONGEST_TARGET} bytes, which is the most"
+                )
+            )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head; trailers are counted and dropped, for they are no part of it."""
+        if self._ignores_upgrade:
+            return
+        self._fields += 1
+        self._field_bytes += len(name) + len(value)
+        if self._fields > MOST_FIELDS or self._field_bytes > self._limits.max_head_bytes:
+            self._stop(self._head_too_large())
+        if self._phase is not Phase.HEAD:
+            return
+        super().on_header(name, value)
+        if self.headers[-1][0] == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            shown = value[:40].decode("latin-1")
+            self._stop(
+                UnknownCodingError(f"the transfer coding {shown!r} is not supported; use chunked")
+            )
+
+    def on_headers_complete(self) -> None:
+        """A request can be answered from now on."""
+        if self._ignores_upgrade:
+            return
+        self._heads += 1
+        self._phase = Phase.BODY
+        timeout = self._limits.body_timeout_s
+        self._deadline = timeout and self.loop.time() + timeout
+        cast(dict[str, Any], self.scope)["body_hold"] = BodyHold(self._front.bodies)
+        super().on_headers_complete()
+        self.cycle.transport = cast(asyncio.Transport, self._output)
+        if self._is_probe:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._body_bytes += len(body)
+        self._chunks += 1
+        few = self._body_bytes < LEAST_CHUNK_BYTES * self._chunks
+        if few and self._chunks > MOST_SMALL_CHUNKS:
+            self._stop(_bad_chunks("they are too small"))
+        if self.cycle.response_complete:
+            return
+        hold = _hold_of(self.cycle)
+        was_refused = hold.refusal is not None
+        if hold.take(len(body)):
+            super().on_body(body)
+        elif not was_refused:
+            self.cycle.body = bytearray()
+            self.cycle.message_event.set()
+            self._front.refusals.count("body_bytes", "max_pending_body_bytes are in use")
+
+    def on_message_complete(self) -> None:
+        """A request has been received."""
+        if self.parser.should_upgrade():
+            return  # it is complete when the rest of it is parsed as if it had not asked
+        self._phase = Phase.IDLE
+        self._deadline = 0.0
+        super().on_message_complete()
+
+    # What answers call.
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, if there may be one."""
+        if self._lingers:
+            self.server_state.total_requests += 1
+            return
+        super().on_response_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _close_after_answer(self) -> None:
+        if self._phase in (Phase.IDLE, Phase.HEAD):
+            self.transport.close()
+            return
+        left = self._deadline - self.loop.time() if self._phase is Phase.BODY else 0.0
+        self._linger(LINGER_S if self._is_probe else max(left, LINGER_S))
+
+    async def _answer_probe(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PROBED:
+            await app(scope, receive, send)
+            return
+        error = self._no_place("connections")
+        await error.response()(scope, receive, send)
+        scope["body_hold"].release()
+
+    # Turning away.
+
+    def check(self, now: float) -> None:
+        """Give up what has taken too long."""
+        if 0 < self._deadline <= now:
+            self._be_late(now)
+        timeout = self._limits.send_timeout_s
+        waiting = self.transport.get_write_buffer_size()
+        sent = self._output.written - waiting
+        if not waiting or sent >= self._sent + LEAST_SENT or not self._stalled_at:
+            self._sent, self._stalled_at = sent, now if waiting else 0.0
+        elif timeout and now >= self._stalled_at + timeout:
+            self._front.refusals.count("send_timeout", f"{waiting} bytes of an answer were unread")
+            self.transport.abort()
+
+    def _be_late(self, now: float) -> None:
+        if self._phase is Phase.NOTHING:
+            self.transport.close()
+        elif self.flow.read_paused:  # by us, until the requests before it are answered
+            self._deadline = now + self._limits.body_timeout_s
+        elif self._phase is Phase.IDLE:  # nothing ever came
+            self._front.refusals.count("head_timeout", "nothing was sent")
+            self.transport.close()
+        elif self._phase is Phase.HEAD:
+            self._refuse("head_timeout", _too_slow("head", self._limits.head_timeout_s))
+        else:
+            self._end_late_body()
+
+    def _end_late_body(self) -> None:
+        timeout = self._limits.body_timeout_s
+        self._front.refusals.count("body_timeout", f"a body was not complete in {timeout:g} s")
+        cycle = self.cycle
+        if cycle.response_complete:
+            self.transport.close()
+            return
+        if cycle.response_started:
+            cycle.keep_alive = False
+            self._deadline, self._phase = 0.0, Phase.NOTHING
+            return
+        # Who reads the body answers, and closes; should nobody read it, the connection ends too.
+        cycle.keep_alive = False
+        cycle.body = bytearray()
+        _hold_of(cycle).refuse(partial(_too_slow, "body", timeout))
+        cycle.message_event.set()
+        self._phase = Phase.NOTHING
+        self._deadline = self.loop.time() + LINGER_S
+
+    def _refuse(self, reason: str, error: ApiError) -> None:
+        """Answer with an error and close; requests before it are answered first."""
+        self._front.refusals.count(reason, error.message)
+        before, self._phase = self._phase, Phase.NOTHING
+        cycle = self.cycle
+        is_busy = cycle is not None and not cycle.response_complete
+        if is_busy and (before is not Phase.BODY or cycle.response_started or self.pipeline):
+            cycle.keep_alive = False
+            self._deadline = 0.0
+            return
+        if is_busy:
+            self._disconnect(cycle)
+        self._answer(error)
+        self._linger(LINGER_S)
+
+    def _linger(self, seconds: float) -> None:
+        """Send nothing more and drop what comes, until the client closes or time is over."""
+        self._lingers = True
+        self._phase = Phase.NOTHING
+        self._deadline = self.loop.time() + seconds
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+
+    def _answer(self, error: ApiError) -> None:
+        response = error.response()
+        fields = [*self.server_state.default_headers, *response.raw_headers]
+        head = b"".join(b"%b: %b\r\n" % field for field in fields)
+        end = b"connection: close\r\n\r\n"
+        self._output.write(STATUS_LINE[error.status] + head + end + bytes(response.body))
+
+    def _begin_head(self) -> None:
+        self._phase = Phase.HEAD
+        self._head_bytes = 0
+        timeout = self._limits.head_timeout_s
+        if not self._deadline:
+            self._deadline = timeout and self.loop.time() + timeout
+
+    def _stop(self, refusal: ApiError) -> None:
+        self._refusal = refusal
+        raise refusal
+
+    def _disconnect(self, cycle: RequestResponseCycle | None) -> None:
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _head_too_large(self) -> ApiError:
+        return HeadTooLargeError(
+            "the request's head is too large; accepted: at most"
+            f" {self._limits.max_head_bytes} bytes (max_head_bytes) and {MOST_FIELDS} fields"
+        )
+
+    def _no_place(self, reason: str) -> ApiError:
+        most = self._limits.max_connections
+        error = UnavailableError(
+            f"{most} connections are open, which is the most (max_connections)",
+            code="too_many_connections",
+            headers={"retry-after": RETRY_AFTER_S},
+        )
+        self._front.refusals.count(reason, error.message)
+        return error
+
+
+def make_config(front: Front, app: ASGIApp, **options: Any) -> uvicorn.Config:
+    """uvicorn's configuration of a server whose connections are bounded."""
+    return uvicorn.Config(
+        front.around(app),
+        http=cast(Any, front.connect),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        **options,
+    )
+
+
+def _hold_of(cycle: RequestResponseCycle) -> BodyHold:
+    hold: BodyHold = cast(dict[str, Any], cycle.scope)["body_hold"]
+    return hold
+
+
+def _too_slow(part: str, seconds: float) -> ApiError:
+    return SlowClientError(
+        f"the request's {part} was not complete within {seconds:g} s ({part}_timeout_s)"
+    )
+
+
+def _bad_chunks(why: str) -> ApiError:
+    return BadRequestError(f"the chunks of the body cannot be read: {why}", code="invalid_chunks")
