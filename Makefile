@@ -16,7 +16,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench bench-arm format setup check test-native sanitize golden reference loadtest wheel image clean
+.PHONY: serve test lint bench bench-arm format setup check test-native sanitize golden reference loadtest wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -64,8 +64,18 @@ reference: $(REFERENCE)/.installed  ## run the reference implementation live, an
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
 
-wheel: setup                        ## dist/lanewise-*.whl
+wheel: setup sbom                   ## dist/lanewise-*.whl, and what it needs as CycloneDX
 	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+
+sbom: | $(BIN)/python               ## dist/lanewise.cdx.json: the packages of the lock file; an image writes its own
+	mkdir -p dist
+	$(BIN)/python deploy/sbom.py --output dist/lanewise.cdx.json
+
+lock: $(VENV)/.tools                ## resolve what the image installs anew, with hashes; needs the image's Python
+	$(BIN)/python deploy/lock.py
+
+check-lock: $(VENV)/.tools          ## whether the lock files satisfy pyproject.toml and every file is to be had
+	$(BIN)/python deploy/lock.py --check
 
 image:                              ## container image for this machine's architecture
 	docker build --file deploy/Dockerfile --tag lanewise .

@@ -2,6 +2,7 @@
 # Installs a wheel into an environment of its own and lets the bundled model answer: check_wheel.sh WHEEL
 set -euo pipefail
 wheel=$(realpath "${1:?usage: check_wheel.sh WHEEL}")
+lock=$(realpath "$(dirname "$0")/../deploy/requirements.lock")
 case $wheel in
     *-py3-none-*linux*.whl) ;;
     *) echo "$wheel: not a py3-none-<platform> wheel" >&2; exit 1 ;;
@@ -12,7 +13,14 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EX
 cd "$work" # away from the sources, so that only the installed files can be found
 
 python3 -m venv venv
-venv/bin/python -m pip --disable-pip-version-check install --quiet "$wheel"
+# With the image's Python also what the image installs, and nothing that it lacks.
+if [ "$(venv/bin/python -c 'import sys; print(sys.version_info[:2] == (3, 11))')" = True ]; then
+    venv/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement "$lock"
+    venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps "$wheel"
+    venv/bin/python -m pip --disable-pip-version-check check
+else
+    venv/bin/python -m pip --disable-pip-version-check install --quiet "$wheel"
+fi
 venv/bin/lanewise doctor
 port=$(venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 url=http://127.0.0.1:$port

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 import yaml
 
 from lanewise.settings import Settings, variable_of
@@ -25,6 +26,62 @@ def test_everything_that_compose_mounts_exists():
     paths = [DEPLOY / mount.split(":")[0] for mount in mounts if mount.startswith(".")]
     assert paths
     assert all(path.exists() for path in paths)
+
+
+def interpolated(text: str, variables: dict[str, str]) -> str:
+    """What Compose makes of a value: ${A:-other}, ${A:+other} and ${A:?message}, one in another."""
+    while found := re.search(r"\$\{([A-Z_]+):([-+?])([^${}]*)\}", text):
+        name, operator, word = found.groups()
+        value = variables.get(name, "")
+        if operator == "?" and not value:
+            value = f"REFUSED({word})"
+        chosen = {"-": value or word, "+": word if value else "", "?": value}[operator]
+        text = text[: found.start()] + chosen + text[found.end() :]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("variables", "address", "key"),
+    [
+        ({}, "127.0.0.1", ""),
+        ({"LANEWISE_API_KEY": "k"}, "127.0.0.1", "k"),
+        ({"LANEWISE_API_KEY": "k", "BIND_ADDRESS": "10.0.0.1"}, "10.0.0.1", "k"),
+        ({"BIND_ADDRESS": "0.0.0.0"}, "0.0.0.0", "REFUSED(BIND_ADDRESS needs LANEWISE_API_KEY)"),
+    ],
+)
+def test_compose_listens_for_others_only_with_a_key(variables, address, key):
+    server = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["lanewise"]
+    assert [interpolated(port, variables) for port in server["ports"]] == [f"{address}:8000:8000"]
+    assert interpolated(server["environment"]["LANEWISE_API_KEY"], variables) == key
+
+
+def test_compose_gives_no_service_more_than_it_needs():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert service["mem_limit"], name
+        assert not service.get("privileged"), name
+        assert "cap_add" not in service, name
+        ports = [interpolated(port, {}) for port in service["ports"]]
+        assert all(port.startswith("127.0.0.1:") for port in ports), name
+    server = services["lanewise"]
+    assert server["read_only"] is True
+    assert server["user"].split(":")[0] not in ("0", "root")
+    assert server["pids_limit"] > 0
+    # What it writes goes to a volume or to memory of a size that is said.
+    assert server["environment"]["XDG_CACHE_HOME"].startswith("/models/")
+    assert all("size=" in one for one in server["tmpfs"])
+    assert float(server["stop_grace_period"].rstrip("s")) > Settings().drain_timeout_s
+
+
+def test_the_image_installs_nothing_whose_hash_is_not_known():
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    installs = re.findall(r"pip (?:install|wheel) [^&\n]*", text)
+    assert installs
+    for install in installs:
+        assert "--require-hashes" in install or "--no-index" in install, install
+    assert re.search(r"^USER lanewise$", text, re.MULTILINE)
 
 
 def test_grafana_finds_the_dashboard_where_compose_mounts_it():
@@ -75,9 +132,31 @@ def test_the_health_check_of_the_image_sees_whether_the_server_answers():
     assert done.returncode == 1
 
 
-def test_systemd_unit_starts_the_server_and_outlasts_its_drain():
-    unit = configparser.RawConfigParser(strict=False)
-    unit.optionxform = str
-    unit.read_string((DEPLOY / "systemd/lanewise.service").read_text())
-    assert unit["Service"]["ExecStart"].endswith("/lanewise serve")
-    assert float(unit["Service"]["TimeoutStopSec"]) > Settings().drain_timeout_s
+@pytest.fixture(scope="module")
+def unit() -> configparser.SectionProxy:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str
+    parser.read_string((DEPLOY / "systemd/lanewise.service").read_text())
+    return parser["Service"]
+
+
+def test_systemd_unit_starts_the_server_and_outlasts_its_drain(unit):
+    assert unit["ExecStart"].endswith("/lanewise serve")
+    assert float(unit["TimeoutStopSec"]) > Settings().drain_timeout_s
+
+
+def test_systemd_unit_gives_the_server_no_more_than_it_needs(unit):
+    assert unit["DynamicUser"] == "yes"
+    assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == ""
+    assert unit["ProtectSystem"] == "strict"
+    assert unit["SystemCallFilter"] == "@system-service"
+    assert unit["MemoryMax"]
+    for name in (
+        *("LockPersonality", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateDevices"),
+        *("PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHostname"),
+        *("ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictRealtime"),
+        *("RestrictNamespaces", "RestrictSUIDSGID"),
+    ):
+        assert unit[name] == "yes", name
+    # It looks at these to choose threads and memory.
+    assert unit.get("ProcSubset", "all") == "all"
