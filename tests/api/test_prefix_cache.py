@@ -6,6 +6,8 @@ import httpx
 import openai
 import pytest
 
+from toy_server import toy_server
+
 PREFIX = [7 * i % 101 for i in range(140)]  # four blocks and a bit
 SHARED = 128
 
@@ -88,3 +90,32 @@ def test_answers_to_one_prompt_share_it(sdk):
     alone = ask(sdk, [*PREFIX, 3], "one choice")
     assert cached(answer) == 0  # nothing was there before
     assert answer.choices[0].text == alone.choices[0].text
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_key_learns_nothing_of_what_another_has_sent(share):
+    """200 probes: tokens computed, which is the time, and cached_tokens are those of new texts."""
+    with toy_server(api_keys=("first", "second"), share_prefix_cache=share) as server:
+
+        def tokens(key, prompt):
+            before = server.metric("vllm:prompt_tokens_total")
+            answer = server.client.post(
+                "/v1/completions",
+                json={"prompt": prompt, "max_tokens": 2, "seed": 5},
+                headers={"authorization": f"Bearer {key}"},
+            ).json()
+            server.wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
+            computed = server.metric("vllm:prompt_tokens_total") - before
+            text = answer["choices"][0]["text"]
+            return computed, answer["usage"]["prompt_tokens_details"]["cached_tokens"], text
+
+        told = 0
+        for number in range(100):
+            prompt = [1 + number // 10, 1 + number % 10, *PREFIX]
+            of_first = tokens("first", prompt)
+            assert tokens("first", prompt)[1] > 0  # a key finds what it has sent itself
+            probed = tokens("second", prompt)
+            fresh = tokens("second", [11 + number // 10, 1 + number % 10, *PREFIX])
+            assert probed[2] == of_first[2]
+            told += probed[:2] != fresh[:2]
+        assert told == (100 if share else 0)

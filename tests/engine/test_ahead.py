@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -25,6 +26,14 @@ def request(prompt: str, choice: int = 0, **params) -> GenerationRequest:
 
 def tokens(outputs) -> list[int]:
     return [output.sampled.token for output in outputs if output.sampled]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """What the engine's thread does a moment after the last answer."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.001)
 
 
 def mixed_requests(n: int) -> list[GenerationRequest]:
@@ -53,7 +62,7 @@ def test_answers_and_metrics_are_those_of_steps_one_after_the_other(start, limit
         engine, runner = start(min_ahead_s=min_ahead_s, **changes)
         answers[min_ahead_s] = [outputs[0] for outputs in asyncio.run(together(engine))]
         assert (runner.n_begun > 20) == (min_ahead_s == 0.0)
-        assert metric(engine, "lanewise_kv_blocks_used") == 0
+        wait_until(lambda engine=engine: metric(engine, "lanewise_kv_blocks_used") == 0)
         generated = sum(len(tokens(one)) for one in answers[min_ahead_s])
         assert metric(engine, "vllm:generation_tokens_total") == generated
         computed = metric(engine, "vllm:prompt_tokens_total")
@@ -84,9 +93,7 @@ def test_what_leaves_in_the_middle_disturbs_nobody(start):
         return await answers
 
     assert [tokens(one[0]) for one in asyncio.run(together())] == alone
-    deadline = time.monotonic() + 10
-    while engine.unfinished:
-        assert time.monotonic() < deadline, "who left is still there"
+    wait_until(lambda: not engine.unfinished)
     assert runner.n_begun > 20
     assert metric(engine, "vllm:generation_tokens_total") >= sum(map(len, alone))
 

@@ -21,7 +21,7 @@ CONFIG = EngineConfig(
     max_seqs=6,
     max_step_tokens=40,
     max_step_logits=12,
-    max_queued_requests=20,
+    max_queued_requests=40,
 )
 TEXTS = ["the sea was calm that morning and nobody had seen the ship " * 3, "another text, " * 9]
 FAILURES = st.sampled_from(["refused", "failed", "not begun"])
@@ -35,11 +35,11 @@ def request(text: int, length: int, ending: int, max_tokens: int, **params) -> G
 
 
 @cache
-def alone(*made: int) -> list[int]:
-    return answer_alone(request(*made), CONFIG)
+def alone(choice: int, *made: int) -> list[int]:
+    return answer_alone(replace(request(*made), choice=choice), CONFIG)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     asked=st.lists(
         st.tuples(
@@ -50,6 +50,8 @@ def alone(*made: int) -> list[int]:
             st.integers(0, 25),  # the step it comes before
             st.none() | st.integers(0, 40),  # the step it is given up before
             st.integers(-1, 1),  # priority
+            st.integers(0, 2),  # client
+            st.integers(1, 3),  # answers
         ),
         min_size=1,
         max_size=10,
@@ -72,15 +74,16 @@ def test_answers_are_those_of_requests_alone_whatever_fails(
     by_hand = EngineByHand(config, dict(failures))
     groups = {}
     for now in range(60):
-        for place, (*made, arrival, leaves, priority) in enumerate(asked):
+        for place, (*made, arrival, leaves, priority, client, n) in enumerate(asked):
             if arrival == now:
-                groups[place] = by_hand.submit([replace(request(*made), priority=priority)])
+                one = replace(request(*made), priority=priority, client=client)
+                groups[place] = by_hand.submit([replace(one, choice=i) for i in range(n)])
             if leaves == now and place in groups:
                 groups[place].stream.cancel()
         by_hand.advance()
     by_hand.run_to_end()
     n_failed = 0
-    for place, (*made, _, _, _) in enumerate(asked):
+    for place, (*made, _, _, _, _, n) in enumerate(asked):
         stream = groups[place].stream
         if stream.cancelled:
             continue
@@ -88,8 +91,9 @@ def test_answers_are_those_of_requests_alone_whatever_fails(
             assert isinstance(stream._error, EngineError)
             n_failed += 1
             continue
-        got = [one.sampled.token for one in outputs_of(groups[place])[0] if one.sampled]
-        assert got == alone(*made)
+        for choice, outputs in zip(range(n), outputs_of(groups[place]), strict=True):
+            got = [one.sampled.token for one in outputs if one.sampled]
+            assert got == alone(choice, *made)
     # A request fails only where its own step, run by itself, has failed.
     assert n_failed <= by_hand.runner.n_failed
     assert by_hand.engine._pool.n_used == 0

@@ -10,7 +10,7 @@ from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
 from lanewise.engine.window import Window
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.runtime import BLOCK_TOKENS, Sampled
 from scheduling import complete, counts, run, scheduler, sequence, step_that_preempts
 
 
@@ -37,13 +37,86 @@ def test_prompts_are_prefilled_in_the_order_they_came():
 
 def test_more_important_prompts_pass_those_that_are_being_prefilled():
     s = scheduler()
-    first, second, urgent = sequence(40), sequence(20), sequence(20, priority=-1)
+    first, second, urgent = sequence(40), sequence(40), sequence(20, priority=-1)
     s.add(first)
     s.add(second)
     assert run(s) == [16]
     s.add(urgent)
     assert counts(s.schedule()) == {urgent: 16}
     assert s.running == [urgent, first]
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_short_prompt_is_in_the_next_step_though_long_ones_came_first(client):
+    s = scheduler(n_blocks=400)
+    for _ in range(2):
+        s.add(sequence(1000, scoring=True))
+    for _ in range(3):
+        assert run(s) == [16]
+    short = sequence(5, client=client)
+    s.add(short)
+    assert counts(s.schedule())[short] == 5
+
+
+@pytest.mark.parametrize("same_client", [True, False])
+def test_a_request_with_all_places_gives_one_up_and_goes_on_with_its_answers(same_client):
+    s = scheduler(n_blocks=100, max_step_tokens=64, max_seqs=4)
+    many = [sequence(20, max_tokens=50) for _ in range(8)]
+    for one in many:
+        one.group = many[0].group
+        s.add(one)
+    run(s)
+    other, another = (sequence(5, client=0 if same_client else 1) for _ in range(2))
+    s.add(other)
+    step = s.schedule()
+    assert (step.admitted, step.preempted) == ([other], [many[3]])
+    assert counts(step) == dict.fromkeys(many[:3], 1) | {other: 5}
+    complete(s, step)
+    s.add(another)
+    step = s.schedule()
+    assert (step.admitted, step.preempted) == ([another], [many[2]])
+    complete(s, step)
+    s.add(sequence(5, client=0 if same_client else 1))
+    step = s.schedule()
+    # Two clients have two places each; of one client, a request gives up all but its last.
+    assert step.preempted == ([many[1]] if same_client else [])
+    complete(s, step)
+    while s.running or s.waiting:
+        run(s)
+    assert all(one.n_output == 50 for one in many)
+
+
+def test_blocks_of_who_holds_most_are_given_up_for_another_client():
+    s = scheduler(n_blocks=40, max_step_tokens=1000, max_seqs=8)
+    long = [sequence(300, client=1) for _ in range(4)]
+    for one in long:
+        s.add(one)
+    run(s)
+    assert s.running == long[:3]
+    other = sequence(290, client=2)
+    s.add(other)
+    step = s.schedule()
+    assert (step.admitted, step.preempted) == ([other], [long[2]])
+    assert other in counts(step)
+
+
+def test_nobody_gives_way_while_a_step_runs():
+    s = scheduler(n_blocks=100, max_step_tokens=64, max_seqs=2)
+    many = [sequence(20) for _ in range(2)]
+    for one in many:
+        one.group = many[0].group
+        s.add(one)
+    begun = s.schedule()
+    s.begin(begun)
+    s.add(sequence(5))
+    assert s.can_plan_ahead
+    behind = s.schedule()
+    assert (behind.admitted, behind.preempted) == ([], [])
+    assert not s.can_plan_ahead  # the next step is planned when none runs
+    s.settle(begun, [Sampled(0, 0.0)] * 2)
+    s.complete(begun)
+    complete(s, behind)
+    assert s.schedule().preempted == [many[1]]
 
 
 def test_least_important_sequence_is_preempted_though_it_is_older():
@@ -109,12 +182,12 @@ def test_scoring_a_prompt_takes_no_more_rows_of_logits_than_there_are():
 def test_newest_sequence_is_preempted_and_comes_back_first():
     s = scheduler(n_blocks=4)
     old, new, later = sequence(63, max_tokens=60), sequence(30), sequence(60)
-    s.add(old)
-    s.add(new)
-    s.add(later)
+    for one in (old, new, later):
+        s.add(one)
+        run(s)
     step = step_that_preempts(s)
     assert step.preempted == [new]
-    assert list(s.waiting) == [new, later]
+    assert set(s.waiting) == {new, later}
     assert old.state is State.RUNNING
     while new.state is State.WAITING:
         complete(s, step)

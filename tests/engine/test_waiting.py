@@ -7,7 +7,7 @@ from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import GenerationRequest, Sequence
-from lanewise.engine.waiting import OUTPUT_WEIGHT, WaitingQueue
+from lanewise.engine.waiting import OUTPUT_WEIGHT, Shares, WaitingQueue, who_gives_way
 
 
 def sequence(client: int = 0, priority: int = 0, n_prompt: int = 10, max_tokens: int = 5):
@@ -17,49 +17,158 @@ def sequence(client: int = 0, priority: int = 0, n_prompt: int = 10, max_tokens:
     )
 
 
-def serve_all(queue: WaitingQueue) -> list[Sequence]:
+def queue_of(*sequences: Sequence) -> tuple[WaitingQueue, Shares]:
+    shares = Shares()
+    queue = WaitingQueue(shares)
+    for one in sequences:
+        shares.enter(one)
+        queue.add(one)
+    return queue, shares
+
+
+def serve_all(queue: WaitingQueue, shares: Shares) -> list[Sequence]:
+    """In the order in which they come out when each is computed at once."""
     order = []
     while queue:
-        one = queue.pop()
-        queue.note_started(one, one.n_prompt)
+        one = queue.pop(())
+        shares.note_started(one)
+        shares.note(one, one.n_prompt, 0)
         order.append(one)
     return order
 
 
 def test_order_is_priority_then_turns_of_clients_then_arrival():
-    queue = WaitingQueue()
     many = [sequence(client=1) for _ in range(4)]
     few = [sequence(client=2) for _ in range(2)]
     urgent, idle = sequence(client=1, priority=-1), sequence(client=2, priority=3)
-    for one in (idle, *many, *few, urgent):
-        queue.add(one)
+    queue, shares = queue_of(idle, *many, *few, urgent)
     assert len(queue) == len(list(queue)) == 8
     # The urgent one counts for its client, so the other one has the first turn.
-    assert serve_all(queue) == [urgent, *few[:1], many[0], few[1], *many[1:], idle]
+    assert serve_all(queue, shares) == [urgent, *few[:1], many[0], few[1], *many[1:], idle]
+
+
+def test_clients_take_turns_though_nothing_is_computed_yet():
+    queue, _ = queue_of(*[sequence(client=c) for c in (1, 1, 1, 2, 2)])
+    running = []
+    while queue:
+        one = queue.pop(running)
+        one.n_admitted = one.n_prompt
+        running.append(one)
+    assert [one.request.client for one in running] == [1, 2, 1, 2, 1]
 
 
 def test_who_was_idle_has_saved_nothing_up():
-    queue = WaitingQueue()
-    for _ in range(50):
-        queue.add(sequence(client=1))
-    serve_all(queue)
-    busy, back = ([sequence(client=c) for _ in range(4)] for c in (1, 2))
-    for one in (*busy, *back):
+    queue, shares = queue_of(*[sequence(client=1) for _ in range(50)])
+    served = serve_all(queue, shares)
+    for one in served:
+        shares.leave(one)
+    shares.note_step()
+    for one in [sequence(client=c) for c in (1, 1, 1, 1, 2, 2, 2, 2)]:
+        shares.enter(one)
         queue.add(one)
-    assert [one.request.client for one in serve_all(queue)] == [2, 1, 2, 1, 2, 1, 2, 1]
+    assert [one.request.client for one in serve_all(queue, shares)] == [2, 1, 2, 1, 2, 1, 2, 1]
 
 
-def test_put_back_comes_first_of_its_client_and_removed_ones_never():
-    queue = WaitingQueue()
+def test_short_requests_pass_long_ones_which_do_not_wait_for_ever():
+    long = sequence(n_prompt=100)
+    queue, shares = queue_of(long)
+    passed = 0
+    while True:
+        short = sequence(n_prompt=10)
+        shares.enter(short)
+        queue.add(short)
+        one = queue.pop(())
+        shares.note(one, one.n_prompt, 0)
+        if one is long:
+            break
+        passed += one.n_prompt
+    assert 80 <= passed <= 100
+
+
+def test_of_a_client_a_request_of_which_none_runs_comes_before_the_rest_of_another():
+    group = object()
+    batch = [sequence() for _ in range(4)]
+    for i, one in enumerate(batch):
+        one.group, one.n_before = group, 10 * i
+    single = sequence(n_prompt=200)
+    queue, _ = queue_of(*batch, single)
+    assert queue.pop(()) is batch[0]
+    assert queue.pop(batch[:1]) is single
+    assert queue.pop([batch[0], single]) is batch[1]
+
+
+def test_put_back_comes_first_of_its_request_and_removed_ones_never():
     first, second, third = (sequence() for _ in range(3))
-    for one in (first, second, third):
-        queue.add(one)
-    assert queue.pop() is first
+    queue, shares = queue_of(first, second, third)
+    assert queue.pop(()) is first
     queue.remove(second)
+    first.n_preempted = 1
     queue.put_back(first)
-    assert list(queue) == [first, third]
-    assert serve_all(queue) == [first, third]
+    assert set(queue) == {first, third}
+    assert serve_all(queue, shares) == [first, third]
     assert not queue
+
+
+def groups_of(*specs: tuple[int, int]) -> list[Sequence]:
+    """Running sequences, one for each (client, request)."""
+    requests: dict[int, object] = {}
+    running = []
+    for client, number in specs:
+        one = sequence(client)
+        one.group = requests.setdefault(number, one.group)
+        running.append(one)
+    return running
+
+
+def test_who_holds_most_gives_way_and_nobody_loses_the_last():
+    shares = Shares()
+    newcomer = sequence(client=2)
+    shares.enter(newcomer)
+
+    def gives_way(newcomer, running, sizes, wanted):
+        for one in (newcomer, *running):
+            shares.enter(one)
+        return who_gives_way(newcomer, running, sizes, wanted, shares)
+
+    running = groups_of((1, 1), (1, 1), (1, 2), (3, 3), (3, 4))
+    ones = [1] * 5
+    assert gives_way(newcomer, running, ones, 1) == []  # nobody has got more than it
+    for one in (running[0], running[3]):
+        shares.note(one, 50, 0)
+    assert gives_way(newcomer, running, ones, 1) == [running[2]]
+    # Of the same client only a request with several gives way.
+    assert gives_way(sequence(client=3), running[3:], [1, 1], 1) == []
+    batch = groups_of((3, 5), (3, 5), (3, 5))
+    assert gives_way(sequence(client=3), batch, [1] * 3, 1) == [batch[2]]
+    assert gives_way(batch[0], batch, [1] * 3, 1) == []
+    # Blocks: as many as are lacking, or nobody.
+    assert gives_way(newcomer, running, [5, 4, 4, 2, 2], 10) == []
+    assert gives_way(newcomer, running, [9, 4, 4, 2, 2], 4) == [running[2]]
+    assert gives_way(newcomer, running, [30, 4, 4, 2, 2], 6) == [running[2], running[1]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=12))
+def test_giving_way_comes_to_an_end(specs):
+    """Whoever had to give way takes nothing back: places are shared more evenly each time."""
+    running = groups_of(*specs)
+    shares = Shares()
+    for got, one in enumerate(running):
+        shares.enter(one)
+        shares.note(one, got, 0)
+    queue = [running.pop() for _ in range(len(running) // 2)]
+    for _ in range(200):
+        for newcomer in list(queue):
+            victims = who_gives_way(newcomer, running, [1] * len(running), 1, shares)
+            for victim in victims:
+                running.remove(victim)
+                queue.append(victim)
+            if victims:
+                queue.remove(newcomer)
+                running.append(newcomer)
+                break
+        else:
+            return
+    raise AssertionError("they take from each other for ever")
 
 
 @settings(max_examples=20, deadline=None)
@@ -83,6 +192,8 @@ def test_clients_that_always_have_work_get_equal_service(sizes, max_seqs):
                 waiting[client] += 1
         step = s.schedule()
         for one in step.admitted:
+            if one.n_preempted:  # it had to give way meanwhile
+                continue
             served[one.request.client] += one.n_prompt
             waiting[one.request.client] -= 1
         s.complete(step)

@@ -54,7 +54,9 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
     check_count(1, body.n, state.engine, "n")
     grammar = await grammar_of(body, state) if tool_use is None else tool_use.grammar
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
-    requests = make_requests([prompt], params, body, client, adapter, grammar)
+    requests = make_requests(
+        [prompt], params, body, client, state.tenant_of(client), adapter, grammar
+    )
     if tool_use is None:
         reply = ChatReply(body, prompt, state, continues=grammar is not None)
     else:

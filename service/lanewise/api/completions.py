@@ -52,7 +52,7 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     ids = [prompt.ids for prompt in prompts]
     grammar = await grammar_of(body, state)
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
-    requests = make_requests(ids, params, body, client, adapter, grammar)
+    requests = make_requests(ids, params, body, client, state.tenant_of(client), adapter, grammar)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))
 
 

@@ -124,20 +124,22 @@ def make_requests(
     params: SamplingParams,
     fields: GenerationFields,
     client: int,
+    tenant: str,
     adapter: LoadedAdapter | None = None,
     grammar: Grammar | None = None,
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, `fields.n_drawn` of them, in the order of the answers.
 
     The number of the choice, not the place in the request, is part of the key of every draw: a
-    prompt's answers do not depend on the prompts beside it.
+    prompt's answers do not depend on the prompts beside it. Prefixes are shared within a tenant.
     """
     return [
         GenerationRequest(
             prompt,
             params,
             choice,
-            cache_salt=fields.cache_salt or "",
+            # No salt of one tenant can be another's: numbers have no line break in them.
+            cache_salt=f"{tenant}\n{fields.cache_salt or ''}",
             priority=fields.priority,
             client=client,
             adapter=adapter,

@@ -66,6 +66,7 @@ def serve(
             max_body_bytes=settings.max_body_bytes,
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
+            share_prefix_cache=settings.share_prefix_cache,
             adapters=adapters,
             runtime_adapters=settings.allow_runtime_lora,
         )

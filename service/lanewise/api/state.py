@@ -40,6 +40,7 @@ class ServerState:
     chat_template: ChatTemplate | None
     max_body_bytes: int = 8 << 20
     api_keys: tuple[str, ...] = ()
+    share_prefix_cache: bool = False  # among API keys; else each is a tenant of its own
     step_timeout_s: float = 0.0  # a longer step makes the server not ready; 0 = any
     adapters: Adapters | None = None  # LoRA adapters, which requests name as their model
     runtime_adapters: bool = False  # requests may load and unload them
@@ -70,6 +71,10 @@ class ServerState:
         """What requests may name: the model, then its adapters."""
         adapters = [] if self.adapters is None else self.adapters.all()
         return [self.model_name, *(adapter.name for adapter in adapters)]
+
+    def tenant_of(self, client: int) -> str:
+        """Whose cached prefixes a client's requests may find: those of equal tenants."""
+        return "" if self.share_prefix_cache else str(client)
 
     def adapter_named(self, name: str) -> LoadedAdapter | None:
         """The adapter of this name."""

@@ -109,6 +109,10 @@ class BlockPool:
         """Whether nobody uses a block."""
         return self._users[block] == 0
 
+    def n_freed(self, blocks: Items[int]) -> int:
+        """How many of a sequence's blocks nobody would use if it gave them back."""
+        return sum(block != NO_BLOCK and self._users[block] == 1 for block in blocks)
+
     def share(self, blocks: Items[int]) -> None:
         """Use blocks that were found, beside whoever does."""
         for block in blocks:

@@ -32,12 +32,15 @@ class JobMaker:
             raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
         group = JobGroup(requests[0].adapter)
+        n_before = 0
         guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
         for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self._config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
             sequence = Sequence(request)
+            sequence.group, sequence.n_before = group, n_before
+            n_before += sequence.n_prompt
             sampler = self._sampler(request, sequence)
             if not sampler.speculates:
                 guesser = None

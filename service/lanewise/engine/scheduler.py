@@ -11,10 +11,11 @@ from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix, find_prefix
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Budget, Step, Turn
-from lanewise.engine.waiting import WaitingQueue
+from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
+MOST_BY_RIGHT = 8  # sequences that others give way to in one step
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
@@ -70,13 +71,16 @@ class Scheduler:
             (config.max_seqs, blocks_for(config.max_model_len)), dtype=np.uint32
         )
         self._free_rows = list(range(config.max_seqs))
-        self.waiting = WaitingQueue()
+        self._shares = Shares()
+        self.waiting = WaitingQueue(self._shares)
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
         self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
+        self._someone_gives_way = False  # as soon as no step runs
         self._copies: list[BlockCopy] = []  # not made yet, in this order
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence into the queue."""
+        self._shares.enter(sequence)
         self.waiting.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -89,12 +93,15 @@ class Scheduler:
                 self._release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
+        self._shares.leave(sequence)
         sequence.state = State.FINISHED
 
     def schedule(self) -> Step:
         """The next step: decodes first, then prompts."""
+        self._shares.note_step()
         budget = Budget(self._config.max_step_tokens, self._config.max_step_logits)
         preempted = self._make_room()
+        admitted, gave_way = ([], []) if preempted else self._admit_by_right()
         prompts: list[Sequence] = []
         for sequence in self.running:
             if sequence.is_decoding:
@@ -105,14 +112,13 @@ class Scheduler:
             context = prompts[0].n_cached if prompts else 0
             decodes = self.work_of(budget.turns)
             budget.leave(self._pacer.spare_tokens(decodes, self._window.seen(context)))
-        admitted: list[Sequence] = []
-        for sequence in prompts:
+        for sequence in sorted(prompts, key=self._shares.rank):
             if not preempted:
-                admitted += self._admit(budget, before=sequence.request.priority)
+                admitted += self._admit(budget, before=self._shares.rank(sequence))
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
-        return Step(budget.turns, preempted, admitted, budget.tokens, budget.logits)
+        return Step(budget.turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
 
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""
@@ -149,7 +155,9 @@ class Scheduler:
 
         Then nobody may have to give way, and no block is dropped that the running step reads.
         """
-        return self._window.size is None and self._pool.n_free >= len(self.running)
+        if self._someone_gives_way or self._window.size is not None:
+            return False
+        return self._pool.n_free >= len(self.running)
 
     def begin(self, step: Step) -> None:
         """Note that a step runs and will draw: the next one is planned as if it had."""
@@ -205,8 +213,7 @@ class Scheduler:
                 turn.end = sequence.n_cached
             elif self._has_left(sequence):
                 continue
-            if turn.draws:
-                self.waiting.note_drawn(sequence, 1 + turn.n_accepted)
+            self._note_share(sequence, turn)
             if self._config.prefix_cache:
                 if turn.end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
                     self._keep_full_blocks(sequence, turn.end)
@@ -214,6 +221,13 @@ class Scheduler:
                     self._keep_begun_block(sequence, turn.end)
             if self._window.size is not None:
                 self._drop_unseen(sequence)
+
+    def _note_share(self, sequence: Sequence, turn: Turn) -> None:
+        """Count what a turn did for its client; what is computed again after a pause is not."""
+        end = min(turn.end, sequence.n_admitted)
+        of_prompt = max(0, end - max(turn.end - turn.count, sequence.n_counted))
+        sequence.n_counted = max(sequence.n_counted, turn.end + turn.draws)
+        self._shares.note(sequence, of_prompt, 1 + turn.n_accepted if turn.draws else 0)
 
     def _has_left(self, sequence: Sequence) -> bool:
         """One step less runs with a sequence; whether it has ended. With the last its blocks go."""
@@ -247,47 +261,97 @@ class Scheduler:
                     self._give_blocks(sequence, missing)
                 position += 1
             else:
-                preempted.append(self._preempt_last())
+                preempted.append(self.running[-1])
+                self._preempt(self.running[-1])
         return preempted
 
-    def _preempt_last(self) -> Sequence:
-        sequence = self.running.pop()
+    def _admit_by_right(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Start who waits though places or blocks are out, if others hold more than their share.
+
+        Returns who was started, and who gave way to them.
+        """
+        admitted: list[Sequence] = []
+        gave_way: list[Sequence] = []
+        self._someone_gives_way = False
+        while self.waiting and len(admitted) < MOST_BY_RIGHT:
+            sequence = self.waiting.pop(self.running)
+            prefix = self._find_prefix(sequence)
+            victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
+            if not victims or any(one.n_ahead for one in self.running):
+                self.waiting.put_back(sequence)
+                self._someone_gives_way = bool(victims)
+                break
+            for victim in victims:
+                self._preempt(victim)
+            gave_way += victims
+            # Those that gave way may have held some of what was found.
+            prefix = self._find_prefix(sequence) or Prefix()
+            self._start(sequence, prefix, self._n_needed(sequence, prefix))
+            admitted.append(sequence)
+        return admitted, gave_way
+
+    def _who_gives_way(self, sequence: Sequence, prefix: Prefix) -> list[Sequence]:
+        victims: list[Sequence] = []
+        running = self.running
+        if not self._free_rows:
+            victims = who_gives_way(sequence, running, [1] * len(running), 1, self._shares)
+            if not victims:
+                return []
+            running = [one for one in running if one is not victims[0]]
+        free = self._pool.n_free + sum(self._pool.n_freed(one.blocks) for one in victims)
+        lacking = self._n_lacking(sequence, prefix, len(running)) - free
+        if lacking > 0:
+            sizes = [self._pool.n_freed(one.blocks) for one in running]
+            more = who_gives_way(sequence, running, sizes, lacking, self._shares)
+            victims = victims + more if more else []
+        return victims
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
         self._release(sequence)
         sequence.state = State.WAITING
         sequence.n_cached = 0
         sequence.n_preempted += 1
         self.waiting.put_back(sequence)
-        return sequence
 
-    def _admit(self, budget: Budget, before: int | None = None) -> list[Sequence]:
-        """Start who waits, while there is room; only those more important than ``before``."""
+    def _admit(self, budget: Budget, before: Rank | None = None) -> list[Sequence]:
+        """Start who waits, while there is room; only those that come before ``before``."""
         admitted: list[Sequence] = []
         passed: list[Sequence] = []
         # A sequence that has ended keeps its row while a step runs with it.
         while self.waiting and self._free_rows and budget.is_left:
-            if before is not None and self.waiting.highest_priority >= before:
+            sequence = self.waiting.pop(self.running)
+            if before is not None and self._shares.rank(sequence) >= before:
+                passed.append(sequence)
                 break
-            sequence = self.waiting.pop()
             prefix = self._find_prefix(sequence)
             if prefix is None:
                 passed.append(sequence)
                 if len(passed) > MOST_PASSED:
                     break
                 continue
-            needed = self._window.end_block(len(sequence.tokens), prefix.first) - prefix.n_full
-            revived = sum(map(self._pool.is_free, prefix.blocks))
-            # One block beside for each running sequence: admitting one must not soon evict another.
-            if needed + revived + len(self.running) > self._pool.n_free:
+            if self._n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:
                 passed.append(sequence)
                 break
-            self._start(sequence, prefix, needed)
+            self._start(sequence, prefix, self._n_needed(sequence, prefix))
             admitted.append(sequence)
             budget.spend_on(sequence)
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
 
+    def _n_needed(self, sequence: Sequence, prefix: Prefix) -> int:
+        """Blocks that a sequence is given when it is started."""
+        return self._window.end_block(len(sequence.tokens), prefix.first) - prefix.n_full
+
+    def _n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
+        """Blocks that must be free to start a sequence beside so many others."""
+        revived = sum(map(self._pool.is_free, prefix.blocks))
+        # One block beside for each running sequence: admitting one must not soon evict another.
+        return self._n_needed(sequence, prefix) + revived + n_running
+
     def _start(self, sequence: Sequence, prefix: Prefix, needed: int) -> None:
+        self._shares.note_started(sequence)
         sequence.table_row = self._free_rows.pop()
         self._pool.share(prefix.blocks)
         self._append_blocks(sequence, [NO_BLOCK] * prefix.first)
@@ -302,7 +366,6 @@ class Scheduler:
         sequence.n_admitted = len(sequence.tokens)
         if sequence.n_preempted == 0:
             sequence.n_reused = sequence.n_cached
-            self.waiting.note_started(sequence, sequence.n_prompt - sequence.n_cached)
         sequence.state = State.RUNNING
         insort_right(self.running, sequence, key=_priority)
         if self._config.prefix_cache:

@@ -47,7 +47,11 @@ class Sequence:
     n_prompt: int = field(init=False)
     n_most: int = field(init=False)  # tokens, the prompt's included, with which it ends
     stop_ids: frozenset[int] = field(init=False)  # tokens that end it
+    group: object = field(init=False, default_factory=object)  # the same for those of one request
+    n_before: int = field(init=False, default=0)  # tokens of the prompts before it in its request
+    tag: tuple[float, int] = field(init=False, default=(0.0, 0))  # orders those of a client
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
+    n_counted: int = field(init=False, default=0)  # tokens counted for its client when computed
     n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
     n_to_score: int = field(init=False, default=0)  # tokens at the beginning to be scored
     n_admitted: int = field(init=False, default=0)  # tokens it had when it was admitted last

@@ -179,6 +179,14 @@ class Settings(ModelSettings):
             " until the place is needed",
         ),
     )
+    share_prefix_cache: bool = field(
+        default=False,
+        metadata=knob(
+            ON_OFF,
+            "let requests with different API keys share what prompts have in common; a key can"
+            " then tell by time and cached_tokens what others have sent",
+        ),
+    )
     lora: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=knob(
