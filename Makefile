@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 REFERENCE := $(VENV)/reference
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
+STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
 NATIVE_TESTS := $(wildcard tests/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
@@ -87,12 +88,12 @@ $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
 
 build/native/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
-	$(BIN)/cmake -S native -B build/native -DLANEWISE_TESTS=ON
+	$(BIN)/cmake -S native -B build/native -DLANEWISE_TESTS=ON $(STRICT)
 	$(BIN)/cmake --build build/native --parallel $(shell nproc)
 	touch $@
 
 build/sanitize/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
-	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON \
+	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON $(STRICT) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
 	$(BIN)/cmake --build build/sanitize --parallel $(shell nproc)
 	touch $@
@@ -108,7 +109,7 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.tools
-	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --config-settings=cmake.define.LANEWISE_WERROR=ON --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
 # torch and transformers, away from everything else: nothing but these two targets may need them.

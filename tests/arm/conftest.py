@@ -45,7 +45,7 @@ def cross_build(cross_compiler: str) -> Callable[[str], Path]:
     generator = ["-G", "Ninja"] if tool("ninja") else []
     if generator and not (folder / "build.ninja").exists():
         generator.append(f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}")
-    options = ["-DLANEWISE_TESTS=ON", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
+    options = ["-DLANEWISE_TESTS=ON", "-DLANEWISE_WERROR=ON", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/native/toolchains/aarch64-linux-gnu.cmake"
     check(cmake, "-S", ROOT / "native", "-B", folder, toolchain, *generator, *options)
 

@@ -30,7 +30,7 @@ def programs() -> Path:
     if cmake is None or shutil.which("gcc") is None:
         pytest.skip("no cmake or gcc to build the native test programs with")
     folder = ROOT / "build" / "native"
-    check(cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON")
+    check(cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON", "-DLANEWISE_WERROR=ON")
     check(cmake, "--build", folder, "--parallel", str(os.cpu_count()))
     return folder
 
