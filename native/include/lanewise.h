@@ -1,10 +1,16 @@
 // The C ABI of Lanewise: load a model, run forward steps over ragged batches, sample tokens.
 //
-// Ownership:  whoever opens a handle closes it; every close accepts NULL. Arrays are borrowed for the call.
+// Ownership:  whoever opens a handle closes it; every close accepts NULL. Arrays are borrowed for the call. Sessions are
+//             closed before their model.
 // Threads:    a model is immutable once finished and may be shared; a session belongs to one thread at a time,
 //             but any may release its draws.
-// Errors:     a failing call writes nothing to its outputs; lw_last_error() says why (per calling thread).
-//             The library never prints, aborts or exits.
+// Errors:     lw_last_error() says why a call failed (per calling thread). A failing call writes nothing to its outputs,
+//             and a handle is as it was before, unless the function says otherwise. NULL where it is not said to mean
+//             something, values out of range, handles that are not finished or of which a call has failed are a status,
+//             never a crash; the exceptions are what no callee can see: a pointer that is not NULL must be to what its
+//             type says, and as long as the counts beside it say. When memory or threads are refused the status is
+//             LW_ERR_MEMORY, and the same call may be made again.
+//             The library never prints, aborts or exits (but see lw_guard_mapping).
 // Numbers:    the logits of a token prefix are the same bits for every batch, chunking, thread count and
 //             instruction set (native/DECISIONS.md, "The numeric contract").
 #ifndef LANEWISE_H
@@ -119,7 +125,7 @@ typedef struct lw_model_config {
     uint32_t qk_norm;          // 1: RMSNorm over each head of Q and K before RoPE
     float rms_norm_eps;
     double rope_theta;
-    const float* rope_factors;  // head_dim / 2 divisors of the RoPE frequencies, or NULL (all 1)
+    const float* rope_factors;  // head_dim / 2 divisors of the RoPE frequencies, 1e-6 or more, or NULL (all 1)
 } lw_model_config;
 
 typedef struct lw_tensor {
@@ -198,7 +204,7 @@ typedef struct lw_sampling {
     float frequency_penalty;   // 0 = off; output tokens only
     uint32_t n_bias;
     const uint32_t* bias_ids;
-    const float* bias_values;  // added to the logits; -INFINITY forbids a token
+    const float* bias_values;  // added to the logits; -INFINITY forbids a token, NaN and INFINITY are errors
     const uint32_t* mask;      // bit t of word t / 32 set: token t is allowed; NULL = all
     uint64_t seed;             // the draw is a function of (seed, choice, position) alone
     uint32_t choice;
@@ -212,13 +218,14 @@ typedef struct lw_draw {  // one token to draw from one row of logits
     uint32_t n_prompt;  // history[0 .. n_prompt) is the prompt, the rest the output
     uint32_t n_history;
     const uint32_t* history;  // read by penalties only; a token of the row itself that is LW_DRAWN_BEFORE follows it
-    int64_t forced_token;     // >= 0: return this token and its log-probability; -1 = draw
+    int64_t forced_token;     // >= 0: return this token and its log-probability; below = draw
 } lw_draw;
 
 // One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
-// tokens already in its blocks. Its blocks, in order, are row table_rows[s] of block_tables; they must cover all its tokens.
-// With a sliding window, blocks that none of the batch's tokens see are neither read nor written: their entries may be
-// any number.
+// tokens already in its blocks; both together are at most 2^31. Its blocks, in order, are row table_rows[s] of
+// block_tables; they must cover all its tokens. With a sliding window, blocks that none of the batch's tokens see are
+// neither read nor written: their entries may be any number. Sequences may read the same blocks, but one that writes to
+// a block has it for itself, or what is read there is undefined.
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
@@ -227,7 +234,7 @@ typedef struct lw_batch {
     const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
     const uint32_t* context_lens;  // [n_seqs]
     const uint32_t* block_tables;  // [rows][block_table_stride]
-    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending
+    const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending, each once
     const lw_draw* draws;          // [n_logits] one for each row of logits; NULL = nothing is drawn
     const uint32_t* table_rows;    // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
     const lw_adapter* const* adapters;  // [n_seqs] that of each sequence or NULL; NULL = nobody has one
@@ -243,7 +250,7 @@ typedef struct lw_sampled {
     float top_logprobs[20];  // descending
 } lw_sampled;
 
-typedef struct lw_finished {  // when a started step was run: nanoseconds of CLOCK_MONOTONIC
+typedef struct lw_finished {  // when a started step was run: nanoseconds of CLOCK_MONOTONIC; 0 and 0 = it was not
     uint64_t begin_ns, end_ns;
 } lw_finished;
 
@@ -315,7 +322,7 @@ const char* lw_last_error(void);  // never NULL; valid until this thread's next 
 // Both static strings.
 const char* lw_cpu_isa(void);
 const char* lw_cpu_features(void);
-// LW_OK when this CPU can run `isa` (a level name), LW_ERR_CPU or LW_ERR_ARGUMENT otherwise.
+// LW_OK when this CPU can run `isa` (a level name, NULL for the best one), LW_ERR_CPU or LW_ERR_ARGUMENT otherwise.
 lw_status lw_cpu_check(const char* isa);
 
 // LW_OK when memory can be placed on each of these nodes (numbers as in /sys/devices/system/node), LW_ERR_ARGUMENT when
@@ -331,38 +338,50 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
 // (LW_LOAD_MAP) stay there. With LW_NUMA_REPLICATE lw_model_finish makes a copy of all matrices that a step reads whole for
 // each of the nodes, at most 64, but the first. Errors are those of lw_numa_check.
 lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, uint32_t n_nodes);
-// Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source.
+// Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source. A tensor that is
+// loaded again takes the place of the first.
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
 // Takes packed tensors and checks their checksums. Those in a layout that this level does not read are repacked into
-// memory of the model's own, whatever `how` says.
+// memory of the model's own, whatever `how` says. When one is refused, those before it are loaded.
 lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how);
 // The packed form of one loaded tensor; its data belongs to the model. LW_ERR_ARGUMENT when it is not loaded.
 lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, lw_packed_tensor* out);
 // Whether matrices of `type` in `layout` are what `model` reads, without being repacked: 1 or 0.
 uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* layout);
-// Checks that nothing is missing and that every kernel in use agrees with scalar.
+// Checks that nothing is missing and that every kernel in use agrees with scalar. Once: LW_ERR_ARGUMENT when the model is
+// finished already. One that fails leaves a model to which tensors may be loaded still.
 lw_status lw_model_finish(lw_model* model);
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out);
 void lw_model_close(lw_model* model);
 
-// An adapter of `model` that changes nothing yet. It may be closed before or after the model, but not during a step
-// whose batch names it. LW_ERR_ARGUMENT when inputs of the model's matrices are in an order of their own.
+// An adapter of `model`, which must be finished, that changes nothing yet. It may be closed before or after the model, but
+// not while a batch that names it is run or started. LW_ERR_ARGUMENT when inputs of the model's matrices are in an order
+// of their own.
 lw_status lw_adapter_create(const lw_model* model, lw_adapter** out);
 // Makes the product with one matrix, of LW_ATTN_Q, K, V, OUTPUT, LW_FFN_GATE, UP or DOWN, W x + B (scale * (A x)):
-// A has shape (rank, inputs), B (outputs, rank), both of one type, F32, F16 or BF16, in which they are held.
+// A has shape (rank, inputs), B (outputs, rank), both of one type, F32, F16 or BF16, in which they are held. Each matrix
+// once, and while the model is open.
 lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, const lw_tensor* a, const lw_tensor* b,
                           float scale);
-// Bytes of weights that it holds.
+// Bytes of weights that it holds; 0 for NULL.
 uint64_t lw_adapter_bytes(const lw_adapter* adapter);
 void lw_adapter_close(lw_adapter* adapter);
 
-// Bytes of KV cache that one block takes over all layers.
+// Bytes of KV cache that one block takes over all layers; 0 for NULL, or a type that no cache has.
 uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
+// At any time: draws that are held are not made, steps that were started are not run unless they run already. What those
+// point to must stay until it returns.
 void lw_session_close(lw_session* session);
+
 // Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and what
-// was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws. LW_ERR_ARGUMENT: nothing was done. After any
-// other error the batch's copies of blocks were made, and keys and values of its tokens are undefined.
+// was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws.
+//
+// A step fails in one of two ways. LW_ERR_ARGUMENT: an argument is refused before it runs, nothing has been written and no
+// block copied. Any other status (LW_ERR_NONFINITE, LW_ERR_NO_TOKEN): it failed as it ran. Then all its copies have been
+// made, and must not be asked for again; logits and drawn, and in the cache the places of the batch's own tokens, hold
+// anything. In both cases every other place of the cache is as it was, and the same tokens may be run again in another
+// batch. A step after one that failed as it ran cannot name tokens that it should have drawn.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Before a step: once it has its logits it waits until every hold has been released, and draws then. So the masks that its
 // draws read may be written while it runs. A step that fails or draws nothing does not wait.
@@ -373,13 +392,17 @@ lw_status lw_session_release_draws(lw_session* session);
 lw_status lw_session_counters(lw_session* session, lw_counters* out);
 // Starts a step like lw_step and returns; a thread of the session runs it when those started before have been run. What
 // the batch points to, logits and drawn must stay as they are until it is finished. Of LW_STEPS_AHEAD at most that are not
-// finished each may name tokens that the one before is still to draw (LW_DRAWN_BEFORE). Arguments are checked here. When a step
-// fails, those started behind it before it was finished do nothing (LW_ERR_ARGUMENT). Until all are finished nothing else
-// may be run.
+// finished each may name tokens that the one before is still to draw (LW_DRAWN_BEFORE). Arguments are checked here: one
+// that is refused is not started, and leaves those that were as they are; so does LW_ERR_MEMORY. When a step fails, those
+// started behind it before it was finished do nothing (LW_ERR_ARGUMENT). Until all are finished nothing else may be run,
+// or profiled.
 lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
-// Waits until the oldest step started has been run, but not longer than `timeout_ns`; *done says whether it has.
+// Waits until the oldest step started has been run, but not longer than `timeout_ns` (0: not at all; any number is good);
+// *done says whether it has. LW_ERR_ARGUMENT when none was started.
 lw_status lw_session_await(lw_session* session, uint64_t timeout_ns, uint32_t* done);
-// Waits for the oldest step started and takes it off the list; the status is that of lw_step, *out tells when it ran.
+// Waits for the oldest step started and takes it off the list; the status is that of lw_step, *out tells when it ran, also
+// when it failed: 0 and 0 if it was not run because one before it had failed. LW_ERR_ARGUMENT when none was started, and
+// *out is then not written.
 lw_status lw_session_finish(lw_session* session, lw_finished* out);
 // Starts (on = 1) to measure where the time of steps and draws goes, from zero, or stops (on = 0) and forgets it.
 // Off in a new session. Measuring costs two readings of the clock per thread and operation.
@@ -400,8 +423,16 @@ lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* 
 // none holds, when a kernel has no such rival or min_rows is below its least.
 lw_status lw_choose(const lw_choice* choices, uint32_t n);
 
-// Measures this machine with n_threads threads pinned to the allowed cores; takes a few seconds.
+// Measures this machine with n_threads threads (1 to 256) pinned to the allowed cores; takes a few seconds and 1 GiB.
 lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out);
+
+// A mapped file whose file shrinks, or whose disk fails, ends the process with SIGBUS when it is read. From now on, where
+// that happens in the n_bytes at `begin`, one line that names `name` and says what to do is written to standard error
+// first; the process still ends by the signal. Elsewhere SIGBUS does what it did before the first call, which installs a
+// handler for good. LW_ERR_MEMORY when 1024 ranges are guarded.
+lw_status lw_guard_mapping(const void* begin, uint64_t n_bytes, const char* name);
+// Before the range at `begin` is unmapped. LW_ERR_ARGUMENT when none is guarded there.
+lw_status lw_unguard_mapping(const void* begin);
 
 // Quantizing: how a code becomes the number that is multiplied by the scale.
 typedef enum lw_fit_map {

@@ -24,6 +24,8 @@ void lw_kv_describe(const lw_model_config* config, lw_type type, uint32_t n_bloc
 }
 
 bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers) {
+    // layer_bytes is below 2^58 for every config that lw_model_create takes
+    if (cache->layer_bytes > SIZE_MAX / n_layers) return false;
     return lw_block_map(cache->layer_bytes * n_layers, &cache->block);
 }
 

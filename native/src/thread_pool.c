@@ -111,8 +111,11 @@ static void* worker(void* argument) {
 }
 
 _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+    // A fault of the thread's own is not: the system ends a process that blocks it, and its handler says nothing.
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE};
     sigset_t all, saved;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_BLOCK, &all, &saved);
     const int failed = pthread_create(thread, attributes, run, argument);
     pthread_sigmask(SIG_SETMASK, &saved, NULL);

@@ -26,7 +26,8 @@ static inline _Bool lw_gate_is_open(const lw_signal* gate) {
 }
 void lw_gate_wait(lw_signal* gate);  // returns when it is open; spins briefly and then sleeps
 
-// pthread_create for a thread that blocks all signals, which are the caller's business; false when the system refuses.
+// pthread_create for a thread that blocks all signals but those of its own faults: the others are the caller's business.
+// False when the system refuses.
 _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument);
 
 // `threads` counts the calling thread. NULL when the system refuses. Thread i stays on CPU cpus[i], the caller for the time

@@ -1,6 +1,7 @@
 """The C library's own test programs, built as the library is and run on this CPU."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "logits.txt"
+HEADER = ROOT / "native" / "include" / "lanewise.h"
 
 
 def tool(name: str) -> str | None:
@@ -85,4 +87,27 @@ def test_one_changed_weight_changes_every_hash(programs: Path) -> None:
 
 def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
     output = check(programs / "test_packed")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
+def test_what_cannot_be_asked_of_a_function_is_refused_by_it(programs: Path) -> None:
+    """NULL for each pointer, counts and sizes out of range, handles that are not ready."""
+    called: set[str] = set()
+    for name in ("test_arguments", "test_sessions"):
+        *calls, last = check(programs / name, "--calls").splitlines()
+        assert last.endswith(" 0 failed")
+        called.update(calls)
+    declared = set(re.findall(r"^[\w *]+?\b(lw_\w+)\(", HEADER.read_text(), re.MULTILINE))
+    assert len(declared) > 40
+    assert declared - called == set()
+
+
+def test_refused_memory_is_said_and_nothing_is_lost(programs: Path) -> None:
+    """Every allocation, mapping and thread of a whole scenario is refused once."""
+    output = check(programs / "test_out_of_memory")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
+def test_a_mapped_file_that_shrinks_is_named_before_the_process_ends(programs: Path) -> None:
+    output = check(programs / "test_mapped_fault")
     assert output.splitlines()[-1].endswith(" 0 failed")

@@ -42,7 +42,6 @@ static void run(lw_ahead* a, started_step* step) {
 }
 
 static void skip(started_step* step) {
-    step->times.begin_ns = step->times.end_ns = lw_profile_now();
     step->status = LW_ERR_ARGUMENT;
     strcpy(step->error, "the step before this one failed");
 }
@@ -54,7 +53,7 @@ static void* runner(void* argument) {
         while (a->n_run == a->n_started && !a->quit) pthread_cond_wait(&a->begun, &a->lock);
         if (a->n_run == a->n_started) break;
         started_step* step = &a->steps[a->n_run % LW_STEPS_AHEAD];
-        if (a->failed) {
+        if (a->failed || a->quit) {
             skip(step);
         } else {
             pthread_mutex_unlock(&a->lock);
@@ -74,21 +73,26 @@ void lw_ahead_announce(lw_ahead* a) {
     if (a != NULL) pthread_cond_signal(&a->ended);
 }
 
-static bool start_thread(lw_ahead* a) {
-    pthread_condattr_t attributes;
-    if (pthread_mutex_init(&a->lock, NULL) != 0 || pthread_condattr_init(&attributes) != 0) return false;
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    const bool ready = pthread_cond_init(&a->begun, NULL) == 0 && pthread_cond_init(&a->ended, &attributes) == 0;
-    pthread_condattr_destroy(&attributes);
-    return ready && lw_start_thread(&a->thread, NULL, runner, a);
+static void free_ahead(lw_ahead* a) {
+    pthread_cond_destroy(&a->begun);
+    pthread_cond_destroy(&a->ended);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
 }
 
 static lw_ahead* open_ahead(lw_session* session) {
     lw_ahead* a = calloc(1, sizeof *a);
     if (a == NULL) return NULL;
     a->session = session;
-    if (start_thread(a)) return a;
-    free(a);
+    pthread_condattr_t attributes;  // making these cannot fail on Linux
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->begun, NULL);
+    pthread_cond_init(&a->ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (lw_start_thread(&a->thread, NULL, runner, a)) return a;
+    free_ahead(a);
     return NULL;
 }
 
@@ -99,10 +103,7 @@ void lw_ahead_close(lw_ahead* a) {
     pthread_cond_signal(&a->begun);
     pthread_mutex_unlock(&a->lock);
     pthread_join(a->thread, NULL);
-    pthread_cond_destroy(&a->begun);
-    pthread_cond_destroy(&a->ended);
-    pthread_mutex_destroy(&a->lock);
-    free(a);
+    free_ahead(a);
 }
 
 bool lw_steps_are_ahead(const lw_session* session) {

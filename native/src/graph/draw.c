@@ -25,11 +25,11 @@ void lw_draw_rows(lw_worker* w) {
     lw_step_state* step = w->step;
     if (step->batch->draws == NULL || atomic_load(&step->non_finite)) return;
     wait_for_masks(w);
-    const size_t vocab = w->c->vocab_size;
+    const size_t vocab = w->c->vocab_size, rows = atomic_load(&w->s->closing) ? 0 : w->rows;
     const lw_sample_scratch scratch =
         lw_sample_scratch_at(w->s->draw_scratch + w->thread * w->s->draw_scratch_bytes, vocab);
     size_t row, end;
-    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+    while (lw_work_take(lw_this_phase(w), rows, 1, &row, &end)) {
         const lw_draw_result result = lw_sample_row(w->ops, step->logits + row * vocab, vocab, &step->batch->draws[row],
                                                     token_drawn_before(w, row), scratch, &step->drawn[row]);
         if (result != LW_DRAWN) {
@@ -48,30 +48,48 @@ static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, 
     return LW_OK;
 }
 
-static lw_status check_draw(uint32_t row, const lw_draw* d, uint32_t vocab) {
-    const lw_sampling* p = d->sampling;
-    if (p == NULL) return lw_fail(LW_ERR_ARGUMENT, "draw %u: sampling must not be NULL", row);
-    if (!(p->temperature >= 0 && p->temperature <= 1e6f))
-        return lw_fail(LW_ERR_ARGUMENT, "draw %u: temperature %g, must be 0 to 1e6", row, (double)p->temperature);
-    if (!(p->top_p > 0 && p->top_p <= 1))
-        return lw_fail(LW_ERR_ARGUMENT, "draw %u: top_p %g, must be above 0 and at most 1", row, (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return lw_fail(LW_ERR_ARGUMENT, "draw %u: min_p %g, must be 0 to 1", row, (double)p->min_p);
-    if (!(p->repetition_penalty > 0 && isfinite(p->repetition_penalty)))
-        return lw_fail(LW_ERR_ARGUMENT, "draw %u: repetition_penalty %g, must be positive", row,
-                       (double)p->repetition_penalty);
+static lw_status check_range(uint32_t row, const char* field, float value, bool ok, const char* must_be) {
+    if (ok) return LW_OK;  // comparisons with NaN are false
+    return lw_fail(LW_ERR_ARGUMENT, "draw %u: %s %g, must be %s", row, field, (double)value, must_be);
+}
+
+static lw_status check_bias(uint32_t row, const lw_sampling* p, uint32_t vocab) {
+    if (p->n_bias > 0 && (p->bias_ids == NULL || p->bias_values == NULL))
+        return lw_fail(LW_ERR_ARGUMENT, "draw %u: bias_ids and bias_values must not be NULL", row);
+    for (uint32_t i = 0; i < p->n_bias; ++i) {
+        const float value = p->bias_values[i];
+        LW_RETURN_IF_FAILED(check_range(row, "bias", value, value < INFINITY, "a number below infinity"));
+    }
+    return check_ids("bias", row, p->bias_ids, p->n_bias, vocab);
+}
+
+static lw_status check_sampling(uint32_t row, const lw_sampling* p) {
+    const float t = p->temperature, repetition = p->repetition_penalty;
+    LW_RETURN_IF_FAILED(check_range(row, "temperature", t, t >= 0 && t <= 1e6f, "0 to 1e6"));
+    LW_RETURN_IF_FAILED(check_range(row, "top_p", p->top_p, p->top_p > 0 && p->top_p <= 1, "above 0 and at most 1"));
+    LW_RETURN_IF_FAILED(check_range(row, "min_p", p->min_p, p->min_p >= 0 && p->min_p <= 1, "0 to 1"));
+    LW_RETURN_IF_FAILED(
+        check_range(row, "repetition_penalty", repetition, repetition > 0 && isfinite(repetition), "positive"));
     if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
         return lw_fail(LW_ERR_ARGUMENT, "draw %u: penalties must be finite", row);
     if (p->n_top_logprobs > LW_MAX_TOP_LOGPROBS)
         return lw_fail(LW_ERR_ARGUMENT, "draw %u: n_top_logprobs %u, must be at most %d", row, p->n_top_logprobs,
                        LW_MAX_TOP_LOGPROBS);
+    return LW_OK;
+}
+
+static lw_status check_draw(uint32_t row, const lw_draw* d, uint32_t vocab) {
+    if (d->sampling == NULL) return lw_fail(LW_ERR_ARGUMENT, "draw %u: sampling must not be NULL", row);
+    LW_RETURN_IF_FAILED(check_sampling(row, d->sampling));
+    LW_RETURN_IF_FAILED(check_bias(row, d->sampling, vocab));
     if (d->n_prompt > d->n_history)
         return lw_fail(LW_ERR_ARGUMENT, "draw %u: n_prompt %u exceeds n_history %u", row, d->n_prompt, d->n_history);
+    if (d->n_history > 0 && d->history == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "draw %u: history must not be NULL", row);
     if (d->forced_token >= (int64_t)vocab)
         return lw_fail(LW_ERR_ARGUMENT, "draw %u: forced_token %lld, the vocabulary has %u", row,
                        (long long)d->forced_token, vocab);
-    LW_RETURN_IF_FAILED(check_ids("history", row, d->history, d->n_history, vocab));
-    return check_ids("bias", row, p->bias_ids, p->n_bias, vocab);
+    return check_ids("history", row, d->history, d->n_history, vocab);
 }
 
 lw_status lw_check_draws(const lw_session* s, const lw_batch* batch) {

@@ -268,6 +268,8 @@ static void lay_out(lw_session* s, const lw_batch* batch) {
 static lw_status outcome(const lw_step_state* state) {
     if (atomic_load(&state->non_finite))
         return lw_fail(LW_ERR_NONFINITE, "step: NaN or infinity in the activations of this batch");
+    if (state->batch->draws != NULL && atomic_load(&state->session->closing))
+        return lw_fail(LW_ERR_SYSTEM, "step: the session is being closed");
     const unsigned failed = atomic_load(&state->failed_draw);
     if (failed == 0) return LW_OK;
     if (atomic_load(&state->draw_failure) == LW_DRAW_NOTHING_ALLOWED)

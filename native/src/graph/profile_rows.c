@@ -23,6 +23,8 @@ static const char* const names[LW_OPERATION_COUNT] = {
 
 lw_status lw_session_profile(lw_session* session, uint32_t on) {
     if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_profile: session must not be NULL");
+    if (lw_steps_are_ahead(session))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_profile: a step that was started is not finished");
     lw_profile* profile = NULL;
     if (on) {
         profile = lw_profile_open(session->config.n_threads, lw_n_kernels);
@@ -36,6 +38,8 @@ lw_status lw_session_profile(lw_session* session, uint32_t on) {
 lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out, uint32_t capacity, uint32_t* n_rows) {
     if (session == NULL || n_rows == NULL || (out == NULL && capacity > 0))
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_profile_rows: session, out and n_rows must not be NULL");
+    if (lw_steps_are_ahead(session))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_profile_rows: a step that was started is not finished");
     *n_rows = 0;
     if (session->profile == NULL) return LW_OK;
     for (int operation = 0; operation < LW_OPERATION_COUNT; ++operation) {

@@ -1,6 +1,7 @@
 #include "graph/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "numa.h"
 #include "ops/sample.h"
@@ -142,8 +143,9 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     if (!model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: the model is not finished");
     LW_RETURN_IF_FAILED(check_config(config));
     LW_RETURN_IF_FAILED(check_places(model, config));
-    lw_session* s = calloc(1, sizeof *s);
+    lw_session* s = aligned_alloc(_Alignof(lw_session), sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
+    memset(s, 0, sizeof *s);
     pthread_mutex_init(&s->lock, NULL);  // cannot fail on Linux
     s->model = model;
     s->config = *config;
@@ -161,6 +163,8 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
+    atomic_store(&session->closing, true);
+    while (lw_gate_release(&session->draws)) continue;  // who waits for them sees that there are none to make
     lw_ahead_close(session->ahead);
     lw_pool_close(session->pool);
     lw_profile_close(session->profile);
@@ -171,6 +175,7 @@ void lw_session_close(lw_session* session) {
 }
 
 uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
+    if (model == NULL || !lw_is_kv_type(kv_type)) return 0;
     lw_kv_cache cache;
     lw_kv_describe(&model->config, kv_type, 1, &cache);
     return (uint64_t)cache.block_bytes * model->config.n_layers;
@@ -203,64 +208,6 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out) {
     *out = session->published;
     pthread_mutex_unlock(&session->lock);
     return LW_OK;
-}
-
-static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t sequence) {
-    const uint64_t begin = b->query_start[sequence], end = b->query_start[sequence + 1];
-    if (end < begin) return lw_fail(LW_ERR_ARGUMENT, "batch: query_start[%u] descends", sequence + 1);
-    const uint64_t tokens = b->context_lens[sequence] + (end - begin);
-    const uint64_t blocks = (tokens + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS;
-    if (blocks > b->block_table_stride)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
-                       sequence, (unsigned long long)tokens, b->block_table_stride);
-    const uint32_t* table = lw_block_table(b, sequence);
-    const lw_tokens seen =
-        lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), s->model->config.sliding_window);
-    for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
-        if (table[i] >= s->config.n_blocks)
-            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
-                           s->config.n_blocks);
-    return LW_OK;
-}
-
-static lw_status check_token(const lw_session* s, uint32_t id) {
-    if ((id & LW_DRAWN_BEFORE) != 0 && (id & ~(uint32_t)LW_DRAWN_BEFORE) >= s->n_drawn)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: draw %u of the step before is asked for, which has %u",
-                       id & ~(uint32_t)LW_DRAWN_BEFORE, s->n_drawn);
-    if ((id & LW_DRAWN_BEFORE) == 0 && id >= s->model->config.vocab_size)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: token id %u, the vocabulary has %u", id, s->model->config.vocab_size);
-    return LW_OK;
-}
-
-static lw_status check_batch(const lw_session* s, const lw_batch* b) {
-    if (b->n_seqs == 0 || b->query_start[0] != 0)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: it must have a sequence, and query_start[0] must be 0");
-    for (uint32_t i = 0; i < b->n_seqs; ++i) LW_RETURN_IF_FAILED(check_sequence(s, b, i));
-    const uint32_t tokens = b->query_start[b->n_seqs];
-    if (tokens < 1 || tokens > s->config.max_batch_tokens)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: %u tokens, must be 1 to %u", tokens, s->config.max_batch_tokens);
-    for (uint32_t i = 0; i < tokens; ++i) LW_RETURN_IF_FAILED(check_token(s, b->token_ids[i]));
-    if (b->n_logits > s->config.max_batch_logits)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: %u rows of logits, must be at most %u", b->n_logits,
-                       s->config.max_batch_logits);
-    for (uint32_t i = 0; i < b->n_logits; ++i)
-        if (b->logit_rows[i] >= tokens || (i > 0 && b->logit_rows[i] <= b->logit_rows[i - 1]))
-            return lw_fail(LW_ERR_ARGUMENT, "batch: logit_rows[%u] is %u, must ascend and be below %u", i,
-                           b->logit_rows[i], tokens);
-    for (uint32_t i = 0; i < 2 * b->n_copies; ++i)
-        if (b->copies[i] >= s->config.n_blocks)
-            return lw_fail(LW_ERR_ARGUMENT, "batch: copies[%u] has block %u, the cache has %u", i / 2, b->copies[i],
-                           s->config.n_blocks);
-    return lw_check_adapters(s, b);
-}
-
-lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn) {
-    if (s == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
-        return lw_fail(LW_ERR_ARGUMENT, "a step's session, batch and logits must not be NULL");
-    if (batch->draws != NULL && batch->n_logits > 0 && drawn == NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "a step's drawn must not be NULL when its batch has draws");
-    LW_RETURN_IF_FAILED(check_batch(s, batch));
-    return lw_check_draws(s, batch);
 }
 
 void lw_note_draws(lw_session* s, const lw_batch* batch) { s->n_drawn = batch->draws != NULL ? batch->n_logits : 0; }

@@ -97,6 +97,7 @@ struct lw_session {
     size_t partial_floats;                 // see b.partial
     _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that are there
     lw_signal draws;                       // a gate that every step's draws pass
+    atomic_bool closing;                   // nothing is drawn any more, and no step begun
     uint32_t* drawn_tokens;                // [max_batch_logits] by the last step that was run
     uint32_t n_drawn;                      // by the last step that was run or started
     lw_counters counters;                  // of whoever runs a step
@@ -126,7 +127,7 @@ size_t lw_partial_floats(const lw_session* s);
 // What the draws of a batch ask for is in range (draw.c).
 lw_status lw_check_draws(const lw_session* s, const lw_batch* batch);
 
-// A step's arguments, as far as they do not depend on tokens that are still to be drawn.
+// A step's arguments, as far as they do not depend on tokens that are still to be drawn (check_step.c).
 lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn);
 // From now on tokens may refer to the draws of this batch.
 void lw_note_draws(lw_session* s, const lw_batch* batch);

@@ -19,6 +19,8 @@ static lw_status check_range(const char* field, uint64_t value, uint64_t least, 
                    (unsigned long long)least, (unsigned long long)most);
 }
 
+static const float least_rope_factor = 1e-6f;  // angles of all positions stay exact integers and a rest in f64
+
 static lw_status check_config(const lw_model_config* c) {
     LW_RETURN_IF_FAILED(check_range("n_layers", c->n_layers, 1, 1000));
     LW_RETURN_IF_FAILED(check_range("hidden_size", c->hidden_size, 1, 1 << 17));
@@ -38,8 +40,8 @@ static lw_status check_config(const lw_model_config* c) {
     if (!(c->rope_theta >= 1 && c->rope_theta < 1e15))
         return lw_fail(LW_ERR_ARGUMENT, "model config: rope_theta is %g, must be 1 to 1e15", c->rope_theta);
     for (uint32_t i = 0; c->rope_factors != NULL && i < c->head_dim / 2; ++i)
-        if (!(c->rope_factors[i] > 0 && isfinite(c->rope_factors[i])))
-            return lw_fail(LW_ERR_ARGUMENT, "model config: rope_factors[%u] is %g, must be positive", i,
+        if (!(c->rope_factors[i] >= least_rope_factor && isfinite(c->rope_factors[i])))
+            return lw_fail(LW_ERR_ARGUMENT, "model config: rope_factors[%u] is %g, must be finite and 1e-6 or more", i,
                            (double)c->rope_factors[i]);
     return LW_OK;
 }
@@ -217,6 +219,7 @@ static lw_status check_orders(lw_model* model) {
 
 lw_status lw_model_finish(lw_model* model) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
+    if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: the model is finished already");
     LW_RETURN_IF_FAILED(check_complete(model));
     LW_RETURN_IF_FAILED(check_orders(model));
     LW_RETURN_IF_FAILED(lw_selftest(model, model->pool, model->holds));

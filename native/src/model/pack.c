@@ -206,7 +206,7 @@ lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t c
 lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const char* name, const lw_tensor* tensor,
                          lw_type target, lw_matrix* out) {
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, target));
-    if (tensor->rope_heads != 0 && tensor->rows % (2 * tensor->rope_heads) != 0)
+    if (tensor->rope_heads != 0 && tensor->rows % (2 * (uint64_t)tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u rows do not make %u heads of even size", name, tensor->rows,
                        tensor->rope_heads);
     lw_matrix packed = lw_matrix_of(target, lw_level_layouts[level], tensor->rows, tensor->cols);
@@ -232,7 +232,7 @@ lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out)
         return lw_fail(LW_ERR_FORMAT, "%s: type %s, a vector must be F32, F16 or BF16", name,
                        lw_type_name(tensor->type));
     LW_RETURN_IF_FAILED(check_tensor(name, tensor, tensor->type));
-    if (tensor->rope_heads != 0 && tensor->cols % (2 * tensor->rope_heads) != 0)
+    if (tensor->rope_heads != 0 && tensor->cols % (2 * (uint64_t)tensor->rope_heads) != 0)
         return lw_fail(LW_ERR_FORMAT, "%s: %u values do not make %u heads of even size", name, tensor->cols,
                        tensor->rope_heads);
     float* values = malloc(tensor->cols * sizeof(float));

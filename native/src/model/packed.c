@@ -100,6 +100,8 @@ static lw_status check_packed(const char* name, const lw_packed_tensor* t, lw_la
         return lw_fail(LW_ERR_ARGUMENT, "%s: packed data must be aligned to 64 bytes", name);
     out->data = t->data;
     const int8_t* fixed = lw_fixed_table(t->type);
+    if (fixed == NULL && memchr(t->table, 0x80, sizeof t->table) != NULL)
+        return lw_fail(LW_ERR_FORMAT, "%s: its table holds -128, must be -127 to 127", name);
     memcpy(out->table, fixed != NULL ? fixed : t->table, sizeof out->table);
     return LW_OK;
 }

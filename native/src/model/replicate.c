@@ -21,8 +21,10 @@ lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, u
     if (numa == LW_NUMA_REPLICATE && n_nodes > 1) {
         model->other_nodes = malloc((n_nodes - 1) * sizeof *model->other_nodes);
         model->copies = calloc(n_nodes - 1, sizeof *model->copies);
-        if (model->other_nodes == NULL || model->copies == NULL)
+        if (model->other_nodes == NULL || model->copies == NULL) {
+            lw_free_copies(model);
             return lw_fail(LW_ERR_MEMORY, "no memory for %u copies of a model", n_nodes);
+        }
         memcpy(model->other_nodes, nodes + 1, (n_nodes - 1) * sizeof *nodes);
         model->n_copies = n_nodes - 1;
     }
@@ -70,18 +72,28 @@ static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
     return ok;
 }
 
+static void empty_copies(lw_model* model) {
+    for (uint32_t i = 0; i < model->n_copies; ++i) {
+        free(model->copies[i].layers);
+        lw_arena_free(&model->copies[i].arena);
+        model->copies[i] = (lw_model){0};
+    }
+}
+
 lw_status lw_replicate(lw_model* model) {
     for (uint32_t i = 0; i < model->n_copies; ++i)
-        if (!copy_model(model, model->other_nodes[i], &model->copies[i]))
+        if (!copy_model(model, model->other_nodes[i], &model->copies[i])) {
+            empty_copies(model);  // who has memory later may finish the model then
             return lw_fail(LW_ERR_MEMORY, "no memory for copy %u of %u of the weights", i + 2, model->n_copies + 1);
+        }
     return LW_OK;
 }
 
 void lw_free_copies(lw_model* model) {
-    for (uint32_t i = 0; i < model->n_copies; ++i) {
-        free(model->copies[i].layers);
-        lw_arena_free(&model->copies[i].arena);
-    }
+    empty_copies(model);
     free(model->copies);
     free(model->other_nodes);
+    model->copies = NULL;
+    model->other_nodes = NULL;
+    model->n_copies = 0;
 }

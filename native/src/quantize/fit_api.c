@@ -16,7 +16,7 @@ static lw_status check(const lw_fit_job* job) {
     if (job->n_candidates == 0) return lw_fail(LW_ERR_ARGUMENT, "lw_fit: n_candidates is 0");
     switch (job->map) {
         case LW_FIT_UNIFORM:
-            if (job->low >= job->high || job->high - job->low > 255)
+            if (job->low >= job->high || (int64_t)job->high - job->low > 255)
                 return lw_fail(LW_ERR_ARGUMENT, "lw_fit: levels %d to %d; 2 to 256 are accepted", job->low, job->high);
             return LW_OK;
         case LW_FIT_TABLE:

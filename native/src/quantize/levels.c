@@ -24,10 +24,10 @@ static inline void settle(const lw_fit_job* job, lw_fit_trial* trial, uint32_t k
     trial->residual[k % LW_FIT_BLOCK] = residual;
     trial->loss += job->weights[k] * (residual * residual);
     if (job->feedback == NULL) return;
-    const uint32_t end = (k / LW_FIT_BLOCK + 1) * LW_FIT_BLOCK;
+    const uint32_t block = (k / LW_FIT_BLOCK + 1) * LW_FIT_BLOCK, end = block < job->columns ? block : job->columns;
     const float* row = job->feedback + (size_t)k * job->columns;
     for (uint32_t j = k + 1; j < end; ++j) trial->target[j] -= residual * row[j];
-    if (k + 1 == end) feed_back_block(job, trial, end);
+    if (k + 1 == block) feed_back_block(job, trial, end);
 }
 
 static inline _Bool give_up(lw_fit_trial* trial, uint32_t k) {

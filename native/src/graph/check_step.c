@@ -1,0 +1,94 @@
+// What the arguments of a step must be: nothing is run, written or followed before all of them have been checked.
+#include "graph/session.h"
+#include "status.h"
+
+static const uint64_t most_tokens = UINT64_C(1) << 31;  // of a sequence: positions stay far from the end of 32 bits
+
+static lw_status check_arrays(const lw_batch* b) {
+    const struct {
+        const char* name;
+        const void* array;
+        bool needed;
+    } arrays[] = {{"token_ids", b->token_ids, true},
+                  {"query_start", b->query_start, true},
+                  {"context_lens", b->context_lens, true},
+                  {"block_tables", b->block_tables, true},
+                  {"logit_rows", b->logit_rows, b->n_logits > 0},
+                  {"copies", b->copies, b->n_copies > 0}};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i)
+        if (arrays[i].needed && arrays[i].array == NULL)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: %s must not be NULL", arrays[i].name);
+    return LW_OK;
+}
+
+static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t sequence) {
+    const uint64_t begin = b->query_start[sequence], end = b->query_start[sequence + 1];
+    if (end < begin) return lw_fail(LW_ERR_ARGUMENT, "batch: query_start[%u] descends", sequence + 1);
+    const uint64_t tokens = b->context_lens[sequence] + (end - begin);
+    const uint64_t blocks = (tokens + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS;
+    if (tokens > most_tokens)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, must be at most %llu", sequence,
+                       (unsigned long long)tokens, (unsigned long long)most_tokens);
+    if (blocks > b->block_table_stride)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
+                       sequence, (unsigned long long)tokens, b->block_table_stride);
+    const uint32_t* table = lw_block_table(b, sequence);
+    const lw_tokens seen =
+        lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), s->model->config.sliding_window);
+    for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
+        if (table[i] >= s->config.n_blocks)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
+                           s->config.n_blocks);
+    return LW_OK;
+}
+
+static lw_status check_token(const lw_session* s, uint32_t id) {
+    if ((id & LW_DRAWN_BEFORE) != 0 && (id & ~(uint32_t)LW_DRAWN_BEFORE) >= s->n_drawn)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: draw %u of the step before is asked for, which has %u",
+                       id & ~(uint32_t)LW_DRAWN_BEFORE, s->n_drawn);
+    if ((id & LW_DRAWN_BEFORE) == 0 && id >= s->model->config.vocab_size)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: token id %u, the vocabulary has %u", id, s->model->config.vocab_size);
+    return LW_OK;
+}
+
+static lw_status check_logit_rows(const lw_session* s, const lw_batch* b, uint32_t tokens) {
+    if (b->n_logits > s->config.max_batch_logits)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: %u rows of logits, must be at most %u", b->n_logits,
+                       s->config.max_batch_logits);
+    for (uint32_t i = 0; i < b->n_logits; ++i)
+        if (b->logit_rows[i] >= tokens || (i > 0 && b->logit_rows[i] <= b->logit_rows[i - 1]))
+            return lw_fail(LW_ERR_ARGUMENT, "batch: logit_rows[%u] is %u, must ascend and be below %u", i,
+                           b->logit_rows[i], tokens);
+    return LW_OK;
+}
+
+static lw_status check_copies(const lw_session* s, const lw_batch* b) {
+    for (size_t i = 0; i < 2 * (size_t)b->n_copies; ++i)
+        if (b->copies[i] >= s->config.n_blocks)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: copies[%zu] has block %u, the cache has %u", i / 2, b->copies[i],
+                           s->config.n_blocks);
+    return LW_OK;
+}
+
+static lw_status check_batch(const lw_session* s, const lw_batch* b) {
+    LW_RETURN_IF_FAILED(check_arrays(b));
+    if (b->n_seqs == 0 || b->query_start[0] != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: it must have a sequence, and query_start[0] must be 0");
+    for (uint32_t i = 0; i < b->n_seqs; ++i) LW_RETURN_IF_FAILED(check_sequence(s, b, i));
+    const uint32_t tokens = b->query_start[b->n_seqs];
+    if (tokens < 1 || tokens > s->config.max_batch_tokens)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: %u tokens, must be 1 to %u", tokens, s->config.max_batch_tokens);
+    for (uint32_t i = 0; i < tokens; ++i) LW_RETURN_IF_FAILED(check_token(s, b->token_ids[i]));
+    LW_RETURN_IF_FAILED(check_logit_rows(s, b, tokens));
+    LW_RETURN_IF_FAILED(check_copies(s, b));
+    return lw_check_adapters(s, b);
+}
+
+lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn) {
+    if (s == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "a step's session, batch and logits must not be NULL");
+    if (batch->draws != NULL && batch->n_logits > 0 && drawn == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "a step's drawn must not be NULL when its batch has draws");
+    LW_RETURN_IF_FAILED(check_batch(s, batch));
+    return lw_check_draws(s, batch);
+}

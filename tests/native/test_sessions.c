@@ -1,0 +1,310 @@
+// What sessions refuse, what a step that fails leaves behind, and closing at any time.
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "small_model.h"
+
+static lw_model* new_model(void) {
+    const lw_model_config config = small_config();
+    lw_model* model = NULL;
+    if (lw_model_create(&config, NULL, 2, &model) != LW_OK || load_all(model) != LW_OK) exit(2);
+    if (lw_model_finish(model) != LW_OK) exit(2);
+    return model;
+}
+
+static lw_session* new_session(const lw_model* model, uint32_t threads, lw_type kv_type) {
+    const lw_session_config config = small_session(threads, kv_type);
+    lw_session* session = NULL;
+    if (lw_session_open(model, &config, &session) != LW_OK) exit(2);
+    return session;
+}
+
+static void test_configs(const lw_model* model) {
+    lw_session* const untouched = (lw_session*)(uintptr_t)0x5A5A;
+    lw_session* session = untouched;
+    lw_session_config c = small_session(1, LW_F32);
+    ARGUMENT(lw_session_open(NULL, &c, &session), "must not be NULL");
+    ARGUMENT(lw_session_open(model, NULL, &session), "must not be NULL");
+    ARGUMENT(lw_session_open(model, &c, NULL), "must not be NULL");
+#define FIELD(field, value, says)                             \
+    do {                                                      \
+        c = small_session(1, LW_F32), c.field = value;        \
+        ARGUMENT(lw_session_open(model, &c, &session), says); \
+    } while (0)
+    FIELD(n_threads, 0, "0 threads");
+    FIELD(n_threads, UINT_MAX, "4294967295 threads");
+    FIELD(n_blocks, 0, "n_blocks is 0");
+    FIELD(kv_type, LW_Q4_0, "kv_type 2");
+    FIELD(kv_type, (lw_type)-1, "kv_type -1");
+    FIELD(max_batch_tokens, 0, "max_batch_tokens is 0");
+    FIELD(max_batch_tokens, UINT_MAX, "max_batch_tokens is 429");
+    FIELD(max_batch_logits, 0, "max_batch_logits is 0");
+    FIELD(max_batch_logits, 65, "max_batch_logits is 65");
+    FIELD(max_adapter_rank, 513, "max_adapter_rank is 513");
+    FIELD(copies, &(uint32_t){1}, "copies[0] is 1, the model has 1");
+    FIELD(cpus, &(uint32_t){UINT_MAX}, "cpus[0] is 4294967295");
+#undef FIELD
+    expect(session == untouched, "a refused call writes no session");
+    HARMLESS(lw_session_close(NULL));
+}
+
+static void test_no_session(lw_session* session) {
+    lw_counters counters;
+    lw_finished finished;
+    lw_profile_row row;
+    uint32_t n = 77;
+    ARGUMENT(lw_session_hold_draws(NULL), "must not be NULL");
+    ARGUMENT(lw_session_release_draws(NULL), "must not be NULL");
+    ARGUMENT(lw_session_release_draws(session), "nothing holds the draws");
+    ARGUMENT(lw_session_counters(NULL, &counters), "must not be NULL");
+    ARGUMENT(lw_session_counters(session, NULL), "must not be NULL");
+    ARGUMENT(lw_session_await(NULL, 0, &n), "must not be NULL");
+    ARGUMENT(lw_session_await(session, 0, NULL), "must not be NULL");
+    ARGUMENT(lw_session_await(session, UINT64_MAX, &n), "no step was started");
+    ARGUMENT(lw_session_finish(NULL, &finished), "must not be NULL");
+    ARGUMENT(lw_session_finish(session, NULL), "must not be NULL");
+    ARGUMENT(lw_session_finish(session, &finished), "no step was started");
+    ARGUMENT(lw_session_profile(NULL, 1), "must not be NULL");
+    ARGUMENT(lw_session_profile_rows(NULL, &row, 1, &n), "must not be NULL");
+    ARGUMENT(lw_session_profile_rows(session, NULL, 1, &n), "must not be NULL");
+    ARGUMENT(lw_session_profile_rows(session, &row, 1, NULL), "must not be NULL");
+    expect(n == 77, "a refused call writes no number");
+}
+
+// The batch as it is now is refused, by both ways to run one, before anything is written or copied.
+static void refuse_batch(lw_session* session, one_sequence* s, const char* says) {
+    memset(s->logits, 0x5A, sizeof s->logits);
+    memset(&s->drawn, 0x5A, sizeof s->drawn);
+    ARGUMENT(lw_step(session, &s->batch, s->logits, &s->drawn), says);
+    ARGUMENT(lw_session_start(session, &s->batch, s->logits, &s->drawn), says);
+    const unsigned char *logits = (unsigned char*)s->logits, *drawn = (unsigned char*)&s->drawn;
+    bool same = true;
+    for (size_t i = 0; i < sizeof s->logits; ++i) same &= logits[i] == 0x5A;
+    for (size_t i = 0; i < sizeof s->drawn; ++i) same &= drawn[i] == 0x5A;
+    expect(same, "a batch that is refused writes nothing");
+    set_batch(s, 3, 0, 0);
+}
+
+static void test_batches(lw_session* session, const lw_model* other_model) {
+    static one_sequence s;
+    set_batch(&s, 3, 0, 0);
+    ARGUMENT(lw_step(NULL, &s.batch, s.logits, &s.drawn), "must not be NULL");
+    ARGUMENT(lw_step(session, NULL, s.logits, &s.drawn), "must not be NULL");
+    ARGUMENT(lw_step(session, &s.batch, NULL, &s.drawn), "must not be NULL");
+    ARGUMENT(lw_step(session, &s.batch, s.logits, NULL), "drawn must not be NULL");
+    ARGUMENT(lw_session_start(NULL, &s.batch, s.logits, &s.drawn), "must not be NULL");
+    ARGUMENT(lw_session_start(session, NULL, s.logits, &s.drawn), "must not be NULL");
+    ARGUMENT(lw_session_start(session, &s.batch, NULL, &s.drawn), "must not be NULL");
+    ARGUMENT(lw_session_start(session, &s.batch, s.logits, NULL), "drawn must not be NULL");
+#define BATCH(change, says)              \
+    do {                                 \
+        change;                          \
+        refuse_batch(session, &s, says); \
+    } while (0)
+    BATCH(s.batch.token_ids = NULL, "token_ids must not be NULL");
+    BATCH(s.batch.query_start = NULL, "query_start must not");
+    BATCH(s.batch.context_lens = NULL, "context_lens must");
+    BATCH(s.batch.block_tables = NULL, "block_tables must not be");
+    BATCH(s.batch.logit_rows = NULL, "logit_rows must not be NULL");
+    BATCH(s.batch.n_copies = 1, "copies must not be NULL");
+    BATCH(s.batch.n_seqs = 0, "must have a sequence");
+    BATCH(s.starts[0] = 1, "query_start[0] must be 0");
+    BATCH((s.starts[0] = 0, s.starts[1] = 0), "0 tokens, must be 1 to 64");
+    BATCH(s.starts[1] = UINT_MAX, "tokens");
+    BATCH(s.batch.block_table_stride = 0, "its table of 0 blocks");
+    BATCH(s.context = 30, "its table of 1 blocks holds fewer");
+    BATCH(s.context = UINT_MAX, "must be at most 2147483648");
+    BATCH(s.block = 8, "block 8, the cache has 8");
+    BATCH((s.context = UINT_MAX, s.batch.block_table_stride = UINT_MAX), "must be at most 2147483648");
+    BATCH(s.tokens[1] = VOCAB, "token id 50");
+    BATCH(s.tokens[1] = 1u << 31, "token id 2147483648");
+    BATCH(s.tokens[2] = LW_DRAWN_BEFORE, "draw 0 of the step before is asked for, which has 0");
+    BATCH(s.tokens[2] = UINT_MAX, "draw 3221225471 of the step before");
+    BATCH(s.row = 3, "logit_rows[0] is 3");
+    BATCH(s.batch.n_logits = UINT_MAX, "4294967295 rows of logits, must be at most 4");
+
+    const uint32_t twice[] = {1, 1}, descending[] = {0, 3, 1};
+    BATCH((s.batch.n_logits = 2, s.batch.logit_rows = twice), "logit_rows[1] is 1, must ascend");
+    BATCH((s.batch.n_seqs = 2, s.batch.query_start = descending, s.batch.context_lens = (uint32_t[]){0, 0},
+           s.batch.block_tables = (uint32_t[]){0, 1}),
+          "query_start[2] descends");
+
+    const uint32_t copies[] = {0, 1, 2, 9};
+    BATCH((s.batch.n_copies = 2, s.batch.copies = copies), "copies[1] has block 9, the cache has 8");
+    BATCH((s.batch.n_copies = 1u << 31, s.batch.copies = copies), "copies[1] has block 9, the cache has 8");
+
+    lw_adapter* foreign = NULL;
+    if (lw_adapter_create(other_model, &foreign) != LW_OK) exit(2);
+    BATCH(s.batch.adapters = (const lw_adapter*[]){foreign}, "belongs to another model");
+
+    lw_adapter_close(foreign);
+    BATCH(s.draw.sampling = NULL, "sampling must not be NULL");
+    BATCH(s.sampling.temperature = NAN, "temperature nan");
+    BATCH(s.sampling.top_p = NAN, "top_p nan");
+    BATCH(s.sampling.min_p = NAN, "min_p nan");
+    BATCH(s.sampling.repetition_penalty = NAN, "repetition_penalty nan, must be positive");
+    BATCH(s.sampling.presence_penalty = NAN, "must be finite");
+    BATCH(s.sampling.frequency_penalty = INFINITY, "be finite");
+    BATCH(s.sampling.n_top_logprobs = UINT_MAX, "n_top_logprobs 4294967295");
+    BATCH(s.sampling.n_bias = 1, "bias_ids and");
+    const uint32_t ids[] = {VOCAB};
+    const float nan[] = {NAN}, zero[] = {0};
+    BATCH((s.sampling.n_bias = 1, s.sampling.bias_ids = ids), "bias_values must not be NULL");
+    BATCH((s.sampling.n_bias = 1, s.sampling.bias_ids = ids, s.sampling.bias_values = zero), "bias token 50");
+    BATCH((s.sampling.n_bias = 1, s.sampling.bias_ids = ids, s.sampling.bias_values = nan), "bias nan");
+    BATCH(s.draw.n_prompt = 1, "n_prompt 1 exceeds");
+    BATCH(s.draw.n_history = 1, "history must not be NULL");
+    BATCH((s.draw.n_history = 1, s.draw.history = ids), "history token 50");
+    BATCH(s.draw.forced_token = VOCAB, "forced_token");
+#undef BATCH
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a session goes on after all that");
+    s.tokens[2] = LW_DRAWN_BEFORE + 1;
+    refuse_batch(session, &s, "draw 1 of the step before is asked for, which has 1");
+}
+
+// An adapter that makes keys, values and all after them infinite.
+static lw_adapter* hostile_adapter(const lw_model* model) {
+    static float a[HIDDEN], b[KV_HEADS * DIM];
+    for (int i = 0; i < HIDDEN; ++i) a[i] = 1e30f;
+    for (int i = 0; i < KV_HEADS * DIM; ++i) b[i] = 1e30f;
+    const lw_tensor down = {.data = a, .n_bytes = sizeof a, .type = LW_F32, .rows = 1, .cols = HIDDEN};
+    const lw_tensor up = {.data = b, .n_bytes = sizeof b, .type = LW_F32, .rows = KV_HEADS * DIM, .cols = 1};
+    lw_adapter* adapter = NULL;
+    if (lw_adapter_create(model, &adapter) != LW_OK) exit(2);
+    for (uint32_t layer = 0; layer < LAYERS; ++layer) {
+        if (lw_adapter_load(adapter, LW_ATTN_V, layer, &down, &up, 1) != LW_OK) exit(2);
+        if (lw_adapter_load(adapter, LW_ATTN_K, layer, &down, &up, 1) != LW_OK) exit(2);
+    }
+    return adapter;
+}
+
+static bool same_logits(const float* found, const float* wanted) {
+    return memcmp(found, wanted, VOCAB * sizeof(float)) == 0;
+}
+
+// A step fails as it runs: its copies are made, its own places hold anything, and the rest of the cache is as it was.
+static void test_what_a_failed_step_leaves(const lw_model* model, lw_type kv_type) {
+    static one_sequence first, next, s;
+    lw_adapter* hostile = hostile_adapter(model);
+    lw_session* session = new_session(model, 2, kv_type);
+    const lw_adapter* adapters[] = {hostile};
+    set_batch(&first, 20, 0, 0);
+    expect(lw_step(session, &first.batch, first.logits, &first.drawn) == LW_OK, "a prompt in block 0");
+    set_batch(&next, 1, 20, 0);
+    expect(lw_step(session, &next.batch, next.logits, &next.drawn) == LW_OK, "and the token after it");
+
+    // 0 -> 1, 1 -> 2 and then others over block 3, all of whose keys and values are infinite.
+    set_batch(&s, 30, 0, 3);
+    const uint32_t copies[] = {0, 1, 1, 2};
+    s.batch.copies = copies, s.batch.n_copies = 2, s.batch.adapters = adapters;
+    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "NaN or infinity");
+    set_batch(&s, 1, 20, 2);
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, next.logits),
+           "the copies of a step that failed as it ran are made, in their order");
+    set_batch(&s, 1, 20, 0);
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, next.logits),
+           "the blocks of others are as they were");
+    set_batch(&s, 20, 0, 3);
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, first.logits),
+           "what a failed step left in a block does not reach who has it next");
+
+    const uint32_t mask[(VOCAB + 31) / 32] = {0};
+    set_batch(&s, 1, 20, 1);
+    s.sampling.mask = mask;
+    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NO_TOKEN, "bias and mask allow no token");
+    s.sampling.mask = NULL;
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, next.logits),
+           "the same tokens may be run again");
+    s.tokens[0] = LW_DRAWN_BEFORE;
+    s.sampling.mask = mask;
+    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NO_TOKEN, "bias and mask allow no token");
+    ARGUMENT(lw_step(session, &s.batch, s.logits, &s.drawn), "which has 0");
+    lw_session_close(session);
+    lw_adapter_close(hostile);
+}
+
+// A step begun behind one that fails is not run, and copies nothing.
+static void test_steps_behind_a_failed_one(const lw_model* model) {
+    static one_sequence first, next, s, behind;
+    lw_session* session = new_session(model, 1, LW_F16);
+    const uint32_t mask[(VOCAB + 31) / 32] = {0}, copies[] = {0, 1};
+    lw_finished times = {77, 77};
+    uint32_t done = 0;
+    set_batch(&first, 20, 0, 0);
+    set_batch(&next, 1, 20, 0);
+    expect(lw_step(session, &first.batch, first.logits, &first.drawn) == LW_OK, "a prompt in block 0");
+    expect(lw_step(session, &next.batch, next.logits, &next.drawn) == LW_OK, "and the token after it");
+    set_batch(&s, 5, 0, 1);
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "another prompt in block 1");
+    set_batch(&s, 1, 5, 1);
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "and the token after it");
+    float wanted[VOCAB];
+    memcpy(wanted, s.logits, sizeof wanted);
+
+    s.sampling.mask = mask;
+    set_batch(&behind, 1, 20, 0);
+    behind.batch.copies = copies, behind.batch.n_copies = 1;
+    lw_session_hold_draws(session);
+    expect(lw_session_start(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a step that will fail is started");
+    expect(lw_session_start(session, &behind.batch, behind.logits, &behind.drawn) == LW_OK, "and one behind it");
+    ARGUMENT(lw_session_start(session, &behind.batch, behind.logits, &behind.drawn), "2 steps are not finished");
+    ARGUMENT(lw_step(session, &behind.batch, behind.logits, &behind.drawn), "not finished");
+    ARGUMENT(lw_session_profile(session, 1), "not finished");
+    ARGUMENT(lw_session_profile_rows(session, NULL, 0, &done), "not finished");
+    expect(lw_session_await(session, 0, &done) == LW_OK && !done, "waiting for no time ends at once");
+    expect(lw_session_await(session, 1, &done) == LW_OK && !done, "waiting for a nanosecond ends too");
+    lw_session_release_draws(session);
+    expect(lw_session_await(session, UINT64_MAX, &done) == LW_OK && done, "waiting for ever ends with the step");
+    REFUSED(lw_session_finish(session, &times), LW_ERR_NO_TOKEN, "bias and mask allow no token");
+    expect(times.begin_ns > 77 && times.end_ns > times.begin_ns, "a step that failed says when it ran");
+    ARGUMENT(lw_session_finish(session, &times), "the step before this one failed");
+    expect(times.begin_ns == 0 && times.end_ns == 0, "one that was not run says so");
+    set_batch(&s, 1, 5, 1);
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, wanted),
+           "its copies are not made");
+    lw_session_close(session);
+}
+
+static void test_closing(const lw_model* model, uint32_t profile) {
+    static one_sequence s, behind;
+    lw_session* session = new_session(model, 3, LW_F32);
+    lw_session_profile(session, profile);
+    set_batch(&s, 3, 0, 0);
+    set_batch(&behind, 1, 3, 0);
+    behind.tokens[0] = LW_DRAWN_BEFORE;
+    lw_session_hold_draws(session);
+    lw_session_hold_draws(session);
+    expect(lw_session_start(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a step whose draws are held is started");
+    expect(lw_session_start(session, &behind.batch, behind.logits, &behind.drawn) == LW_OK, "and one behind it");
+    memset(&s.drawn, 0x5A, sizeof s.drawn);
+    memset(&behind.logits, 0x5A, sizeof behind.logits);
+    lw_session_close(session);
+    const unsigned char *drawn = (unsigned char*)&s.drawn, *logits = (unsigned char*)behind.logits;
+    expect(drawn[0] == 0x5A && drawn[sizeof s.drawn - 1] == 0x5A, "held draws are not made by closing");
+    expect(logits[0] == 0x5A && logits[sizeof behind.logits - 1] == 0x5A, "what was not run yet is not run any more");
+    session = new_session(model, 1, LW_F32);
+    lw_session_hold_draws(session);
+    lw_session_close(session);
+}
+
+int main(int argc, char** argv) {
+    alarm(300);  // what hangs fails
+    lw_model *model = new_model(), *other = new_model();
+    test_configs(model);
+    lw_session* session = new_session(model, 2, LW_F16);
+    test_no_session(session);
+    test_batches(session, other);
+    lw_session_close(session);
+    test_what_a_failed_step_leaves(model, LW_F32);
+    test_what_a_failed_step_leaves(model, LW_F16);
+    test_what_a_failed_step_leaves(model, LW_I8);
+    test_steps_behind_a_failed_one(model);
+    for (uint32_t profile = 0; profile < 2; ++profile)
+        for (int i = 0; i < 20; ++i) test_closing(model, profile);
+    lw_model_close(model);
+    lw_model_close(other);
+    if (argc > 1 && strcmp(argv[1], "--calls") == 0) list_calls();
+    return report();
+}
