@@ -28,6 +28,7 @@ PYTHON = {
 }
 # The modules that put the parts of the server together.
 PYTHON_EXTRA = {
+    "api/file_watch.py": {"loading"},
     "api/draft.py": {"loading", "runtime", "host", "topology"},
     "commands/bench_replay.py": {"engine"},
     "commands/doctor.py": {"engine"},

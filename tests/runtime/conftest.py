@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanewise.loading.checkpoint import ModelConfig, Role, Tensor, TensorType
-from lanewise.runtime import cpu, library, model, session, tuning
+from lanewise.runtime import cpu, guards, library, model, session, tuning
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
 
@@ -111,6 +111,12 @@ class FakeLibrary:
 
     def lw_model_close(self, handle):
         self._answer("close_model", handle != self.ffi.NULL)
+
+    def lw_guard_mapping(self, begin, n_bytes, name):
+        return 0
+
+    def lw_unguard_mapping(self, begin):
+        return 0
 
     def lw_kv_block_bytes(self, handle, kv_type):
         return 1000 + kv_type
@@ -219,6 +225,6 @@ def fake(monkeypatch):
     opened = library.Native.__new__(library.Native)
     opened.ffi = ffi
     opened.lib = FakeLibrary(ffi)
-    for module in (model, session, cpu, tuning):
+    for module in (model, session, cpu, tuning, guards):
         monkeypatch.setattr(module, "native", lambda: opened)
     return opened.lib

@@ -68,3 +68,7 @@ def test_header_of_another_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(cffi.FFI, "dlopen", lambda self, path: OldLibrary())
     with pytest.raises(library.LibraryMissingError, match=r"ABI version 1, .* says 99"):
         library.Native(header, tmp_path / "liblanewise.so")
+
+
+def test_statuses_that_python_tells_apart_are_those_of_the_header():
+    assert f"LW_ERR_NO_TOKEN = {library.NO_TOKEN} " in HEADER.read_text()

@@ -2,6 +2,7 @@
 
 from starlette.responses import JSONResponse, Response
 
+from lanewise.api import warm_up
 from lanewise.api.state import Phase, ServerState
 
 
@@ -15,12 +16,16 @@ def live(state: ServerState) -> Response:
 def ready(state: ServerState) -> Response:
     """200 after the warm-up request and until the server begins to shut down.
 
-    Not while a step hangs: others should serve what comes now. If the step ends after all, it is
-    200 again.
+    Not while a step hangs, or after nothing but failures: others should serve what comes now. If
+    the step ends after all, or one succeeds, it is 200 again; where no request comes any more
+    because of the 503, asking for it makes the server try one of its own.
     """
     age = state.engine.step_age_s()
     if 0 < state.step_timeout_s < age:
         return JSONResponse({"status": f"a step has been running for {age:.0f} s"}, 503)
-    if state.engine.is_alive and state.phase is Phase.READY:
+    if state.phase is Phase.READY and (reason := state.engine.failures.reason):
+        warm_up.try_again(state)
+        return JSONResponse({"status": reason}, 503)
+    if state.engine.is_alive and state.phase is Phase.READY and state.failure is None:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": state.failure or state.phase.value}, 503)

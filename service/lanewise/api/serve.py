@@ -11,7 +11,7 @@ from pathlib import Path
 import uvloop
 
 from lanewise import __version__, host
-from lanewise.api import warm_up
+from lanewise.api import file_watch, warm_up
 from lanewise.api.draft import OpenedDraft, open_draft
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import AdapterError, Adapters
@@ -257,4 +257,6 @@ async def _answer(settings: Settings, state: ServerState, listener: socket.socke
     # What was made so far lives until the end; the collector need not look at it again.
     gc.freeze()
     gc.enable()
+    watching = asyncio.create_task(file_watch.watch(state))
     await server.serve(sockets=[listener])
+    watching.cancel()

@@ -46,7 +46,7 @@ class ServerState:
     runtime_adapters: bool = False  # requests may load and unload them
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
-    failure: str | None = None  # why the server will never be ready
+    failure: str | None = None  # why the server will never be ready, or never again
     warming: asyncio.Task[None] | None = None  # the request after which it is
     # Two threads: one long prompt must not hold up all others.
     text_pool: ThreadPoolExecutor = field(

@@ -20,16 +20,16 @@ def begin(state: ServerState) -> "asyncio.Task[None]":
     return state.warming
 
 
+def try_again(state: ServerState) -> None:
+    """Send another one, unless one is on its way: a step that succeeds says that all is well."""
+    if state.warming is None or state.warming.done():
+        state.warming = asyncio.create_task(_try_again(state))
+
+
 async def _warm_up(state: ServerState) -> None:
     """Send the model a request as clients do, through every layer; then the server is ready."""
-    prompt = state.tokenizer.encode("Hello", add_bos=True, parse_special=False)
-    prompt = prompt[: max(1, state.max_model_len - WARM_UP_TOKENS)]
-    max_tokens = min(WARM_UP_TOKENS, state.max_model_len - len(prompt))
-    params = SamplingParams(seed=0, max_tokens=max_tokens, temperature=0.0)
     try:
-        async with state.engine.submit([GenerationRequest(prompt, params)]) as stream:
-            async for _ in stream:
-                pass
+        await _ask(state)
     except EngineError as error:
         state.failure = f"the warm-up request failed: {error}"
         logger.error("%s", state.failure)
@@ -37,3 +37,20 @@ async def _warm_up(state: ServerState) -> None:
     if state.phase is Phase.WARMING_UP:
         state.phase = Phase.READY
         logger.info("ready")
+
+
+async def _try_again(state: ServerState) -> None:
+    try:
+        await _ask(state)
+    except EngineError as error:
+        logger.warning("the server's own request failed: %s", error)
+
+
+async def _ask(state: ServerState) -> None:
+    prompt = state.tokenizer.encode("Hello", add_bos=True, parse_special=False)
+    prompt = prompt[: max(1, state.max_model_len - WARM_UP_TOKENS)]
+    max_tokens = min(WARM_UP_TOKENS, state.max_model_len - len(prompt))
+    params = SamplingParams(seed=0, max_tokens=max_tokens, temperature=0.0)
+    async with state.engine.submit([GenerationRequest(prompt, params)]) as stream:
+        async for _ in stream:
+            pass

@@ -19,6 +19,7 @@ from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.deadlines import Deadlines
 from lanewise.engine.delivery import Outbox, deliver
 from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.failures import FailureStreak
 from lanewise.engine.jobs import JobMaker
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
@@ -61,6 +62,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.metrics = metrics
+        self.failures = FailureStreak()
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
         pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
@@ -217,6 +219,7 @@ class Engine:
 
     def _complete(self, step: Step, results: list[Items[Sampled]], ahead: bool) -> None:
         now = time.monotonic()
+        self.failures.note_success()
         for turn, result in zip(step.turns, results, strict=True):
             if turn.draft:
                 turn.accept([one.token for one in result[:-1]])
@@ -311,6 +314,8 @@ class Engine:
             self._fail_group(group, TimeLimitError(message))
 
     def _fail_alone(self, sequences: list[Sequence], error: Exception) -> None:
+        if sequences:
+            self.failures.note_failure(error)
         self._fail(sequences, EngineError(f"the model failed: {error}"))
 
     def _fail(self, sequences: list[Sequence], error: EngineError) -> None:

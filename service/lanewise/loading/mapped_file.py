@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from lanewise.loading.checkpoint import ModelFileError
 
 HUGE_PAGE = 2 << 20
+
+
+@dataclass(slots=True)
+class Mapping:
+    """What is known of a file that is mapped: as it was when that began."""
+
+    path: Path
+    file: tuple[int, int]  # device and inode
+    state: tuple[int, int]  # size, and time of the last change in nanoseconds
+    at_end: list[Callable[[], object]] = field(default_factory=list)  # called when it is unmapped
+
+    def is_changed(self) -> bool:
+        """Whether somebody has written to the file, or cut it, since it was mapped.
+
+        One that another file has taken the place of, by rename, goes on as it was.
+        """
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) == self.file and _state_of(now) != self.state
+
+
+_mappings: WeakKeyDictionary[mmap.mmap, Mapping] = WeakKeyDictionary()
+
+
+def mappings() -> list[tuple[mmap.mmap, Mapping]]:
+    """All files that are mapped now, also those that were closed while somebody views them."""
+    return list(_mappings.items())
+
+
+def _state_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 class MappedFile:
@@ -19,6 +55,7 @@ class MappedFile:
         self.path = path
         try:
             with path.open("rb") as file:
+                status = os.fstat(file.fileno())
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:  # mmap's answer to a file of no bytes
             raise ModelFileError(f"{path}: the file is empty") from error
@@ -26,6 +63,7 @@ class MappedFile:
             raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
         self.view = memoryview(self._map)
         self.size = len(self.view)
+        _mappings[self._map] = Mapping(path, (status.st_dev, status.st_ino), _state_of(status))
 
     def releaser(self, start: int, n_bytes: int) -> Callable[[], None]:
         """Return a function that drops the whole pages inside a range from memory."""
@@ -69,3 +107,6 @@ class MappedFile:
             self._map.close()
         except BufferError:
             return
+        mapping = _mappings.pop(self._map, None)
+        for act in [] if mapping is None else mapping.at_end:
+            act()

@@ -14,7 +14,7 @@ from lanewise.runtime.cpu import (
     placing_refusal,
     usable_levels,
 )
-from lanewise.runtime.library import LibraryMissingError, NativeError
+from lanewise.runtime.library import NO_TOKEN, LibraryMissingError, NativeError
 from lanewise.runtime.model import Model, ModelInfo
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from lanewise.runtime.session import (
@@ -32,6 +32,7 @@ __all__ = [
     "BLOCK_TOKENS",
     "DRAWN_BEFORE",
     "ISA_LEVELS",
+    "NO_TOKEN",
     "Adapter",
     "Batch",
     "Counters",

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import AdaptedMatrix, AdapterFiles, AdapterTensor
+from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.model import Model
 
@@ -29,6 +30,7 @@ class Adapter:
         adapters or memory is short.
         """
         adapter = cls(model)
+        guard_mappings()
         try:
             for matrix in files.matrices:
                 adapter._load(files, matrix)

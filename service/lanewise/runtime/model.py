@@ -17,6 +17,7 @@ from lanewise.loading.checkpoint import (
     TensorType,
     has_table,
 )
+from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.targets import MATRICES, target_types
 from lanewise.topology import Placement
@@ -95,6 +96,7 @@ class Model:
         targets = target_types(checkpoint, weights)
         way = _load_way(checkpoint, load, placement)
         model = cls(checkpoint, isa=isa, threads=threads, placement=placement)
+        guard_mappings()
         try:
             model._place()
             model._say_what_is_repacked(checkpoint)

@@ -1,0 +1,102 @@
+"""Ready only while answers can be expected: failures in a row, and model files that change."""
+
+import asyncio
+
+import pytest
+
+from lanewise.api import file_watch
+from lanewise.loading.mapped_file import MappedFile
+from toy_server import toy_server
+
+OK = {"prompt": "abc", "max_tokens": 2}
+POISON = {"prompt": "a~", "max_tokens": 2}
+
+
+@pytest.fixture
+def server():
+    with toy_server() as server:
+        assert ready(server) == (200, "ready")
+        yield server
+
+
+def ready(server) -> tuple[int, str]:
+    answer = server.client.get("/health/ready")
+    return answer.status_code, answer.json()["status"]
+
+
+def ask(server, body=OK) -> int:
+    return server.client.post("/v1/completions", json=body).status_code
+
+
+def last_token(server, text: str) -> int:
+    """The one that is computed whatever the prefix cache holds."""
+    return server.state.tokenizer.encode(text, add_bos=False, parse_special=False)[-1]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_not_ready_after_three_failures_in_a_row(server, n, caplog):
+    server.runner.fail_on_token = last_token(server, "a")
+    body = OK | {"prompt": ["a b", "a c", "a d"]} if n == 3 else OK | {"prompt": "a b"}
+    for _ in range(3):
+        assert ask(server, body) == 500
+    status, reason = ready(server)
+    assert status == 503
+    assert "sequences failed: a value in layer 0 is not finite" in reason
+    assert server.client.get("/health/live").status_code == 200
+    assert server.metric("lanewise_step_errors_total") >= 3
+    said = [one.message for one in caplog.records if "not ready until" in one.message]
+    assert len(said) == 1
+
+
+def test_a_success_makes_the_server_ready_again(server):
+    server.runner.fail_on_token = last_token(server, "a")
+    for _ in range(4):
+        assert ask(server, OK | {"prompt": "a b"}) == 500
+    assert ask(server, OK | {"prompt": "xyz"}) == 200
+    assert ready(server) == (200, "ready")
+
+
+def test_where_no_request_comes_any_more_the_server_tries_one_of_its_own(server):
+    server.runner.fail_on_token = last_token(server, "Hello")  # of which its own consists
+    for _ in range(3):
+        assert ask(server, OK | {"prompt": "Hello"}) == 500
+    assert ready(server)[0] == 503
+    before = failed_steps(server)
+    server.wait_until(lambda: ready(server)[0] == 503 and failed_steps(server) > before)
+    assert ready(server)[0] == 503, "its own request failed too"
+    server.runner.fail_on_token = None
+    server.wait_until(lambda: ready(server) == (200, "ready"))
+
+
+def failed_steps(server) -> float:
+    return server.metric("lanewise_step_errors_total")
+
+
+def test_one_poisoned_request_after_another_does_not_make_it_unready(server):
+    server.runner.fail_on_token = last_token(server, "~")
+    for _ in range(6):
+        assert ask(server, POISON) == 500
+        assert ask(server) == 200
+        assert ready(server) == (200, "ready")
+
+
+def test_not_ready_when_a_file_that_is_mapped_changes(server, tmp_path, caplog):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"x" * 10_000)
+    file = MappedFile(path)
+    try:
+
+        async def watch() -> None:
+            await asyncio.wait_for(file_watch.watch(server.state, interval_s=0.001), 30)
+
+        with path.open("r+b") as out:
+            out.write(b"z")
+        asyncio.run(watch())
+    finally:
+        file.close()
+    status, reason = ready(server)
+    assert status == 503
+    assert reason.startswith(f"{path}: changed while it is served")
+    assert [one.message for one in caplog.records if str(path) in one.message] == [reason]
+    assert ask(server) == 200
+    assert server.client.get("/health/live").status_code == 200
