@@ -30,7 +30,9 @@ from lanewise.commands.opening import Opened, open_model, steps_bar
 from lanewise.commands.perplexity import (
     context_of,
     cut_windows,
+    naming,
     negative_log_likelihoods,
+    perplexity_of,
     read_text,
     run_group,
 )
@@ -120,7 +122,8 @@ def measure_all(
             own = cut_text(opened.checkpoint, settings, text, None if first is None else first)
             if first is None:
                 first = own
-            row = score(opened, own, logits, is_reference=not rows, model=model)
+            with naming(opened.checkpoint):
+                row = score(opened, own, logits, is_reference=not rows, model=model)
             prefill, decode = speeds(settings, opened)
             rows.append(replace(row, prefill=prefill, decode=decode))
     return rows
@@ -175,7 +178,7 @@ def score(
                 if is_reference:
                     logits.write(np.ascontiguousarray(found, "<f4").data)
                     continue
-                expected = read_logits(logits, found, opened.checkpoint)
+                expected = read_logits(logits, found)
                 divergences += kl_divergences(expected, found)
                 agreed += int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
     size, weights = sizes_of(opened.checkpoint)
@@ -187,7 +190,7 @@ def score(
         weights=opened.model.weights,
         bytes=size,
         bits_per_weight=8 * size / weights,
-        perplexity=math.exp(math.fsum(losses) / len(losses)),
+        perplexity=perplexity_of(math.fsum(losses) / len(losses)),
         kl=kl,
         kl_error=error,
         top1=None if is_reference else agreed / len(divergences),
@@ -196,13 +199,13 @@ def score(
     )
 
 
-def read_logits(logits: IO[bytes], like: Floats, checkpoint: Checkpoint) -> Floats:
+def read_logits(logits: IO[bytes], like: Floats) -> Floats:
     """Read the original's logits of the positions that ``like`` is for."""
     data = logits.read(like.size * 4)
     if len(data) != like.size * 4:
         raise ModelFileError(
-            f"{checkpoint.path}: {like.shape[1]} tokens in its vocabulary, other than the"
-            " original's; accepted: models with one vocabulary"
+            f"{like.shape[1]} tokens in its vocabulary, other than the original's;"
+            " accepted: models with one vocabulary"
         )
     return np.frombuffer(data, "<f4").reshape(like.shape)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from lanewise.commands.quantize_stream import checksum
-from lanewise.host import format_size
+from lanewise.host import default_threads, format_size
 from lanewise.loading.architectures import is_vector
 from lanewise.loading.checkpoint import (
     MATRIX_TYPES,
@@ -75,6 +75,7 @@ def run(settings: InspectSettings) -> int:
         problems = [p for tensor in tensors for p in problems_of(tensor)] if settings.check else []
         report = report_of(path, kind, tensors)
         if settings.check:
+            problems += try_out(path, report) if not problems else []
             report["problems"] = problems
         if settings.json:
             print(json.dumps(report))
@@ -180,6 +181,15 @@ def problems_of(tensor: Inspected) -> Iterator[str]:
             return
 
 
+def try_out(path: Path, report: dict[str, Any]) -> list[str]:
+    """What is wrong with the model's answers; the report gets why none could be had."""
+    # Imported here: only --check needs the native library, and it is there without one.
+    from lanewise.commands.trial_step import trial_step
+
+    problem, report["not_run"] = trial_step(path, default_threads().threads)
+    return [] if problem is None else [problem]
+
+
 def report_of(path: Path, kind: str, tensors: list[Inspected]) -> dict[str, Any]:
     """Everything as plain values."""
     types: dict[str, dict[str, Any]] = {}
@@ -230,8 +240,10 @@ def show(report: dict[str, Any]) -> None:
     line = f"{report['path']} ({report['kind']}): {total}, {_bits(report['bits_per_weight'])} bits"
     console.print(line, soft_wrap=True, markup=False)
     if "problems" in report:
-        for problem in report["problems"] or ["checked: all weights are sound"]:
-            console.print(problem, soft_wrap=True, markup=False)
+        for line in report["problems"] or ["checked: all weights are sound"]:
+            console.print(line, soft_wrap=True, markup=False)
+        if reason := report.get("not_run"):
+            console.print(f"a step was not tried: {reason}", soft_wrap=True, markup=False)
 
 
 def _bits(value: float | None) -> str:

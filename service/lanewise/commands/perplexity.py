@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lanewise.commands.opening import Opened, open_model
-from lanewise.runtime import BLOCK_TOKENS, Batch, Session
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.runtime import BLOCK_TOKENS, Batch, NativeError, Session
 from lanewise.settings import PerplexitySettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 
@@ -57,7 +59,8 @@ def run(settings: PerplexitySettings) -> None:
             raise SettingsError(
                 f"--file: {settings.file} has {len(ids)} tokens; accepted: at least 2"
             )
-        score = _score_with_progress(settings, opened, windows)
+        with naming(opened.checkpoint):
+            score = _score_with_progress(settings, opened, windows)
         report = {
             "perplexity": score.perplexity,
             "tokens": score.tokens,
@@ -80,6 +83,15 @@ def run(settings: PerplexitySettings) -> None:
         console = Console(highlight=False)
         for key, value in report.items():
             console.print(f"{key:14} {value}")
+
+
+@contextmanager
+def naming(checkpoint: Checkpoint) -> Iterator[None]:
+    """Say of which model it is that scoring fails."""
+    try:
+        yield
+    except (ModelFileError, NativeError) as error:
+        raise ModelFileError(f"{checkpoint.path}: {error}") from None
 
 
 def read_text(file: str | None, chars: int | None, option: str = "--file") -> str:
@@ -166,9 +178,20 @@ def score_windows(
         for window, chunks in zip(group, waiting, strict=True):
             for start, logits in chunks:
                 tally.add(window, start, logits)
-        progress(first + len(group), math.exp(tally.nll()))
+        progress(first + len(group), perplexity_of(tally.nll()))
     nll = tally.nll()
-    return Score(math.exp(nll), nll, len(tally.losses), tally.digest.hexdigest())
+    return Score(perplexity_of(nll), nll, len(tally.losses), tally.digest.hexdigest())
+
+
+def perplexity_of(nll: float) -> float:
+    """``exp`` of a mean negative log-likelihood; ModelFileError when there is no such number."""
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        raise ModelFileError(
+            f"the mean negative log-likelihood is {nll:g}, so the perplexity is beyond 1e308; a"
+            " uniform guess has the logarithm of the vocabulary's size: the weights are damaged"
+        ) from None
 
 
 class _Tally:
@@ -220,7 +243,16 @@ def run_group(
 
 
 def negative_log_likelihoods(logits: Floats, targets: list[int]) -> list[float]:
-    """-log softmax(logits)[target] for each row, in float64."""
+    """-log softmax(logits)[target] for each row, in float64.
+
+    ModelFileError when logits are not finite, as no number says anything of such a model.
+    """
+    if not np.isfinite(logits).all():
+        bad, column = np.argwhere(~np.isfinite(logits))[0]
+        raise ModelFileError(
+            f"the logits hold NaN or infinity (that of token {column}, {bad} tokens into a step):"
+            " the products of the model's weights are too large"
+        )
     losses = []
     for row, target in zip(logits, targets, strict=True):  # one at a time: rows can be wide
         values = row.astype(np.float64)
