@@ -8,7 +8,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,7 @@ def begin(
     keys: Sequence[str] = (),
     port: int | None = None,
     limits: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Server:
     """Start ``lanewise serve`` and do not wait for it.
 
@@ -71,9 +72,7 @@ def begin(
     command = ["prlimit", *limits] if limits else []
     command += [sys.executable, "-m", "lanewise", "serve", "--port", str(port), *options]
     command += [model] if model else []
-    environment = {name: os.environ[name] for name in os.environ if name != "LANEWISE_API_KEY"}
-    if keys:
-        environment["LANEWISE_API_KEY"] = ",".join(keys)
+    environment = dict(os.environ) | {"LANEWISE_API_KEY": ",".join(keys)} | dict(variables or {})
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
     return Server(port, process, log)
@@ -110,10 +109,13 @@ def serving(
     *,
     keys: Sequence[str] = (),
     limits: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A server that is ready, stopped in the end."""
     with tempfile.TemporaryDirectory() as folder:
-        server = begin(Path(folder, "log"), model, options, keys=keys, limits=limits)
+        server = begin(
+            Path(folder, "log"), model, options, keys=keys, limits=limits, variables=variables
+        )
         try:
             wait_until_ready(server)
             yield server
