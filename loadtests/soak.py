@@ -235,7 +235,7 @@ def soak(requests: int, seed: int, model: str | None = None, hostile: float = 0.
         "--max-seqs",
         "16",
     )
-    room += ("--max-queued-tokens", "8000", "--log-level", "error")
+    room += ("--max-queued-tokens", "8000", "--log-level", "error", "--allow-high-priority", "on")
     with serving(model, room) as server:
         one = Soak(server.port, server.process.pid, seed, hostile)
         result = asyncio.run(one.run(requests))

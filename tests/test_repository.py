@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KB = 1000
 FOLDERS = {".ci", ".github", "deploy", "loadtests", "native", "quantizer", "service", "tests"}
 CONFIGURATION = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml"}
-DOCUMENTS = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
+GUIDES = {"ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
+DOCUMENTS = GUIDES | {"CHANGELOG.md", "LICENSE"}
 TOP_LEVEL = FOLDERS | CONFIGURATION | DOCUMENTS | {"Makefile", "pyproject.toml"}
 LARGE_FILES = ("service/lanewise/demo/", "tests/golden/")
 CODE = (".py", ".c", ".h", ".inc", ".sh", ".S")
@@ -111,13 +112,13 @@ def test_scripts_are_executable_and_fail_early(tracked):
 def test_makefile_has_the_targets_the_documents_name():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    for document in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"):
+    for document in sorted(GUIDES):
         named = set(re.findall(r"(?:`|\$ )make ([a-z][a-z-]*)", (ROOT / document).read_text()))
         assert named <= targets, f"{document}: {named - targets}"
 
 
 def test_paths_in_the_documents_exist():
-    for document in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"):
+    for document in sorted(GUIDES):
         for name in re.findall(
             r"`((?:service|native|quantizer|deploy|tests|loadtests)/[\w./-]*)`",
             (ROOT / document).read_text(),

@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -125,7 +127,7 @@ def test_errors_name_source_value_and_what_is_accepted(arguments, environ, messa
     ("text", "message"),
     [
         ("prot: 80\n", "server.yaml: 'prot' is not a setting; did you mean 'port'"),
-        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: allow_runtime_lora, "),
+        ("zzzzzz: 80\n", "server.yaml: 'zzzzzz' is not a setting; accepted: admin_api_key, "),
         ("port: many\n", "server.yaml: port: 'many' cannot be used"),
         ("port: [1, 2]\n", r"server.yaml: port: \['1', '2'\] is a list"),
         ("port: {a: 1}\n", "server.yaml: port: a mapping"),
@@ -163,3 +165,17 @@ def test_service_links_of_kubernetes_are_no_port():
 
 def test_empty_variable_counts_as_not_set():
     assert parse([], environ={"LANEWISE_KV_MEMORY": ""}).kv_memory is None
+
+
+def test_settings_that_the_document_on_security_names_exist():
+    text = (Path(__file__).parent.parent / "SECURITY.md").read_text()
+    named = set(re.findall(r"`((?:\w+_)+\w+)`", text)) - {"cached_tokens"}
+    known = {item.name for item in dataclasses.fields(Settings)}
+    assert {name for name in named if not name.startswith("LANEWISE_")} <= known
+
+
+def test_keys_are_never_shown():
+    with pytest.raises(SettingsError) as caught:
+        parse([], environ={"LANEWISE_API_KEY": "secret,,other"})
+    assert "secret" not in str(caught.value)
+    assert "LANEWISE_API_KEY: what was given cannot be used" in str(caught.value)

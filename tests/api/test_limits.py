@@ -103,7 +103,8 @@ def test_a_step_that_hangs_makes_the_server_not_ready_until_it_ends():
 
 def test_priority_and_keys_decide_who_is_next():
     config = replace(CONFIG, max_seqs=1, max_step_tokens=8, max_queued_requests=16)
-    with toy_server(config, api_keys=("first", "second")) as server:
+    keys = {"api_keys": ("first", "second"), "admin_keys": ("admin",)}
+    with toy_server(config, **keys) as server:
         done: list[str] = []
         server.runner.delay_s = 0.02
 
@@ -119,7 +120,7 @@ def test_priority_and_keys_decide_who_is_next():
         for name, key, fields in (
             *((f"first {i}", "first", {}) for i in range(3)),
             ("second", "second", {}),
-            ("urgent", "first", {"priority": -5}),
+            ("urgent", "admin", {"priority": -5}),
         ):
             before = server.state.engine.unfinished
             threads.append(in_background(lambda n=name, k=key, f=fields: ask(n, k, **f)))
@@ -128,6 +129,30 @@ def test_priority_and_keys_decide_who_is_next():
         for thread in threads:
             thread.join()
         assert done == ["first 0", "urgent", "second", "first 1", "first 2"]
+
+
+def test_going_before_others_is_for_administrators_unless_the_server_allows_it():
+    keys = {"api_keys": ("user",), "admin_keys": ("admin",)}
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    asked = (("/v1/completions", OK), ("/v1/chat/completions", chat))
+    for options, key, status in (
+        (keys, "user", 400),
+        (keys, "admin", 200),
+        ({**keys, "allow_high_priority": True}, "user", 200),
+        ({}, "none", 400),
+        ({"admin_keys": ("admin",)}, "none", 400),
+        ({"admin_keys": ("admin",)}, "admin", 200),
+    ):
+        with toy_server(**options) as server:
+            headers = {"authorization": f"Bearer {key}"}
+            for path, body in asked:
+                high = server.client.post(path, json={**body, "priority": -1}, headers=headers)
+                assert high.status_code == status, (options, key, high.text)
+                if status == 400:
+                    assert high.json()["error"]["param"] == "priority"
+                    assert "admin_api_key" in high.json()["error"]["message"]
+                low = server.client.post(path, json={**body, "priority": 3}, headers=headers)
+                assert low.status_code == 200
 
 
 def test_priority_must_be_a_small_whole_number(client):

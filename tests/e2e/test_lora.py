@@ -12,6 +12,7 @@ from lora_files import lora_config, lora_tensors, write_adapter
 from serving import lanewise_server
 from tiny_models import prompt, tiny_model, write_hf
 
+ADMIN = {"authorization": "Bearer admin-key"}
 PROMPT = prompt(70)  # two full KV blocks and a part
 
 
@@ -28,7 +29,9 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(files):
+    (files / "admin").write_text("# for administrators\nadmin-key\n")
     arguments = ("--lora", f"first={files / 'first'}", "--allow-runtime-lora", "on")
+    arguments += ("--lora-root", str(files), "--admin-api-key-file", str(files / "admin"))
     more = ("--max-loras", "2", "--threads", "2", "--served-model-name", "base")
     with (
         lanewise_server(str(files / "base"), *arguments, *more) as url,
@@ -38,11 +41,12 @@ def client(files):
 
 
 def load(client, name, path):
-    return client.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)})
+    body = {"lora_name": name, "lora_path": str(path)}
+    return client.post("/v1/load_lora_adapter", json=body, headers=ADMIN)
 
 
 def unload(client, name):
-    return client.post("/v1/unload_lora_adapter", json={"lora_name": name})
+    return client.post("/v1/unload_lora_adapter", json={"lora_name": name}, headers=ADMIN)
 
 
 def complete(client, model, **fields):
@@ -139,8 +143,19 @@ def test_what_cannot_be_loaded_is_said(client, files):
         assert answer.status_code == status, answer.text
         return answer.json()["error"]["message"]
 
-    assert "is missing" in refused(400, load(client, "new", files / "base"))
-    assert "is missing" in refused(400, load(client, "new", files / "nowhere"))
+    for path in (files / "base", files / "nowhere", files.parent, "/dev/zero", "~root", "a\0b"):
+        assert "there is no adapter" in refused(400, load(client, "new", path))
+    broken = files / "broken"
+    broken.mkdir()
+    (broken / "adapter_config.json").write_bytes((files / "first/adapter_config.json").read_bytes())
+    (broken / "adapter_model.safetensors").write_bytes(b"secrets!" * 100)
+    assert "the server's log says why" in (told := refused(400, load(client, "new", broken)))
+    assert "secret" not in told
+    assert str(int.from_bytes(b"secrets!", "little")) not in told
+    body = {"lora_name": "new", "lora_path": "second"}
+    assert "administrator" in refused(403, client.post("/v1/load_lora_adapter", json=body))
+    assert load(client, "new", "second").status_code == 200  # paths may begin at the root
+    assert unload(client, "new").status_code == 200
     assert "already been loaded" in refused(400, load(client, "first", files / "first"))
     assert "name of the served model" in refused(400, load(client, "base", files / "first"))
     assert load(client, "one", files / "second").status_code == 200
@@ -148,7 +163,7 @@ def test_what_cannot_be_loaded_is_said(client, files):
     assert unload(client, "one").status_code == 200
     assert "not loaded" in refused(404, unload(client, "one"))
     assert "lora_path is required" in refused(
-        400, client.post("/v1/load_lora_adapter", json={"lora_name": "x"})
+        400, client.post("/v1/load_lora_adapter", json={"lora_name": "x"}, headers=ADMIN)
     )
     assert tokens(client, "first")
 
@@ -161,6 +176,8 @@ def test_what_cannot_be_loaded_is_said(client, files):
         (("--lora", "base=first"), "'base' is the name of the served model"),
         (("--lora", "x=second", "--max-lora-rank", "8"), "has rank 16; accepted: 1 to 8"),
         (("--lora", "x=first,y=first", "--max-loras", "1"), "accepted: at most max_loras = 1"),
+        (("--allow-runtime-lora", "on"), "allow_runtime_lora is on without admin_api_key"),
+        (("--allow-runtime-lora", "on", "--admin-api-key", "k"), "lora_root is None"),
     ],
 )
 def test_a_server_does_not_start_with_an_adapter_it_cannot_use(files, arguments, message):

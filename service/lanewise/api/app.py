@@ -13,6 +13,7 @@ from starlette.types import Scope
 from lanewise.api import documents, warm_up
 from lanewise.api.endpoints import ENDPOINTS
 from lanewise.api.errors import ApiError, handle_api_error, handle_http_error
+from lanewise.api.keys import Keys
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.state import ServerState
 
@@ -42,7 +43,11 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 expose_headers=["x-request-id", "retry-after"],
             ),
             Middleware(
-                RequestMiddleware, api_keys=state.api_keys, registry=state.engine.metrics.registry
+                RequestMiddleware,
+                keys=Keys(state.api_keys, state.admin_keys),
+                # The documentation says nothing that the source does not.
+                public={*documents.PATHS, *(e.path for e in ENDPOINTS if e.public)},
+                registry=state.engine.metrics.registry,
             ),
         ],
         exception_handlers={ApiError: handle_api_error, HTTPException: handle_http_error},

@@ -13,6 +13,7 @@ from lanewise.api.generation import (
     Piece,
     check_count,
     check_length,
+    check_priority,
     check_size,
     make_requests,
     sampling_params,
@@ -33,6 +34,7 @@ RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self
 async def create_chat_completion(request: Request, state: ServerState) -> Response:
     """Answer a conversation."""
     body = await read_request(request, state, ChatCompletionRequest)
+    check_priority(body.priority, request.scope, state)
     tool_use = await tool_use_of(body, state)
     prompt = await encode_chat(
         body.messages,

@@ -15,6 +15,7 @@ from lanewise.api.generation import (
     check_count,
     check_ids,
     check_length,
+    check_priority,
     check_size,
     make_requests,
     sampling_params,
@@ -41,6 +42,7 @@ class Prompt:
 async def create_completion(request: Request, state: ServerState) -> Response:
     """Answer one or more prompts."""
     body = await read_request(request, state, CompletionRequest)
+    check_priority(body.priority, request.scope, state)
     prompts = await read_prompts(body, state)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     for prompt in prompts:

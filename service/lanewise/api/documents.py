@@ -39,7 +39,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "A field has a value that cannot be used",
         401: "The API key is missing or wrong",
+        403: "Not with this key, or on no server that was started like this one",
         404: "Another model is asked for",
+        408: "The body did not arrive in time",
         413: "The body is too large",
         429: "The queue is full; see Retry-After",
         500: "The model failed",

@@ -21,12 +21,16 @@ from lanewise.api.state import ServerState
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path, what answers there, and the schema of its body, which makes it a POST."""
+    """A path, what answers there, and the schema of its body, which makes it a POST.
+
+    Where API keys are configured every endpoint wants one, unless it says ``public``.
+    """
 
     path: str
     summary: str
     answer: Callable[[Request, ServerState], Awaitable[Response]]
     body: type[BaseModel] | None = None
+    public: bool = False
 
     @property
     def method(self) -> str:
@@ -105,9 +109,10 @@ ENDPOINTS = (
         UnloadAdapterRequest,
     ),
     Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
-    Endpoint("/health", "Alive?", live),
-    Endpoint("/health/live", "Alive?", live),
-    Endpoint("/health/ready", "Ready for requests?", ready),
-    Endpoint("/metrics", "Prometheus metrics", metrics),
-    Endpoint("/version", "The server's version", version),
+    # Probes and scrapers carry no keys.
+    Endpoint("/health", "Alive?", live, public=True),
+    Endpoint("/health/live", "Alive?", live, public=True),
+    Endpoint("/health/ready", "Ready for requests?", ready, public=True),
+    Endpoint("/metrics", "Prometheus metrics", metrics, public=True),
+    Endpoint("/version", "The server's version", version, public=True),
 )

@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from starlette.types import Scope
+
 from lanewise.api.errors import (
     ApiError,
     BadRequestError,
@@ -116,6 +118,17 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
             f"{param}: {n_prompts} prompts with n = {n} are {n_prompts * n} sequences; "
             f"accepted: at most {engine.largest_request} in one request",
             param=param,
+        )
+
+
+def check_priority(priority: int, scope: Scope, state: ServerState) -> None:
+    """Raise unless who sent the request may go before others."""
+    if priority < 0 and not (scope["is_admin"] or state.allow_high_priority):
+        raise BadRequestError(
+            f"priority: {priority} goes before the requests of others; accepted: from 0 on, and"
+            " below 0 with an administrator's key (admin_api_key) or where the server was started"
+            " with --allow-high-priority on",
+            param="priority",
         )
 
 

@@ -1,33 +1,32 @@
 """What happens to every request: an id, the key, counting, and no error without an object."""
 
-import hmac
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Set
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lanewise.api.errors import InternalError, InvalidApiKeyError
+from lanewise.api.keys import ANYBODY, Keys
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")
 
 LONGEST_REQUEST_ID = 128
 METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
-# Health, metrics and documentation stay open: probes and scrapers carry no keys.
-GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
 
 
 class RequestMiddleware:
     """Pure ASGI, outside the router: costs two header look-ups and one clock reading."""
 
     def __init__(
-        self, app: ASGIApp, *, api_keys: Sequence[str], registry: CollectorRegistry
+        self, app: ASGIApp, *, keys: Keys, public: Set[str], registry: CollectorRegistry
     ) -> None:
         self._app = app
-        self._keys = [key.encode() for key in api_keys]
+        self._keys = keys
+        self._public = public  # paths; all others want a key, those where nothing is too
         self._requests = Counter(
             "http_requests", "Requests.", ["method", "handler", "status"], registry=registry
         )
@@ -56,8 +55,9 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            scope["client_number"] = client = self._client(headers) if self._keys else 0
-            if client is None and _is_guarded(scope):
+            caller = self._keys.find(headers.get(b"authorization"))
+            scope["client_number"], scope["is_admin"] = caller or ANYBODY
+            if caller is None and scope["path"] not in self._public:
                 error = InvalidApiKeyError("the API key is missing or wrong")
                 await error.response()(scope, receive, send_with_id)
             else:
@@ -69,13 +69,6 @@ class RequestMiddleware:
                 await internal.response()(scope, receive, send_with_id)
         finally:
             self._count(scope, status, time.monotonic() - began, request_id)
-
-    def _client(self, headers: dict[bytes, bytes]) -> int | None:
-        """Which of the keys was sent, if any."""
-        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        # Every key is compared, each in constant time.
-        matches = [hmac.compare_digest(key.strip(), known) for known in self._keys]
-        return matches.index(True) if scheme.lower() == b"bearer" and any(matches) else None
 
     def _count(self, scope: Scope, status: int, seconds: float, request_id: bytes) -> None:
         route = scope.get("route")
@@ -94,11 +87,6 @@ class RequestMiddleware:
             request_id.decode(),
             extra={"request_id": request_id.decode()},
         )
-
-
-def _is_guarded(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return scope["method"] != "OPTIONS" and path.startswith(GUARDED)
 
 
 def _request_id(given: bytes | None) -> bytes:

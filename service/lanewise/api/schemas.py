@@ -346,13 +346,22 @@ class LoadAdapterRequest(Strict):
     """Body of ``POST /v1/load_lora_adapter``."""
 
     lora_name: str = Field(min_length=1, max_length=256)
-    lora_path: str = Field(min_length=1, description="A directory of the server.")
+    lora_path: str = Field(
+        min_length=1, max_length=4096, description="A directory under the server's lora_root."
+    )
+
+    @field_validator("lora_name")
+    @classmethod
+    def _name_fits_logs_and_headers(cls, name: str) -> str:
+        if not name.isprintable():
+            raise ValueError("accepted: characters that print")
+        return name
 
 
 class UnloadAdapterRequest(Strict):
     """Body of ``POST /v1/unload_lora_adapter``."""
 
-    lora_name: str = Field(min_length=1)
+    lora_name: str = Field(min_length=1, max_length=256)
 
 
 class DetokenizeRequest(Strict):

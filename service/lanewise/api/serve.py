@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import socket
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -14,13 +15,13 @@ from lanewise import __version__, host
 from lanewise.api import file_watch, warm_up
 from lanewise.api.draft import OpenedDraft, open_draft
 from lanewise.api.state import ServerState
-from lanewise.engine.adapters import AdapterError, Adapters
+from lanewise.engine.adapters import AdapterError, AdapterFileError, Adapters
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.window import Window
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import largest_adapter_bytes, open_adapter
+from lanewise.loading.lora import files_under, largest_adapter_bytes, open_adapter
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Model, NativeError, Session, kernels
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import Settings, SettingsError
@@ -67,8 +68,12 @@ def serve(
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
             share_prefix_cache=settings.share_prefix_cache,
+            admin_keys=settings.admin_api_key,
+            allow_high_priority=settings.allow_high_priority,
             adapters=adapters,
-            runtime_adapters=settings.allow_runtime_lora,
+            locate_adapter=partial(files_under, Path(settings.lora_root or ""))
+            if settings.allow_runtime_lora
+            else None,
         )
         return _serve(settings, state, listener)
 
@@ -188,7 +193,7 @@ def _make_adapters(settings: Settings, model: Model) -> Adapters | None:
             finally:
                 files.close()
         except (ModelFileError, NativeError, OSError, ValueError) as error:
-            raise AdapterError(str(error)) from error
+            raise AdapterFileError(str(error)) from error
 
     adapters = Adapters(load, settings.max_loras)
     for name, path in settings.lora:

@@ -14,11 +14,12 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,13 @@ from lanewise import host, topology
 from lanewise.api.logs import set_up_logging
 from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
 from lanewise.loading.hub import resolve_model
-from lanewise.settings import Settings, SettingsError
+from lanewise.settings import (
+    Settings,
+    SettingsError,
+    flag_of,
+    variable_of,
+    with_keys_of_files,
+)
 
 if TYPE_CHECKING:
     from lanewise.runtime import Model
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROGRESS_LINE_S = 5.0
+OTHER_FILES = 512  # beside connections: the model's, the library's, connections of probes
 UNSENT_BYTES = 64 << 10
 SILENT_S = 60  # of a connection, before the kernel asks whether anybody is there
 
@@ -46,7 +54,10 @@ SILENT_S = 60  # of a connection, before the kernel asks whether anybody is ther
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the result is the exit status."""
     set_up_logging(settings.log_level, settings.log_format)
+    warn_of_visible_keys(sys.argv)
+    settings = with_keys_of_files(settings)
     _check(settings)
+    raise_file_limit(settings.max_connections + OTHER_FILES)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
     with _bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
@@ -158,6 +169,42 @@ def _check(settings: Settings) -> None:
             f"max_seqs is {settings.max_seqs}; "
             f"accepted: at most max_step_tokens = {settings.max_step_tokens}"
         )
+    _check_runtime_lora(settings)
+
+
+def _check_runtime_lora(settings: Settings) -> None:
+    if not settings.allow_runtime_lora:
+        return
+    if not settings.admin_api_key:
+        raise SettingsError(
+            "allow_runtime_lora is on without admin_api_key or admin_api_key_file; accepted: with a"
+            " key that only administrators know"
+        )
+    if settings.lora_root is None or not Path(settings.lora_root).is_dir():
+        raise SettingsError(
+            f"lora_root is {settings.lora_root}, and allow_runtime_lora is on; accepted: the"
+            " directory under which the adapters lie that requests may load"
+        )
+
+
+def raise_file_limit(wanted: int) -> None:
+    """Let the process open so many files, if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        logger.warning("this process may open %d files; max_connections wants %d", most, wanted)
+
+
+def warn_of_visible_keys(arguments: Sequence[str]) -> None:
+    """Say which keys other users of the machine can read."""
+    for flag in map(flag_of, ("api_key", "admin_api_key")):
+        if any(argument.partition("=")[0] == flag for argument in arguments):
+            logger.warning(
+                "%s shows its keys to every user of this machine (ps); use %s-file, or %s",
+                *(flag, flag, variable_of(flag.removeprefix("--").replace("-", "_"))),
+            )
 
 
 def _bind(name: str, port: int) -> socket.socket:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 from lanewise.engine.adapters import Adapters, LoadedAdapter
@@ -41,9 +42,13 @@ class ServerState:
     max_body_bytes: int = 8 << 20
     api_keys: tuple[str, ...] = ()
     share_prefix_cache: bool = False  # among API keys; else each is a tenant of its own
+    admin_keys: tuple[str, ...] = ()
+    allow_high_priority: bool = False  # to all; administrators may always
     step_timeout_s: float = 0.0  # a longer step makes the server not ready; 0 = any
     adapters: Adapters | None = None  # LoRA adapters, which requests name as their model
-    runtime_adapters: bool = False  # requests may load and unload them
+    # The directory of an adapter that administrators' requests may load, by what they call it;
+    # without this none can be loaded or unloaded.
+    locate_adapter: Callable[[str], Path | None] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again

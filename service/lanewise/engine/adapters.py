@@ -14,6 +14,10 @@ class AdapterError(Exception):
     """An adapter cannot be loaded; the message says why."""
 
 
+class AdapterFileError(AdapterError):
+    """What is in its files cannot be used; the message may quote from them."""
+
+
 class UnknownAdapterError(AdapterError):
     """No adapter has this name."""
 

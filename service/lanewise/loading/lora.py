@@ -7,6 +7,7 @@ name: left out it would give answers that are almost right.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,16 @@ from numpy.typing import NDArray
 from lanewise.loading.architectures import HF, TENSOR_NAMES, shape_of
 from lanewise.loading.checkpoint import ModelConfig, ModelFileError, Role, TensorType
 from lanewise.loading.json_files import Fields, read_object
-from lanewise.loading.safetensors import DTYPES, SafetensorsFile, SafetensorsTensor
+from lanewise.loading.safetensors import (
+    DTYPES,
+    MAX_HEADER_BYTES,
+    SafetensorsFile,
+    SafetensorsTensor,
+)
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512  # LW_MAX_ADAPTER_RANK
+MOST_CONFIG_BYTES, MOST_HEADER_BYTES = 1 << 20, 8 << 20
 ADAPTED = (
     *(Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT),
     *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
@@ -84,6 +91,39 @@ class AdapterFiles:
     close: Callable[[], None]
 
 
+def files_under(root: Path, path: str) -> Path | None:
+    """The directory of an adapter that a request names, if all of it lies under ``root``.
+
+    Links are followed, and must not lead out; "~" stands for itself. None for everything else,
+    whether it is there or not.
+    """
+    try:
+        base = Path(os.path.realpath(root, strict=True))
+        folder = Path(os.path.realpath(base / path, strict=True))
+        files = [Path(os.path.realpath(folder / name, strict=True)) for name in (CONFIG, WEIGHTS)]
+        usable = all(file.is_relative_to(base) and file.is_file() for file in files)
+    except (OSError, ValueError):  # also a NUL, too long a name, links in a circle
+        return None
+    return folder if usable and folder.is_relative_to(base) else None
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuse what would take long to parse, while everybody else waits, before it is read."""
+    size = (path / CONFIG).stat().st_size
+    if size > MOST_CONFIG_BYTES:
+        raise ModelFileError(
+            f"{path / CONFIG}: {size} bytes; an adapter's has at most {MOST_CONFIG_BYTES}"
+        )
+    with (path / WEIGHTS).open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    # Anything else is no size at all, which who reads the file says.
+    if MOST_HEADER_BYTES < size <= MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"{path / WEIGHTS}: a header of {size} bytes; an adapter's has at most"
+            f" {MOST_HEADER_BYTES}"
+        )
+
+
 def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> AdapterFiles:
     """Open the adapter in directory ``path`` for a model of this config.
 
@@ -94,14 +134,15 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
         raise ModelFileError(
             f"{path}: {CONFIG} is missing; an adapter is a directory with {CONFIG} and {WEIGHTS}"
         )
-    settings = Fields(read_object(path / CONFIG), str(path / CONFIG))
-    _check_plain(settings)
-    scales = _Scales(settings)
     if not (path / WEIGHTS).is_file():
         hint = ""
         if (path / "adapter_model.bin").is_file():
             hint = "; adapter_model.bin is PyTorch's format and must be converted to safetensors"
         raise ModelFileError(f"{path}: {WEIGHTS} is missing{hint}")
+    _check_sizes(path)
+    settings = Fields(read_object(path / CONFIG), str(path / CONFIG))
+    _check_plain(settings)
+    scales = _Scales(settings)
     file = SafetensorsFile(path / WEIGHTS)
     try:
         matrices = _matrices(file, config, scales, max_rank)

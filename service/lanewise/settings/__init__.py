@@ -18,6 +18,7 @@ from lanewise.settings.commands import (
     QuantizeSettings,
     ReportSettings,
 )
+from lanewise.settings.key_files import with_keys_of_files
 from lanewise.settings.kinds import SettingsError, parse_size
 from lanewise.settings.knobs import (
     ComputeSettings,
@@ -51,4 +52,5 @@ __all__ = [
     "parse_size",
     "resolve",
     "variable_of",
+    "with_keys_of_files",
 ]

@@ -19,6 +19,7 @@ class Kind:
     metavar: str
     is_list: bool = False
     is_switch: bool = False
+    is_secret: bool = False  # its text is never shown
 
 
 def _checked(parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], object]:
@@ -82,6 +83,17 @@ def _parse_text(text: str) -> str:
 
 TEXT = Kind(_parse_text, "text that is not empty", "TEXT")
 TEXTS = Kind(_parse_text, "one or more texts, separated by commas", "TEXT,…", is_list=True)
+
+
+def _parse_key(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError(text)
+    return text
+
+
+KEYS = Kind(
+    _parse_key, "one or more keys, separated by commas", "TEXT,…", is_list=True, is_secret=True
+)
 
 
 def _parse_named_path(text: str) -> tuple[str, str]:

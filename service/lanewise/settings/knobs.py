@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from lanewise.settings.kinds import (
+    KEYS,
     MILLISECONDS,
     NAMED_PATHS,
     ON_OFF,
@@ -199,9 +200,13 @@ class Settings(ModelSettings):
         default=False,
         metadata=knob(
             ON_OFF,
-            "requests may load adapters from any directory of the server and unload them:"
-            " /v1/load_lora_adapter, /v1/unload_lora_adapter",
+            "administrators' requests may load adapters from lora_root and unload them:"
+            " /v1/load_lora_adapter, /v1/unload_lora_adapter; needs admin_api_key and lora_root",
         ),
+    )
+    lora_root: str | None = field(
+        default=None,
+        metadata=knob(TEXT, "directory under which adapters lie that requests may load"),
     )
     max_loras: int = field(
         default=8, metadata=knob(integer(1, 1024), "most LoRA adapters in memory at a time")
@@ -267,7 +272,28 @@ class Settings(ModelSettings):
         ),
     )
     api_key: tuple[str, ...] = field(
-        default=(), metadata=knob(TEXTS, "keys that clients must send; none = no key needed")
+        default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")
+    )
+    api_key_file: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT, "file with such keys, one a line; lines that begin with # are comments"
+        ),
+    )
+    admin_api_key: tuple[str, ...] = field(
+        default=(),
+        metadata=knob(
+            KEYS, "keys of administrators, who may load adapters and go before others by priority"
+        ),
+    )
+    admin_api_key_file: str | None = field(
+        default=None, metadata=knob(TEXT, "file with such keys, one a line")
+    )
+    allow_high_priority: bool = field(
+        default=False,
+        metadata=knob(
+            ON_OFF, "every request may have a priority below 0 and go before those without"
+        ),
     )
     cors_origins: tuple[str, ...] = field(
         default=("*",), metadata=knob(TEXTS, "web origins that may call the API")

@@ -94,10 +94,8 @@ def _parse(kind: Kind, source: str, raw: _Raw) -> object:
     try:
         parsed = [kind.parse(text) for text in texts]
     except ValueError:
-        shown = ",".join(texts)
-        raise SettingsError(
-            f"{source}: {shown!r} cannot be used; accepted: {kind.accepts}"
-        ) from None
+        shown = "what was given" if kind.is_secret else repr(",".join(texts))
+        raise SettingsError(f"{source}: {shown} cannot be used; accepted: {kind.accepts}") from None
     return tuple(parsed) if kind.is_list else parsed[0]
 
 
