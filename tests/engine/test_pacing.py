@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanewise.engine.pacing import AIM, LEAST_CHUNK, LEAST_SHARE, TILE, Pacer, StepCost, Work
+from lanewise.engine.pacing import (
+    AIM,
+    ALONE_ROWS,
+    ALONE_S,
+    LEAST_CHUNK,
+    LEAST_SHARE,
+    MOST_CHUNK,
+    TILE,
+    Pacer,
+    StepCost,
+    Work,
+)
 
 
 def work(decodes: int, prompt: int = 0, context: int = 0, cached: int = 100) -> Work:
@@ -45,7 +56,17 @@ def test_tokens_attend_to_what_their_window_shows(window, context):
 
 
 def test_without_decodes_a_prompt_takes_all_there_is():
-    assert Pacer(0.01).spare_tokens(Work(), 0) > 1 << 20
+    assert Pacer(0.01).spare_tokens(Work(), 0) == MOST_CHUNK
+
+
+@pytest.mark.parametrize(("per_row", "rows"), [(0.001, 900), (0.1, ALONE_ROWS)])
+def test_prompts_alone_take_steps_of_bounded_time(per_row, rows):
+    """Who comes meanwhile waits for one of them; a slow machine has rows enough all the same."""
+    pacer = Pacer(0.1)
+    for size in (30, 512, 512):
+        serve(pacer, lambda size: seconds(size, 0.02, per_row), 0, size)
+    steps = serve(pacer, lambda size: seconds(size, 0.02, per_row), 0, 6000)
+    assert all(rows <= count <= max(rows, ALONE_S / per_row) for count, _ in steps[:-1])
 
 
 def test_before_anything_is_known_the_least_is_taken():

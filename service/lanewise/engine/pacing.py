@@ -23,6 +23,10 @@ TILE = 4  # rows that every GEMM kernel computes together; a part of them costs 
 LEAST_CHUNK = 4
 LEAST_SHARE = 0.75
 MOST_CHUNK = 1 << 16  # as good as any number
+# Beside no decodes nobody waits for a token, but who comes meanwhile waits for the step's end: it
+# takes about so long at most, or has so many rows, with which weights are read almost for nothing.
+ALONE_S = 1.0
+ALONE_ROWS = 128
 SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ there
 AIM = 0.95  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
@@ -190,7 +194,9 @@ class Pacer:
     def spare_tokens(self, decodes: Work, context: int) -> int:
         """Tokens of a prompt behind ``context`` cached ones, or guesses, beside these decodes."""
         if not decodes.rows:
-            return 1 << 30  # nobody waits for a token
+            if not self.cost.is_known:
+                return MOST_CHUNK
+            return max(ALONE_ROWS, self.cost.rows_within(ALONE_S, decodes, context))
         within = 0
         if self.cost.is_known:
             least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)

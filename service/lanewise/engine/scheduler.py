@@ -108,11 +108,12 @@ class Scheduler:
                 budget.spend_on(sequence)
             else:
                 prompts.append(sequence)
+        prompts.sort(key=self._shares.rank)
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
             decodes = self.work_of(budget.turns)
             budget.leave(self._pacer.spare_tokens(decodes, self._window.seen(context)))
-        for sequence in sorted(prompts, key=self._shares.rank):
+        for sequence in prompts:
             if not preempted:
                 admitted += self._admit(budget, before=self._shares.rank(sequence))
             budget.spend_on(sequence)
