@@ -68,15 +68,12 @@ def test_kernels_in_use_are_the_first_rows_that_fit(monkeypatch):
 
 
 def test_chat_template_comes_from_a_file(tmp_path):
-    tokenizer = toy_tokenizer()
     path = tmp_path / "template.jinja"
     path.write_text("{{ bos_token }}{{ messages[0].content }}")
-    template = start._chat_template(str(path), tokenizer)
-    assert template.render([{"role": "user", "content": "hi"}]) == "<s>hi"
+    assert start._check_template(Settings(), str(path)) == path.read_text()
     path.write_text("{% for %}")
     with pytest.raises(SettingsError, match=r"template\.jinja"):
-        start._chat_template(str(path), tokenizer)
-    assert start._chat_template(None, tokenizer) is tokenizer.chat_template
+        start._check_template(Settings(), str(path))
 
 
 def test_loading_is_told_in_lines_without_a_terminal(caplog):

@@ -79,7 +79,7 @@ def test_refusal_carries_the_templates_own_words() -> None:
 )
 def test_template_that_does_not_compile_is_explained(text: str, message: str) -> None:
     with pytest.raises(ChatTemplateError) as caught:
-        ChatTemplate({"default": text})
+        ChatTemplate({"default": text}).compile()
     assert message in str(caught.value)
 
 

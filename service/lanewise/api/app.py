@@ -26,6 +26,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         warming = warm_up.begin(state)
         yield
         warming.cancel()
+        await state.sandbox.close()
 
     described = documents.Documents(state.version)
     app = Starlette(

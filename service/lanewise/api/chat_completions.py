@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.body import find_adapter, read_request
-from lanewise.api.errors import BadRequestError
+from lanewise.api.budgets import MOST_CHARACTERS
+from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.generation import (
     Answer,
     Piece,
@@ -18,13 +19,16 @@ from lanewise.api.generation import (
     make_requests,
     sampling_params,
 )
+from lanewise.api.leaving import while_connected
 from lanewise.api.logprobs import ChatLogprobs, TokenNames
 from lanewise.api.reply import Reply, dumps, dumps_text
 from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
-from lanewise.api.structured import ToolUse, grammar_of, tool_use_of
-from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.api.structured import RETRY_AFTER_S, ToolUse, grammar_of, tool_use_of
+from lanewise.api.templates import pack_conversation
+from lanewise.sandbox.lane import SandboxError
+from lanewise.text.chat_template import ChatTemplateError
 from lanewise.text.tool_calls import ToolCallParser, ToolFormat, explained, marks
 
 # What a template gets from elsewhere, or what Python would mistake for it.
@@ -35,10 +39,11 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
     """Answer a conversation."""
     body = await read_request(request, state, ChatCompletionRequest)
     check_priority(body.priority, request.scope, state)
-    tool_use = await tool_use_of(body, state)
+    tool_use = await tool_use_of(body, state, request)
     prompt = await encode_chat(
         body.messages,
         state,
+        request,
         tool_use,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
@@ -54,7 +59,7 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
     )
     check_count(1, body.n, state.engine, "n")
-    grammar = await grammar_of(body, state) if tool_use is None else tool_use.grammar
+    grammar = await grammar_of(body, state, request) if tool_use is None else tool_use.grammar
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
     requests = make_requests(
         [prompt], params, body, client, state.tenant_of(client), adapter, grammar
@@ -69,6 +74,7 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
 async def encode_chat(
     messages: list[Message],
     state: ServerState,
+    request: Request,
     tool_use: ToolUse | None = None,
     *,
     add_generation_prompt: bool,
@@ -81,8 +87,6 @@ async def encode_chat(
         raise BadRequestError(
             "messages: this model has no chat template; use /v1/completions", param="messages"
         )
-    if continue_final_message:
-        template = ContinuedTemplate(template)
     conversation = [message.for_template() for message in messages]
     reserved = RESERVED & variables.keys()
     if reserved:
@@ -98,38 +102,25 @@ async def encode_chat(
             conversation = explained(conversation, tool_use.shown)
     size = sum(len(message["content"]) for message in conversation)
     check_size(size, state.max_model_len, "messages")
-    try:
-        return await state.off_loop(
-            size,
-            lambda: state.tokenizer.encode_chat(
-                conversation,
-                tools,
-                add_generation_prompt=add_generation_prompt and not continue_final_message,
-                chat_template=template,
-                **variables,
-            ),
+
+    def pack() -> tuple[bytes, str]:
+        return pack_conversation(
+            *(state.tokenizer, template, conversation, tools, variables),
+            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            without_end=continue_final_message,
+            most_characters=MOST_CHARACTERS * state.max_model_len,
         )
+
+    client = request.scope["client_number"]
+    try:
+        packed, mark = await state.off_loop(size, pack)
+        text = await while_connected(request, state.templates.render(template, packed, client))
     except ChatTemplateError as error:
         raise BadRequestError(f"messages: {error}", param="messages") from None
-
-
-class ContinuedTemplate(ChatTemplate):
-    """A template whose text ends with the words of the last message, for the model to go on."""
-
-    def __init__(self, template: ChatTemplate) -> None:
-        self._template = template
-
-    def render(self, messages: Any, *args: Any, **kwargs: Any) -> str:
-        """The conversation without what the template writes after the last message."""
-        text = self._template.render(messages, *args, **kwargs)
-        last = messages[-1]["content"]
-        # Some templates strip messages and some do not.
-        start = text.rfind(last.strip())
-        if start < 0:
-            raise ChatTemplateError("the template does not show the last message as it is")
-        kept = last.lstrip()
-        end = start + len(kept if text.startswith(kept, start) else last.strip())
-        return text[:end]
+    except SandboxError as error:
+        headers = {"retry-after": str(RETRY_AFTER_S)}
+        raise UnavailableError(f"messages: {error}", param="messages", headers=headers) from None
+    return await state.off_loop(len(text), lambda: state.tokenizer.encode_marked(text, mark))
 
 
 class ChatReply(Reply[ChatLogprobs]):

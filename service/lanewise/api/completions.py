@@ -52,7 +52,7 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     logprobs = 0 if body.logprobs is None and body.n_drawn > body.n else body.logprobs
     params = sampling_params(body, state, max_tokens, logprobs, prompt_logprobs)
     ids = [prompt.ids for prompt in prompts]
-    grammar = await grammar_of(body, state)
+    grammar = await grammar_of(body, state, request)
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
     requests = make_requests(ids, params, body, client, state.tenant_of(client), adapter, grammar)
     return await respond(request, state, requests, CompletionReply(body, prompts, state))

@@ -9,6 +9,7 @@ ApiError
  ├─ SlowClientError             408 slow_client
  ├─ BodyTooLargeError           413 request_too_large
  ├─ TargetTooLongError          414 uri_too_long
+ ├─ ClientGoneError             499, which nobody reads
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
  ├─ HeadTooLargeError           431 request_header_fields_too_large
  ├─ InternalError               500 internal_error
@@ -134,6 +135,13 @@ class TargetTooLongError(ApiError):
     status = 414
     type = "invalid_request_error"
     code = "uri_too_long"
+
+
+class ClientGoneError(ApiError):
+    """Nobody waits for the answer any more."""
+
+    status = 499
+    type = "invalid_request_error"
 
 
 class RateLimitExceededError(ApiError):

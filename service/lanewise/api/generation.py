@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
+from lanewise.api.budgets import MOST_CHARACTERS
 from lanewise.api.errors import (
     ApiError,
     BadRequestError,
@@ -34,8 +35,6 @@ from lanewise.engine.stream import (
 from lanewise.text.detokenizer import StopMatcher, StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 
-# More than the tokens of any vocabulary have on average, whatever the text.
-MOST_CHARACTERS = 256
 SEED_MASK = (1 << 64) - 1
 
 

@@ -71,6 +71,8 @@ class DrainingServer(uvicorn.Server):
         if self._deadline is not None and not self.should_exit:
             engine = self._state.engine
             engine.stop_accepting()
+            # What is compiled or rendered now would come too late for the engine.
+            await self._state.sandbox.close()
             if time.monotonic() >= self._deadline and engine.unfinished:
                 logger.warning("%d sequences have not ended in time", engine.unfinished)
                 await asyncio.to_thread(engine.stop)  # their clients are told why

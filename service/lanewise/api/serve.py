@@ -5,6 +5,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import os
 import socket
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ import uvloop
 
 from lanewise import __version__, host
 from lanewise.api import file_watch, warm_up
+from lanewise.api.budgets import TextBudgets
 from lanewise.api.draft import OpenedDraft, open_draft
-from lanewise.api.state import ServerState
+from lanewise.api.state import Phase, ServerState
 from lanewise.engine.adapters import AdapterError, AdapterFileError, Adapters
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
@@ -24,8 +26,9 @@ from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import files_under, largest_adapter_bytes, open_adapter
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Model, NativeError, Session, kernels
 from lanewise.runtime.model import resolve_kv_type
+from lanewise.sandbox.lane import SandboxError
 from lanewise.settings import Settings, SettingsError
-from lanewise.text.chat_template import ChatTemplate
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ def serve(
             locate_adapter=partial(files_under, Path(settings.lora_root or ""))
             if settings.allow_runtime_lora
             else None,
+            budgets=TextBudgets.of(settings),
         )
         return _serve(settings, state, listener)
 
@@ -245,8 +249,11 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
             runner.run(_answer(settings, state, listener))
     finally:
         state.engine.stop()
-        for pool in (state.text_pool, state.grammar_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        state.text_pool.shutdown(wait=False, cancel_futures=True)
+    if state.grammars.is_compiling:
+        # It ends within its budget; nobody has to wait for that.
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 
@@ -259,9 +266,25 @@ async def _answer(settings: Settings, state: ServerState, listener: socket.socke
     web = await asyncio.to_thread(importlib.import_module, "lanewise.api.http_server")
     server = web.make_server(settings, state)
     await given_back
+    checking = asyncio.create_task(_check_template(state))
     # What was made so far lives until the end; the collector need not look at it again.
     gc.freeze()
     gc.enable()
     watching = asyncio.create_task(file_watch.watch(state))
     await server.serve(sockets=[listener])
     watching.cancel()
+    checking.cancel()
+
+
+async def _check_template(state: ServerState) -> None:
+    """Say early, but not before the server is ready, that chat requests will be refused."""
+    if state.warming is not None:
+        await asyncio.wait({state.warming})
+    if state.chat_template is None or state.phase is not Phase.READY:
+        return
+    try:
+        await state.templates.check(state.chat_template)
+    except ChatTemplateError as error:
+        logger.warning("chat requests get status 400: %s", error)
+    except SandboxError as error:
+        logger.warning("the chat template has not been checked: %s", error)

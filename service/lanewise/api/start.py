@@ -35,10 +35,10 @@ from lanewise.settings import (
     variable_of,
     with_keys_of_files,
 )
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 
 if TYPE_CHECKING:
     from lanewise.runtime import Model
-    from lanewise.text.chat_template import ChatTemplate
     from lanewise.text.tokenizer import Tokenizer
 
     Text = tuple[Tokenizer, ChatTemplate | None]
@@ -93,7 +93,7 @@ def _load_beside(
             # The tokenizer library keeps the interpreter for a third of a second at a time: a
             # thread that has not reached native code by then waits as long.
             begun.wait()
-            text = _make_text(settings.chat_template, checkpoint.tokenizer)
+            text = _make_text(settings, checkpoint.tokenizer)
             importlib.import_module("lanewise.api.serve")
             return loading.result(), text
         except BaseException:
@@ -103,11 +103,29 @@ def _load_beside(
             raise
 
 
-def _make_text(chat_template: str | None, files: TokenizerFiles) -> Text:
+def _make_text(settings: Settings, files: TokenizerFiles) -> Text:
     from lanewise.text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.from_files(files)
-    return tokenizer, _chat_template(chat_template, tokenizer)
+    if settings.chat_template is None:
+        tokenizer = Tokenizer.from_files(files)
+        return tokenizer, tokenizer.chat_template
+    with ThreadPoolExecutor(1, "lanewise-template") as pool:
+        checking = pool.submit(_check_template, settings, settings.chat_template)
+        tokenizer = Tokenizer.from_files(files)
+        return tokenizer, ChatTemplate({"default": checking.result()}, tokenizer.special_tokens)
+
+
+def _check_template(settings: Settings, path: str) -> str:
+    """The text of a template that somebody asked for by name, which must be one."""
+    from lanewise.api.budgets import TextBudgets
+    from lanewise.api.templates import check_alone
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        check_alone(ChatTemplate({"default": text}), TextBudgets.of(settings))
+    except (ChatTemplateError, UnicodeDecodeError) as error:
+        raise SettingsError(f"chat_template: {path}: {error}") from None
+    return text
 
 
 def _load(
@@ -239,18 +257,6 @@ def bound_connections(listener: socket.socket) -> None:
         (socket.TCP_KEEPCNT, 4),
     ):
         listener.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _chat_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
-    from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
-
-    if path is None:
-        return tokenizer.chat_template
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        return ChatTemplate({"default": text}, tokenizer.special_tokens)
-    except (ChatTemplateError, UnicodeDecodeError) as error:
-        raise SettingsError(f"chat_template: {path}: {error}") from None
 
 
 @contextlib.contextmanager

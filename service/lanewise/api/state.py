@@ -9,8 +9,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from lanewise.api.budgets import TextBudgets
+from lanewise.api.compiling import GrammarService
+from lanewise.api.templates import TemplateService
 from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.engine import Engine
+from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarCompiler
 from lanewise.text.tokenizer import Tokenizer
@@ -57,14 +61,23 @@ class ServerState:
     text_pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
     )
-    # Threads of their own: a grammar that takes its time must not hold up anybody's prompt.
-    grammar_pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="lanewise-grammar")
-    )
-    grammars: GrammarCompiler = field(init=False)
+    budgets: TextBudgets = field(default_factory=TextBudgets)
+    sandbox: Sandbox = field(init=False)
+    grammars: GrammarService = field(init=False)
+    templates: TemplateService = field(init=False)
 
     def __post_init__(self) -> None:
-        self.grammars = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size)
+        metrics = self.engine.metrics
+        counters = Counters(
+            grammars=metrics.sandbox_grammars,
+            templates=metrics.sandbox_templates,
+            workers=metrics.sandbox_workers,
+            restarts=metrics.sandbox_restarts,
+        )
+        self.sandbox = self.budgets.sandbox(self.max_model_len, counters)
+        compiler = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size)
+        self.grammars = GrammarService(compiler, self.sandbox, self.budgets.grammar_cache_memory)
+        self.templates = TemplateService(self.sandbox)
 
     @property
     def max_model_len(self) -> int:

@@ -2,22 +2,30 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lanewise.api.errors import BadRequestError
+from starlette.requests import Request
+
+from lanewise.api.errors import BadRequestError, UnavailableError
+from lanewise.api.leaving import while_connected
 from lanewise.api.schemas import ChatCompletionRequest, GenerationFields, Tool
-from lanewise.api.state import ServerState
-from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource
+from lanewise.api.state import INLINE_CHARACTERS, ServerState
+from lanewise.sandbox.lane import SandboxError
+from lanewise.text.chat_template import ChatTemplateError
+from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
 from lanewise.text.tool_calls import ToolFormat, argument_schema, call_grammar, tool_format
 
-COMPILE_TIMEOUT_S = 10.0
-
 JSON_OBJECT = {"type": "object"}
+RETRY_AFTER_S = 5
+BLAME_S = 2.0  # to find out which of many tools cannot be used
 
 
-async def grammar_of(fields: GenerationFields, state: ServerState) -> CompiledGrammar | None:
+async def grammar_of(
+    fields: GenerationFields, state: ServerState, request: Request
+) -> CompiledGrammar | None:
     """The grammar that an answer must obey; None if there is none."""
     asked = list(_asked(fields))
     if not asked:
@@ -28,32 +36,44 @@ async def grammar_of(fields: GenerationFields, state: ServerState) -> CompiledGr
             f"{second}: only one of {first} and {second} can be used", param=second
         )
     param, make, value = asked[0]
-    return await compile_grammar(param, lambda: make(value), state)
+    work = compile_grammar(param, value, lambda: make(value), state, request)
+    return await while_connected(request, work)
 
 
 async def compile_grammar(
-    param: str, make: Callable[[], GrammarSource], state: ServerState
+    param: str, value: Any, make: Callable[[], GrammarSource], state: ServerState, request: Request
 ) -> CompiledGrammar:
-    """Compile a grammar beside the event loop, or say what is wrong with ``param``."""
+    """Compile the grammar that ``make`` makes of ``value``, or say what is wrong with ``param``."""
     counts = state.engine.metrics.grammars
-    compiler = state.grammars
+    most = state.budgets.max_grammar_bytes
+    client = request.scope["client_number"]
 
-    def work() -> tuple[CompiledGrammar, str]:
-        source = make()
-        found = compiler.cached(source)
-        return (found, "cached") if found else (compiler.compile(source), "compiled")
+    def source() -> GrammarSource:
+        measure(value, most)
+        made = make()
+        made.check_size(most)
+        return made
 
-    working = asyncio.get_running_loop().run_in_executor(state.grammar_pool, work)
-    # Nobody may be there any more to hear why it failed.
-    working.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        grammar, result = await asyncio.wait_for(asyncio.shield(working), COMPILE_TIMEOUT_S)
-    except (GrammarError, TimeoutError) as error:
+        made = await state.off_loop(_size(value), source)
+        grammar, result = await state.grammars.get(made, client)
+    except GrammarError as error:
         counts["refused"].inc()
-        reason = str(error) or f"not compiled within {COMPILE_TIMEOUT_S:g} s"
-        raise BadRequestError(f"{param}: {reason}", param=param) from None
+        raise BadRequestError(f"{param}: {error}", param=param) from None
+    except SandboxError as error:
+        counts["refused"].inc()
+        headers = {"retry-after": str(RETRY_AFTER_S)}
+        raise UnavailableError(f"{param}: {error}", param=param, headers=headers) from None
     counts[result].inc()
     return grammar
+
+
+def _size(value: Any) -> int:
+    """More than can be done on the event loop, if the value is large."""
+    try:
+        return measure(value, INLINE_CHARACTERS)
+    except GrammarError:
+        return INLINE_CHARACTERS + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +85,9 @@ class ToolUse:
     grammar: CompiledGrammar
 
 
-async def tool_use_of(body: ChatCompletionRequest, state: ServerState) -> ToolUse | None:
+async def tool_use_of(
+    body: ChatCompletionRequest, state: ServerState, request: Request
+) -> ToolUse | None:
     """What a request's tools mean for its prompt and its answer; None if none may be called."""
     tools = body.callable_tools
     if not tools or state.chat_template is None:
@@ -75,25 +97,49 @@ async def tool_use_of(body: ChatCompletionRequest, state: ServerState) -> ToolUs
             f"{asked[0]}: cannot be used together with tools, unless tool_choice is none",
             param=asked[0],
         )
-    form = tool_format(state.chat_template)
+    form = _format(state)
+    work = _compile_calls(body, tools, form, state, request)
+    grammar = await while_connected(request, work)
+    return ToolUse(form, [_for_template(tool) for tool in body.tools], grammar)
 
+
+def _format(state: ServerState) -> ToolFormat:
+    assert state.chat_template is not None
+    try:
+        return tool_format(state.chat_template)
+    except ChatTemplateError as error:
+        raise BadRequestError(f"messages: {error}", param="messages") from None
+
+
+async def _compile_calls(
+    body: ChatCompletionRequest,
+    tools: list[Tool],
+    form: ToolFormat,
+    state: ServerState,
+    request: Request,
+) -> CompiledGrammar:
+    parameters = {tool.function.name: tool.function.parameters for tool in tools}
     grammar_source = partial(
         call_grammar,
         form,
-        {tool.function.name: tool.function.parameters for tool in tools},
+        parameters,
         state.tokenizer,
         required=body.tool_choice != "auto",
         parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
     )
     try:
-        grammar = await compile_grammar("tools", grammar_source, state)
+        return await compile_grammar("tools", parameters, grammar_source, state, request)
     except BadRequestError:
-        for i, tool in enumerate(body.tools):  # which of them is it?
-            if tool in tools:
-                param = f"tools[{i}].function.parameters"
-                await compile_grammar(param, partial(_arguments, tool), state)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BLAME_S):
+                for i, tool in enumerate(body.tools):  # which of them is it?
+                    if tool in tools:
+                        param = f"tools[{i}].function.parameters"
+                        value = tool.function.parameters
+                        await compile_grammar(
+                            param, value, partial(_arguments, tool), state, request
+                        )
         raise
-    return ToolUse(form, [_for_template(tool) for tool in body.tools], grammar)
 
 
 def _arguments(tool: Tool) -> GrammarSource:
@@ -117,7 +163,7 @@ Asked = tuple[str, Callable[[Any], GrammarSource], Any]
 def _asked(fields: GenerationFields) -> Iterator[Asked]:
     """Every way in which a request asks for a form: its field, and how its value is read."""
     schema, choices = GrammarSource.from_json_schema, GrammarSource.from_choices
-    grammar, regex = GrammarSource.from_grammar, lambda text: GrammarSource("regex", text)
+    grammar, regex = GrammarSource.from_grammar, GrammarSource.from_regex
     form, asked = fields.response_format, fields.structured_outputs
     if form is not None and form.json_schema is not None:
         yield "response_format.json_schema.schema", schema, form.json_schema.json_schema

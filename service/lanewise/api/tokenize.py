@@ -20,6 +20,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         tokens = await encode_chat(
             body.messages,
             state,
+            request,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=False,
             variables=body.chat_template_kwargs,

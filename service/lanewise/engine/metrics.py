@@ -45,6 +45,9 @@ FINISHED_REASONS = ("stop", "length", "abort", "error")
 REJECTED_REASONS = (
     *("queue_full", "queued_tokens", "queue_timeout", "time_limit", "shutting_down"),
 )
+SANDBOX_RESULTS = (
+    *("done", "refused", "time", "memory", "depth", "size", "crash", "busy", "stopped"),
+)
 STAGES = ("queue", "prefill", "decode")
 
 
@@ -289,6 +292,25 @@ class Metrics:
             "Requests with a grammar, by what was done about it.",
             "result",
             ("compiled", "cached", "refused"),
+        )
+        self.sandbox_grammars = self._counters(
+            "lanewise_sandbox_grammars",
+            "Grammars compiled in the sandbox, by how that ended.",
+            "result",
+            SANDBOX_RESULTS,
+        )
+        self.sandbox_templates = self._counters(
+            "lanewise_sandbox_templates",
+            "Conversations rendered in the sandbox, by how that ended.",
+            "result",
+            SANDBOX_RESULTS,
+        )
+        self.sandbox_workers = self._counter(
+            "lanewise_sandbox_workers",
+            "Processes of the sandbox that were started, one for each that a job ended.",
+        )
+        self.sandbox_restarts = self._counter(
+            "lanewise_sandbox_restarts", "Times that the sandbox itself had to be started again."
         )
         self.step_errors = self._counter("lanewise_step_errors", "Steps that failed.")
         self.cancelled = self._counters(

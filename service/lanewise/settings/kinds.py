@@ -115,6 +115,9 @@ COUNTS = Kind(
 SECONDS = Kind(
     _checked(float, lambda value: 0 <= value < float("inf")), "seconds from 0", "SECONDS"
 )
+SOME_SECONDS = Kind(
+    _checked(float, lambda value: 0 < value < float("inf")), "seconds above 0", "SECONDS"
+)
 MILLISECONDS = Kind(SECONDS.parse, "milliseconds from 0", "MS")
 BITS = Kind(_checked(float, lambda value: 1 <= value <= 16), "a number from 1 to 16", "N")
 SIZE = Kind(

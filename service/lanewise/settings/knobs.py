@@ -9,6 +9,7 @@ from lanewise.settings.kinds import (
     ON_OFF,
     SECONDS,
     SIZE,
+    SOME_SECONDS,
     TEXT,
     TEXTS,
     choice,
@@ -270,6 +271,32 @@ class Settings(ModelSettings):
             "bytes of bodies of all requests that are not admitted yet, beyond 64 KiB of each,"
             " before more get status 503",
         ),
+    )
+    max_grammar_bytes: int = field(
+        default=256 << 10,
+        metadata=knob(SIZE, "largest JSON schema, regular expression, choice or grammar"),
+    )
+    grammar_timeout_s: float = field(
+        default=2.0,
+        metadata=knob(SOME_SECONDS, "processor time to compile a grammar in, then status 400"),
+    )
+    grammar_memory: int = field(
+        default=256 * MIB,
+        metadata=knob(SIZE, "memory to compile a grammar in, then status 400"),
+    )
+    grammar_cache_memory: int = field(
+        default=512 * MIB,
+        metadata=knob(
+            SIZE, "memory of the compiled grammars of running and of past requests together"
+        ),
+    )
+    template_timeout_s: float = field(
+        default=1.0,
+        metadata=knob(SOME_SECONDS, "processor time to render a conversation in, then status 400"),
+    )
+    template_memory: int = field(
+        default=256 * MIB,
+        metadata=knob(SIZE, "memory to render a conversation in, then status 400"),
     )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")

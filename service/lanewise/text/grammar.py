@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
 
-MOST_CHARACTERS = 256 << 10  # of a grammar's source
+MOST_CHARACTERS = 256 << 10  # of a grammar's source, unless a server is told otherwise
+MOST_LEVELS = 120  # of a schema's JSON; the library reads 127, some of which are ours
 MOST_GBNF_CHARACTERS = 32 << 10  # translated in Python, in a time that grows with its square
 MOST_GBNF_RULES = 500
 CACHED_GRAMMARS = 64
@@ -34,6 +35,7 @@ LIMITS = {
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
+NO_EOS = "this model has no token that ends a text"
 EXCERPT = re.compile(r"\d+ \||<non-verbose/>")
 
 
@@ -59,9 +61,19 @@ class GrammarSource:
         return cls("choice", json.dumps(choices, ensure_ascii=False))
 
     @classmethod
+    def from_regex(cls, text: str) -> GrammarSource:
+        """A regular expression that the whole answer matches."""
+        return cls("regex", text)
+
+    @classmethod
     def from_grammar(cls, text: str) -> GrammarSource:
         """A grammar in Lark's notation, or in llama.cpp's GBNF, which alone has ``::=``."""
         return cls("gbnf" if "::=" in text else "lark", text)
+
+    def check_size(self, most_characters: int) -> None:
+        """GrammarError if the source is longer than that."""
+        if len(self.text) > most_characters:
+            raise GrammarError(_too_long(f"{len(self.text)}", most_characters))
 
 
 class CompiledGrammar:
@@ -99,34 +111,40 @@ class GrammarCompiler:
                 self._compiled.move_to_end(source)
             return found
 
-    def compile(self, source: GrammarSource) -> CompiledGrammar:
-        """The grammar for this model, for ``cached`` to find; may take a second.
+    def compile(self, source: GrammarSource, grammar: str | None = None) -> CompiledGrammar:
+        """The grammar for this model, for ``cached`` to find.
 
-        GrammarError if it cannot be used.
+        Takes as long and as much memory as the source wants, and may end the process by overflowing
+        the stack: a server gives the library what a worker of ``lanewise.sandbox`` has compiled
+        before within limits, ``grammar`` as it came from there. GrammarError if it cannot be used.
         """
-        if len(source.text) > MOST_CHARACTERS:
-            raise GrammarError(
-                f"{len(source.text)} characters are too many; accepted: at most {MOST_CHARACTERS}"
-            )
-        from llguidance import LLMatcher
-
         vocabulary = self._tokens()
-        matcher = LLMatcher(vocabulary, library_grammar(source), log_level=0, limits=_limits())
-        if not matcher.is_error():
-            # Done once here, for the copies that every sequence starts from.
-            matcher.compute_ff_tokens()
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise GrammarError(_one_line(matcher.get_error()))
-        if matcher.is_stopped() and not matcher.is_accepting():
-            raise GrammarError("nothing matches it")
+        matcher = first_matcher(vocabulary, library_grammar(source) if grammar is None else grammar)
         words = (vocabulary.vocab_size + 31) // 32
-        grammar = CompiledGrammar(matcher, tuple(vocabulary.eos_tokens), words)
+        compiled = CompiledGrammar(matcher, tuple(vocabulary.eos_tokens), words)
         with self._lock:
-            self._compiled[source] = grammar
+            self._compiled[source] = compiled
             while len(self._compiled) > CACHED_GRAMMARS:
                 self._compiled.popitem(last=False)
-        return grammar
+        return compiled
+
+    def describe_vocabulary(self) -> dict[str, Any]:
+        """What ``ProbeVocabulary`` is made of; GrammarError if there can be no grammars."""
+        tokenizer = self._tokenizer
+        if not tokenizer.eos_ids:
+            raise GrammarError(NO_EOS)
+        special = sorted(tokenizer.special_ids)
+        return {
+            "n_tokens": self._model_vocab_size,
+            "special": [(i, tokenizer.token_text(i)) for i in special],
+            "eos_ids": sorted(tokenizer.eos_ids),
+            "bos_id": tokenizer.bos_id,
+        }
+
+    def forget(self) -> None:
+        """Keep no grammar that nobody uses."""
+        with self._lock:
+            self._compiled.clear()
 
     def _tokens(self) -> LLTokenizer:
         with self._making:
@@ -134,13 +152,43 @@ class GrammarCompiler:
                 from llguidance import LLTokenizer
 
                 if not self._tokenizer.eos_ids:
-                    raise GrammarError("this model has no token that ends a text")
+                    raise GrammarError(NO_EOS)
                 self._vocabulary = LLTokenizer(
                     _Vocabulary(self._tokenizer),  # type: ignore[arg-type]
                     n_vocab=self._model_vocab_size,
                     eos_token=sorted(self._tokenizer.eos_ids),
                 )
             return self._vocabulary
+
+
+def measure(value: Any, most_characters: int) -> int:
+    """About how many characters a value has as JSON, counted without writing it.
+
+    GrammarError as soon as it is certain that they are more than ``most_characters``, or that the
+    value is nested more deeply than any schema can be.
+    """
+    total = 0
+    rest = [(value, 0)]
+    while rest:
+        part, level = rest.pop()
+        total += 2
+        if isinstance(part, str):
+            total += len(part)
+        elif isinstance(part, Mapping):
+            total += sum(map(len, part))
+            rest.extend((item, level + 1) for item in part.values())
+        elif isinstance(part, list | tuple):
+            total += len(part)
+            rest.extend((item, level + 1) for item in part)
+        if total > most_characters:
+            raise GrammarError(_too_long(f"more than {most_characters}", most_characters))
+        if level > MOST_LEVELS:
+            raise GrammarError(f"nested more than {MOST_LEVELS} levels deep")
+    return total
+
+
+def _too_long(found: str, most_characters: int) -> str:
+    return f"{found} characters are too many; accepted: at most {most_characters}"
 
 
 def styled(schema: Any) -> str:
@@ -180,6 +228,22 @@ def library_grammar(source: GrammarSource) -> str:
 
         return LLMatcher.grammar_from_regex(source.text)
     return _lark(_from_gbnf(source.text) if source.kind == "gbnf" else source.text)
+
+
+def first_matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    """The matcher that all of a grammar are copied from; GrammarError if it cannot be used."""
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_limits())
+    if not matcher.is_error():
+        # Done once here, for the copies that every sequence starts from.
+        matcher.compute_ff_tokens()
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        raise GrammarError(_one_line(matcher.get_error()))
+    if matcher.is_stopped() and not matcher.is_accepting():
+        raise GrammarError("nothing matches it")
+    return matcher
 
 
 def _lark(text: str) -> str:

@@ -57,10 +57,7 @@ class Tokenizer:
         self.special_tokens = dict(backend.special_tokens)
         self.chat_template: ChatTemplate | None = None
         if backend.templates:
-            try:
-                self.chat_template = ChatTemplate(backend.templates, self.special_tokens)
-            except ChatTemplateError as error:
-                raise ModelFileError(f"{source}: {error}") from error
+            self.chat_template = ChatTemplate(backend.templates, self.special_tokens)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles) -> Tokenizer:
@@ -110,23 +107,27 @@ class Tokenizer:
         """Return the ids of a conversation as the template writes it; BOS is the template's affair.
 
         Control tokens come from the template alone: their names in messages, tools or kwargs stay
-        text. Raises ChatTemplateError when there is no template or it refuses the messages.
+        text. Raises ChatTemplateError when there is no template or it refuses the messages. The
+        template runs here, as long as it likes; a server has it run elsewhere, between
+        ``mark_chat`` and ``encode_marked``.
         """
         template = chat_template or self.chat_template
         if template is None:
             raise ChatTemplateError(
                 "the model has no chat template; use /v1/completions, or give a template file"
             )
-        mark = choose_mark([messages, tools, kwargs])
-        text = template.render(
-            self._control.mark(messages, mark),
-            self._control.mark(tools, mark),
-            add_generation_prompt,
-            **self._control.mark(kwargs, mark),
-        )
-        return self._encode_marked(text, mark)
+        chat, mark = self.mark_chat(messages, tools, kwargs)
+        text = template.render(chat[0], chat[1], add_generation_prompt, **chat[2])
+        return self.encode_marked(text, mark)
 
-    def _encode_marked(self, text: str, mark: str) -> list[int]:
+    def mark_chat(self, messages: Any, tools: Any, variables: Any) -> tuple[list[Any], str]:
+        """What a template gets of a conversation, and the mark in it of what must stay text."""
+        parts = [messages, tools, variables]
+        mark = choose_mark(parts)
+        return [self._control.mark(part, mark) for part in parts], mark
+
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """Return the ids of what a template made of a conversation with this mark."""
         unmarked = remove_mark(text, mark)
         if unmarked == text:
             return _encode(self._tokenizer, text)

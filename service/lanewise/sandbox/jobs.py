@@ -1,0 +1,70 @@
+"""What workers do: functions of JSON values, that nothing here bounds."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lanewise.sandbox.memory import resident_bytes
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, without_end
+from lanewise.text.grammar import GrammarError, GrammarSource, first_matcher, library_grammar
+from lanewise.text.grammar_probe import ProbeVocabulary
+
+TEMPLATE, VOCABULARY = "template", "vocabulary"
+
+
+class RefusedError(Exception):
+    """The job's own input is at fault; the message says how."""
+
+
+def make_template(value: dict[str, Any]) -> ChatTemplate:
+    """A compiled template, or one whose use says why it could not be compiled."""
+    template = ChatTemplate(value["sources"], value["special_tokens"])
+    try:
+        template.compile()
+    except ChatTemplateError as error:
+        raise RefusedError(str(error)) from None
+    return template
+
+
+def check_template(made: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
+    """What it took to make the template."""
+    cpu_s, n_bytes = time.process_time(), resident_bytes()
+    ChatTemplate(made[payload["template"]].sources).compile()
+    return {"cpu_s": time.process_time() - cpu_s, "n_bytes": resident_bytes() - n_bytes}
+
+
+def render_template(made: dict[str, Any], payload: dict[str, Any]) -> str:
+    """The text of a conversation."""
+    template: ChatTemplate = made[payload["template"]]
+    try:
+        text = template.render_within(
+            payload["most_characters"],
+            payload["messages"],
+            payload["tools"],
+            payload["add_generation_prompt"],
+            payload["variables"],
+        )
+        return without_end(text, payload["last"]) if payload["last"] is not None else text
+    except ChatTemplateError as error:
+        raise RefusedError(str(error)) from None
+
+
+def compile_grammar(made: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
+    """A grammar in the library's notation, and the memory that it takes compiled."""
+    before = resident_bytes()
+    try:
+        grammar = library_grammar(GrammarSource(payload["kind"], payload["text"]))
+        matcher = first_matcher(made[payload["vocabulary"]].library, grammar)
+    except GrammarError as error:
+        raise RefusedError(str(error)) from None
+    n_bytes = max(resident_bytes() - before, 0)
+    del matcher
+    return {"grammar": grammar, "n_bytes": n_bytes}
+
+
+SET_UPS: dict[str, Callable[[Any], Any]] = {TEMPLATE: make_template, VOCABULARY: ProbeVocabulary}
+JOBS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
+    "check": check_template,
+    "render": render_template,
+    "compile": compile_grammar,
+}

@@ -1,0 +1,98 @@
+"""The sandbox of one server: its zygote and the lanes of its two kinds of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lanewise.sandbox.lane import Counter, Lane, Limits, SandboxError
+from lanewise.sandbox.process import ProcessGoneError, Worker, WorkerLimits, Zygote
+
+logger = logging.getLogger(__name__)
+
+# A recursion that fits does so in a sixteenth of what the server's threads for it have, because
+# there the same work must never overflow.
+STACK_BYTES = 4 << 20
+SLOW_GRAMMARS, SLOW_TEMPLATES = 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What is counted: jobs of each kind by how they ended, and processes."""
+
+    grammars: Mapping[str, Counter]
+    templates: Mapping[str, Counter]
+    workers: Counter
+    restarts: Counter
+
+
+class Sandbox:
+    """Does jobs in processes that are started when the first is to be done."""
+
+    def __init__(self, grammars: Limits, templates: Limits, counters: Counters) -> None:
+        self._counters = counters
+        self._zygote: Zygote | None = None
+        self._starting = asyncio.Lock()
+        self._is_closed = False
+        self.grammars = Lane(
+            *("grammar", "compiled", grammars, self._workers(grammars), counters.grammars),
+            slow_places=SLOW_GRAMMARS,
+        )
+        self.templates = Lane(
+            *("template", "rendered", templates, self._workers(templates), counters.templates),
+            slow_places=SLOW_TEMPLATES,
+        )
+
+    def _workers(self, limits: Limits) -> Callable[[], Awaitable[Worker]]:
+        within = WorkerLimits(limits.memory, STACK_BYTES)
+        return lambda: self._new_worker(within)
+
+    @property
+    def zygote_pid(self) -> int | None:
+        """The process that workers are forked from, if there is one."""
+        return None if self._zygote is None else self._zygote.pid
+
+    async def prepare(self, set_up: Mapping[str, Any]) -> None:
+        """Make what every worker shall have; it must be known to be harmless."""
+        try:
+            zygote = await self._running()
+            for key, value in set_up.items():
+                await zygote.prepare(key, value)
+        except ProcessGoneError as error:
+            raise SandboxError("crash", str(error)) from error
+
+    async def close(self) -> None:
+        """End all jobs and processes."""
+        self._is_closed = True
+        zygote, self._zygote = self._zygote, None
+        await self.grammars.close()
+        await self.templates.close()
+        if zygote is not None:
+            zygote.kill()
+
+    async def _new_worker(self, limits: WorkerLimits) -> Worker:
+        zygote = await self._running()
+        try:
+            worker = await zygote.fork(limits)
+        except ProcessGoneError:
+            if not zygote.is_gone:
+                raise
+            worker = await (await self._running()).fork(limits)
+        self._counters.workers.inc()
+        return worker
+
+    async def _running(self) -> Zygote:
+        async with self._starting:
+            if self._is_closed:
+                raise ProcessGoneError("the server is shutting down")
+            if self._zygote is not None and self._zygote.is_gone:
+                logger.warning("the process that workers are forked from has ended; another starts")
+                self._zygote.kill()
+                self._zygote = None
+                self._counters.restarts.inc()
+            if self._zygote is None:
+                self._zygote = await Zygote.start()
+            return self._zygote

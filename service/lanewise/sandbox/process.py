@@ -1,0 +1,198 @@
+"""The server's side of the zygote and of its workers: sockets of an event loop, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lanewise.sandbox import wire
+
+# What the interpreter and the templates' clock need; nothing that is secret.
+ENVIRONMENT = (*("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_TIME", "TZ", "TZDIR"),)
+PROGRAM = "import sys; sys.path[:] = {path!r}; from lanewise.sandbox.zygote import main; main()"
+
+LARGE = 1 << 16  # bytes that take long enough to read for another thread
+
+
+class ProcessGoneError(Exception):
+    """The zygote or a worker has ended, or does not speak as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What one worker may take, in bytes, beyond what it is born with."""
+
+    memory: int
+    stack: int
+
+
+class Channel:
+    """Messages over one socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self, message: bytes, most_bytes: int) -> Any:
+        """Send what is packed and wait for the answer; ProcessGoneError if none comes.
+
+        An answer of more than ``most_bytes`` is an OverflowError.
+        """
+        try:
+            await self._loop.sock_sendall(self.sock, message)
+            (n_bytes,) = wire.HEADER.unpack(await self._exactly(wire.HEADER.size))
+            if n_bytes > most_bytes:
+                raise OverflowError(n_bytes)
+            body = await self._exactly(n_bytes)
+            return (
+                await asyncio.to_thread(wire.unpack, body) if n_bytes > LARGE else wire.unpack(body)
+            )
+        except OSError as error:
+            raise ProcessGoneError(str(error)) from error
+
+    async def _exactly(self, n_bytes: int) -> bytearray:
+        body = bytearray()
+        while len(body) < n_bytes:
+            piece = await self._loop.sock_recv(self.sock, min(wire.PIECE, n_bytes - len(body)))
+            if not piece:
+                raise ProcessGoneError("the process has ended")
+            body += piece
+        return body
+
+    def close(self) -> None:
+        """Close the socket; nobody may be waiting for an answer."""
+        self.sock.close()
+
+
+class Worker:
+    """One worker; whoever has it asks one thing at a time, and ends it."""
+
+    def __init__(self, zygote: Zygote, pid: int, channel: Channel) -> None:
+        self._zygote = zygote
+        self.pid = pid
+        self._channel = channel
+        self.made = set(zygote.made)  # what later jobs find
+
+    async def ask(self, message: bytes, most_bytes: int) -> Any:
+        """As ``Channel.ask``."""
+        return await self._channel.ask(message, most_bytes)
+
+    def slow_down(self, nice: int) -> None:
+        """Let everything else go first."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self.pid, nice)
+
+    async def end(self) -> int | None:
+        """Kill it unless it is dead; the signal that it died of, None if the zygote died too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # not reaped, so nobody else has its number
+        self._channel.close()
+        try:
+            status = await self._zygote.reap(self.pid)
+        except ProcessGoneError:
+            return None
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+class Zygote:
+    """The process that workers are forked from."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+        self._process = process
+        self.pid = process.pid
+        self._channel = channel
+        self._lock = asyncio.Lock()
+        self.made: set[str] = set()
+        self.is_gone = False
+
+    @classmethod
+    async def start(cls) -> Zygote:
+        """Start one; takes a tenth of a second until it answers."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await asyncio.to_thread(_popen, theirs)
+            except OSError as error:
+                ours.close()
+                raise ProcessGoneError(f"no process can be started: {error.strerror}") from error
+        return cls(process, Channel(ours))
+
+    async def fork(self, limits: WorkerLimits) -> Worker:
+        """A new worker."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                message = {"do": "fork", "memory": limits.memory, "stack": limits.stack}
+                reply = await self._ask(message, theirs)
+            if "error" in reply:
+                raise ProcessGoneError(f"no process can be started: {reply['error']}")
+        except BaseException:
+            ours.close()
+            raise
+        return Worker(self, reply["pid"], Channel(ours))
+
+    async def reap(self, pid: int) -> int:
+        """Wait for a worker that has been killed; its status as ``os.waitpid`` gives it."""
+        return int((await self._ask({"do": "reap", "pid": pid}))["status"])
+
+    async def prepare(self, key: str, value: Any) -> None:
+        """Make what later workers shall have from the start, and what is known to be harmless."""
+        if key not in self.made:
+            reply = await self._ask({"do": "prepare", "key": key, "value": value})
+            if "error" in reply:
+                raise ProcessGoneError(f"{key.partition(' ')[0]}: {reply['error']}")
+            self.made.add(key)
+
+    async def _ask(self, message: Mapping[str, Any], passed: socket.socket | None = None) -> Any:
+        # Shielded: half a message, or an answer that nobody reads, would shift all later ones.
+        asking = asyncio.ensure_future(self._ask_in_turn(message, passed))
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(asking)
+
+    async def _ask_in_turn(self, message: Mapping[str, Any], passed: socket.socket | None) -> Any:
+        packed = wire.pack(message)
+        fd = None if passed is None else os.dup(passed.fileno())
+        async with self._lock:
+            try:
+                if fd is not None:
+                    head, packed = packed[: wire.HEADER.size], packed[wire.HEADER.size :]
+                    socket.send_fds(self._channel.sock, [head], [fd])
+                return await self._channel.ask(packed, wire.PIECE)
+            except (ProcessGoneError, OSError) as error:
+                self.is_gone = True
+                raise ProcessGoneError(str(error)) from error
+            finally:
+                if fd is not None:
+                    os.close(fd)
+
+    def kill(self) -> None:
+        """End it, and with it all workers."""
+        self.is_gone = True
+        self._process.kill()
+        self._process.wait()
+        if not self._lock.locked():  # else whoever waits for an answer finds the end of it
+            self._channel.close()
+
+
+def _popen(stdin: socket.socket) -> subprocess.Popen[bytes]:
+    root = str(Path(__file__).parents[2])
+    path = [os.path.abspath(entry) for entry in (root, *filter(None, sys.path))]
+    flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]  # all paths are known here
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", PROGRAM.format(path=path)],
+        stdin=stdin.fileno(),
+        stdout=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        cwd="/",
+        start_new_session=True,
+    )

@@ -1,0 +1,63 @@
+"""The process that workers are forked from, in a few milliseconds and with most memory in common.
+
+It is started by the server as a new program and has one thread, so forking it is safe, which
+forking the server would not be. Its standard input is a socket to the server; it ends when that
+closes. It does nothing but what is asked: fork a worker, wait for one that has ended, and make
+something that later workers shall have from the start, once it is known to be harmless.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+from typing import Any
+
+from lanewise.sandbox import wire, worker
+
+
+def main() -> None:
+    """Serve until the server is gone."""
+    # The server decides when to end: a terminal or a service manager signals every process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    libc = ctypes.CDLL(None, use_errno=True)  # before there are limits
+    control = socket.socket(fileno=0)
+    state = worker.State()
+    while (received := wire.receive(control)) is not None:
+        message, fds = received
+        if message["do"] == "fork":
+            reply = _fork(control, fds[0], message, state, libc)
+        elif message["do"] == "reap":
+            reply = {"status": os.waitpid(message["pid"], 0)[1]}
+        else:
+            reply = _prepare(state, message)
+        wire.send(control, reply)
+
+
+def _fork(
+    control: socket.socket, fd: int, limits: dict[str, Any], state: worker.State, libc: ctypes.CDLL
+) -> dict[str, Any]:
+    gc.freeze()  # the collector of a worker would touch, and so copy, every page
+    zygote = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(fd)
+        return {"error": str(error)}
+    if pid == 0:
+        try:
+            control.close()
+            worker.main(socket.socket(fileno=fd), limits, state, zygote, libc)
+        finally:
+            os._exit(0)
+    os.close(fd)
+    return {"pid": pid}
+
+
+def _prepare(state: worker.State, message: dict[str, Any]) -> dict[str, Any]:
+    try:
+        state.set_up(message["key"], message["value"])
+    except Exception as error:
+        return {"error": str(error)}
+    return {}

@@ -1,0 +1,90 @@
+"""Templates render in the sandbox as they do elsewhere, one after the other in the same worker."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from lanewise.api.budgets import TextBudgets
+from lanewise.api.templates import TemplateService, pack_conversation, uncounted
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from toy_tokenizer import toy_tokenizer
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SHARED = Path(__file__).parents[2] / "../shared/data/templates"
+CONVERSATIONS = json.loads((GOLDEN / "conversations.json").read_text())
+RENDERED = json.loads((GOLDEN / "chat_templates.json").read_text(encoding="utf-8"))
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+class Unmarked:
+    """A tokenizer whose vocabulary has no control tokens."""
+
+    def mark_chat(self, messages, tools, variables):
+        return [messages, tools, variables], "\ufdd0"
+
+
+def here() -> dict[str, str]:
+    """The templates that are here, by name."""
+    texts = {}
+    for folder in (GOLDEN / "templates", SHARED):
+        for name in RENDERED:
+            if (folder / name).is_file():
+                texts.setdefault(name, (folder / name).read_text(encoding="utf-8"))
+    return texts
+
+
+async def render_all(texts: dict[str, str]) -> dict[str, dict[str, str | None]]:
+    sandbox = TextBudgets().sandbox(1 << 20, uncounted())
+    service = TemplateService(sandbox)
+
+    async def render(text: str, conversation: dict) -> str | None:
+        template = ChatTemplate({"default": text}, TOKENS)
+        packed, _ = pack_conversation(
+            *(Unmarked(), template, conversation["messages"], conversation.get("tools")),
+            {"date_string": "26 Jul 2024"} | conversation.get("kwargs", {}),
+            add_generation_prompt=conversation.get("add_generation_prompt", True),
+            without_end=False,
+            most_characters=1 << 20,
+        )
+        try:
+            return await service.render(template, packed, client=0)
+        except ChatTemplateError:
+            return None
+
+    try:
+        return {
+            name: {key: await render(text, each) for key, each in CONVERSATIONS.items()}
+            for name, text in texts.items()
+        }
+    finally:
+        await sandbox.close()
+
+
+def test_every_template_renders_every_conversation_as_transformers_does():
+    texts = here()
+    assert texts
+    assert asyncio.run(render_all(texts)) == {name: RENDERED[name] for name in texts}
+
+
+@pytest.mark.parametrize("content", ["\ud83d", "\x00\u2028\ufdd1", "é😀" * 50_000])
+def test_any_text_arrives_as_it_was(content):
+    template = ChatTemplate({"default": "{{ messages[0].content }}"})
+
+    async def render() -> str:
+        sandbox = TextBudgets().sandbox(1 << 20, uncounted())
+        messages = [{"role": "user", "content": content}]
+        packed, mark = pack_conversation(
+            *(toy_tokenizer(), template, messages, None, {}),
+            add_generation_prompt=True,
+            without_end=False,
+            most_characters=1 << 20,
+        )
+        try:
+            text = await TemplateService(sandbox).render(template, packed, client=0)
+        finally:
+            await sandbox.close()
+        return text.replace(mark, "")
+
+    assert asyncio.run(render()) == content
