@@ -112,7 +112,10 @@ class EngineByHand:
         n_tokens = sum(job.sequence.n_prompt for job in group)
         self.engine._admission.open()
         self.engine._admission.enter(
-            len(group.jobs), n_tokens, lambda: self.engine._handle_add(group)
+            group.jobs[0].sequence.request.client,
+            len(group.jobs),
+            n_tokens,
+            lambda: self.engine._handle_add(group),
         )
         return group
 

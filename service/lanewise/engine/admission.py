@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from lanewise.engine.metrics import Metrics
@@ -10,6 +11,7 @@ from lanewise.engine.stream import EngineStoppedError, QueueFullError
 
 RATE_WINDOW_S = 30.0
 LONGEST_RETRY_S = 60
+RESERVED = 1 / 8  # of both limits, that each client has though others take all there is
 
 
 class Rate:
@@ -44,7 +46,8 @@ class Admission:
     """Takes requests in until their number or their prompts are too many; any thread may call it.
 
     ``max_sequences`` may run or wait; prompts that wait hold at most ``max_queued_tokens``, but a
-    prompt that waits alone may have any length, or it could never be answered.
+    prompt that waits alone may have any length, or it could never be answered. What one client has
+    taken keeps no other out: each may always have an eighth of both limits.
     """
 
     def __init__(self, max_sequences: int, max_queued_tokens: int, metrics: Metrics) -> None:
@@ -54,20 +57,20 @@ class Admission:
         self._lock = threading.Lock()
         self._accepting = False
         self.why_closed = "the server is shutting down"
-        self._unfinished = 0
-        self._queued_tokens = 0
+        self._unfinished: Counter[int] = Counter()  # sequences of each client
+        self._queued_tokens: Counter[int] = Counter()
         self._ended = Rate()
         self._started = Rate()  # tokens of prompts
 
     @property
     def unfinished(self) -> int:
         """Sequences accepted and not yet ended."""
-        return self._unfinished
+        return self._unfinished.total()
 
     @property
     def queued_tokens(self) -> int:
         """Tokens of prompts that have not been run yet."""
-        return self._queued_tokens
+        return self._queued_tokens.total()
 
     def open(self) -> None:
         """Begin to accept."""
@@ -79,7 +82,9 @@ class Admission:
             self._accepting = False
             self.why_closed = why or self.why_closed
 
-    def enter(self, n_sequences: int, n_tokens: int, accept: Callable[[], None]) -> None:
+    def enter(
+        self, client: int, n_sequences: int, n_tokens: int, accept: Callable[[], None]
+    ) -> None:
         """Count sequences with prompts of ``n_tokens`` in all and accept them, or raise.
 
         ``accept`` is called inside the lock: what it does is done before ``close`` returns.
@@ -88,23 +93,23 @@ class Admission:
             if not self._accepting:
                 self._rejected["shutting_down"].inc()
                 raise EngineStoppedError(self.why_closed)
-            self._check_sequences(n_sequences)
-            self._check_tokens(n_tokens)
-            self._unfinished += n_sequences
-            self._queued_tokens += n_tokens
+            self._check_sequences(client, n_sequences)
+            self._check_tokens(client, n_tokens)
+            self._unfinished[client] += n_sequences
+            self._queued_tokens[client] += n_tokens
             accept()
 
-    def note_started(self, n_tokens: int, now: float) -> None:
+    def note_started(self, client: int, n_tokens: int, now: float) -> None:
         """A prompt waits no more."""
         with self._lock:
-            self._queued_tokens -= n_tokens
+            self._queued_tokens[client] -= n_tokens
             self._started.note(n_tokens, now)
 
-    def note_ended(self, n_queued_tokens: int, now: float) -> None:
+    def note_ended(self, client: int, n_queued_tokens: int, now: float) -> None:
         """A sequence has ended, with a prompt of so many tokens if it was still waiting."""
         with self._lock:
-            self._unfinished -= 1
-            self._queued_tokens -= n_queued_tokens
+            self._unfinished[client] -= 1
+            self._queued_tokens[client] -= n_queued_tokens
             self._ended.note(1, now)
 
     def retry_after_s(self) -> int:
@@ -112,24 +117,25 @@ class Admission:
         with self._lock:
             return self._whole_seconds(self._ended, 1)
 
-    def _check_sequences(self, count: int) -> None:
-        over = self._unfinished + count - self._max_sequences
-        if over > 0:
+    def _check_sequences(self, client: int, count: int) -> None:
+        unfinished, limit = self.unfinished, self._max_sequences
+        over = unfinished + count - limit
+        if over > 0 and self._unfinished[client] + count > RESERVED * limit:
             self._rejected["queue_full"].inc()
             raise QueueFullError(
-                f"{self._unfinished} sequences run or wait already; "
-                f"the limit is {self._max_sequences}",
+                f"{unfinished} sequences run or wait already; the limit is {limit}",
                 retry_after_s=self._whole_seconds(self._ended, over),
             )
 
-    def _check_tokens(self, count: int) -> None:
-        over = self._queued_tokens + count - self._max_queued_tokens
-        if over > 0 and self._queued_tokens:
+    def _check_tokens(self, client: int, count: int) -> None:
+        queued, limit = self.queued_tokens, self._max_queued_tokens
+        over = queued + count - limit
+        if over > 0 and queued and self._queued_tokens[client] + count > RESERVED * limit:
             self._rejected["queued_tokens"].inc()
             raise QueueFullError(
-                f"prompts of {self._queued_tokens} tokens wait already, and this request has "
-                f"{count}; the limit is {self._max_queued_tokens}",
-                retry_after_s=self._whole_seconds(self._started, min(over, self._queued_tokens)),
+                f"prompts of {queued} tokens wait already, and this request has "
+                f"{count}; the limit is {limit}",
+                retry_after_s=self._whole_seconds(self._started, min(over, queued)),
             )
 
     @staticmethod

@@ -155,7 +155,10 @@ class Engine:
         n_tokens = sum(len(request.prompt) for request in requests)
         with holding(group.adapter, len(requests)):
             self._admission.enter(
-                len(requests), n_tokens, lambda: self._inbox.put(lambda: self._handle_add(group))
+                requests[0].client,
+                len(requests),
+                n_tokens,
+                lambda: self._inbox.put(lambda: self._handle_add(group)),
             )
         try:
             yield stream
@@ -214,7 +217,7 @@ class Engine:
             job = self._jobs[sequence]
             self._tally.note_admitted(job)
             if job.started is None:
-                self._admission.note_started(job.n_queued, now)
+                self._admission.note_started(sequence.request.client, job.n_queued, now)
                 job.note_started(now, self.metrics)
 
     def _complete(self, step: Step, results: list[Items[Sampled]], ahead: bool) -> None:
@@ -335,7 +338,7 @@ class Engine:
         if job.group.adapter is not None:
             job.group.adapter.release()
         observe_end(job, reason, now, self.metrics)
-        self._admission.note_ended(job.n_queued, now)
+        self._admission.note_ended(job.sequence.request.client, job.n_queued, now)
 
     def _load(self) -> tuple[int, int]:
         return len(self._scheduler.running), len(self._scheduler.waiting)
