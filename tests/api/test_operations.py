@@ -1,5 +1,6 @@
 """What operators rely on: health, metrics, keys, ids, limits, leaving clients, shutting down."""
 
+import asyncio
 import json
 import threading
 import time
@@ -270,3 +271,29 @@ def test_long_prompts_leave_the_event_loop_free(server):
             slowest = max(slowest, time.monotonic() - began)
     thread.join()
     assert slowest < 0.4
+
+
+def test_scrapers_at_once_share_one_text_and_get_none_older_than_they_asked():
+    with toy_server() as server:
+        rendered = 0
+        render = server.state.scrapes._render
+
+        def counting() -> bytes:
+            nonlocal rendered
+            rendered += 1
+            return render()
+
+        server.state.scrapes._render = counting
+
+        async def scrape(times: int) -> list[str]:
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+                answers = await asyncio.gather(*(client.get("/metrics") for _ in range(times)))
+            return [answer.text for answer in answers]
+
+        texts = asyncio.run(scrape(60))
+        assert rendered < 20
+        assert all("\nhttp_requests_total{" in text for text in texts)
+        for n in range(1, 4):
+            assert server.client.get("/v1/models").status_code == 200
+            (text,) = asyncio.run(scrape(1))
+            assert f'handler="/v1/models",method="GET",status="200"}} {n}.0' in text

@@ -73,7 +73,7 @@ async def ready(_: Request, state: ServerState) -> Response:
 
 async def metrics(_: Request, state: ServerState) -> Response:
     """All metrics, in Prometheus' text format."""
-    text = state.engine.metrics.render()
+    text = await state.scrapes.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.compiling import GrammarService
+from lanewise.api.scrapes import Scrapes
 from lanewise.api.templates import TemplateService
 from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.engine import Engine
@@ -63,6 +64,7 @@ class ServerState:
     )
     budgets: TextBudgets = field(default_factory=TextBudgets)
     sandbox: Sandbox = field(init=False)
+    scrapes: Scrapes = field(init=False)
     grammars: GrammarService = field(init=False)
     templates: TemplateService = field(init=False)
 
@@ -78,6 +80,7 @@ class ServerState:
         compiler = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size)
         self.grammars = GrammarService(compiler, self.sandbox, self.budgets.grammar_cache_memory)
         self.templates = TemplateService(self.sandbox)
+        self.scrapes = Scrapes(self.engine.metrics.render)
 
     @property
     def max_model_len(self) -> int:
