@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from lanewise.api.protocol import MOST_PIPELINED, PROBES
+from lanewise.api.start import raise_file_limit
 from lanewise.settings import Settings
 from toy_server import CONFIG, RunningServer, in_background, toy_server
 
@@ -224,9 +225,9 @@ def test_trailers_are_no_part_of_the_head(server):
     "pieces",
     [
         chunks(*[b" "] * 20_000),
-        chunks(b" ", extension=b";" + b"a" * 200_000),
+        chunks(b" ", extension=b";" + b"a" * 1_000_000),
         chunks(b" ") + b"0\r\n" + b"A: b\r\n" * 200,
-        chunks(b" ") + b"0\r\nA: " + b"b" * 200_000,
+        chunks(b" ") + b"0\r\nA: " + b"b" * 1_000_000,
     ],
     ids=["small", "extension", "trailers", "trailer"],
 )
@@ -449,8 +450,33 @@ def test_a_client_that_sends_ahead_and_leaves_is_noticed(server):
     assert pending(server) == 0
 
 
+def test_a_slow_body_behind_a_request_does_not_harm_its_answer():
+    with toy_server(settings=Settings(body_timeout_s=0.2)) as server:
+        server.runner.delay_s = 0.02
+        body = {**ENDLESS, "max_tokens": 150, "stream": True}
+        received = exchange(server, post(body) + head(b"Content-Length: 70") + b" ")
+    answered, _, late = received.partition(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert answered.count(b"\ndata: ") + answered.startswith(b"data: ") >= 149
+    assert error_of(late, 408)["code"] == "slow_client"
+
+
 def test_something_wrong_behind_a_request_does_not_harm_its_answer(server):
     body = {**ENDLESS, "max_tokens": 50, "stream": True}
     received = exchange(server, post(body) + b"\0\0 nonsense\r\n\r\n")
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert received.count(b"HTTP/1.1 ") == 1
+
+
+def test_the_process_may_open_a_file_for_each_connection(caplog):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, before[1]))
+        raise_file_limit(1100)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1100
+        raise_file_limit(900)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1100
+        assert not caplog.records
+        raise_file_limit(before[1] + 1)
+        assert "max_connections wants" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

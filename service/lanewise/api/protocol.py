@@ -58,6 +58,9 @@ class Phase(Enum):
     NOTHING = 3  # whatever comes is dropped
 
 
+IDLE, HEAD, BODY, NOTHING = Phase  # looking them up in the class takes longer
+
+
 class Front:
     """What all connections of a server share."""
 
@@ -144,7 +147,7 @@ class Connection(HttpToolsProtocol):
         self._front = front
         self._limits = front.settings
         self._refusal: ApiError | None = None  # why a callback of the parser stopped it
-        self._phase = Phase.IDLE
+        self._phase = IDLE
         self._deadline = 0.0  # when the phase must be over; 0 = any time
         self._lingers = False
         self._is_probe = False
@@ -168,7 +171,7 @@ class Connection(HttpToolsProtocol):
         timeout = self._limits.head_timeout_s
         if n_open > most + PROBES:
             self._answer(self._no_place("connections"))
-            self._phase = Phase.NOTHING
+            self._phase = NOTHING
             self.transport.close()
             return
         if n_open > most:
@@ -188,10 +191,10 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and look what it makes of the message."""
-        if self._phase is Phase.NOTHING:
+        if self._phase is NOTHING:
             return
         self._unset_keepalive_if_required()
-        if self._phase is Phase.IDLE:
+        if self._phase is IDLE:
             self._begin_head()
         heads = self._heads
         try:
@@ -204,11 +207,11 @@ class Connection(HttpToolsProtocol):
             return
         if heads != self._heads:  # the read held the end of another head, if only of this one
             self._head_bytes = self._wire_bytes = 0
-        elif self._phase is Phase.HEAD:
+        elif self._phase is HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head_bytes:
                 self._refuse("head_size", self._head_too_large())
-        elif self._phase is Phase.BODY:
+        elif self._phase is BODY:
             self._wire_bytes += len(data)
             overhead = self._wire_bytes - self._body_bytes
             if overhead > self._limits.max_head_bytes + self._body_bytes:
@@ -239,7 +242,7 @@ class Connection(HttpToolsProtocol):
             return
         if len(self.pipeline) >= MOST_PIPELINED:
             self._stop(BadRequestError("too many requests are sent ahead of their answers"))
-        if self._phase is Phase.IDLE:
+        if self._phase is IDLE:
             self._begin_head()
         self._field_bytes = self._fields = self._body_bytes = self._chunks = 0
         super().on_message_begin()
@@ -260,14 +263,18 @@ class Connection(HttpToolsProtocol):
         """A field of the head; trailers are counted and dropped, for they are no part of it."""
         if self._ignores_upgrade:
             return
-        self._fields += 1
         self._field_bytes += len(name) + len(value)
+        self._fields += 1
         if self._fields > MOST_FIELDS or self._field_bytes > self._limits.max_head_bytes:
             self._stop(self._head_too_large())
-        if self._phase is not Phase.HEAD:
+        if self._phase is not HEAD:
             return
-        super().on_header(name, value)
-        if self.headers[-1][0] == b"transfer-encoding" and value.strip().lower() != b"chunked":
+        # As the base class does; calling it would take as long again for every field.
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
             shown = value[:40].decode("latin-1")
             self._stop(
                 UnknownCodingError(f"the transfer coding {shown!r} is not supported; use chunked")
@@ -278,12 +285,12 @@ class Connection(HttpToolsProtocol):
         if self._ignores_upgrade:
             return
         self._heads += 1
-        self._phase = Phase.BODY
+        self._phase = BODY
         timeout = self._limits.body_timeout_s
         self._deadline = timeout and self.loop.time() + timeout
-        cast(dict[str, Any], self.scope)["body_hold"] = BodyHold(self._front.bodies)
+        self.scope["body_hold"] = BodyHold(self._front.bodies)  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
-        self.cycle.transport = cast(asyncio.Transport, self._output)
+        self.cycle.transport = self._output  # type: ignore[assignment]
         if self._is_probe:
             self.cycle.keep_alive = False
 
@@ -309,7 +316,7 @@ class Connection(HttpToolsProtocol):
         """A request has been received."""
         if self.parser.should_upgrade():
             return  # it is complete when the rest of it is parsed as if it had not asked
-        self._phase = Phase.IDLE
+        self._phase = IDLE
         self._deadline = 0.0
         super().on_message_complete()
 
@@ -327,10 +334,10 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _close_after_answer(self) -> None:
-        if self._phase in (Phase.IDLE, Phase.HEAD):
+        if self._phase in (IDLE, HEAD):
             self.transport.close()
             return
-        left = self._deadline - self.loop.time() if self._phase is Phase.BODY else 0.0
+        left = self._deadline - self.loop.time() if self._phase is BODY else 0.0
         self._linger(LINGER_S if self._is_probe else max(left, LINGER_S))
 
     async def _answer_probe(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -357,14 +364,14 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _be_late(self, now: float) -> None:
-        if self._phase is Phase.NOTHING:
+        if self._phase is NOTHING:
             self.transport.close()
         elif self.flow.read_paused:  # by us, until the requests before it are answered
             self._deadline = now + self._limits.body_timeout_s
-        elif self._phase is Phase.IDLE:  # nothing ever came
+        elif self._phase is IDLE:  # nothing ever came
             self._front.refusals.count("head_timeout", "nothing was sent")
             self.transport.close()
-        elif self._phase is Phase.HEAD:
+        elif self._phase is HEAD:
             self._refuse("head_timeout", _too_slow("head", self._limits.head_timeout_s))
         else:
             self._end_late_body()
@@ -378,23 +385,24 @@ class Connection(HttpToolsProtocol):
             return
         if cycle.response_started:
             cycle.keep_alive = False
-            self._deadline, self._phase = 0.0, Phase.NOTHING
+            self._deadline, self._phase = 0.0, NOTHING
             return
         # Who reads the body answers, and closes; should nobody read it, the connection ends too.
         cycle.keep_alive = False
         cycle.body = bytearray()
         _hold_of(cycle).refuse(partial(_too_slow, "body", timeout))
         cycle.message_event.set()
-        self._phase = Phase.NOTHING
-        self._deadline = self.loop.time() + LINGER_S
+        self._phase = NOTHING
+        # A request that is not even begun has to wait for those before it.
+        self._deadline = self.loop.time() + LINGER_S if cycle is self._answering else 0.0
 
     def _refuse(self, reason: str, error: ApiError) -> None:
         """Answer with an error and close; requests before it are answered first."""
         self._front.refusals.count(reason, error.message)
-        before, self._phase = self._phase, Phase.NOTHING
+        before, self._phase = self._phase, NOTHING
         cycle = self.cycle
         is_busy = cycle is not None and not cycle.response_complete
-        if is_busy and (before is not Phase.BODY or cycle.response_started or self.pipeline):
+        if is_busy and (before is not BODY or cycle.response_started or self.pipeline):
             cycle.keep_alive = False
             self._deadline = 0.0
             return
@@ -406,7 +414,7 @@ class Connection(HttpToolsProtocol):
     def _linger(self, seconds: float) -> None:
         """Send nothing more and drop what comes, until the client closes or time is over."""
         self._lingers = True
-        self._phase = Phase.NOTHING
+        self._phase = NOTHING
         self._deadline = self.loop.time() + seconds
         self._unset_keepalive_if_required()
         self.flow.resume_reading()
@@ -421,7 +429,7 @@ class Connection(HttpToolsProtocol):
         self._output.write(STATUS_LINE[error.status] + head + end + bytes(response.body))
 
     def _begin_head(self) -> None:
-        self._phase = Phase.HEAD
+        self._phase = HEAD
         self._head_bytes = 0
         timeout = self._limits.head_timeout_s
         if not self._deadline:

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_LINE_S = 5.0
 OTHER_FILES = 512  # beside connections: the model's, the library's, connections of probes
-UNSENT_BYTES = 64 << 10
+UNREAD_BYTES, UNSENT_BYTES = 128 << 10, 64 << 10
 SILENT_S = 60  # of a connection, before the kernel asks whether anybody is there
 
 
@@ -245,10 +245,12 @@ def _bind(name: str, port: int) -> socket.socket:
 
 
 def bound_connections(listener: socket.socket) -> None:
-    """Have the kernel hold little that is unsent, and notice clients that are gone for good.
+    """Have the kernel hold little for each connection, and notice clients that are gone for good.
 
-    Without this it takes megabytes of an answer that nobody reads, for each connection.
+    Without this it takes megabytes of an answer that nobody reads, and megabytes of a request that
+    nobody has read yet.
     """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
