@@ -267,6 +267,46 @@ static void test_steps_behind_a_failed_one(const lw_model* model) {
     lw_session_close(session);
 }
 
+// One token's logit is infinite or NaN, the others are numbers: no draw goes on as if nothing were, at any level.
+static void test_one_bad_logit(const char* isa, uint32_t token) {
+    static float head[VOCAB * HIDDEN], norm[HIDDEN];
+    static one_sequence s;
+    lw_model* model = NULL;
+    const lw_model_config config = small_config();
+    if (lw_model_create(&config, isa, 1, &model) != LW_OK || load_all(model) != LW_OK) exit(2);
+    const lw_tensor output = float_tensor(head, VOCAB, HIDDEN, 1), output_norm = float_tensor(norm, 1, HIDDEN, 2);
+    for (uint32_t i = 0; i < HIDDEN; ++i) norm[i] = 1e6f;
+    for (uint32_t i = 0; i < HIDDEN; ++i) head[token * HIDDEN + i] = 3e38f;
+    if (lw_model_load(model, LW_OUTPUT, 0, &output, LW_F32) != LW_OK) exit(2);
+    if (lw_model_load(model, LW_OUTPUT_NORM, 0, &output_norm, LW_F32) != LW_OK) exit(2);
+    if (lw_model_finish(model) != LW_OK) exit(2);
+    lw_session* session = new_session(model, 1, LW_F32);
+    set_batch(&s, 3, 0, 0);
+    s.batch.draws = NULL;
+    expect(lw_step(session, &s.batch, s.logits, NULL) == LW_OK, "logits may be anything where nothing is drawn");
+    for (uint32_t i = 0; i < VOCAB; ++i) expect(isfinite(s.logits[i]) == (i != token), "one logit is no number");
+    s.batch.draws = &s.draw;
+    for (int greedy = 0; greedy < 2; ++greedy) {
+        s.sampling.temperature = greedy ? 0 : 1;
+        REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "the logits hold NaN");
+    }
+    s.draw.forced_token = (token + 1) % VOCAB;
+    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "the logits hold NaN");
+    lw_session_close(session);
+    lw_model_close(model);
+}
+
+static void test_bad_logits(void) {
+    static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
+                                         "neon",   "dotprod", "i8mm",       "sve"};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; ++i) {
+        if (lw_cpu_check(levels[i]) != LW_OK) continue;
+        test_one_bad_logit(levels[i], 0);
+        test_one_bad_logit(levels[i], 17);
+        test_one_bad_logit(levels[i], VOCAB - 1);
+    }
+}
+
 static void test_closing(const lw_model* model, uint32_t profile) {
     static one_sequence s, behind;
     lw_session* session = new_session(model, 3, LW_F32);
@@ -301,6 +341,7 @@ int main(int argc, char** argv) {
     test_what_a_failed_step_leaves(model, LW_F16);
     test_what_a_failed_step_leaves(model, LW_I8);
     test_steps_behind_a_failed_one(model);
+    test_bad_logits();
     for (uint32_t profile = 0; profile < 2; ++profile)
         for (int i = 0; i < 20; ++i) test_closing(model, profile);
     lw_model_close(model);

@@ -72,7 +72,8 @@ typedef struct lw_lane_ops {
     // lw_attention_state_floats(lw_attention_rows(...), value_dim) floats, 64-byte aligned.
     void (*attention_split)(const lw_attention_job* job, size_t split, float* state);
     void (*attention_merge)(const lw_attention_job* job, float* states, size_t n_splits);
-    // Largest of x[0..n) and the sum of exp((x - largest) * scale), in 16 lanes.
+    bool (*are_finite)(const float* x, size_t n);
+    // Largest of x[0..n), none of them NaN, and the sum of exp((x - largest) * scale), in 16 lanes.
     float (*max)(const float* x, size_t n);
     float (*sum_exp)(const float* x, size_t n, float largest, float scale);
     // out[i] = exp((x[i] - largest) * scale)

@@ -198,6 +198,7 @@ lw_draw_result lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t
                              const uint32_t* last, lw_sample_scratch scratch, lw_sampled* out) {
     const lw_sampling* p = draw->sampling;
     *out = (lw_sampled){0};
+    if (!ops->are_finite(logits, vocab_size)) return LW_DRAW_NON_FINITE;
     if (draw->forced_token >= 0) {
         out->token = (uint32_t)draw->forced_token;
     } else {
