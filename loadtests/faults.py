@@ -33,7 +33,7 @@ TEMPLATE_S = 20.0  # for a template to be given up
 LOG_BYTES = 4_096  # of a disk that is full after them
 OPTIONS = ("--kv-memory", "64MiB", "--drain-timeout-s", f"{DRAIN_S:g}")
 LONG = {"prompt": "The sea", "max_tokens": 60, "stream": True, "ignore_eos": True}
-ENDLESS = LONG | {"max_tokens": 1_000, "n": 32}
+ENDLESS = LONG | {"max_tokens": 400, "n": 128}
 LOOP = "{% for i in range(99999) %}"
 TEMPLATES = {
     "two nested loops": LOOP + LOOP + "x" + 2 * "{% endfor %}",
@@ -112,7 +112,9 @@ def term_when_idle(site: Site) -> list[str]:
         return ended(server, LAST_S)
 
 
-async def _term_beside(server: Server, raw: bytes, after_s: float, whole: bool) -> list[str]:
+async def _term_beside(
+    server: Server, raw: bytes, after_s: float, whole: bool, status: int | None = None
+) -> list[str]:
     asking = asyncio.create_task(exchange(server.port, raw, ANSWER_S))
     await asyncio.sleep(after_s)
     problems = await asyncio.to_thread(ended, server)
@@ -121,6 +123,8 @@ async def _term_beside(server: Server, raw: bytes, after_s: float, whole: bool) 
         answer = await asking
     if whole and not (answer.status == 200 and b"data: [DONE]" in answer.body):
         problems.append(f"what ran was cut: {answer.status} {answer.text[-200:]}")
+    if status is not None and answer.status != status:
+        problems.append(f"the answer was {answer.status} {answer.text[-200:]!r}, not {status}")
     return problems
 
 
@@ -133,10 +137,10 @@ def term_while(
 
 
 def term_with_half_a_body(site: Site) -> list[str]:
-    """SIGTERM beside bodies that never end."""
+    """SIGTERM beside a body that never ends: its client is told."""
     with site.ready() as server:
         raw = head(COMPLETION, 1_000_000) + b'{"prompt": '
-        return asyncio.run(_term_beside(server, raw, 0.3, whole=False))
+        return asyncio.run(_term_beside(server, raw, 0.3, whole=False, status=503))
 
 
 def stopped_and_continued(site: Site) -> list[str]:

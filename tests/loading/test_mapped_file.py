@@ -1,9 +1,11 @@
 """What is known of mapped files: which there are, whether they changed, and when they end."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.mapped_file import MappedFile, Mapping, mappings
 
 
@@ -63,3 +65,14 @@ def test_a_closed_file_is_mapped_while_somebody_views_it(tmp_path):
     file.close()
     assert ended == [path]
     assert path not in [mapping.path for _, mapping in mappings()]
+
+
+def test_a_pipe_is_no_model_and_nobody_waits_for_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelFileError, match=r"pipe\.gguf: not a file"):
+        MappedFile(tmp_path / "pipe.gguf")
+
+
+def test_a_device_is_no_model():
+    with pytest.raises(ModelFileError, match=r"/dev/zero: not a file"):
+        MappedFile(Path("/dev/zero"))

@@ -9,9 +9,11 @@ BORNE = (
     "SIGTERM when idle",
     "SIGTERM in a prompt",
     "SIGTERM in an answer",
+    "SIGTERM in a body",
     "SIGSTOP",
     "SIGKILL",
     "full disk",
+    "unreadable model",
 )
 
 

@@ -1,5 +1,6 @@
 """What happens to every request: an id, the key, counting, and no error without an object."""
 
+import asyncio
 import logging
 import time
 import uuid
@@ -8,7 +9,7 @@ from collections.abc import Set
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lanewise.api.errors import InternalError, InvalidApiKeyError
+from lanewise.api.errors import InternalError, InvalidApiKeyError, UnavailableError
 from lanewise.api.keys import ANYBODY, Keys
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,12 @@ class RequestMiddleware:
                 await error.response()(scope, receive, send_with_id)
             else:
                 await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            # The server ends and can wait no longer: who has no answer yet gets this one.
+            if status:
+                raise
+            stopping = UnavailableError("the server is shutting down", headers={"retry-after": "1"})
+            await stopping.response()(scope, receive, send_with_id)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if not status:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,14 +49,21 @@ def _state_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    # A pipe without a writer would make us wait for one.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 class MappedFile:
     """A file mapped read-only; views of it are zero-copy and stay valid until close."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_open_at_once) as file:
                 status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise ModelFileError(f"{path}: not a file, but a pipe, device or socket")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:  # mmap's answer to a file of no bytes
             raise ModelFileError(f"{path}: the file is empty") from error
