@@ -25,6 +25,7 @@ from hostile_texts import (
 )
 from lanewise.api import compiling
 from lanewise.api.budgets import TextBudgets
+from lanewise.engine import constraint
 from lanewise.text.chat_template import ChatTemplate
 from toy_server import toy_server
 
@@ -124,6 +125,23 @@ def test_extreme_grammars_end_in_an_answer(client, name):
     answer = client.post(COMPLETIONS, json=ASK | {"grammar": GRAMMARS[name]})
     assert answer.status_code in (200, 400), answer.text
     assert_well(client)
+
+
+def test_text_that_leaves_no_choice_is_found_once_not_for_each_answer(client):
+    body = ASK | {"guided_regex": "abcdefgh " * 25_000}
+    assert "begins with the same" in refused(client.post(COMPLETIONS, json=body))["message"]
+    body = {**ASK, "guided_regex": "abcdefgh " * 400, "n": 8, "max_tokens": 1}
+    answer = client.post(COMPLETIONS, json=body).json()
+    assert {choice["text"] for choice in answer["choices"]} == {"a"}
+
+
+def test_a_grammar_that_is_too_heavy_to_follow_is_refused_from_then_on(client, monkeypatch):
+    monkeypatch.setattr(constraint, "HEAVY_S", 0.0005)
+    body = ASK | {"max_tokens": 200, "grammar": GRAMMARS["ambiguous"], "ignore_eos": True}
+    assert "ms for a token" in refused(client.post(COMPLETIONS, json=body))["message"]
+    error = refused(client.post(COMPLETIONS, json=body))
+    assert error["param"] == "grammar"
+    assert "ms for a token" in error["message"]
 
 
 def test_what_was_refused_once_is_refused_at_once(client, server):

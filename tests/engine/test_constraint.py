@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lanewise.engine import masks
+from lanewise.engine import constraint, masks
 from lanewise.engine.constraint import ConstraintError
 from lanewise.engine.sampling import SamplingParams
 from lanewise.engine.sequence import GenerationRequest
@@ -155,3 +155,22 @@ def test_choices_share_blocks_and_differ(start):
     assert all(map(AS_TEXT.fullmatch, found))
     assert metric(engine, "vllm:prefix_cache_hits_total") > 0
     assert found == [run(engine, one)[0][0] for one in requests]
+
+
+def test_a_grammar_that_is_heavy_again_and_again_ends_its_own_requests(start, monkeypatch):
+    monkeypatch.setattr(constraint, "HEAVY_S", 0.0005)
+    engine, _ = start()
+    ambiguous = GrammarSource.from_grammar('start: s\ns: s s | "a" | s s s | "b" s s | ')
+    heavy = request(ambiguous, max_tokens=150, stop_token_ids=frozenset())
+
+    async def ask():
+        asked = [answer_of(engine, one) for one in (heavy, heavy, request(None))]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    *bad, free = asyncio.run(ask())
+    assert {str(error) for error in bad} == {constraint.TOO_HEAVY}
+    assert free[1] in ("stop", "length")
+    assert heavy.grammar.n_heavy > constraint.MOST_HEAVY
+    assert metric(engine, "lanewise_step_errors_total") == 0
+    with pytest.raises(ConstraintError, match="takes more than"):
+        run(engine, heavy)  # before it costs anything

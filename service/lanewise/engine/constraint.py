@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from lanewise.engine.sequence import Sequence
 
 
+# Processor time of one token of one sequence; ordinary grammars take less than a tenth of it. The
+# library's limits allow four times as much, which many sequences must not take for each token.
+HEAVY_S = 0.025
+MOST_HEAVY = 4  # in all texts of a grammar
+TOO_HEAVY = f"the grammar takes more than {1000 * HEAVY_S:g} ms for a token again and again"
 _ALL = np.uint32(0xFFFF_FFFF)
 
 
@@ -29,11 +35,20 @@ class Grammar(Protocol):
         """Tokens that end a text where the grammar may end."""
 
     @property
+    def beginning(self) -> Items[int]:
+        """Tokens that every text begins with."""
+
+    n_heavy: int  # how often a token of any sequence took too long
+
+    @property
     def mask_words(self) -> int:
         """32-bit words of a mask with one bit for each token."""
 
     def new_matcher(self) -> LLMatcher:
         """A matcher that has seen nothing."""
+
+    def begun_matcher(self) -> LLMatcher:
+        """A matcher that has seen the beginning."""
 
 
 class ConstraintError(EngineError):
@@ -54,7 +69,8 @@ class Constraint:
     def __init__(
         self, grammar: Grammar, params: SamplingParams, allowed: NDArray[np.uint32] | None
     ) -> None:
-        self._matcher = grammar.new_matcher()
+        self._grammar = grammar
+        self._matcher: LLMatcher  # from ``begin`` on
         self.mask = np.zeros(grammar.mask_words, dtype=np.uint32)  # of the next draw
         self._address, self._n_bytes = self.mask.ctypes.data, self.mask.nbytes
         n_words = len(self.mask)
@@ -80,7 +96,17 @@ class Constraint:
 
     def begin(self, room: int) -> list[int]:
         """The tokens that every answer begins with, at most ``room``."""
-        self.unsent = self._jump(room)
+        if self._grammar.n_heavy > MOST_HEAVY:
+            raise ConstraintError(TOO_HEAVY)
+        began = time.thread_time()
+        beginning = self._grammar.beginning
+        if beginning and len(beginning) <= room and self._may_be_forced(beginning):
+            self._matcher = self._grammar.begun_matcher()
+            self.unsent = self._jump(room, beginning)
+        else:
+            self._matcher = self._grammar.new_matcher()
+            self.unsent = self._jump(room)
+        self._weigh(began)
         return self.unsent
 
     def complete(
@@ -115,12 +141,16 @@ class Constraint:
             return []
         if self.finished:  # what was drawn is the end
             return []
+        began = time.thread_time()
         if not self._matcher.consume_token(token):
             raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
-        return self._jump(room)
+        tokens = self._jump(room)
+        self._weigh(began)
+        return tokens
 
-    def _jump(self, room: int) -> list[int]:
-        tokens: list[int] = []
+    def _jump(self, room: int, done: Items[int] = ()) -> list[int]:
+        """Take what is forced, at most ``room`` tokens with those that are done already."""
+        tokens = list(done)
         while len(tokens) < room and not self._matcher.is_stopped():
             forced = self._forced(room - len(tokens))
             if not forced or not self._matcher.consume_tokens(forced):
@@ -141,6 +171,9 @@ class Constraint:
                 return forced[:i]
         return forced
 
+    def _may_be_forced(self, tokens: Items[int]) -> bool:
+        return self._never_forced.isdisjoint(tokens) and all(map(self._is_allowed, tokens))
+
     def _is_allowed(self, token: int) -> bool:
         text = self._text
         return text is None or bool(text[token // 32] >> np.uint32(token % 32) & 1)
@@ -157,7 +190,12 @@ class Constraint:
         """
         if self._coming:
             return
+        if self._grammar.n_heavy > MOST_HEAVY:
+            self._fail(TOO_HEAVY)
+            return
+        began = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(self._address, self._n_bytes)
+        self._weigh(began)
         if self._matcher.is_error():
             self._fail(f"the grammar cannot go on: {self._reason()}")
         elif self._matcher.is_stopped():  # found only now: nothing but the end may come
@@ -180,6 +218,10 @@ class Constraint:
     def _fail(self, message: str) -> None:
         self._failure = ConstraintError(message)
         self.mask.fill(_ALL)  # an empty one would be an error of the whole step
+
+    def _weigh(self, began: float) -> None:
+        if time.thread_time() - began > HEAVY_S:
+            self._grammar.n_heavy += 1
 
     def _reason(self) -> str:
         # Only the first line: the rest shows the library's state.

@@ -6,7 +6,7 @@ from typing import Any
 
 from lanewise.sandbox.memory import resident_bytes
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, without_end
-from lanewise.text.grammar import GrammarError, GrammarSource, first_matcher, library_grammar
+from lanewise.text.grammar import GrammarError, GrammarSource, first_matchers, library_grammar
 from lanewise.text.grammar_probe import ProbeVocabulary
 
 TEMPLATE, VOCABULARY = "template", "vocabulary"
@@ -54,11 +54,11 @@ def compile_grammar(made: dict[str, Any], payload: dict[str, Any]) -> dict[str, 
     before = resident_bytes()
     try:
         grammar = library_grammar(GrammarSource(payload["kind"], payload["text"]))
-        matcher = first_matcher(made[payload["vocabulary"]].library, grammar)
+        matchers = first_matchers(made[payload["vocabulary"]].library, grammar)
     except GrammarError as error:
         raise RefusedError(str(error)) from None
     n_bytes = max(resident_bytes() - before, 0)
-    del matcher
+    del matchers
     return {"grammar": grammar, "n_bytes": n_bytes}
 
 

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
 
 MOST_CHARACTERS = 256 << 10  # of a grammar's source, unless a server is told otherwise
+MOST_BEGINNING = 4096  # tokens that every text begins with
 MOST_LEVELS = 120  # of a schema's JSON; the library reads 127, some of which are ours
 MOST_GBNF_CHARACTERS = 32 << 10  # translated in Python, in a time that grows with its square
 MOST_GBNF_RULES = 500
 CACHED_GRAMMARS = 64
-# Bounds of what one grammar may cost: about 0.1 s of lexer work when compiled, 7 ms for one token.
+# Bounds of what one grammar may cost, over twice what 130 ordinary ones need at most: 3 ms of lexer
+# work for one token, and 90 ms of parsing for the most ambiguous rules found.
 LIMITS = {
     "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 100_000,
-    "step_max_items": 50_000,
+    "step_lexer_fuel": 50_000,
+    "step_max_items": 5_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 250_000,
 }
@@ -79,14 +81,20 @@ class GrammarSource:
 class CompiledGrammar:
     """A grammar ready for the tokens of one model."""
 
-    def __init__(self, prototype: LLMatcher, eos_ids: Sequence[int], mask_words: int) -> None:
-        self._prototype = prototype
+    def __init__(self, first: FirstMatchers, eos_ids: Sequence[int], mask_words: int) -> None:
+        self._first = first
+        self.beginning = tuple(first.beginning)
         self.eos_ids = eos_ids
         self.mask_words = mask_words
+        self.n_heavy = 0
 
     def new_matcher(self) -> LLMatcher:
         """A matcher that has seen nothing."""
-        return self._prototype.deep_copy()
+        return self._first.fresh.deep_copy()
+
+    def begun_matcher(self) -> LLMatcher:
+        """A matcher that has seen the beginning."""
+        return self._first.begun.deep_copy()
 
 
 class GrammarCompiler:
@@ -119,9 +127,9 @@ class GrammarCompiler:
         before within limits, ``grammar`` as it came from there. GrammarError if it cannot be used.
         """
         vocabulary = self._tokens()
-        matcher = first_matcher(vocabulary, library_grammar(source) if grammar is None else grammar)
+        first = first_matchers(vocabulary, library_grammar(source) if grammar is None else grammar)
         words = (vocabulary.vocab_size + 31) // 32
-        compiled = CompiledGrammar(matcher, tuple(vocabulary.eos_tokens), words)
+        compiled = CompiledGrammar(first, tuple(vocabulary.eos_tokens), words)
         with self._lock:
             self._compiled[source] = compiled
             while len(self._compiled) > CACHED_GRAMMARS:
@@ -230,20 +238,43 @@ def library_grammar(source: GrammarSource) -> str:
     return _lark(_from_gbnf(source.text) if source.kind == "gbnf" else source.text)
 
 
-def first_matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
-    """The matcher that all of a grammar are copied from; GrammarError if it cannot be used."""
+class FirstMatchers(NamedTuple):
+    """What the matchers of a grammar's sequences are copied from."""
+
+    fresh: LLMatcher
+    begun: LLMatcher  # after the beginning
+    beginning: list[int]  # tokens that every text begins with
+
+
+def first_matchers(vocabulary: LLTokenizer, grammar: str) -> FirstMatchers:
+    """Compile a grammar in the library's notation; GrammarError if it cannot be used.
+
+    What every sequence would do first is done here once.
+    """
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_limits())
-    if not matcher.is_error():
-        # Done once here, for the copies that every sequence starts from.
-        matcher.compute_ff_tokens()
-        matcher.compute_bitmask()
+    fresh = LLMatcher(vocabulary, grammar, log_level=0, limits=_limits())
+    _check(fresh)
+    beginning = fresh.compute_ff_tokens()
+    fresh.compute_bitmask()
+    _check(fresh)
+    if len(beginning) > MOST_BEGINNING:
+        raise GrammarError(
+            f"every text begins with the same {len(beginning)} tokens; accepted: at most"
+            f" {MOST_BEGINNING}"
+        )
+    begun = fresh.deep_copy()
+    if beginning and begun.consume_tokens(beginning) and not begun.is_stopped():
+        begun.compute_bitmask()
+    _check(begun)
+    return FirstMatchers(fresh, begun, beginning)
+
+
+def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         raise GrammarError(_one_line(matcher.get_error()))
     if matcher.is_stopped() and not matcher.is_accepting():
         raise GrammarError("nothing matches it")
-    return matcher
 
 
 def _lark(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from lanewise.text.grammar import GrammarSource, first_matcher, library_grammar
+from lanewise.text.grammar import GrammarSource, first_matchers, library_grammar
 
 
 class ProbeVocabulary:
@@ -40,7 +40,7 @@ class ProbeVocabulary:
         self.tokens = []  # the library has a copy
         self.library = library
         # What the first grammar brings into memory is not that grammar's.
-        first_matcher(library, library_grammar(GrammarSource.from_json_schema(True)))
+        first_matchers(library, library_grammar(GrammarSource.from_json_schema(True)))
 
     def __call__(self, text: str | bytes) -> list[int]:
         """The tokens of a text, one for each byte."""
