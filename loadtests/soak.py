@@ -220,8 +220,17 @@ class Soak:
     def _busy(self) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics") as answer:
             lines = answer.read().decode().splitlines()
-        gauges = ("vllm:num_requests_", "lanewise_kv_blocks_used", "lanewise_queued_prompt_tokens")
+        gauges = (
+            *("vllm:num_requests_", "lanewise_kv_blocks_used", "lanewise_queued_prompt_tokens"),
+            "lanewise_http_pending_body_bytes",
+        )
         used = [line for line in lines if line.startswith(gauges) and float(line.split()[-1])]
+        # The connection that asks is one.
+        used += [
+            line
+            for line in lines
+            if line.startswith("lanewise_http_connections ") and float(line.split()[-1]) > 1
+        ]
         return "; ".join(used)
 
 
