@@ -12,7 +12,8 @@ from types import FrameType
 import uvicorn
 
 from lanewise.api.app import create_app
-from lanewise.api.protocol import Front, make_config
+from lanewise.api.front import Front
+from lanewise.api.protocol import make_config
 from lanewise.api.state import Phase, ServerState
 from lanewise.settings import Settings
 

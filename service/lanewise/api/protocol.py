@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import httptools
 import uvicorn
-from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -33,8 +32,8 @@ from lanewise.api.errors import (
     UnavailableError,
     UnknownCodingError,
 )
-from lanewise.api.limits import RETRY_AFTER_S, BodyBudget, BodyHold, Refusals, watch
-from lanewise.settings import Settings
+from lanewise.api.front import Front
+from lanewise.api.limits import RETRY_AFTER_S, BodyHold
 
 MOST_FIELDS = 128  # of a head
 LONGEST_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
@@ -45,7 +44,6 @@ MOST_SMALL_CHUNKS, LEAST_CHUNK_BYTES = 4096, 16
 PROBES, PROBE_HEAD_S = 64, 1.0
 PROBED = ("/health", "/health/live", "/health/ready", "/metrics")
 LINGER_S = 2.0
-SLOWEST_SWEEP_S = 0.5
 LEAST_SENT = 16 << 10  # bytes of an answer that a client takes in send_timeout_s
 
 
@@ -59,67 +57,6 @@ class Phase(Enum):
 
 
 IDLE, HEAD, BODY, NOTHING = Phase  # looking them up in the class takes longer
-
-
-class Front:
-    """What all connections of a server share."""
-
-    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
-        self.settings = settings
-        self.bodies = BodyBudget(settings.max_pending_body_bytes)
-        self.refusals = Refusals(registry)
-        self._connections: set[Connection] = set()
-        self._sweep: asyncio.TimerHandle | None = None
-        times = (settings.head_timeout_s, settings.body_timeout_s, settings.send_timeout_s)
-        self._period = min([t / 4 for t in times if t], default=SLOWEST_SWEEP_S)
-        self._period = min(self._period, SLOWEST_SWEEP_S)
-        watch(
-            registry,
-            "lanewise_http_connections",
-            "Open connections.",
-            lambda: len(self._connections),
-        )
-        watch(
-            registry,
-            "lanewise_http_pending_body_bytes",
-            "Bytes of bodies whose requests are neither admitted nor answered.",
-            lambda: self.bodies.used,
-        )
-
-    def connect(self, **options: Any) -> "Connection":
-        """A new connection's protocol, as ``uvicorn.Config.http``."""
-        return Connection(self, **options)
-
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """The application; what a request's body holds is given back when its answer ends."""
-
-        async def release_after(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                await app(scope, receive, send)
-            finally:
-                if scope["type"] == "http":
-                    scope["body_hold"].release()
-
-        return release_after
-
-    def add(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> int:
-        """Look after a connection from now on; how many there are."""
-        self._connections.add(connection)
-        if self._sweep is None:
-            self._sweep = loop.call_later(self._period, self._look_at_all, loop)
-        return len(self._connections)
-
-    def remove(self, connection: "Connection") -> None:
-        """It is closed."""
-        self._connections.discard(connection)
-
-    def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        # One look at all of them costs less than a timer for each request.
-        now = loop.time()
-        for connection in list(self._connections):
-            connection.check(now)
-        again = bool(self._connections)
-        self._sweep = loop.call_later(self._period, self._look_at_all, loop) if again else None
 
 
 class Output:
@@ -170,7 +107,7 @@ class Connection(HttpToolsProtocol):
         n_open, most = self._front.add(self, self.loop), self._limits.max_connections
         timeout = self._limits.head_timeout_s
         if n_open > most + PROBES:
-            self._answer(self._no_place("connections"))
+            self._answer(self._no_place())
             self._phase = NOTHING
             self.transport.close()
             return
@@ -203,19 +140,19 @@ class Connection(HttpToolsProtocol):
             refusal = self._refusal or BadRequestError(
                 "this is not HTTP/1.1 as RFC 9112 wants it", code="invalid_http"
             )
-            self._refuse("invalid", refusal)
+            self._refuse(refusal)
             return
         if heads != self._heads:  # the read held the end of another head, if only of this one
             self._head_bytes = self._wire_bytes = 0
         elif self._phase is HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head_bytes:
-                self._refuse("head_size", self._head_too_large())
+                self._refuse(self._head_too_large())
         elif self._phase is BODY:
             self._wire_bytes += len(data)
             overhead = self._wire_bytes - self._body_bytes
             if overhead > self._limits.max_head_bytes + self._body_bytes:
-                self._refuse("chunks", _bad_chunks("extensions and trailers are too long"))
+                self._refuse(_bad_chunks("extensions and trailers are too long"))
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -310,7 +247,7 @@ class Connection(HttpToolsProtocol):
         elif not was_refused:
             self.cycle.body = bytearray()
             self.cycle.message_event.set()
-            self._front.refusals.count("body_bytes", "max_pending_body_bytes are in use")
+            self._front.refusals.count("too_many_bodies", "max_pending_body_bytes are in use")
 
     def on_message_complete(self) -> None:
         """A request has been received."""
@@ -344,7 +281,7 @@ class Connection(HttpToolsProtocol):
         if scope["path"] in PROBED:
             await app(scope, receive, send)
             return
-        error = self._no_place("connections")
+        error = self._no_place()
         await error.response()(scope, receive, send)
         scope["body_hold"].release()
 
@@ -372,7 +309,7 @@ class Connection(HttpToolsProtocol):
             self._front.refusals.count("head_timeout", "nothing was sent")
             self.transport.close()
         elif self._phase is HEAD:
-            self._refuse("head_timeout", _too_slow("head", self._limits.head_timeout_s))
+            self._refuse(_too_slow("head", self._limits.head_timeout_s), "head_timeout")
         else:
             self._end_late_body()
 
@@ -396,9 +333,9 @@ class Connection(HttpToolsProtocol):
         # A request that is not even begun has to wait for those before it.
         self._deadline = self.loop.time() + LINGER_S if cycle is self._answering else 0.0
 
-    def _refuse(self, reason: str, error: ApiError) -> None:
+    def _refuse(self, error: ApiError, reason: str | None = None) -> None:
         """Answer with an error and close; requests before it are answered first."""
-        self._front.refusals.count(reason, error.message)
+        self._front.refusals.count(reason or error.code or "invalid_request", error.message)
         before, self._phase = self._phase, NOTHING
         cycle = self.cycle
         is_busy = cycle is not None and not cycle.response_complete
@@ -450,14 +387,14 @@ class Connection(HttpToolsProtocol):
             f" {self._limits.max_head_bytes} bytes (max_head_bytes) and {MOST_FIELDS} fields"
         )
 
-    def _no_place(self, reason: str) -> ApiError:
+    def _no_place(self) -> ApiError:
         most = self._limits.max_connections
         error = UnavailableError(
             f"{most} connections are open, which is the most (max_connections)",
             code="too_many_connections",
             headers={"retry-after": RETRY_AFTER_S},
         )
-        self._front.refusals.count(reason, error.message)
+        self._front.refusals.count("too_many_connections", error.message)
         return error
 
 
@@ -465,7 +402,7 @@ def make_config(front: Front, app: ASGIApp, **options: Any) -> uvicorn.Config:
     """uvicorn's configuration of a server whose connections are bounded."""
     return uvicorn.Config(
         front.around(app),
-        http=cast(Any, front.connect),
+        http=cast(Any, partial(Connection, front)),
         ws="none",
         log_config=None,
         access_log=False,

@@ -1,0 +1,76 @@
+"""What all connections of a server share: settings, budgets, and a look at each now and then."""
+
+import asyncio
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lanewise.api.limits import BodyBudget, Refusals, watch
+from lanewise.settings import Settings
+
+SLOWEST_SWEEP_S = 0.5
+
+
+class Watched(Protocol):
+    """A connection, as far as it is looked after."""
+
+    def check(self, now: float) -> None:
+        """Give up what has taken too long."""
+
+
+class Front:
+    """What all connections of a server share."""
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        self.bodies = BodyBudget(settings.max_pending_body_bytes)
+        self.refusals = Refusals(registry)
+        self._connections: set[Watched] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        times = (settings.head_timeout_s, settings.body_timeout_s, settings.send_timeout_s)
+        self._period = min([t / 4 for t in times if t], default=SLOWEST_SWEEP_S)
+        self._period = min(self._period, SLOWEST_SWEEP_S)
+        watch(
+            registry,
+            "lanewise_http_connections",
+            "Open connections.",
+            lambda: len(self._connections),
+        )
+        watch(
+            registry,
+            "lanewise_http_pending_body_bytes",
+            "Bytes of bodies whose requests are neither admitted nor answered.",
+            lambda: self.bodies.used,
+        )
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The application; what a request's body holds is given back when its answer ends."""
+
+        async def release_after(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await app(scope, receive, send)
+            finally:
+                if scope["type"] == "http":
+                    scope["body_hold"].release()
+
+        return release_after
+
+    def add(self, connection: Watched, loop: asyncio.AbstractEventLoop) -> int:
+        """Look after a connection from now on; how many there are."""
+        self._connections.add(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._period, self._look_at_all, loop)
+        return len(self._connections)
+
+    def remove(self, connection: Watched) -> None:
+        """It is closed."""
+        self._connections.discard(connection)
+
+    def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        # One look at all of them costs less than a timer for each request.
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        again = bool(self._connections)
+        self._sweep = loop.call_later(self._period, self._look_at_all, loop) if again else None
