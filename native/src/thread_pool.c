@@ -20,7 +20,7 @@ struct lw_pool {
     _Alignas(64) atomic_uint arrived;
     unsigned threads;
     unsigned started;
-    atomic_bool quit;
+    _Bool quit;  // like work and context written before a start and read behind it
     void (*work)(void*, unsigned);
     void* context;
     pthread_t* handles;
@@ -41,6 +41,8 @@ static void pause_briefly(void) {
 #endif
 }
 
+// Whoever goes to sleep counts itself and then looks at the value once more; whoever changes the value then looks for
+// sleepers. One of the two must see the other: all four accesses are sequentially consistent, and no weaker order will do.
 static void wait_while_equal(lw_signal* word, unsigned seen) {
     for (int i = 0; i < SPINS; ++i) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return;
@@ -48,7 +50,7 @@ static void wait_while_equal(lw_signal* word, unsigned seen) {
     }
     atomic_fetch_add(&word->sleepers, 1);
     while (atomic_load(&word->value) == seen) syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    atomic_fetch_sub(&word->sleepers, 1);
+    atomic_fetch_sub_explicit(&word->sleepers, 1, memory_order_relaxed);  // too many only cost a wake-up
 }
 
 void lw_wait_for(const atomic_size_t* count, size_t wanted) {
@@ -70,10 +72,10 @@ static void raise_signal(lw_signal* word) {
     wake_sleepers(word);
 }
 
-void lw_gate_hold(lw_signal* gate) { atomic_fetch_add(&gate->value, 1); }
+void lw_gate_hold(lw_signal* gate) { atomic_fetch_add_explicit(&gate->value, 1, memory_order_relaxed); }
 
 _Bool lw_gate_release(lw_signal* gate) {
-    unsigned holds = atomic_load(&gate->value);
+    unsigned holds = atomic_load_explicit(&gate->value, memory_order_relaxed);
     do {
         if (holds == 0) return 0;
     } while (!atomic_compare_exchange_weak(&gate->value, &holds, holds - 1));
@@ -82,15 +84,18 @@ _Bool lw_gate_release(lw_signal* gate) {
 }
 
 void lw_gate_wait(lw_signal* gate) {
-    for (unsigned holds = atomic_load(&gate->value); holds != 0; holds = atomic_load(&gate->value))
+    for (;;) {
+        const unsigned holds = atomic_load_explicit(&gate->value, memory_order_acquire);
+        if (holds == 0) return;
         wait_while_equal(gate, holds);
+    }
 }
 
 void lw_pool_barrier(lw_pool* pool) {
     if (pool->threads == 1) return;
-    const unsigned seen = atomic_load(&pool->barrier.value);
-    if (atomic_fetch_add(&pool->arrived, 1) + 1 == pool->threads) {
-        atomic_store(&pool->arrived, 0);
+    const unsigned seen = atomic_load_explicit(&pool->barrier.value, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == pool->threads) {
+        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);  // nobody comes again before the next line
         raise_signal(&pool->barrier);
     } else {
         wait_while_equal(&pool->barrier, seen);
@@ -104,7 +109,7 @@ static void* worker(void* argument) {
     lw_fp_enter();
     for (unsigned seen = 0;; ++seen) {
         wait_while_equal(&pool->start, seen);
-        if (atomic_load(&pool->quit)) return NULL;
+        if (pool->quit) return NULL;
         pool->work(pool->context, self.thread);
         lw_pool_barrier(pool);
     }
@@ -156,7 +161,7 @@ lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {
 
 void lw_pool_close(lw_pool* pool) {
     if (pool == NULL) return;
-    atomic_store(&pool->quit, 1);
+    pool->quit = 1;
     raise_signal(&pool->start);
     for (unsigned i = 1; i < pool->started; ++i) pthread_join(pool->handles[i], NULL);
     free(pool->handles);
