@@ -16,6 +16,7 @@ from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
 MOST_BY_RIGHT = 8  # sequences that others give way to in one step
+STEPS_OF_RIGHT = 8  # after so many it is looked again who does, though nobody came or left
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
@@ -76,10 +77,12 @@ class Scheduler:
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
         self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
         self._someone_gives_way = False  # as soon as no step runs
+        self._has_changed = False  # somebody came or left since it was looked who gives way
         self._copies: list[BlockCopy] = []  # not made yet, in this order
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence into the queue."""
+        self._has_changed = True
         self._shares.enter(sequence)
         self.waiting.add(sequence)
 
@@ -93,6 +96,7 @@ class Scheduler:
                 self._release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
+        self._has_changed = True
         self._shares.leave(sequence)
         sequence.state = State.FINISHED
 
@@ -274,13 +278,16 @@ class Scheduler:
         admitted: list[Sequence] = []
         gave_way: list[Sequence] = []
         self._someone_gives_way = False
+        if not self._has_changed and self._shares.n_steps % STEPS_OF_RIGHT:
+            return admitted, gave_way
+        self._has_changed = False
         while self.waiting and len(admitted) < MOST_BY_RIGHT:
             sequence = self.waiting.pop(self.running)
             prefix = self._find_prefix(sequence)
             victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
             if not victims or any(one.n_ahead for one in self.running):
                 self.waiting.put_back(sequence)
-                self._someone_gives_way = bool(victims)
+                self._someone_gives_way = self._has_changed = bool(victims)
                 break
             for victim in victims:
                 self._preempt(victim)

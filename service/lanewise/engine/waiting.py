@@ -26,7 +26,7 @@ class Shares:
         self._computed: dict[int, float] = {}
         self._n_sequences: Counter[int] = Counter()  # of clients that have any
         self._floor = 0.0
-        self._n_steps = 0
+        self.n_steps = 0
         self._left_at: dict[int, int] = {}  # the step before which a client had nothing more
         self._arrivals = count()
 
@@ -35,7 +35,7 @@ class Shares:
         client = sequence.request.client
         if not self._n_sequences[client]:
             before = self._computed.get(client, 0.0)
-            if self._n_steps > self._left_at.get(client, -1):
+            if self.n_steps > self._left_at.get(client, -1):
                 least = min((self._computed[one] for one in +self._n_sequences), default=0.0)
                 before = max(before, self._floor, least - MOST_SAVED)
             self._computed[client] = before
@@ -45,7 +45,7 @@ class Shares:
 
     def note_step(self) -> None:
         """A step is planned."""
-        self._n_steps += 1
+        self.n_steps += 1
 
     def note_started(self, sequence: Sequence) -> None:
         """A sequence that waited runs now."""
@@ -56,7 +56,7 @@ class Shares:
         client = sequence.request.client
         self._n_sequences[client] -= 1
         if not self._n_sequences[client]:
-            self._left_at[client] = self._n_steps
+            self._left_at[client] = self.n_steps
 
     def note(self, sequence: Sequence, n_prompt: int, n_drawn: int) -> None:
         """So many tokens of a prompt were computed, and so many of an answer drawn."""
