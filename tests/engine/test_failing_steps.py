@@ -97,7 +97,7 @@ def test_answers_are_those_of_requests_alone_whatever_fails(
     # A request fails only where its own step, run by itself, has failed.
     assert n_failed <= by_hand.runner.n_failed
     assert by_hand.engine._pool.n_used == 0
-    assert len(by_hand.engine._scheduler._free_rows) == max_seqs
+    assert len(by_hand.engine._scheduler.blocks.free_rows) == max_seqs
     assert by_hand.engine._admission.unfinished == 0
 
 

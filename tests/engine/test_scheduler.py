@@ -333,7 +333,7 @@ def check_step(
         assert 0 < count <= one.uncached_len
         assert len(one.blocks) >= blocks_for(one.n_cached + count + len(turn.draft))
     for one in s.running:
-        assert s.block_tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
+        assert s.blocks.tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
         assert one.blocks[: one.n_dropped] == [NO_BLOCK] * one.n_dropped
         most = window.most_blocks(one.n_prompt + one.request.params.max_tokens)
         assert len(one.blocks) - one.n_dropped <= most
@@ -346,7 +346,7 @@ def check_cache(
     s: Scheduler, step: Step, cache: dict[tuple[int, int], list[int]], window: Window
 ) -> None:
     """What a sequence finds in the blocks that it sees is what it would have computed itself."""
-    for source, target in s.take_copies():
+    for source, target in s.blocks.take_copies():
         for i in range(BLOCK_TOKENS):
             cache[target, i] = cache.get((source, i), [])
     for turn in step.turns:

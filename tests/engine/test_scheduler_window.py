@@ -75,7 +75,7 @@ def test_tables_say_which_blocks_are_gone():
         run(s)
     # The next token is at position 96 and sees those from 64 on.
     assert one.blocks[:2] == [NO_BLOCK, NO_BLOCK]
-    assert s.block_tables[one.table_row, :3].tolist() == one.blocks[:3]
+    assert s.blocks.tables[one.table_row, :3].tolist() == one.blocks[:3]
     assert one.blocks[2] != NO_BLOCK
     assert s._pool.n_used == len(one.blocks) - 2
 

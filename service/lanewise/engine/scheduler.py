@@ -4,11 +4,10 @@ from bisect import insort_right
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-import numpy as np
-
-from lanewise.engine.block_pool import NO_BLOCK, BlockCopy, BlockPool, Key, blocks_for
+from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
-from lanewise.engine.prefix import Prefix, find_prefix
+from lanewise.engine.prefix import Prefix
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Budget, Step, Turn
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
@@ -45,19 +44,16 @@ class Scheduler:
     """Shares each step's tokens, rows of logits and KV blocks among sequences.
 
     Decodes are in every step. What is left, or what a pacer says that they can spare, goes to one
-    prompt after the other: the most important first, clients in turn (``WaitingQueue``). When
-    blocks run out the least important sequence, of equals the one admitted last, gives up its own
-    and waits at the front of its client's line, to be computed again later; the first is never
-    disturbed and, as the pool holds at least what one longest sequence needs, always ends.
+    prompt after the other: the most important first, then by what clients have got, then those that
+    are done soonest (``Shares``). When blocks run out the least important sequence, of equals the
+    one admitted last, gives up its own and comes back first of its client, to be computed again;
+    the first is never disturbed and, as the pool holds at least what one longest sequence needs,
+    always ends. Whoever holds more than one place, or more blocks, gives up some for who waits
+    with less (``who_gives_way``).
 
-    Blocks that slide out of a sequence's window go back to the pool after the step that computed
-    the last token to see them. A guess that failed was never counted as computed, so what comes
-    in its place finds all that it sees.
-
-    With the prefix cache a sequence begins behind the full blocks that are known already, and
-    behind a copy of the block where its text and a known one part. One whose next block a running
-    sequence is about to compute lets others pass until that is done, so what many have in common
-    is computed once even if they come together.
+    A guess that failed was never counted as computed, so what comes in its place finds all that it
+    sees. A sequence whose next block a running one is about to compute lets others pass until that
+    is done, so what many have in common is computed once even if they come together.
     """
 
     def __init__(
@@ -67,18 +63,18 @@ class Scheduler:
         self._pool = pool
         self._pacer = pacer
         self._window = Window(config.sliding_window, config.max_step_tokens)
-        # Each running sequence has a row, which changes only when it gets or loses a block.
-        self.block_tables = np.zeros(
-            (config.max_seqs, blocks_for(config.max_model_len)), dtype=np.uint32
+        self.blocks = HeldBlocks(
+            pool,
+            self._window,
+            max_seqs=config.max_seqs,
+            max_model_len=config.max_model_len,
+            prefix_cache=config.prefix_cache,
         )
-        self._free_rows = list(range(config.max_seqs))
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
-        self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
         self._someone_gives_way = False  # as soon as no step runs
         self._has_changed = False  # somebody came or left since it was looked who gives way
-        self._copies: list[BlockCopy] = []  # not made yet, in this order
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence into the queue."""
@@ -93,7 +89,7 @@ class Scheduler:
             del sequence.tokens[len(sequence.tokens) - sequence.n_pending :]
             sequence.n_pending = 0
             if sequence.n_ahead == 0:  # else running steps write to its blocks
-                self._release(sequence)
+                self.blocks.release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         self._has_changed = True
@@ -149,7 +145,7 @@ class Scheduler:
             return 0
         missing = blocks_for(len(sequence.tokens) + count) - len(sequence.blocks)
         if missing > 0:
-            self._give_blocks(sequence, missing)
+            self.blocks.give(sequence, missing)
         step.tokens_left -= count
         step.logits_left -= count
         return count
@@ -187,18 +183,6 @@ class Scheduler:
                     turn.sequence.tokens[turn.end] = token
                     turn.sequence.n_pending -= 1
 
-    def take_copies(self) -> list[BlockCopy]:
-        """The copies of blocks that the next step makes before all else, each given out once.
-
-        One may read what another has written: they are made in this order, all of them, once.
-        """
-        copies, self._copies = self._copies, []
-        return copies
-
-    def give_back(self, copies: list[BlockCopy]) -> None:
-        """Have copies made by the next step, as the one that took them last did nothing."""
-        self._copies = copies + self._copies
-
     def take_back(self, step: Step) -> None:
         """A step that was begun, behind which no other is, has failed."""
         for turn in step.turns:
@@ -219,13 +203,7 @@ class Scheduler:
             elif self._has_left(sequence):
                 continue
             self._note_share(sequence, turn)
-            if self._config.prefix_cache:
-                if turn.end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
-                    self._keep_full_blocks(sequence, turn.end)
-                if turn.end == sequence.n_prompt:
-                    self._keep_begun_block(sequence, turn.end)
-            if self._window.size is not None:
-                self._drop_unseen(sequence)
+            self.blocks.note_computed(sequence, turn.end)
 
     def _note_share(self, sequence: Sequence, turn: Turn) -> None:
         """Count what a turn did for its client; what is computed again after a pause is not."""
@@ -240,7 +218,7 @@ class Scheduler:
         if sequence.state is not State.FINISHED:
             return False
         if sequence.n_ahead == 0:
-            self._release(sequence)
+            self.blocks.release(sequence)
         return True
 
     def work_of(self, turns: Items[Turn]) -> Work:
@@ -263,7 +241,7 @@ class Scheduler:
             missing = end - len(sequence.blocks)
             if missing <= self._pool.n_free:
                 if missing > 0:
-                    self._give_blocks(sequence, missing)
+                    self.blocks.give(sequence, missing)
                 position += 1
             else:
                 preempted.append(self.running[-1])
@@ -283,7 +261,7 @@ class Scheduler:
         self._has_changed = False
         while self.waiting and len(admitted) < MOST_BY_RIGHT:
             sequence = self.waiting.pop(self.running)
-            prefix = self._find_prefix(sequence)
+            prefix = self.blocks.find_prefix(sequence)
             victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
             if not victims or any(one.n_ahead for one in self.running):
                 self.waiting.put_back(sequence)
@@ -293,21 +271,21 @@ class Scheduler:
                 self._preempt(victim)
             gave_way += victims
             # Those that gave way may have held some of what was found.
-            prefix = self._find_prefix(sequence) or Prefix()
-            self._start(sequence, prefix, self._n_needed(sequence, prefix))
+            prefix = self.blocks.find_prefix(sequence) or Prefix()
+            self._start(sequence, prefix)
             admitted.append(sequence)
         return admitted, gave_way
 
     def _who_gives_way(self, sequence: Sequence, prefix: Prefix) -> list[Sequence]:
         victims: list[Sequence] = []
         running = self.running
-        if not self._free_rows:
+        if not self.blocks.free_rows:
             victims = who_gives_way(sequence, running, [1] * len(running), 1, self._shares)
             if not victims:
                 return []
             running = [one for one in running if one is not victims[0]]
         free = self._pool.n_free + sum(self._pool.n_freed(one.blocks) for one in victims)
-        lacking = self._n_lacking(sequence, prefix, len(running)) - free
+        lacking = self.blocks.n_lacking(sequence, prefix, len(running)) - free
         if lacking > 0:
             sizes = [self._pool.n_freed(one.blocks) for one in running]
             more = who_gives_way(sequence, running, sizes, lacking, self._shares)
@@ -316,7 +294,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self._release(sequence)
+        self.blocks.release(sequence)
         sequence.state = State.WAITING
         sequence.n_cached = 0
         sequence.n_preempted += 1
@@ -327,112 +305,35 @@ class Scheduler:
         admitted: list[Sequence] = []
         passed: list[Sequence] = []
         # A sequence that has ended keeps its row while a step runs with it.
-        while self.waiting and self._free_rows and budget.is_left:
+        while self.waiting and self.blocks.free_rows and budget.is_left:
             sequence = self.waiting.pop(self.running)
             if before is not None and self._shares.rank(sequence) >= before:
                 passed.append(sequence)
                 break
-            prefix = self._find_prefix(sequence)
+            prefix = self.blocks.find_prefix(sequence)
             if prefix is None:
                 passed.append(sequence)
                 if len(passed) > MOST_PASSED:
                     break
                 continue
-            if self._n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:
+            if self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:
                 passed.append(sequence)
                 break
-            self._start(sequence, prefix, self._n_needed(sequence, prefix))
+            self._start(sequence, prefix)
             admitted.append(sequence)
             budget.spend_on(sequence)
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
 
-    def _n_needed(self, sequence: Sequence, prefix: Prefix) -> int:
-        """Blocks that a sequence is given when it is started."""
-        return self._window.end_block(len(sequence.tokens), prefix.first) - prefix.n_full
-
-    def _n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
-        """Blocks that must be free to start a sequence beside so many others."""
-        revived = sum(map(self._pool.is_free, prefix.blocks))
-        # One block beside for each running sequence: admitting one must not soon evict another.
-        return self._n_needed(sequence, prefix) + revived + n_running
-
-    def _start(self, sequence: Sequence, prefix: Prefix, needed: int) -> None:
+    def _start(self, sequence: Sequence, prefix: Prefix) -> None:
         self._shares.note_started(sequence)
-        sequence.table_row = self._free_rows.pop()
-        self._pool.share(prefix.blocks)
-        self._append_blocks(sequence, [NO_BLOCK] * prefix.first)
-        self._append_blocks(sequence, prefix.blocks)
-        self._give_blocks(sequence, needed)
-        if prefix.n_common:
-            # Even if the block copied from is given away right here: copies come before the step.
-            self._copies.append((prefix.like_next, sequence.blocks[prefix.n_full]))
-        sequence.n_dropped = prefix.first
-        sequence.n_cached = prefix.n_cached
-        sequence.n_kept = prefix.n_full
+        self.blocks.begin(sequence, prefix)
         sequence.n_admitted = len(sequence.tokens)
         if sequence.n_preempted == 0:
             sequence.n_reused = sequence.n_cached
         sequence.state = State.RUNNING
         insort_right(self.running, sequence, key=_priority)
-        if self._config.prefix_cache:
-            for index in range(prefix.n_full, len(sequence.tokens) // BLOCK_TOKENS):
-                self._coming.setdefault(sequence.block_key(index), sequence)
-
-    def _find_prefix(self, sequence: Sequence) -> Prefix | None:
-        """What the cache holds of a sequence; None if more of it is just computed."""
-        if not self._config.prefix_cache or sequence.is_scoring:  # which needs all its logits
-            return Prefix()
-        return find_prefix(sequence, self._pool, self._window, self._coming)
-
-    def _keep_full_blocks(self, sequence: Sequence, end: int) -> None:
-        for index in range(sequence.n_kept, end // BLOCK_TOKENS):
-            key = sequence.block_key(index)
-            self._keep(sequence, index, key, end)
-            self._forget_coming(sequence, key)
-        sequence.n_kept = end // BLOCK_TOKENS
-
-    def _keep_begun_block(self, sequence: Sequence, end: int) -> None:
-        """Let the block that is not full yet be found too, as far as it is filled."""
-        if end > sequence.n_kept * BLOCK_TOKENS:
-            self._keep(sequence, sequence.n_kept, None, end)
-
-    def _keep(self, sequence: Sequence, index: int, key: Key | None, end: int) -> None:
-        tokens = sequence.block_tokens(index)[: end - index * BLOCK_TOKENS]
-        self._pool.keep(sequence.blocks[index], key, sequence.key_before(index), tokens)
-
-    def _forget_coming(self, sequence: Sequence, key: Key) -> None:
-        if self._coming.get(key) is sequence:
-            del self._coming[key]
-
-    def _give_blocks(self, sequence: Sequence, count: int) -> None:
-        self._append_blocks(sequence, self._pool.allocate(count))
-
-    def _append_blocks(self, sequence: Sequence, blocks: Items[int]) -> None:
-        first = len(sequence.blocks)
-        sequence.blocks += blocks
-        self.block_tables[sequence.table_row, first : len(sequence.blocks)] = blocks
-
-    def _drop_unseen(self, sequence: Sequence) -> None:
-        """Give back the blocks that no token after those computed sees."""
-        dropped = range(sequence.n_dropped, self._window.first_block(sequence.n_cached))
-        if dropped:
-            here = slice(dropped.start, dropped.stop)
-            self._pool.release(sequence.blocks[here])
-            sequence.blocks[here] = [NO_BLOCK] * len(dropped)
-            self.block_tables[sequence.table_row, here] = NO_BLOCK
-            sequence.n_dropped = dropped.stop
-
-    def _release(self, sequence: Sequence) -> None:
-        if self._config.prefix_cache:
-            self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
-            for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
-                self._forget_coming(sequence, sequence.block_key(index))
-        self._pool.release(sequence.blocks[sequence.n_dropped :])
-        sequence.blocks = []
-        sequence.n_dropped = 0
-        self._free_rows.append(sequence.table_row)
 
 
 def _priority(sequence: Sequence) -> int:

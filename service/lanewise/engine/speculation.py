@@ -305,7 +305,7 @@ class Speculator:
         began = time.perf_counter()
         wanted = [(turn.sequence, reader, count) for turn, _, reader, count in asked]
         try:
-            drafted = draft.guess(wanted, scheduler.block_tables)
+            drafted = draft.guess(wanted, scheduler.blocks.tables)
         except Exception:
             logger.exception("the draft model failed, and guesses no more")
             self._draft = None

@@ -127,12 +127,12 @@ class Stepper:
 
     def _begin(self, step: Step, runner: AheadRunner) -> Running | None:
         """Begin a step, which the library runs when the one before it is over."""
-        copies = self._scheduler.take_copies()
+        copies = self._scheduler.blocks.take_copies()
         try:
-            batch, draws = make_batch(step, self._scheduler.block_tables, self._jobs, copies)
+            batch, draws = make_batch(step, self._scheduler.blocks.tables, self._jobs, copies)
             runner.start(batch, draws)
         except Exception as error:
-            self._scheduler.give_back(copies)
+            self._scheduler.blocks.give_back(copies)
             logger.warning("a step cannot be begun ahead: %s", error)
             return None  # run by itself it fails whom it must
         began = time.perf_counter()
@@ -156,7 +156,7 @@ class Stepper:
             self.began = None
             self._scheduler.take_back(step)
             if isinstance(error, StepRefusedError):
-                self._scheduler.give_back(running.copies)
+                self._scheduler.blocks.give_back(running.copies)
             self._run_each(step, error)
             return False
         finally:
@@ -185,7 +185,7 @@ class Stepper:
         try:
             running.runner.finish()
         except StepRefusedError:  # it needed what the other should have drawn
-            self._scheduler.give_back(running.copies)
+            self._scheduler.blocks.give_back(running.copies)
         except Exception:
             logger.exception("a step behind one that failed failed too")
         running.let_go()
@@ -221,8 +221,8 @@ class Stepper:
         """What a step gives each sequence, and its rows, of which not all may count."""
         if self._speculator is not None:
             self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
-        tables = self._scheduler.block_tables
-        copies, copied = self._scheduler.take_copies(), False
+        tables = self._scheduler.blocks.tables
+        copies, copied = self._scheduler.blocks.take_copies(), False
         try:
             batch, draws = make_batch(step, tables, self._jobs, copies)
             if self.n_constrained:
@@ -239,7 +239,7 @@ class Stepper:
             raise
         finally:
             if not copied:
-                self._scheduler.give_back(copies)
+                self._scheduler.blocks.give_back(copies)
             self.began = None
             self._masks.end()
         ended, native = time.perf_counter(), self._runner.counters().native_seconds
