@@ -1,5 +1,6 @@
 """A packed model's file that somebody truncates or writes to while a server has it mapped."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,19 @@ from serving import answers, free_port, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
 
-@pytest.fixture
-def served(tmp_path):
-    """A mapped model's weights file, the URL of the server of it, its process and its log."""
-    folder = tmp_path / "packed"
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "model"
     pack = [sys.executable, "-m", "lanewise", "pack", "--output", str(folder)]
     subprocess.run(pack, capture_output=True, timeout=120, check=True)
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path, packed):
+    """A mapped model's weights file, the URL of the server of it, its process and its log."""
+    folder = tmp_path / "model"
+    shutil.copytree(packed, folder)
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "lanewise", "serve", str(folder), "--load", "map"]
     command += ["--threads", "2", "--port", str(port), "--kv-memory", "64MiB"]
