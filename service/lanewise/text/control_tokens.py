@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 # Tags that templates look for in user text ("</think>"); no control token begins like this unless
 # it is one.
 TAG = r"</?[A-Za-z_]+>|\[/?[A-Z_]+\]"
+
+SPACE = re.compile(r"\s*")
+PIECE = 1 << 14  # characters
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,16 @@ class ControlTokens:
             (token for token in tokens if token.text),
             key=lambda token: (-len(token.text), token.id),
         )
-        self._ids = {token.text: token.id for token in self.tokens}
-        first = "".join(sorted({re.escape(token.text[0]) for token in self.tokens}))
-        self._could_begin = re.compile(f"{TAG}|[{first}]" if first else "(?!)")
-        alternatives = (
-            (r"\s*" if token.lstrip else "")
-            + f"({re.escape(token.text)})"
-            + (r"\s*" if token.rstrip else "")
-            for token in self.tokens
-        )
-        self._any = re.compile("|".join(alternatives) or "(?!)")
+        self._by_text = {token.text: token for token in reversed(self.tokens)}
+        self._lengths: dict[str, list[int]] = {}  # of the tokens that begin with a character
+        for token in self.tokens:
+            lengths = self._lengths.setdefault(token.text[0], [])
+            if len(token.text) not in lengths:
+                lengths.append(len(token.text))
+        first = "".join(sorted(map(re.escape, self._lengths)))
+        # One set of characters and nothing else is what a regular expression finds fast.
+        self._first = f"[{first}]" if first else "(?!)"
+        self._could_begin = re.compile(f"{TAG}|{self._first}" if first else self._first)
 
     def mark(self, value: Any, mark: str, key: str = "") -> Any:
         """Return a copy of messages, tools or any part of them, with marks in its strings."""
@@ -67,22 +70,47 @@ class ControlTokens:
         return value
 
     def _marked(self, found: str, mark: str) -> str:
-        if len(found) > 1 and found not in self._ids:
+        if len(found) > 1 and found not in self._by_text:
             return found
         return found[0] + mark + found[1:]
 
-    def split(self, text: str) -> list[str | int]:
-        """Return the ids of the control tokens in a text, and the texts between them."""
+    def split(self, text: str, mark: str = "") -> list[str | int]:
+        """Return the ids of the control tokens in a text, and the texts between them.
+
+        What ``mark`` follows on its first character is none.
+        """
         parts: list[str | int] = []
         end = 0
-        for match in self._any.finditer(text):
-            if match.start() > end:
-                parts.append(text[end : match.start()])
-            parts.append(self._ids[match[match.lastindex or 0]])
-            end = match.end()
+        for start in self._candidates(text, mark):
+            token = self._at(text, start) if start >= end else None
+            if token is None:
+                continue
+            before = text[end:start]
+            if before := before.rstrip() if token.lstrip else before:
+                parts.append(before)
+            parts.append(token.id)
+            end = start + len(token.text)
+            if token.rstrip and (space := SPACE.match(text, end)):
+                end = space.end()
         if end < len(text):
             parts.append(text[end:])
         return parts
+
+    def _candidates(self, text: str, mark: str) -> Iterator[int]:
+        unmarked = re.compile(f"{self._first}(?!{mark})" if mark else self._first)
+        # In pieces: nobody else has the interpreter while the next match is looked for.
+        for begin in range(0, len(text), PIECE):
+            for match in unmarked.finditer(text, begin, begin + PIECE):
+                start = match.start()
+                if not mark or text[start + 1 : start + 2] != mark:
+                    yield start
+
+    def _at(self, text: str, start: int) -> ControlToken | None:
+        """The longest token that begins there."""
+        for length in self._lengths[text[start]]:
+            if token := self._by_text.get(text[start : start + length]):
+                return token
+        return None
 
 
 def choose_mark(values: Sequence[Any]) -> str:

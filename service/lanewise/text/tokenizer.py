@@ -133,7 +133,7 @@ class Tokenizer:
             return _encode(self._tokenizer, text)
         ids: list[int] = []
         tokenizer = self._plain
-        for part in self._control.split(text):
+        for part in self._control.split(text, mark):
             if isinstance(part, int):
                 ids.append(part)
             elif between := remove_mark(part, mark):
