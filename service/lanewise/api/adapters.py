@@ -34,7 +34,7 @@ NOT_USABLE = "lora_path: this adapter cannot be used with this model; the server
 async def load_adapter(request: Request, state: ServerState) -> Response:
     """Load an adapter from a directory under ``lora_root`` and offer it under a name."""
     adapters, locate = _changeable(request, state)
-    body = await read_request(request, state, LoadAdapterRequest)
+    body, _ = await read_request(request, state, LoadAdapterRequest)
     if body.lora_name == state.model_name:
         raise BadRequestError(
             f"lora_name: {body.lora_name!r} is the name of the served model", param="lora_name"
@@ -61,7 +61,7 @@ async def load_adapter(request: Request, state: ServerState) -> Response:
 async def unload_adapter(request: Request, state: ServerState) -> Response:
     """Offer an adapter no more; requests that use it go on, and its memory is freed after them."""
     adapters, _ = _changeable(request, state)
-    body = await read_request(request, state, UnloadAdapterRequest)
+    body, _ = await read_request(request, state, UnloadAdapterRequest)
     try:
         adapters.unload(body.lora_name)
     except UnknownAdapterError as error:

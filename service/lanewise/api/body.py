@@ -1,6 +1,6 @@
 """Reads a request's body: bounded while it arrives, UTF-8, JSON, and what the schema says."""
 
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -13,6 +13,7 @@ from lanewise.api.errors import (
     from_validation,
 )
 from lanewise.api.limits import BodyHold
+from lanewise.api.request_budgets import RequestBudgets, check_parts
 from lanewise.api.schemas import Strict
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
@@ -20,12 +21,19 @@ from lanewise.engine.adapters import LoadedAdapter
 M = TypeVar("M", bound=Strict)
 
 
-async def read_request(request: Request, state: ServerState, schema: type[M]) -> M:
+class Received(NamedTuple, Generic[M]):
+    """A checked body, and how many bytes it came in: what all work on it is measured by."""
+
+    body: M
+    size: int
+
+
+async def read_request(request: Request, state: ServerState, schema: type[M]) -> Received[M]:
     """The checked body of a request that names a model that is here, or none."""
     body = await _read_bytes(request, state.max_body_bytes)
-    parsed = await state.off_loop(len(body), lambda: parse(body, schema))
+    parsed = await state.off_loop(len(body), lambda: parse(body, schema, state.request_budgets))
     find_adapter(getattr(parsed, "model", None), state)
-    return parsed
+    return Received(parsed, len(body))
 
 
 def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
@@ -75,7 +83,7 @@ def _too_large(size: int, limit: int) -> BodyTooLargeError:
     return BodyTooLargeError(f"the body has {size} bytes or more; this server reads {limit}")
 
 
-def parse(body: bytes, schema: type[M]) -> M:
+def parse(body: bytes, schema: type[M], budgets: RequestBudgets) -> M:
     """The body as the schema's object, or a BadRequestError that says what is wrong."""
     try:
         text = body.decode("utf-8")
@@ -83,13 +91,16 @@ def parse(body: bytes, schema: type[M]) -> M:
         raise BadRequestError(
             f"the body is not UTF-8: byte 0x{body[error.start]:02x} at offset {error.start}"
         ) from None
+    check_parts(text)
     try:
         data = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from None
     try:
-        return schema.model_validate(data)
+        parsed = schema.model_validate(data)
     except ValidationError as error:
         raise from_validation(error) from None
     except RecursionError:
         raise BadRequestError("the body is nested too deeply") from None
+    budgets.check(parsed)
+    return parsed

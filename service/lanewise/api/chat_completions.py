@@ -22,11 +22,13 @@ from lanewise.api.generation import (
 from lanewise.api.leaving import while_connected
 from lanewise.api.logprobs import ChatLogprobs, TokenNames
 from lanewise.api.reply import Reply, dumps, dumps_text
+from lanewise.api.request_budgets import text_size
 from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
 from lanewise.api.structured import RETRY_AFTER_S, ToolUse, grammar_of, tool_use_of
 from lanewise.api.templates import pack_conversation
+from lanewise.engine.sampling import SamplingParams
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.chat_template import ChatTemplateError
 from lanewise.text.tool_calls import ToolCallParser, ToolFormat, explained, marks
@@ -37,11 +39,12 @@ RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self
 
 async def create_chat_completion(request: Request, state: ServerState) -> Response:
     """Answer a conversation."""
-    body = await read_request(request, state, ChatCompletionRequest)
+    body, size = await read_request(request, state, ChatCompletionRequest)
     check_priority(body.priority, request.scope, state)
     tool_use = await tool_use_of(body, state, request)
     prompt = await encode_chat(
         body.messages,
+        size,
         state,
         request,
         tool_use,
@@ -49,30 +52,36 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs,
     )
-    asked = (
-        body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    )
-    room = state.max_model_len - len(prompt)
-    max_tokens = max(room, 1) if asked is None else asked
-    check_length(len(prompt), max_tokens, state.max_model_len, "messages")
-    params = sampling_params(
-        body, state, max_tokens, (body.top_logprobs or 0) if body.logprobs else None
-    )
-    check_count(1, body.n, state.engine, "n")
+    params = await state.off_loop(size, lambda: drawing(body, len(prompt), state))
     grammar = await grammar_of(body, state, request) if tool_use is None else tool_use.grammar
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
     requests = make_requests(
         [prompt], params, body, client, state.tenant_of(client), adapter, grammar
     )
-    if tool_use is None:
-        reply = ChatReply(body, prompt, state, continues=grammar is not None)
-    else:
-        reply = ToolReply(body, prompt, state, tool_use.form)
-    return await respond(request, state, requests, reply)
+
+    def make_reply() -> ChatReply:
+        if tool_use is None:
+            return ChatReply(body, prompt, state, continues=grammar is not None)
+        return ToolReply(body, prompt, state, tool_use.form)
+
+    return await respond(request, state, requests, await state.off_loop(size, make_reply))
+
+
+def drawing(body: ChatCompletionRequest, n_prompt: int, state: ServerState) -> SamplingParams:
+    """How the answers to a conversation of so many tokens are drawn."""
+    asked = (
+        body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    )
+    max_tokens = max(state.max_model_len - n_prompt, 1) if asked is None else asked
+    check_length(n_prompt, max_tokens, state.max_model_len, "messages")
+    check_count(1, body.n, state.engine, "n")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return sampling_params(body, state, max_tokens, logprobs)
 
 
 async def encode_chat(
     messages: list[Message],
+    size: int,
     state: ServerState,
     request: Request,
     tool_use: ToolUse | None = None,
@@ -81,29 +90,29 @@ async def encode_chat(
     continue_final_message: bool,
     variables: dict[str, Any],
 ) -> list[int]:
-    """The tokens of a conversation."""
+    """The tokens of a conversation, which came in ``size`` bytes with all that belongs to it."""
     template = state.chat_template
     if template is None:
         raise BadRequestError(
             "messages: this model has no chat template; use /v1/completions", param="messages"
         )
-    conversation = [message.for_template() for message in messages]
     reserved = RESERVED & variables.keys()
     if reserved:
         raise BadRequestError(
             f"chat_template_kwargs: {min(reserved)} cannot be set here",
             param="chat_template_kwargs",
         )
-    tools = None
-    if tool_use is not None:
-        if tool_use.form.takes_tools:
-            tools = tool_use.shown
-        else:
-            conversation = explained(conversation, tool_use.shown)
-    size = sum(len(message["content"]) for message in conversation)
-    check_size(size, state.max_model_len, "messages")
 
     def pack() -> tuple[bytes, str]:
+        conversation = [message.for_template() for message in messages]
+        tools = None
+        if tool_use is not None:
+            if tool_use.form.takes_tools:
+                tools = tool_use.shown
+            else:
+                conversation = explained(conversation, tool_use.shown)
+        shown = sum(map(text_size, (conversation, tools, variables)))
+        check_size(shown, state.max_model_len, "messages")
         return pack_conversation(
             *(state.tokenizer, template, conversation, tools, variables),
             add_generation_prompt=add_generation_prompt and not continue_final_message,
@@ -143,6 +152,7 @@ class ChatReply(Reply[ChatLogprobs]):
         super().__init__(body, [prompt], state, continues=continues, shown=shown)
         self._names = TokenNames(state.tokenizer)
         self._with_logprobs = body.logprobs
+        self._token_size *= 1 + (body.top_logprobs or 0)
 
     def first_events(self) -> Iterator[str]:
         """Whose message it is."""

@@ -26,6 +26,7 @@ from lanewise.api.schemas import CompletionRequest
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
 from lanewise.api.structured import grammar_of
+from lanewise.engine.sampling import SamplingParams
 from lanewise.text.detokenizer import StreamDecoder
 
 DEFAULT_MAX_TOKENS = 16
@@ -41,9 +42,21 @@ class Prompt:
 
 async def create_completion(request: Request, state: ServerState) -> Response:
     """Answer one or more prompts."""
-    body = await read_request(request, state, CompletionRequest)
+    body, size = await read_request(request, state, CompletionRequest)
     check_priority(body.priority, request.scope, state)
-    prompts = await read_prompts(body, state)
+    prompts, params, reply = await state.off_loop(size, lambda: prepare(body, state))
+    ids = [prompt.ids for prompt in prompts]
+    grammar = await grammar_of(body, state, request)
+    client, adapter = request.scope["client_number"], find_adapter(body.model, state)
+    requests = make_requests(ids, params, body, client, state.tenant_of(client), adapter, grammar)
+    return await respond(request, state, requests, reply)
+
+
+def prepare(
+    body: CompletionRequest, state: ServerState
+) -> tuple[list[Prompt], SamplingParams, "CompletionReply"]:
+    """The checked prompts, how their answers are drawn, and what puts them into words."""
+    prompts = read_prompts(body, state)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     for prompt in prompts:
         check_length(len(prompt.ids), max_tokens, state.max_model_len, "prompt")
@@ -51,14 +64,10 @@ async def create_completion(request: Request, state: ServerState) -> Response:
     # Answers are compared by the probabilities of their tokens, shown or not.
     logprobs = 0 if body.logprobs is None and body.n_drawn > body.n else body.logprobs
     params = sampling_params(body, state, max_tokens, logprobs, prompt_logprobs)
-    ids = [prompt.ids for prompt in prompts]
-    grammar = await grammar_of(body, state, request)
-    client, adapter = request.scope["client_number"], find_adapter(body.model, state)
-    requests = make_requests(ids, params, body, client, state.tenant_of(client), adapter, grammar)
-    return await respond(request, state, requests, CompletionReply(body, prompts, state))
+    return prompts, params, CompletionReply(body, prompts, state)
 
 
-async def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prompt]:
+def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prompt]:
     """The prompts in one form, whichever of the four they came in."""
     given = body.prompt
     if isinstance(given, str):
@@ -80,8 +89,7 @@ async def read_prompts(body: CompletionRequest, state: ServerState) -> list[Prom
         ids = state.tokenizer.encode(item, add_bos=body.add_special_tokens, parse_special=True)
         return Prompt(ids, item)
 
-    size = sum(len(item) for item in given if isinstance(item, str))
-    return await state.off_loop(size, lambda: [read(item) for item in given])
+    return [read(item) for item in given]
 
 
 class CompletionReply(Reply[LegacyLogprobs]):
@@ -95,6 +103,8 @@ class CompletionReply(Reply[LegacyLogprobs]):
         self, body: CompletionRequest, prompts: Sequence[Prompt], state: ServerState
     ) -> None:
         super().__init__(body, [prompt.ids for prompt in prompts], state, continues=True)
+        self._token_size *= 1 + (body.logprobs or 0)
+        self._shows_prompt |= body.echo
         self._body = body
         self._prompts = prompts
         self._tokenizer = state.tokenizer

@@ -20,7 +20,7 @@ ApiError
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -28,9 +28,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+# A message may name what a request brought, which may be megabytes.
+LONGEST_MESSAGE = 2000
+LONGEST_SHOWN = 60
+MOST_NAMED = 20  # models
+
 
 class ApiError(Exception):
-    """An error with everything its HTTP answer needs."""
+    """An error with everything its HTTP answer needs; a message that is too long is cut."""
 
     status = 500
     type = "server_error"
@@ -44,9 +49,10 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = cut(message, LONGEST_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = None if param is None else cut(param, LONGEST_MESSAGE)
         self.code = code or self.code
         self.headers = headers
 
@@ -107,9 +113,12 @@ class ModelNotFoundError(ApiError):
     code = "model_not_found"
 
     @classmethod
-    def of(cls, name: object, known: Iterable[str]) -> Self:
+    def of(cls, name: str, known: Sequence[str]) -> Self:
         """The error for a model's name, which says those there are."""
-        shown = ", ".join(map(repr, known))
+        shown = ", ".join(map(repr, known[:MOST_NAMED]))
+        if len(known) > MOST_NAMED:
+            shown += f" and {len(known) - MOST_NAMED} more"
+        name = cut(name, LONGEST_SHOWN)
         return cls(f"the model {name!r} is not here; this server has {shown}", param="model")
 
 
@@ -233,8 +242,21 @@ def _path(location: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "…"
+    """The beginning of a value as JSON; the rest of it is not written at all."""
+    text = ""
+    if isinstance(value, str):
+        value = value[:LONGEST_SHOWN]
+    # Piece by piece, which dumps does not do.
+    for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
+        text += piece[:LONGEST_SHOWN]
+        if len(text) > LONGEST_SHOWN:
+            break
+    return cut(text, LONGEST_SHOWN)
+
+
+def cut(text: str, longest: int) -> str:
+    """A text, or its beginning if it is longer."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 # Both are coroutines though they wait for nothing: others would each be run in a thread.

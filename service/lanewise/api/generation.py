@@ -32,7 +32,7 @@ from lanewise.engine.stream import (
     TimeLimitError,
     TokenOutput,
 )
-from lanewise.text.detokenizer import StopMatcher, StreamDecoder
+from lanewise.text.detokenizer import StopMatcher, StopStrings, StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 
 SEED_MASK = (1 << 64) - 1
@@ -47,6 +47,12 @@ def sampling_params(
 ) -> SamplingParams:
     """What the engine is told about drawing."""
     n_tokens = state.tokenizer.vocab_size
+    n_allowed = len(fields.allowed_token_ids or ())
+    if n_allowed > n_tokens:
+        raise BadRequestError(
+            f"allowed_token_ids: {n_allowed} ids are more than there are tokens, {n_tokens}",
+            param="allowed_token_ids",
+        )
     bias = tuple((int(key), value) for key, value in fields.logit_bias.items())
     check_ids([token for token, _ in bias], n_tokens, "logit_bias")
     check_ids(fields.allowed_token_ids or (), n_tokens, "allowed_token_ids")
@@ -82,11 +88,10 @@ def _unique(ids: Sequence[int] | None) -> tuple[int, ...] | None:
 
 def check_ids(ids: Sequence[int], n_tokens: int, param: str) -> None:
     """Raise unless all ids are tokens of the model."""
-    for token in ids:
-        if token >= n_tokens:
-            raise BadRequestError(
-                f"{param}: {token} is not a token; accepted: 0 to {n_tokens - 1}", param=param
-            )
+    if (largest := max(ids, default=0)) >= n_tokens:
+        raise BadRequestError(
+            f"{param}: {largest} is not a token; accepted: 0 to {n_tokens - 1}", param=param
+        )
 
 
 def check_length(n_prompt: int, max_tokens: int, limit: int, param: str) -> None:
@@ -180,6 +185,7 @@ class Answer:
         prompt: Sequence[int],
         fields: GenerationFields,
         tokenizer: Tokenizer,
+        stops: StopStrings,
         *,
         continues: bool,
         shown: Collection[int] = (),
@@ -191,7 +197,7 @@ class Answer:
         self._decoder = StreamDecoder(
             tokenizer, skip_special=fields.skip_special_tokens, continues=continues, shown=shown
         )
-        self._matcher = StopMatcher(fields.stops, fields.include_stop_str_in_output)
+        self._matcher = StopMatcher(stops, fields.include_stop_str_in_output)
         self._include_stop = fields.include_stop_str_in_output
         self._min_tokens = fields.min_tokens
 

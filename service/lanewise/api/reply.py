@@ -12,12 +12,31 @@ from lanewise.api.logprobs import Logprobs
 from lanewise.api.schemas import GenerationFields
 from lanewise.api.state import ServerState
 from lanewise.engine.stream import RequestStream, TokenOutput
+from lanewise.text.detokenizer import StopStrings
 
 L = TypeVar("L", bound=Logprobs)
 
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 # The same for a string, without looking what it is.
 dumps_text = json.encoder.encode_basestring
+
+# Items that are written at a time: the interpreter is free between two such pieces.
+NUMBERS_AT_ONCE = 4096
+OBJECTS_AT_ONCE = 64
+# A token's part of the work on an answer, in the characters that take as long to tokenize.
+TOKEN_SIZE = 16
+
+
+def dumps_long(value: Any) -> str:
+    """As ``dumps``, which keeps the interpreter until a list of a million numbers is written."""
+    if isinstance(value, dict):
+        members = (f"{dumps_text(key)}:{dumps_long(item)}" for key, item in value.items())
+        return "{" + ",".join(members) + "}"
+    if not isinstance(value, list) or not value:
+        return dumps(value)
+    count = OBJECTS_AT_ONCE if isinstance(value[-1], dict | list) else NUMBERS_AT_ONCE
+    starts = range(0, len(value), count)
+    return "[" + ",".join(dumps(value[at : at + count])[1:-1] for at in starts) + "]"
 
 
 class Reply(ABC, Generic[L]):
@@ -40,12 +59,18 @@ class Reply(ABC, Generic[L]):
         self._state = state
         self._n_drawn = fields.n_drawn
         self._with_ids = fields.return_token_ids
+        self._shows_prompt = fields.return_token_ids  # with the first token
+        self._token_size = TOKEN_SIZE  # more where each comes with alternatives
+        self._size = 0  # of all that was taken
+        self._text_ends: list[int] = []  # sequences whose text ends before they do
+        stops = StopStrings(fields.stops)
         self.answers = [
             Answer(
                 index,
                 prompts[index // self._n_drawn],
                 fields,
                 state.tokenizer,
+                stops,
                 continues=continues,
                 shown=shown,
             )
@@ -89,9 +114,32 @@ class Reply(ABC, Generic[L]):
         """The answers that are given, in order."""
         return self.answers
 
-    def add(self, stream: RequestStream, outputs: Sequence[TokenOutput]) -> None:
+    def measure(self, outputs: Sequence[TokenOutput]) -> int:
+        """How much work outputs are, as ``off_loop`` measures it."""
+        count = len(outputs)
+        for output in outputs:
+            count += len(output.prompt_scores)
+        size = count * self._token_size
+        if self._shows_prompt:
+            answers = [self.answers[output.index] for output in outputs]
+            size += sum(len(answer.prompt) for answer in answers if not answer.token_ids)
+        self._size += size
+        return size
+
+    @property
+    def whole_size(self) -> int:
+        """How much work the answer in one piece is."""
+        return self._size
+
+    def end_texts(self, stream: RequestStream) -> None:
+        """Stop the sequences whose text has ended; on the event loop, as all that a stream does."""
+        for index in self._text_ends:
+            stream.stop(index)
+        self._text_ends.clear()
+
+    def add(self, outputs: Sequence[TokenOutput]) -> None:
         """Take outputs for the answer in one piece."""
-        for answer, piece in self._pieces(stream, outputs):
+        for answer, piece in self._pieces(outputs):
             text, logprobs = self.express(answer, piece)
             self._texts[answer.index].append(text)
             so_far = self._logprobs[answer.index]
@@ -100,23 +148,21 @@ class Reply(ABC, Generic[L]):
             else:
                 self._logprobs[answer.index] = logprobs
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> bytes:
         """The answer in one piece."""
-        return {
-            **self._base(self.whole_object),
-            "choices": [self._choice(*one) for one in enumerate(self.chosen())],
-            "usage": self._totals(),
-        }
+        base = dumps(self._base(self.whole_object))[:-1]
+        choices = (dumps_long(self._choice(*one)) for one in enumerate(self.chosen()))
+        return f'{base},"choices":[{",".join(choices)}],"usage":{dumps(self._totals())}}}'.encode()
 
     def first_events(self) -> Iterator[str]:
         """What comes before the first token."""
         yield from ()
 
-    def events(self, stream: RequestStream, outputs: Sequence[TokenOutput]) -> Iterator[str]:
+    def events(self, outputs: Sequence[TokenOutput]) -> Iterator[str]:
         """One event for each token."""
-        for answer, piece in self._pieces(stream, outputs):
+        for answer, piece in self._pieces(outputs):
             text, logprobs = self.express(answer, piece)
-            shown = "null" if logprobs is None else dumps(logprobs.to_json())
+            shown = "null" if logprobs is None else dumps_long(logprobs.to_json())
             ids = self._ids(answer, piece) if self._with_ids else ""
             choice = f'{self.event_choice(answer, text)},"logprobs":{shown}{ids}'
             yield self.event(answer.index, choice, self.shown_reason(answer))
@@ -133,9 +179,7 @@ class Reply(ABC, Generic[L]):
             totals = dumps(self._totals())
             yield f'{self._head}"choices":[],"usage":{totals}}}\n\n'
 
-    def _pieces(
-        self, stream: RequestStream, outputs: Sequence[TokenOutput]
-    ) -> Iterator[tuple[Answer, Piece]]:
+    def _pieces(self, outputs: Sequence[TokenOutput]) -> Iterator[tuple[Answer, Piece]]:
         for output in outputs:
             answer = self.answers[output.index]
             if answer.finish_reason is not None:
@@ -146,7 +190,7 @@ class Reply(ABC, Generic[L]):
                 self._cached[prompt] = output.cached_tokens
             piece = answer.push(output)
             if piece.finish_reason is not None and output.finish_reason is None:
-                stream.stop(output.index)
+                self._text_ends.append(output.index)
             yield answer, piece
 
     def _base(self, name: str) -> dict[str, Any]:
@@ -175,7 +219,7 @@ class Reply(ABC, Generic[L]):
         sampled = piece.output.sampled
         text = f',"token_ids":{dumps([] if sampled is None else [sampled.token])}'
         if len(answer.token_ids) <= 1:
-            text += f',"prompt_token_ids":{dumps(list(answer.prompt))}'
+            text += f',"prompt_token_ids":{dumps_long(list(answer.prompt))}'
         return text
 
     def _totals(self) -> dict[str, Any]:

@@ -20,11 +20,13 @@ class FirstProblemOnly(FailFast):
 
 
 TokenIds = Annotated[list[TokenId], FirstProblemOnly()]
+# Any larger one is refused for what it means, not for its size: no context is as long.
+Count = Annotated[int, Field(ge=0, lt=2**31)]
 Strings = Annotated[list[str], FirstProblemOnly()]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
-MAX_TOOLS = 128
+MAX_BIAS = 100
 
 NOT_SUPPORTED_NOW = (
     *("audio", "function_call", "functions", "prediction", "web_search_options"),
@@ -103,15 +105,18 @@ class GenerationFields(Strict):
     """What both endpoints share."""
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=0)
+    max_tokens: Count | None = None
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
     top_k: int = Field(0, ge=-1, lt=2**31, description="0 and -1 switch it off.")
     min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, le=100)
+    # Logits are divided by it: with less they would leave the range of float32.
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
+    logit_bias: dict[str, float] = Field(
+        default_factory=dict, description="Token ids, each with a number from -100 to 100."
+    )
     allowed_token_ids: TokenIds | None = Field(None, min_length=1)
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
@@ -119,17 +124,16 @@ class GenerationFields(Strict):
     stop_token_ids: TokenIds = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    min_tokens: int = Field(0, ge=0)
+    min_tokens: Count = 0
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     cache_salt: str | None = Field(
         None, min_length=1, description="Only requests with the same salt share cached prefixes."
     )
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="Lower is served earlier.")
-    speculative_n_max: int | None = Field(
+    speculative_n_max: Count | None = Field(
         None,
         alias="speculative.n_max",
-        ge=0,
         description="Most guessed tokens in one step; 0 switches guessing off for this request.",
     )
     stream: bool = False
@@ -161,12 +165,17 @@ class GenerationFields(Strict):
             raise ValueError("a stop string must not be empty")
         return stop
 
-    @field_validator("logit_bias")
+    @field_validator("logit_bias", mode="before")
     @classmethod
-    def _bias_keys_are_token_ids(cls, bias: dict[str, float]) -> dict[str, float]:
-        for key in bias:
+    def _check_bias(cls, bias: Any) -> Any:
+        """Up to its first problem, as lists are."""
+        for key, value in bias.items() if isinstance(bias, dict) else ():
             if not (key.isascii() and key.isdigit() and len(key) < 10):
-                raise ValueError(f"the key {key[:20]!r} is not a token id")
+                raise refuse("logit_bias", f"the key {key[:20]!r} is not a token id")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not -MAX_BIAS <= value <= MAX_BIAS:
+                got = repr(value)[:20] if is_number else type(value).__name__
+                raise refuse(f"logit_bias.{key}", f"{got} is not a number from -100 to 100")
         return bias
 
     @model_validator(mode="after")
@@ -224,7 +233,7 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], FirstProblemOnly()] | None = None
 
     def for_template(self) -> dict[str, Any]:
         """The message with its text parts joined, as most templates expect it."""
@@ -237,6 +246,9 @@ class Message(BaseModel):
         if isinstance(others.get("tool_calls"), list):
             others = {**others, "tool_calls": [_with_object(call) for call in others["tool_calls"]]}
         return {**others, "role": role, "content": content or ""}
+
+
+Messages = Annotated[list[Message], FirstProblemOnly()]
 
 
 def _with_object(call: Any) -> Any:
@@ -283,14 +295,14 @@ class NamedTool(Strict):
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=0)
+    messages: Annotated[Messages, Field(min_length=1)]
+    max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
+    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
-    modalities: list[Literal["text"]] = Field(default_factory=list)
+    modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -329,7 +341,7 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Annotated[Messages, Field(min_length=1)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False

@@ -16,6 +16,7 @@ from lanewise import __version__, host
 from lanewise.api import file_watch, warm_up
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.draft import OpenedDraft, open_draft
+from lanewise.api.request_budgets import RequestBudgets
 from lanewise.api.state import Phase, ServerState
 from lanewise.engine.adapters import AdapterError, AdapterFileError, Adapters
 from lanewise.engine.config import EngineConfig
@@ -68,6 +69,7 @@ def serve(
             fingerprint=_fingerprint(model),
             chat_template=template,
             max_body_bytes=settings.max_body_bytes,
+            request_budgets=RequestBudgets.of(settings),
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
             share_prefix_cache=settings.share_prefix_cache,
@@ -249,7 +251,8 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
             runner.run(_answer(settings, state, listener))
     finally:
         state.engine.stop()
-        state.text_pool.shutdown(wait=False, cancel_futures=True)
+        for pool in state.text_pools:
+            pool.shutdown(wait=False, cancel_futures=True)
     if state.grammars.is_compiling:
         # It ends within its budget; nobody has to wait for that.
         logging.shutdown()

@@ -1,8 +1,9 @@
 """How an answer leaves: in one piece, or as server-sent events while it is made."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -11,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 from lanewise.api.body import release_body
 from lanewise.api.generation import to_api_error
-from lanewise.api.reply import Reply, dumps
+from lanewise.api.reply import Reply
 from lanewise.api.state import ServerState
 from lanewise.engine.engine import Engine
 from lanewise.engine.sequence import GenerationRequest
-from lanewise.engine.stream import EngineError, RequestStream
+from lanewise.engine.stream import EngineError, RequestStream, TokenOutput
 
 DONE = b"data: [DONE]\n\n"
 
@@ -26,13 +27,15 @@ async def respond(
     """Run the sequences and answer as the request asked."""
     release_body(request)
     if reply.streams:
-        return EventStreamResponse(state.engine, requests, reply)
+        return EventStreamResponse(state, requests, reply)
     async with generating(state.engine, requests, request.receive) as stream:
         async for outputs in stream:
-            reply.add(stream, outputs)
+            await state.answering(reply.measure(outputs), partial(reply.add, outputs))
+            reply.end_texts(stream)
         if stream.cancelled:
             return Response(status_code=499)  # nobody is there to read it
-    return Response(dumps(reply.whole()), media_type="application/json")
+    body = await state.answering(reply.whole_size, reply.whole)
+    return Response(body, media_type="application/json")
 
 
 @asynccontextmanager
@@ -74,25 +77,31 @@ class EventStreamResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, engine: Engine, requests: Sequence[GenerationRequest], reply: Reply[Any]
+        self, state: ServerState, requests: Sequence[GenerationRequest], reply: Reply[Any]
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._engine = engine
+        self._state = state
         self._requests = requests
         self._reply = reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
-        reply = self._reply
-        async with generating(self._engine, self._requests, receive) as stream:
+        reply, state = self._reply, self._state
+
+        def events(outputs: Sequence[TokenOutput]) -> bytes:
+            return "".join(reply.events(outputs)).encode()
+
+        async with generating(state.engine, self._requests, receive) as stream:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
-                await _send_events(send, reply.first_events())
+                await _send_events(send, "".join(reply.first_events()).encode())
                 # Whatever has come goes out together: a slow reader gets the same events in
                 # fewer pieces.
                 async for outputs in stream:
-                    await _send_events(send, reply.events(stream, outputs))
+                    made = await state.answering(reply.measure(outputs), partial(events, outputs))
+                    reply.end_texts(stream)
+                    await _send_events(send, made)
                 tail = "".join(reply.last_events()).encode() + DONE
             except EngineError as error:
                 tail = to_api_error(error).event() + DONE
@@ -100,6 +109,6 @@ class EventStreamResponse(Response):
                 await send({"type": "http.response.body", "body": tail, "more_body": False})
 
 
-async def _send_events(send: Send, events: Iterable[str]) -> None:
-    if body := "".join(events).encode():
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+async def _send_events(send: Send, events: bytes) -> None:
+    if events:
+        await send({"type": "http.response.body", "body": events, "more_body": True})

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.compiling import GrammarService
+from lanewise.api.request_budgets import RequestBudgets
 from lanewise.api.scrapes import Scrapes
 from lanewise.api.templates import TemplateService
 from lanewise.engine.adapters import Adapters, LoadedAdapter
@@ -22,8 +23,10 @@ from lanewise.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-# Below this many characters tokenizing takes less time than handing it to a thread.
-INLINE_CHARACTERS = 2048
+# Below this many characters, tokens or numbers work takes less time than handing it to a thread.
+INLINE_SIZE = 2048
+# Tokenizing as many characters takes 20 ms.
+SHORT_SIZE = 1 << 16
 
 
 class Phase(Enum):
@@ -45,6 +48,7 @@ class ServerState:
     fingerprint: str  # changes when the same request may give another answer
     chat_template: ChatTemplate | None
     max_body_bytes: int = 8 << 20
+    request_budgets: RequestBudgets = field(default_factory=RequestBudgets)
     api_keys: tuple[str, ...] = ()
     share_prefix_cache: bool = False  # among API keys; else each is a tenant of its own
     admin_keys: tuple[str, ...] = ()
@@ -58,9 +62,15 @@ class ServerState:
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again
     warming: asyncio.Task[None] | None = None  # the request after which it is
-    # Two threads: one long prompt must not hold up all others.
+    # Long work waits for other long work alone: it must not hold up anybody else's prompt.
     text_pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
+    )
+    long_text_pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="lanewise-long-text")
+    )
+    answer_pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="lanewise-answer")
     )
     budgets: TextBudgets = field(default_factory=TextBudgets)
     sandbox: Sandbox = field(init=False)
@@ -103,6 +113,20 @@ class ServerState:
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Do work that takes time in proportion to ``size`` without stopping the event loop."""
-        if size <= INLINE_CHARACTERS:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self.text_pool, work)
+        pool = self.text_pool if size <= SHORT_SIZE else self.long_text_pool
+        return await _beside(pool, size, work)
+
+    async def answering(self, size: int, work: Callable[[], T]) -> T:
+        """The same for what goes out: it waits for nobody's prompt."""
+        return await _beside(self.answer_pool, size, work)
+
+    @property
+    def text_pools(self) -> tuple[ThreadPoolExecutor, ...]:
+        """The threads of all such work."""
+        return self.text_pool, self.long_text_pool, self.answer_pool
+
+
+async def _beside(pool: ThreadPoolExecutor, size: int, work: Callable[[], T]) -> T:
+    if size <= INLINE_SIZE:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(pool, work)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.leaving import while_connected
 from lanewise.api.schemas import ChatCompletionRequest, GenerationFields, Tool
-from lanewise.api.state import INLINE_CHARACTERS, ServerState
+from lanewise.api.state import INLINE_SIZE, ServerState
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.chat_template import ChatTemplateError
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
@@ -71,9 +71,9 @@ async def compile_grammar(
 def _size(value: Any) -> int:
     """More than can be done on the event loop, if the value is large."""
     try:
-        return measure(value, INLINE_CHARACTERS)
+        return measure(value, INLINE_SIZE)
     except GrammarError:
-        return INLINE_CHARACTERS + 1
+        return INLINE_SIZE + 1
 
 
 @dataclass(frozen=True, slots=True)

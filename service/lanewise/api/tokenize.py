@@ -1,5 +1,6 @@
 """``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: what evaluation tools ask a server."""
 
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -8,17 +9,18 @@ from starlette.responses import Response
 from lanewise.api.body import read_request
 from lanewise.api.chat_completions import encode_chat
 from lanewise.api.generation import check_ids
-from lanewise.api.reply import dumps
+from lanewise.api.reply import dumps_long
 from lanewise.api.schemas import DetokenizeRequest, TokenizeRequest
 from lanewise.api.state import ServerState
 
 
 async def tokenize(request: Request, state: ServerState) -> Response:
     """The tokens of a prompt or of a conversation."""
-    body = await read_request(request, state, TokenizeRequest)
+    body, size = await read_request(request, state, TokenizeRequest)
     if body.messages is not None:
         tokens = await encode_chat(
             body.messages,
+            size,
             state,
             request,
             add_generation_prompt=body.add_generation_prompt,
@@ -28,30 +30,36 @@ async def tokenize(request: Request, state: ServerState) -> Response:
     else:
         text = body.prompt or ""
         tokens = await state.off_loop(
-            len(text),
+            size,
             lambda: state.tokenizer.encode(
                 text, add_bos=body.add_special_tokens, parse_special=True
             ),
         )
-    answer = {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens}
-    if body.return_token_strs:
-        answer["token_strs"] = [state.tokenizer.token_text(token) for token in tokens]
+
+    def answer() -> dict[str, Any]:
+        made = {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens}
+        if body.return_token_strs:
+            made["token_strs"] = list(map(state.tokenizer.token_text, tokens))
+        return made
+
     return await _json(answer, len(tokens), state)
 
 
 async def detokenize(request: Request, state: ServerState) -> Response:
     """The text of some tokens, control tokens included."""
-    body = await read_request(request, state, DetokenizeRequest)
-    check_ids(body.tokens, state.tokenizer.vocab_size, "tokens")
-    text = await state.off_loop(
-        len(body.tokens), lambda: state.tokenizer.decode(body.tokens, skip_special=False)
-    )
-    return await _json({"prompt": text}, len(text), state)
+    body, size = await read_request(request, state, DetokenizeRequest)
+
+    def text() -> str:
+        check_ids(body.tokens, state.tokenizer.vocab_size, "tokens")
+        return state.tokenizer.decode(body.tokens, skip_special=False)
+
+    prompt = await state.off_loop(size, text)
+    return await _json(lambda: {"prompt": prompt}, len(prompt), state)
 
 
-async def _json(answer: dict[str, Any], size: int, state: ServerState) -> Response:
+async def _json(make: Callable[[], dict[str, Any]], size: int, state: ServerState) -> Response:
     """In a thread when there are many: nobody waits for a million tokens to become text."""
-    body = await state.off_loop(size, lambda: dumps(answer).encode())
+    body = await state.answering(size, lambda: dumps_long(make()).encode())
     return Response(body, media_type="application/json")
 
 

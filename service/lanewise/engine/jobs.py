@@ -32,6 +32,7 @@ class JobMaker:
             raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
         group = JobGroup(requests[0].adapter)
+        params, mask = None, None  # those of the request before, mostly this one's too
         n_before = 0
         guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
         for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):
@@ -41,16 +42,21 @@ class JobMaker:
             sequence = Sequence(request)
             sequence.group, sequence.n_before = group, n_before
             n_before += sequence.n_prompt
-            sampler = self._sampler(request, sequence)
+            if request.params is not params:
+                params = request.params
+                mask = self._mask(params.allowed_token_ids)
+            sampler = self._sampler(request, sequence, mask)
             if not sampler.speculates:
                 guesser = None
             group.jobs[index] = Job(group, index, sequence, sampler, now, guesser)
         return group
 
-    def _sampler(self, request: GenerationRequest, sequence: Sequence) -> Sampler:
+    def _sampler(
+        self, request: GenerationRequest, sequence: Sequence, mask: NDArray[np.uint32] | None
+    ) -> Sampler:
         """How its tokens are drawn; what its grammar forces at the beginning is appended."""
         params = request.params
-        mask, constraint = self._mask(params.allowed_token_ids), None
+        constraint = None
         if request.grammar is not None:
             constraint = Constraint(request.grammar, params, mask)
             sequence.tokens += constraint.begin(params.max_tokens)

@@ -298,6 +298,24 @@ class Settings(ModelSettings):
         default=256 * MIB,
         metadata=knob(SIZE, "memory to render a conversation in, then status 400"),
     )
+    max_messages: int = field(
+        default=1 << 14,
+        metadata=knob(integer(1), "most messages of a request, parts of their contents included"),
+    )
+    max_tools: int = field(default=128, metadata=knob(integer(0), "most tools of a request"))
+    max_tool_bytes: int = field(
+        default=MIB,
+        metadata=knob(SIZE, "most text of a request's tools, descriptions and schemas together"),
+    )
+    max_stop_strings: int = field(
+        default=64, metadata=knob(integer(0), "most stop strings of a request")
+    )
+    max_stop_token_ids: int = field(
+        default=1024, metadata=knob(integer(0), "most stop_token_ids of a request")
+    )
+    max_logit_bias: int = field(
+        default=1024, metadata=knob(integer(0), "most entries of a request's logit_bias")
+    )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -55,18 +56,77 @@ class StreamDecoder:
         return text
 
 
+class StopStrings:
+    """The stop strings of a request as one automaton (Aho and Corasick's), for all its answers.
+
+    A state is the longest end of the text that begins some of the strings. A character costs the
+    same however many strings there are; building takes time for each of their characters.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.strings = [stop for stop in dict.fromkeys(stops) if stop]
+        self.lengths = [0]  # of the text that each state stands for
+        self._next: list[dict[str, int]] = [{}]  # the state after another character of a string
+        self._shorter = [0]  # the state of the longest end of its text but the whole
+        self._longest: list[int] = [0]  # characters of the longest string the text ends with
+        for stop in self.strings:
+            self._add(stop)
+        self._link()
+
+    def _add(self, stop: str) -> None:
+        state = 0
+        for char in stop:
+            found = self._next[state].get(char)
+            if found is None:
+                found = self._next[state][char] = len(self._next)
+                self._next.append({})
+                self.lengths.append(self.lengths[state] + 1)
+                self._shorter.append(0)
+                self._longest.append(0)
+            state = found
+        self._longest[state] = len(stop)
+
+    def _link(self) -> None:
+        waiting = deque(self._next[0].values())
+        while waiting:
+            state = waiting.popleft()
+            for char, longer in self._next[state].items():
+                self._shorter[longer] = self._step(self._shorter[state], char)
+                self._longest[longer] = (
+                    self._longest[longer] or self._longest[self._shorter[longer]]
+                )
+                waiting.append(longer)
+
+    def _step(self, state: int, char: str) -> int:
+        while (found := self._next[state].get(char)) is None:
+            if not state:
+                return 0
+            state = self._shorter[state]
+        return found
+
+    def advance(self, state: int, char: str) -> tuple[int, int]:
+        """The state after a character, and the length of the longest string that ends with it."""
+        state = self._step(state, char)
+        length = self._longest[state]
+        # What can grow into no string any more is not waited for.
+        while state and not self._next[state]:
+            state = self._shorter[state]
+        return state, length
+
+
 class StopMatcher:
     """Finds stop strings in streamed text and holds back what could become one.
 
     The match that starts first wins, the shortest of those that start together, however the text
-    was cut into pieces. Each character costs a constant for each stop string.
+    was cut into pieces.
     """
 
-    def __init__(self, stops: Sequence[str], include_stop: bool = False) -> None:
-        self._searches = [_Search(stop) for stop in dict.fromkeys(stops) if stop]
+    def __init__(self, stops: StopStrings, include_stop: bool = False) -> None:
+        self._stops = stops
+        self._state = 0
         self._include_stop = include_stop
         self._held = ""
-        self._found: tuple[int, str] | None = None  # where in _held, what
+        self._found: tuple[int, int] | None = None  # where in _held, of what length
         self.matched: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
@@ -76,27 +136,24 @@ class StopMatcher:
         """
         if self.matched is not None:
             return "", True
-        if not self._searches:
+        stops = self._stops
+        if not stops.strings:
             return text, False
-        position = len(self._held)
+        position = unfinished = len(self._held)
         self._held += text
-        unfinished = position
         for char in text:
             position += 1
-            for search in self._searches:
-                if search.advance(char):
-                    found = (position - len(search.stop), search.stop)
-                    if self._found is None or (found[0], len(found[1])) < (
-                        self._found[0],
-                        len(self._found[1]),
-                    ):
-                        self._found = found
-            unfinished = position - max(search.matched for search in self._searches)
+            self._state, length = stops.advance(self._state, char)
+            if length:
+                # Of those that end here the longest starts first, and no two start together.
+                found = (position - length, length)
+                self._found = found if self._found is None else min(found, self._found)
+            unfinished = position - stops.lengths[self._state]
             if self._found is not None and self._found[0] <= unfinished:
                 return self._finish(), True
-        shown = unfinished if self._found is None else min(unfinished, self._found[0])
         if not text:
             return "", False
+        shown = unfinished if self._found is None else min(unfinished, self._found[0])
         if self._found is not None:
             self._found = (self._found[0] - shown, self._found[1])
         ready, self._held = self._held[:shown], self._held[shown:]
@@ -114,32 +171,8 @@ class StopMatcher:
     def _finish(self) -> str:
         if self._found is None:
             raise RuntimeError("no stop string was found")
-        start, stop = self._found
-        text = self._held[: start + len(stop) if self._include_stop else start]
-        self.matched, self._held = stop, ""
+        start, length = self._found
+        self.matched = self._held[start : start + length]
+        text = self._held[: start + length if self._include_stop else start]
+        self._held = ""
         return text
-
-
-class _Search:
-    """Knuth-Morris-Pratt search for one stop string."""
-
-    def __init__(self, stop: str) -> None:
-        self.stop = stop
-        self.matched = 0  # characters of the stop string that the text so far ends with
-        self._fallback = [0] * len(stop)
-        for end in range(1, len(stop)):
-            length = self._fallback[end - 1]
-            while length and stop[end] != stop[length]:
-                length = self._fallback[length - 1]
-            self._fallback[end] = length + (stop[end] == stop[length])
-
-    def advance(self, char: str) -> bool:
-        """Take one character; return whether it completes the stop string."""
-        while self.matched and self.stop[self.matched] != char:
-            self.matched = self._fallback[self.matched - 1]
-        if self.stop[self.matched] == char:
-            self.matched += 1
-        if self.matched < len(self.stop):
-            return False
-        self.matched = self._fallback[-1]
-        return True
