@@ -23,6 +23,24 @@ def tokens(outputs: list[TokenOutput]) -> list[int]:
     return [output.sampled.token for output in outputs if output.sampled]
 
 
+def test_long_preparation_leaves_the_event_loop_and_changes_nothing(start, monkeypatch):
+    engine, _ = start()
+    requests = [request("x" * 40, choice, logit_bias=((65, 1.0),)) for choice in range(8)]
+    before = [tokens(one) for one in asyncio.run(outputs_of(engine, *requests))]
+    make, threads = engine._maker.make, []
+
+    def watched(*arguments):
+        threads.append(threading.current_thread())
+        return make(*arguments)
+
+    monkeypatch.setattr(engine._maker, "make", watched)
+    asyncio.run(outputs_of(engine, *requests))
+    monkeypatch.setattr("lanewise.engine.engine.INLINE_WORK", 300)
+    assert [tokens(one) for one in asyncio.run(outputs_of(engine, *requests))] == before
+    assert threads[0] is threading.main_thread()
+    assert threads[1] is not threading.main_thread()
+
+
 def test_answer_does_not_depend_on_batch_chunks_or_preemption(start):
     requests = [request("x" * (7 * i + 1), max_tokens=90, seed=i) for i in range(8)]
     calm, _ = start()

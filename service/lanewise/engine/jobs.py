@@ -14,6 +14,8 @@ from lanewise.engine.sequence import GenerationRequest, Sequence
 from lanewise.engine.speculation import Speculator
 from lanewise.engine.tracking import Job, JobGroup
 
+A_GRAMMAR = 1 << 12  # the work of a matcher for one sequence
+
 
 class JobMaker:
     """Makes jobs on event loops, before anything of them is known to the engine's thread."""
@@ -25,6 +27,16 @@ class JobMaker:
         if config.unused_ids:
             used = set(range(config.vocab_size)).difference(config.unused_ids)
             self._vocab_mask = allowed_mask(config.vocab_size, used)
+
+    @staticmethod
+    def work(requests: Items[GenerationRequest]) -> int:
+        """How much work it is to make their jobs: numbers to be copied, about."""
+        work = 0
+        for request in requests:
+            params = request.params
+            work += len(request.prompt) + 2 * len(params.logit_bias) + len(params.stop_token_ids)
+            work += A_GRAMMAR if request.grammar is not None else 0
+        return work + len(requests[0].params.allowed_token_ids or ()) if requests else 0
 
     def make(self, requests: Items[GenerationRequest]) -> JobGroup:
         """The jobs of one request's sequences; ValueError if one could never be run."""
