@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")
 
 LONGEST_REQUEST_ID = 128
+LOGGED_PATH = 256  # characters: who asks for kilobytes of nothing fills no disk
 METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
@@ -88,7 +89,7 @@ class RequestMiddleware:
             level,
             "%s %s %d %.3f s %s",
             scope["method"],
-            scope["path"],
+            scope["path"][:LOGGED_PATH],
             status,
             seconds,
             request_id.decode(),
