@@ -111,7 +111,9 @@ def waits(life: Life, bars: Bars) -> tuple[list[str], list[str]]:
             f"{probe.p90_ms():.0f}, worst {probe.worst_ms():.0f} ms ({steps:.1f} steps + its own)"
         )
         lines.append(line)
-        missed += [line] if probe.p90_ms() > bar * bars.slack else []
+        # One of them may have met something else on a busy machine, but not wait for a request.
+        late = probe.p90_ms() > bar * bars.slack or probe.worst_ms() > 2 * bar * bars.slack
+        missed += [line] if late else []
     return lines, missed
 
 

@@ -138,7 +138,7 @@ async def bodies(port: int, key: str, record: Record) -> None:
     got = await _held(
         port, BODIES, lambda _: _pieces(head("/v1/completions", 8_000_000), BODY_BYTES), HOLD_S
     )
-    _count(record, "an unfinished body without a key", got)
+    _count(record, "an unfinished body without a key", got, (*SHORT, 401))
 
 
 async def slow(port: int, key: str, record: Record) -> None:
@@ -196,12 +196,14 @@ async def forged(port: int, key: str, record: Record) -> None:
         record.judge(path, await exchange(port, raw.encode()), (400, 404))
 
 
-def _count(record: Record, what: str, got: list[Answer | None]) -> None:
+def _count(
+    record: Record, what: str, got: list[Answer | None], accepted: tuple[int, ...] = SHORT
+) -> None:
     for answer in got:
         if answer is None:
             record.outcomes["open in the end"] += 1
         else:
-            record.judge(what, answer, SHORT)
+            record.judge(what, answer, accepted)
 
 
 WIRE: dict[str, Attack] = {

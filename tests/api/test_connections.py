@@ -356,11 +356,10 @@ def test_slow_connections_are_closed_and_leave_room():
 
 def test_beyond_the_limit_of_connections_only_probes_are_answered():
     with toy_server(settings=Settings(max_connections=5)) as server:
-        # The client of the tests has one, and the stream another.
-        assert server.client.get("/health").status_code == 200
-        with stream(server), ExitStack() as held:
+        assert server.client.get("/health", headers={"connection": "close"}).status_code == 200
+        with stream(server, 400), stream(server, 400), ExitStack() as held:
             for _ in range(3):
-                held.enter_context(connection(server)).sendall(GET_MODELS[:-2])
+                held.enter_context(connection(server)).sendall(head(b"Content-Length: 9"))
             server.wait_until(lambda: n_open(server) == 5)
             with connection(server) as sock:
                 sock.sendall(GET_LIVE)
@@ -377,9 +376,36 @@ def test_beyond_the_limit_of_connections_only_probes_are_answered():
             assert b"retry-after: " in told
             assert error_of(told, 503)["code"] == "too_many_connections"
             server.wait_until(lambda: n_open(server) == 5)
-            assert server.client.post("/v1/completions", json=OK).status_code == 200
-        server.wait_until(lambda: n_open(server) == 1)
+        server.wait_until(lambda: n_open(server) == 0)
         assert httpx.get(server.url + "/v1/models").status_code == 200
+
+
+def test_who_is_slow_gives_way_to_who_comes_with_a_request():
+    settings = Settings(max_connections=3, head_timeout_s=30.0)
+    with toy_server(settings=settings) as server, stream(server, 400), ExitStack() as held:
+        assert server.client.get("/health", headers={"connection": "close"}).status_code == 200
+        slow = [held.enter_context(connection(server)) for _ in range(2)]
+        slow[0].sendall(GET_MODELS[:-2])
+        server.wait_until(lambda: n_open(server) == 3)
+        for _ in slow:
+            sock = held.enter_context(connection(server))
+            sock.sendall(GET_MODELS)
+            assert answer(sock)[0] == 200
+        assert error_of(all_of(slow[0]), 503)["code"] == "too_many_connections"
+        assert all_of(slow[1]) == b""
+
+
+def test_a_body_gives_way_once_it_has_taken_as_long_as_a_head_may():
+    settings = Settings(max_connections=2, head_timeout_s=0.5, body_timeout_s=30.0)
+    with toy_server(settings=settings) as server, stream(server, 400):
+        assert server.client.get("/health", headers={"connection": "close"}).status_code == 200
+        with connection(server) as slow:
+            slow.sendall(head(b"Content-Length: 9") + b"{")
+            server.wait_until(lambda: n_open(server) == 2)
+            wanted = GET_MODELS[:-2] + b"Connection: close\r\n\r\n"
+            assert error_of(exchange(server, wanted), 503)["code"] == "too_many_connections"
+            server.wait_until(lambda: b" 200 " in exchange(server, wanted)[:20])
+            assert error_of(all_of(slow), 503)["code"] == "too_many_connections"
 
 
 # Answers

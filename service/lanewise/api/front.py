@@ -18,6 +18,9 @@ class Watched(Protocol):
     def check(self, now: float) -> None:
         """Give up what has taken too long."""
 
+    def gives_way(self, now: float) -> bool:
+        """Close for the sake of another, if there is no request yet; whether it did."""
+
 
 class Front:
     """What all connections of a server share."""
@@ -26,7 +29,7 @@ class Front:
         self.settings = settings
         self.bodies = BodyBudget(settings.max_pending_body_bytes)
         self.refusals = Refusals(registry)
-        self._connections: set[Watched] = set()
+        self._connections: dict[Watched, None] = {}  # the oldest first
         self._sweep: asyncio.TimerHandle | None = None
         times = (settings.head_timeout_s, settings.body_timeout_s, settings.send_timeout_s)
         self._period = min([t / 4 for t in times if t], default=SLOWEST_SWEEP_S)
@@ -58,14 +61,19 @@ class Front:
 
     def add(self, connection: Watched, loop: asyncio.AbstractEventLoop) -> int:
         """Look after a connection from now on; how many there are."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._sweep is None:
             self._sweep = loop.call_later(self._period, self._look_at_all, loop)
         return len(self._connections)
 
     def remove(self, connection: Watched) -> None:
         """It is closed."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
+
+    def make_room(self, new: Watched, now: float) -> bool:
+        """Close the oldest connection that has no request yet; False if all others have one."""
+        others = [connection for connection in self._connections if connection is not new]
+        return any(connection.gives_way(now) for connection in others)
 
     def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:
         # One look at all of them costs less than a timer for each request.

@@ -105,6 +105,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self._output = Output(self.transport, self._close_after_answer)
         n_open, most = self._front.add(self, self.loop), self._limits.max_connections
+        if n_open > most and self._front.make_room(self, self.loop.time()):
+            n_open -= 1
         timeout = self._limits.head_timeout_s
         if n_open > most + PROBES:
             self._answer(self._no_place())
@@ -299,6 +301,31 @@ class Connection(HttpToolsProtocol):
         elif timeout and now >= self._stalled_at + timeout:
             self._front.refusals.count("send_timeout", f"{waiting} bytes of an answer were unread")
             self.transport.abort()
+
+    def gives_way(self, now: float) -> bool:
+        """Close for the sake of another, unless there is a request that is complete or may be soon.
+
+        So slow clients hold each other up, and not those who come with a request. A body may take
+        as long as a head before it counts as slow.
+        """
+        if self._is_probe:  # few, and soon over
+            return False
+        is_answered = self.cycle is None or self.cycle.response_complete
+        limits = self._limits
+        if self._phase is BODY:
+            soon = limits.body_timeout_s - limits.head_timeout_s
+            if is_answered or self.cycle.response_started or not 0 < self._deadline < now + soon:
+                return False
+            self._disconnect(self.cycle)
+            self._answer(self._no_place())
+        elif self._phase is HEAD and is_answered:
+            self._answer(self._no_place())
+        elif self._phase is not IDLE or not is_answered:
+            return False
+        self._phase = NOTHING
+        self._front.remove(self)
+        self.transport.close()
+        return True
 
     def _be_late(self, now: float) -> None:
         if self._phase is NOTHING:
