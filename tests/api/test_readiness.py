@@ -1,10 +1,11 @@
 """Ready only while answers can be expected: failures in a row, and model files that change."""
 
 import asyncio
+import time
 
 import pytest
 
-from lanewise.api import file_watch
+from lanewise.api import file_watch, warm_up
 from lanewise.loading.mapped_file import MappedFile
 from toy_server import toy_server
 
@@ -64,6 +65,10 @@ def test_where_no_request_comes_any_more_the_server_tries_one_of_its_own(server)
     before = failed_steps(server)
     server.wait_until(lambda: ready(server)[0] == 503 and failed_steps(server) > before)
     assert ready(server)[0] == 503, "its own request failed too"
+    began, before = time.monotonic(), failed_steps(server)
+    for _ in range(50):
+        assert ready(server)[0] == 503
+    assert failed_steps(server) - before <= 1 + (time.monotonic() - began) / warm_up.TRY_AGAIN_S
     server.runner.fail_on_token = None
     server.wait_until(lambda: ready(server) == (200, "ready"))
 

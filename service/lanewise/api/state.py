@@ -62,6 +62,7 @@ class ServerState:
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again
     warming: asyncio.Task[None] | None = None  # the request after which it is
+    tried_again: float = 0.0  # when the server last sent one because all others had failed
     # Long work waits for other long work alone: it must not hold up anybody else's prompt.
     text_pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")

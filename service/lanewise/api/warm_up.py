@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 from lanewise.api.state import Phase, ServerState
 from lanewise.engine.sampling import SamplingParams
@@ -11,6 +12,7 @@ from lanewise.engine.stream import EngineError
 logger = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = 1  # each more is one more pass over the weights before the first answer
+TRY_AGAIN_S = 1.0  # between requests of its own: anybody may ask whether the server is ready
 
 
 def begin(state: ServerState) -> "asyncio.Task[None]":
@@ -22,7 +24,11 @@ def begin(state: ServerState) -> "asyncio.Task[None]":
 
 def try_again(state: ServerState) -> None:
     """Send another one, unless one is on its way: a step that succeeds says that all is well."""
+    now = time.monotonic()
+    if now - state.tried_again < TRY_AGAIN_S:
+        return
     if state.warming is None or state.warming.done():
+        state.tried_again = now
         state.warming = asyncio.create_task(_try_again(state))
 
 
