@@ -1,11 +1,14 @@
 """Mapped files are known to the library by name as long as they are mapped, and no longer."""
 
 import gc
+import re
 
 import pytest
 
+import tiny_models
+from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
 from lanewise.loading.mapped_file import MappedFile, mappings
-from lanewise.runtime import guards
+from lanewise.runtime import Model, guards
 from lanewise.runtime.library import native
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
@@ -63,3 +66,21 @@ def test_a_forgotten_file_is_guarded_no_more(tmp_path):
     del file
     gc.collect()
     assert not is_guarded(address)
+
+
+def test_a_file_that_changes_while_it_is_loaded_is_refused(tmp_path):
+    folder = tiny_models.write_hf(tiny_models.tiny_model("llama2"), tmp_path / "m")
+    weights = folder / "model.safetensors"
+
+    def overwrite(done: int, total: int) -> None:
+        if done == 0:
+            with weights.open("r+b") as out:
+                out.seek(-4, 2)
+                out.write(b"zzzz")
+
+    with open_checkpoint(folder) as checkpoint:
+        says = f"^{re.escape(str(weights))}: changed while it was loaded"
+        with pytest.raises(ModelFileError, match=says):
+            Model.load(checkpoint, progress=overwrite)
+    with open_checkpoint(folder) as checkpoint, Model.load(checkpoint) as model:
+        assert model.info.packed_bytes > 0

@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from lanewise.api.state import ServerState
-from lanewise.loading.mapped_file import mappings
+from lanewise.loading.mapped_file import changed_files
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ async def watch(state: ServerState, interval_s: float = INTERVAL_S) -> None:
     """Until a file was changed; then the server is not ready any more, and says so once."""
     while True:
         # In a thread: asking a network's file system may take its time.
-        changed = await asyncio.to_thread(_changed_files)
+        changed = await asyncio.to_thread(changed_files)
         if changed:
             break
         await asyncio.sleep(interval_s)
@@ -28,7 +28,3 @@ async def watch(state: ServerState, interval_s: float = INTERVAL_S) -> None:
         " replace model files by rename, never in place, and start again"
     )
     logger.error("%s", state.failure)
-
-
-def _changed_files() -> list[str]:
-    return [str(mapping.path) for _, mapping in mappings() if mapping.is_changed()]

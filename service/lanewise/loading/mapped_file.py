@@ -45,6 +45,15 @@ def mappings() -> list[tuple[mmap.mmap, Mapping]]:
     return list(_mappings.items())
 
 
+def changed_files(of: Path | None = None) -> list[str]:
+    """Paths of those that somebody has written to, or cut, since they were mapped.
+
+    ``of`` is the model whose files are meant, a file or a directory; None: all.
+    """
+    paths = [mapping.path for _, mapping in mappings() if mapping.is_changed()]
+    return [str(path) for path in paths if of is None or path.is_relative_to(of)]
+
+
 def _state_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 

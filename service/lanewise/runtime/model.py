@@ -17,6 +17,7 @@ from lanewise.loading.checkpoint import (
     TensorType,
     has_table,
 )
+from lanewise.loading.mapped_file import changed_files
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.targets import MATRICES, target_types
@@ -113,6 +114,11 @@ class Model:
                 done += sum(tensor.n_bytes for tensor in part)
                 if progress:
                     progress(done, total)
+            if changed := changed_files(checkpoint.path):
+                raise ModelFileError(
+                    f"{', '.join(changed)}: changed while it was loaded; replace model files by"
+                    " rename, never in place, and start again"
+                )
             model._native.check(model._native.lib.lw_model_finish(model._handle))
             model.info = model._describe()
             if isa is not None and model.info.isa != isa:
