@@ -11,6 +11,7 @@ import time
 import httpx
 import pytest
 
+from lanewise.api.http_server import LAST_WORDS_S
 from lanewise.loading.hub import resolve_model
 from serving import free_port, lanewise_server, metric, running
 
@@ -141,6 +142,27 @@ def test_answers_that_do_not_end_in_time_are_told():
             events = [line[6:] for line in lines if line]
         assert json.loads(events[-2])["error"]["message"] == "the server is shutting down"
         assert events[-1] == "[DONE]"
+        assert process.wait(20) == 0
+
+
+def test_requests_that_are_not_complete_are_not_waited_for():
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "lanewise", "serve", "--threads", "1", "--port", str(port)]
+    with (
+        running(command, f"{url}/health/ready") as process,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as body,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as head,
+    ):
+        head.sendall(b"GET / HTTP")
+        body.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        while metric(url, "lanewise_http_connections") < 3:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        body.settimeout(LAST_WORDS_S - 1)
+        assert b" 503 " in body.recv(4096)
+        assert head.recv(4096) == b""
+        body.close()
         assert process.wait(20) == 0
 
 

@@ -173,6 +173,12 @@ class Connection(HttpToolsProtocol):
             self._ignores_upgrade = False
             self._feed(data[upgrade.args[0] :])
 
+    def shutdown(self) -> None:
+        """End what nobody works on: a request that is not complete is not waited for."""
+        if self._phase is BODY and not self.cycle.response_started:
+            self._refuse_body(_shutting_down)
+        super().shutdown()
+
     # What the parser calls. An exception ends its work; ``_refusal`` says why.
 
     def on_message_begin(self) -> None:
@@ -351,10 +357,14 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = False
             self._deadline, self._phase = 0.0, NOTHING
             return
-        # Who reads the body answers, and closes; should nobody read it, the connection ends too.
+        self._refuse_body(partial(_too_slow, "body", timeout))
+
+    def _refuse_body(self, refusal: Callable[[], ApiError]) -> None:
+        """Have who reads the body answer, and close; should nobody read it, the connection ends."""
+        cycle = self.cycle
         cycle.keep_alive = False
         cycle.body = bytearray()
-        _hold_of(cycle).refuse(partial(_too_slow, "body", timeout))
+        _hold_of(cycle).refuse(refusal)
         cycle.message_event.set()
         self._phase = NOTHING
         # A request that is not even begun has to wait for those before it.
@@ -447,6 +457,10 @@ def _too_slow(part: str, seconds: float) -> ApiError:
     return SlowClientError(
         f"the request's {part} was not complete within {seconds:g} s ({part}_timeout_s)"
     )
+
+
+def _shutting_down() -> ApiError:
+    return UnavailableError("the server is shutting down", headers={"retry-after": "1"})
 
 
 def _bad_chunks(why: str) -> ApiError:
