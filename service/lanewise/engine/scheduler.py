@@ -15,7 +15,7 @@ from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
 MOST_BY_RIGHT = 8  # sequences that others give way to in one step
-STEPS_OF_RIGHT = 8  # after so many it is looked again who does, though nobody came or left
+STEPS_OF_RIGHT = 8
 MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
@@ -73,8 +73,8 @@ class Scheduler:
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
-        self._someone_gives_way = False  # as soon as no step runs
-        self._has_changed = False  # somebody came or left since it was looked who gives way
+        # Who gives way is looked for when somebody came or left, and every few steps.
+        self._has_changed, self._look_again_at = False, 0
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence into the queue."""
@@ -156,9 +156,9 @@ class Scheduler:
 
         Then nobody may have to give way, and no block is dropped that the running step reads.
         """
-        if self._someone_gives_way or self._window.size is not None:
+        if self._window.size is not None or self._pool.n_free < len(self.running):
             return False
-        return self._pool.n_free >= len(self.running)
+        return self._next_by_right() is None
 
     def begin(self, step: Step) -> None:
         """Note that a step runs and will draw: the next one is planned as if it had."""
@@ -255,26 +255,34 @@ class Scheduler:
         """
         admitted: list[Sequence] = []
         gave_way: list[Sequence] = []
-        self._someone_gives_way = False
-        if not self._has_changed and self._shares.n_steps % STEPS_OF_RIGHT:
+        if any(one.n_ahead for one in self.running):
             return admitted, gave_way
-        self._has_changed = False
-        while self.waiting and len(admitted) < MOST_BY_RIGHT:
-            sequence = self.waiting.pop(self.running)
-            prefix = self.blocks.find_prefix(sequence)
-            victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
-            if not victims or any(one.n_ahead for one in self.running):
-                self.waiting.put_back(sequence)
-                self._someone_gives_way = self._has_changed = bool(victims)
-                break
+        while len(admitted) < MOST_BY_RIGHT and (found := self._next_by_right()):
+            sequence, victims = found
+            self.waiting.remove(sequence)
             for victim in victims:
                 self._preempt(victim)
             gave_way += victims
             # Those that gave way may have held some of what was found.
-            prefix = self.blocks.find_prefix(sequence) or Prefix()
-            self._start(sequence, prefix)
+            self._start(sequence, self.blocks.find_prefix(sequence) or Prefix())
             admitted.append(sequence)
+            self._has_changed = True
         return admitted, gave_way
+
+    def _next_by_right(self) -> tuple[Sequence, list[Sequence]] | None:
+        """Who waits though others hold more than their share, and who gives way to it."""
+        n_steps = self._shares.n_steps
+        if not self.waiting or (not self._has_changed and n_steps < self._look_again_at):
+            return None
+        sequence = self.waiting.pop(self.running)
+        self.waiting.put_back(sequence)
+        prefix = self.blocks.find_prefix(sequence)
+        victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
+        if victims:
+            return sequence, victims
+        self._has_changed = False
+        self._look_again_at = n_steps + STEPS_OF_RIGHT
+        return None
 
     def _who_gives_way(self, sequence: Sequence, prefix: Prefix) -> list[Sequence]:
         victims: list[Sequence] = []
