@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import time
 
 import pytest
 
@@ -147,3 +148,19 @@ def test_arguments_are_an_object_of_the_named_properties():
     }
     with pytest.raises(GrammarError, match="'array'"):
         argument_schema({"type": "array"})
+
+
+@pytest.mark.parametrize("begin", ["", '{"name": "'])
+@pytest.mark.parametrize("piece", ["    ", "aaaa", "\\n\\n"])
+def test_a_piece_costs_the_same_however_much_came_before(begin, piece):
+    def seconds(count: int) -> float:
+        parser = ToolCallParser(HERMES)
+        parser.push(HERMES.begin + begin)
+        start = time.process_time()
+        for _ in range(count):
+            parser.push(piece)
+        return time.process_time() - start
+
+    few = min(seconds(500) for _ in range(3))
+    many = min(seconds(5_000) for _ in range(3))
+    assert many < 40 * few  # four times what is fair; it was 100

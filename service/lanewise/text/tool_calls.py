@@ -179,7 +179,9 @@ def marks(form: ToolFormat, tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(part for part in parts if isinstance(part, int))
 
 
-HEAD = re.compile(r'\s*\{"name": ("(?:[^"\\]|\\.)*"), "(?:arguments|parameters)": (?=\{)')
+NAME = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+HEAD = re.compile(rf'\s*\{{"name": ({NAME}), "(?:arguments|parameters)": (?=\{{)')
+LONGEST_HEAD = 1 << 10  # characters, more than the longest name has
 
 
 class ToolCallParser:
@@ -237,7 +239,7 @@ class ToolCallParser:
         return False
 
     def _head(self) -> bool:
-        match = HEAD.match(self._text)
+        match = HEAD.match(self._text, 0, LONGEST_HEAD)  # a bound on what each piece costs
         if match is None:
             return False
         function = {"name": json.loads(match[1]), "arguments": ""}
