@@ -8,11 +8,13 @@ import httpx
 import pytest
 
 from loop_clock import ClockedServer, clocked_server
+from serving import metric, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MOST_PAUSE_S = 1.0  # they take about 50 ms at most; each took 1.5 s to 28 s
+MOST_KEPT = 128 << 20  # bytes, of the 500 MiB and more that 8 MB of text take
 MESSAGES = b'{"messages":['
 USER = {"role": "user", "content": "hi"}
 ENDLESS = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -93,3 +95,16 @@ def test_as_much_as_is_accepted_keeps_nobody_waiting(server):
         answer = httpx.post(server.url + path, content=body, timeout=300)
         assert answer.status_code == expected, answer.text[:200]
     assert server.longest_pause_s < MOST_PAUSE_S
+
+
+def test_memory_of_a_long_text_is_given_back(server):
+    def resident_bytes() -> float:
+        return metric(server.url, "process_resident_memory_bytes")
+
+    body = {"prompt": "the quick brown fox jumps over the lazy dog " * 180_000}
+    before = resident_bytes()
+    for _ in range(2):
+        answer = httpx.post(f"{server.url}/tokenize", json=body, timeout=120)
+        assert answer.status_code == 200
+    del answer
+    wait_for(lambda: resident_bytes() - before < MOST_KEPT, "memory is given back", 20)

@@ -39,26 +39,28 @@ class Parts(NamedTuple):
         n_containers = outside.count("[") + outside.count("{")
         return cls(outside.count(",") + n_containers, n_strings, outside.count(":"), n_containers)
 
-    def check(self, what: str, param: str | None = None) -> None:
-        """Raise BadRequestError if there is more than anybody needs."""
-        for name, count, most in zip(NAMES, self, MOST_PARTS, strict=True):
-            if count > most:
+    def check(self, most: "Parts", what: str, param: str | None = None) -> None:
+        """Raise BadRequestError if there is more of something than in ``most``."""
+        for name, count, limit in zip(NAMES, self, most, strict=True):
+            if count > limit:
                 raise BadRequestError(
-                    f"{what} has {count} {name}; accepted: at most {most}", param=param
+                    f"{what} has {count} {name}; accepted: at most {limit}", param=param
                 )
 
 
 # A parser holds the interpreter from its first byte to its last, and what that costs depends on
 # what there is, not on bytes: 8 MB of text take 2 ms, as many empty lists 1.3 s and 300 MB. With
-# these the worst body takes about 50 ms. A thousand long conversations with tools have less.
-MOST_PARTS = Parts(values=1 << 20, strings=1 << 18, members=1 << 17, containers=1 << 16)
+# these the worst body takes about 80 ms. A thousand long conversations with tools have less.
+MOST_PARTS = Parts(values=3 << 19, strings=1 << 18, members=1 << 17, containers=1 << 16)
+# The same for the arguments of tool calls: JSON in strings, which is parsed by itself.
+MOST_ARGUMENTS = Parts(values=1 << 18, strings=1 << 16, members=1 << 15, containers=1 << 14)
 NAMES = ("values", "strings", "members of objects", "objects and lists")
 
 
 def check_parts(text: str) -> None:
     """Raise BadRequestError if a body, before it is parsed, has too many parts."""
     if len(text) > SMALL_TEXT:
-        Parts.of(text).check("the body")
+        Parts.of(text).check(MOST_PARTS, "the body")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +99,11 @@ class RequestBudgets:
         count = len(messages)
         count += sum(len(one.content) for one in messages if isinstance(one.content, list))
         _check("messages", "messages and parts of them", count, self.max_messages)
-        # Arguments are JSON inside JSON, and are parsed for the template.
         arguments = list(_arguments(messages))
         if sum(map(len, arguments)) > SMALL_TEXT:
             counts = zip(*map(Parts.of, arguments), strict=True)
-            Parts(*map(sum, counts)).check("messages: arguments of tool calls", "messages")
+            parts = Parts(*map(sum, counts))
+            parts.check(MOST_ARGUMENTS, "messages: arguments of tool calls", "messages")
 
     def _check_tools(self, tools: Sequence[Tool]) -> None:
         _check("tools", "tools", len(tools), self.max_tools)

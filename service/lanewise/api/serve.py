@@ -70,6 +70,7 @@ def serve(
             chat_template=template,
             max_body_bytes=settings.max_body_bytes,
             request_budgets=RequestBudgets.of(settings),
+            give_back_memory=host.give_back_memory,
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
             share_prefix_cache=settings.share_prefix_cache,

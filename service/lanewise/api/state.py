@@ -27,6 +27,8 @@ T = TypeVar("T")
 INLINE_SIZE = 2048
 # Tokenizing as many characters takes 20 ms.
 SHORT_SIZE = 1 << 16
+# Tokenizing as many takes 50 MiB, which the allocator keeps when they are free again.
+LARGE_SIZE = 1 << 19
 
 
 class Phase(Enum):
@@ -60,6 +62,7 @@ class ServerState:
     locate_adapter: Callable[[str], Path | None] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
+    give_back_memory: Callable[[], None] = lambda: None  # what is free, to the system
     failure: str | None = None  # why the server will never be ready, or never again
     warming: asyncio.Task[None] | None = None  # the request after which it is
     tried_again: float = 0.0  # when the server last sent one because all others had failed
@@ -115,7 +118,11 @@ class ServerState:
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Do work that takes time in proportion to ``size`` without stopping the event loop."""
         pool = self.text_pool if size <= SHORT_SIZE else self.long_text_pool
-        return await _beside(pool, size, work)
+        try:
+            return await _beside(pool, size, work)
+        finally:
+            if size > LARGE_SIZE:
+                pool.submit(self.give_back_memory)
 
     async def answering(self, size: int, work: Callable[[], T]) -> T:
         """The same for what goes out: it waits for nobody's prompt."""
