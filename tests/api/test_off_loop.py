@@ -195,3 +195,16 @@ def test_answers_are_the_same_wherever_they_are_written(server, monkeypatch):
     inline = asked()
     monkeypatch.setattr("lanewise.api.state.INLINE_SIZE", 0)
     assert asked() == inline
+
+
+def test_memory_is_given_back_after_large_work_and_after_no_other():
+    given_back = threading.Semaphore(0)
+    with toy_server(LARGE, give_back_memory=given_back.release) as server:
+        server.client.post("/tokenize", json={"prompt": "x" * 60_000, "return_token_strs": True})
+        assert server.client.post(COMPLETIONS, json=LONG | {"logprobs": 20}).status_code == 200
+        assert not given_back.acquire(timeout=0.1)
+        server.client.post("/detokenize", json={"tokens": [65] * 400_000})
+        assert given_back.acquire(timeout=10)  # the tokens' bytes
+        body = {"prompt": [ECHO["prompt"]] * 40, "max_tokens": 1, "echo": True, "logprobs": 20}
+        assert server.client.post(COMPLETIONS, json=body).status_code == 200
+        assert given_back.acquire(timeout=10)  # the whole answer's names

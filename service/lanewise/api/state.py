@@ -118,23 +118,22 @@ class ServerState:
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Do work that takes time in proportion to ``size`` without stopping the event loop."""
         pool = self.text_pool if size <= SHORT_SIZE else self.long_text_pool
-        try:
-            return await _beside(pool, size, work)
-        finally:
-            if size > LARGE_SIZE:
-                pool.submit(self.give_back_memory)
+        return await self._beside(pool, size, work)
 
     async def answering(self, size: int, work: Callable[[], T]) -> T:
         """The same for what goes out: it waits for nobody's prompt."""
-        return await _beside(self.answer_pool, size, work)
+        return await self._beside(self.answer_pool, size, work)
 
     @property
     def text_pools(self) -> tuple[ThreadPoolExecutor, ...]:
         """The threads of all such work."""
         return self.text_pool, self.long_text_pool, self.answer_pool
 
-
-async def _beside(pool: ThreadPoolExecutor, size: int, work: Callable[[], T]) -> T:
-    if size <= INLINE_SIZE:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(pool, work)
+    async def _beside(self, pool: ThreadPoolExecutor, size: int, work: Callable[[], T]) -> T:
+        if size <= INLINE_SIZE:
+            return work()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
+        finally:
+            if size > LARGE_SIZE:
+                pool.submit(self.give_back_memory)
