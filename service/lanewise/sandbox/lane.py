@@ -206,6 +206,7 @@ class Lane:
             self._waiting_slow.remove(loser)
             _fail(loser, "busy", "too many others that take long are waiting")
         asyncio.get_running_loop().call_later(SLOW_WAIT_S, self._give_up, job)
+        self._fill_slow()  # a place may have come free while the job's worker ended
 
     def _give_up(self, job: Job) -> None:
         if job in self._waiting_slow:
@@ -219,8 +220,10 @@ class Lane:
 
     def _end_slow(self, task: asyncio.Task[None]) -> None:
         del self._slow[task]
-        if task.cancelled():
-            return
+        if not task.cancelled():
+            self._fill_slow()
+
+    def _fill_slow(self) -> None:
         while self._waiting_slow and len(self._slow) < self._slow_places:
             job = self._take_next(self._waiting_slow)
             self._begin_slow(job, self._begin_again(job))

@@ -82,6 +82,7 @@ class Worker:
         self.pid = pid
         self._channel = channel
         self.made = set(zygote.made)  # what later jobs find
+        self._ending: asyncio.Future[int | None] | None = None
 
     async def ask(self, message: bytes, most_bytes: int) -> Any:
         """As ``Channel.ask``."""
@@ -93,7 +94,15 @@ class Worker:
             os.setpriority(os.PRIO_PROCESS, self.pid, nice)
 
     async def end(self) -> int | None:
-        """Kill it unless it is dead; the signal that it died of, None if the zygote died too."""
+        """Kill it unless it is dead; the signal that it died of, None if the zygote died too.
+
+        It ends once, also if who waits for it is cancelled and another asks again.
+        """
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+        return await asyncio.shield(self._ending)
+
+    async def _end(self) -> int | None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)  # not reaped, so nobody else has its number
         self._channel.close()
