@@ -77,7 +77,8 @@ RECURSION = (
         REFUSED,
     ),
     *(Hostile(f"{n:,} Lark rules", CHAT, partial(_lark, n), REFUSED) for n in (3_000, DEEP, 10**6)),
-    *(Hostile(f"{n:,} GBNF rules", CHAT, partial(_gbnf, n), REFUSED) for n in (450, 3_000, DEEP)),
+    *(Hostile(f"{n:,} GBNF rules", CHAT, partial(_gbnf, n), REFUSED) for n in (3_000, DEEP)),
+    Hostile("450 GBNF rules", CHAT, partial(_gbnf, 450), EITHER),
     *(
         Hostile(
             f"a regular expression nested {n:,} deep",

@@ -10,6 +10,7 @@ BORNE = (
     "SIGTERM in a prompt",
     "SIGTERM in an answer",
     "SIGTERM in a body",
+    "SIGTERM in a grammar",
     "SIGSTOP",
     "SIGKILL",
     "full disk",

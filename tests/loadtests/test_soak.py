@@ -24,6 +24,16 @@ def test_every_request_is_answered_and_nothing_is_left_behind():
     assert result.drift < 0.05
 
 
+@pytest.mark.e2e
+@pytest.mark.native
+@pytest.mark.slow
+def test_hostile_requests_among_them_change_nothing_for_the_others():
+    result = soak(200, seed=7, hostile=0.3)
+    assert not result.problems
+    assert any(outcome.startswith("hostile") for outcome in result.outcomes)
+    assert result.outcomes["known 200"] > 5
+
+
 def test_an_answer_that_does_not_come_is_a_problem():
     async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
