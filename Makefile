@@ -4,6 +4,9 @@ PYTHON ?= python3
 MODEL ?=            # a file, a folder or a hub id; empty: the small bundled model
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=     # names of targets; empty: all
+FUZZ_CC ?= clang-19 # with libFuzzer
 LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 
 VENV := .venv
@@ -13,11 +16,11 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
 STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
-NATIVE_TESTS := $(wildcard tests/native/*.[ch])
+NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench bench-arm format setup check test-native sanitize golden reference loadtest wheel sbom lock check-lock image clean
+.PHONY: serve test lint bench bench-arm format setup check test-native sanitize fuzz golden reference loadtest wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -53,6 +56,9 @@ test-native: build/native/.built    ## the C library's own test programs
 
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
 	set -e; for program in build/sanitize/test_*; do echo "$$program"; "$$program"; done
+
+fuzz: build/fuzz/.built $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 golden: $(REFERENCE)/.installed     ## make the golden files again with the reference implementation; review the diff
 	$(REFERENCE)/bin/python tests/golden/make_rope_factors.py
@@ -96,6 +102,16 @@ build/sanitize/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON $(STRICT) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
 	$(BIN)/cmake --build build/sanitize --parallel $(shell nproc)
+	touch $@
+
+build/fuzz/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
+	$(BIN)/cmake -S native -B build/fuzz -DLANEWISE_FUZZ=ON -DLANEWISE_SANITIZE=ON -DCMAKE_C_COMPILER=$(FUZZ_CC) \
+		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -gline-tables-only'
+	$(BIN)/cmake --build build/fuzz --parallel $(shell nproc)
+	touch $@
+
+$(VENV)/.fuzz: pyproject.toml | setup
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev,fuzz]'
 	touch $@
 
 # Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.

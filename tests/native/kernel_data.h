@@ -356,4 +356,17 @@ static inline void activations_free(const lw_activations* x) {
     guarded_free(x->f32, x->rows * x->cols * sizeof *x->f32);
 }
 
+static inline bool is_scalar(const lw_kernel* kernel) { return strstr(kernel->symbol, "__scalar") != NULL; }
+
+// The names say it: a gemv kernel takes one row.
+static inline bool takes_rows(const lw_kernel* kernel, size_t rows) {
+    return rows >= kernel->min_rows && (rows == 1 || strncmp(kernel->symbol, "gemv", 4) != 0);
+}
+
+// The levels whose layout a kernel can be run with on this CPU.
+static inline uint32_t levels_to_test(const lw_kernel* kernel) {
+    if (kernel->run == NULL) return 0;
+    return is_scalar(kernel) ? (1u << LW_LEVEL_COUNT) - 1 : kernel->levels & lw_cpu_levels();
+}
+
 #endif

@@ -247,18 +247,6 @@ static bool run_case(const lw_kernel* kernel, lw_level level, const problem* p, 
     return ok;
 }
 
-static bool is_scalar(const lw_kernel* kernel) { return strstr(kernel->symbol, "__scalar") != NULL; }
-
-// The names say it: a gemv kernel takes one row.
-static bool takes_rows(const lw_kernel* kernel, size_t rows) {
-    return rows >= kernel->min_rows && (rows == 1 || strncmp(kernel->symbol, "gemv", 4) != 0);
-}
-
-static uint32_t levels_to_test(const lw_kernel* kernel) {
-    if (kernel->run == NULL) return 0;
-    return is_scalar(kernel) ? (1u << LW_LEVEL_COUNT) - 1 : kernel->levels & lw_cpu_levels();
-}
-
 // Of the sizes above nine, those that coded types take: tiles of every number of rows follow one another.
 static bool few_sizes(size_t rows) { return rows == 11 || rows == 13 || rows == 17 || rows == 33 || rows == 100; }
 

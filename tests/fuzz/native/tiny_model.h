@@ -1,0 +1,147 @@
+// Small models of made-up weights over the C ABI, made once and kept: fuzzers ask for them again and again.
+#ifndef LW_FUZZ_TINY_MODEL_H
+#define LW_FUZZ_TINY_MODEL_H
+
+#include "input.h"
+#include "lanewise.h"
+
+enum { TINY_VARIANTS = 3, TINY_ADAPTERS = 2, TINY_LEVELS = 5, TINY_VOCAB = 50, TINY_MOST_RANK = 5 };
+
+typedef struct tiny_variant {
+    lw_model_config config;
+    lw_type type;  // of its matrices
+} tiny_variant;
+
+// What they have between them: tied and untied, biases, QK norm, a window, heads that share keys, odd head sizes.
+static const tiny_variant tiny_variants[TINY_VARIANTS] = {
+    {{.n_layers = 2,
+      .hidden_size = 24,
+      .ffn_size = 40,
+      .n_heads = 3,
+      .n_kv_heads = 1,
+      .head_dim = 10,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .tied_embeddings = 1,
+      .rms_norm_eps = 1e-5f,
+      .rope_theta = 10000},
+     LW_F32},
+    {{.n_layers = 1,
+      .hidden_size = 32,
+      .ffn_size = 64,
+      .n_heads = 4,
+      .n_kv_heads = 2,
+      .head_dim = 8,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .sliding_window = 35,
+      .qkv_bias = 1,
+      .rms_norm_eps = 1e-5f,
+      .rope_theta = 500000},
+     LW_Q4_0},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 96,
+      .n_heads = 2,
+      .n_kv_heads = 2,
+      .head_dim = 32,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .qk_norm = 1,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q8_0},
+};
+
+static const char* const tiny_isas[TINY_LEVELS] = {"scalar", "avx2", "avx512vnni", "avx512vbmi", NULL};
+
+static inline float* tiny_values(size_t n, uint64_t seed, float scale) {
+    float* values = malloc(n * sizeof *values);
+    if (values == NULL) exit(2);
+    for (size_t i = 0; i < n; ++i) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        values[i] = ((float)(seed >> 40) * 0x1p-23f - 1.0f) * scale;
+    }
+    return values;
+}
+
+// The shape that a model of this configuration wants for a role; no rows if it has no such tensor.
+static inline void tiny_shape(const lw_model_config* c, lw_role role, uint32_t* rows, uint32_t* cols) {
+    const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, hidden = c->hidden_size;
+    const uint32_t shapes[LW_ROLE_COUNT][2] = {
+        [LW_TOKEN_EMBEDDING] = {c->vocab_size, hidden},
+        [LW_OUTPUT] = {c->tied_embeddings ? 0 : c->vocab_size, hidden},
+        [LW_OUTPUT_NORM] = {1, hidden},
+        [LW_ATTN_NORM] = {1, hidden},
+        [LW_ATTN_Q] = {q, hidden},
+        [LW_ATTN_K] = {kv, hidden},
+        [LW_ATTN_V] = {kv, hidden},
+        [LW_ATTN_Q_BIAS] = {c->qkv_bias ? 1 : 0, q},
+        [LW_ATTN_K_BIAS] = {c->qkv_bias ? 1 : 0, kv},
+        [LW_ATTN_V_BIAS] = {c->qkv_bias ? 1 : 0, kv},
+        [LW_ATTN_Q_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
+        [LW_ATTN_K_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
+        [LW_ATTN_OUTPUT] = {hidden, q},
+        [LW_FFN_NORM] = {1, hidden},
+        [LW_FFN_GATE] = {c->ffn_size, hidden},
+        [LW_FFN_UP] = {c->ffn_size, hidden},
+        [LW_FFN_DOWN] = {hidden, c->ffn_size},
+    };
+    *rows = shapes[role][0];
+    *cols = shapes[role][1];
+}
+
+static inline lw_status tiny_load(lw_model* model, const lw_model_config* c, lw_role role, uint32_t layer,
+                                  lw_type target) {
+    uint32_t rows, cols;
+    tiny_shape(c, role, &rows, &cols);
+    if (rows == 0) return LW_OK;
+    float* values = tiny_values((size_t)rows * cols, 1000u * role + layer, 0.5f);
+    const lw_tensor tensor = {
+        .data = values, .n_bytes = (uint64_t)rows * cols * sizeof *values, .type = LW_F32, .rows = rows, .cols = cols};
+    const lw_status status = lw_model_load(model, role, layer, &tensor, rows > 1 ? target : LW_F32);
+    free(values);
+    return status;
+}
+
+static inline lw_model* tiny_make(const tiny_variant* v, const char* isa) {
+    lw_model* model = NULL;
+    if (lw_model_create(&v->config, isa, 1, &model) != LW_OK) return NULL;
+    for (int role = 0; role < LW_ROLE_COUNT; ++role)
+        for (uint32_t layer = 0; layer < (role >= LW_ATTN_NORM ? v->config.n_layers : 1); ++layer)
+            FUZZ_CHECK(tiny_load(model, &v->config, (lw_role)role, layer, v->type) == LW_OK, "%s", lw_last_error());
+    FUZZ_CHECK(lw_model_finish(model) == LW_OK, "%s", lw_last_error());
+    return model;
+}
+
+static lw_model* tiny_models[TINY_VARIANTS][TINY_LEVELS];
+static lw_adapter* tiny_adapters[TINY_VARIANTS][TINY_LEVELS][TINY_ADAPTERS];
+
+static inline void tiny_adapt(lw_adapter* adapter, const lw_model_config* c, lw_role role, uint32_t rank, int which) {
+    uint32_t rows, cols;
+    tiny_shape(c, role, &rows, &cols);
+    float* a = tiny_values((size_t)rank * cols, 77u * role + (unsigned)which, 0.5f);
+    float* b = tiny_values((size_t)rank * rows, 78u * role + (unsigned)which, 0.5f);
+    const lw_tensor ta = {.data = a, .n_bytes = 4ull * rank * cols, .type = LW_F32, .rows = rank, .cols = cols};
+    const lw_tensor tb = {.data = b, .n_bytes = 4ull * rank * rows, .type = LW_F32, .rows = rows, .cols = rank};
+    FUZZ_CHECK(lw_adapter_load(adapter, role, c->n_layers - 1, &ta, &tb, 0.7f) == LW_OK, "%s", lw_last_error());
+    free(a);
+    free(b);
+}
+
+// A model that stays, or NULL where this CPU has no such level.
+static inline lw_model* tiny_model(uint32_t variant, uint32_t level) {
+    lw_model** kept = &tiny_models[variant][level];
+    const tiny_variant* v = &tiny_variants[variant];
+    if (*kept != NULL || (*kept = tiny_make(v, tiny_isas[level])) == NULL) return *kept;
+    static const lw_role adapted[TINY_ADAPTERS][3] = {{LW_ATTN_Q, LW_FFN_DOWN, LW_ATTN_OUTPUT},
+                                                      {LW_ATTN_V, LW_FFN_GATE, LW_FFN_UP}};
+    for (int i = 0; i < TINY_ADAPTERS; ++i) {
+        lw_adapter** adapter = &tiny_adapters[variant][level][i];
+        FUZZ_CHECK(lw_adapter_create(*kept, adapter) == LW_OK, "%s", lw_last_error());
+        for (int k = 0; k < 3; ++k) tiny_adapt(*adapter, &v->config, adapted[i][k], i == 0 ? 2 : TINY_MOST_RANK, i);
+    }
+    return *kept;
+}
+
+#endif

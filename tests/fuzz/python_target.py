@@ -1,0 +1,30 @@
+"""Runs a Python target under the fuzzer: ``python -m tests.fuzz.python_target NAME [option …]``."""
+
+import sys
+from importlib.machinery import PathFinder
+
+import atheris
+
+from tests.fuzz.names import ROOT, module_of
+
+INSTRUMENTED = ["lanewise", "jinja2"]
+
+
+def load_from_sources() -> None:
+    """Let files be found by path first: what an editable install's finder loads has no coverage."""
+    sys.path[:0] = [str(ROOT / "service"), str(ROOT / "quantizer")]
+    sys.meta_path.sort(key=lambda finder: finder is not PathFinder)
+
+
+def main(name: str, *options: str) -> None:
+    """Never returns: the fuzzer ends the process."""
+    load_from_sources()
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        target = module_of(name)
+        target.one_input(b"")  # some modules are imported when they are needed
+    atheris.Setup([sys.argv[0], *options], target.one_input)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

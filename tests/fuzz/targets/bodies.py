@@ -1,0 +1,183 @@
+"""Bodies of every endpoint, sent to the application around a toy model: none is a server error."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lanewise.api.app import create_app
+from lanewise.api.endpoints import ENDPOINTS
+from lanewise.api.state import Phase, ServerState
+from toy_server import CONFIG, make_engine
+from toy_tokenizer import toy_tokenizer
+
+PATHS = [endpoint.path for endpoint in ENDPOINTS if endpoint.body is not None]
+# A busy, slow or stopped server says so; anything else of 500 and above is its mistake.
+ACCEPTED = {200, 400, 403, 404, 413, 415, 422, 429, 503, 504}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    },
+}
+
+
+@dataclass
+class Application:
+    """The application and the loop that it runs in."""
+
+    loop: asyncio.AbstractEventLoop
+    app: Any
+    logged: list[logging.LogRecord]
+
+
+@cache
+def application() -> Application:
+    """One for all inputs: what one leaves behind, the next may find."""
+    engine, _ = make_engine(replace(CONFIG, max_model_len=96, max_queued_requests=64))
+    engine.start()
+    tokenizer = toy_tokenizer()
+    state = ServerState(
+        engine=engine,
+        tokenizer=tokenizer,
+        model_name="toy",
+        version="0",
+        fingerprint="toy-0",
+        chat_template=tokenizer.chat_template,
+        max_body_bytes=1 << 20,
+    )
+    state.phase = Phase.READY
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = logged.append  # type: ignore[method-assign]
+    logging.getLogger("lanewise").addHandler(handler)
+    return Application(asyncio.new_event_loop(), create_app(state), logged)
+
+
+async def _post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
+    """The status and the whole answer."""
+    sent: list[dict[str, Any]] = []
+    received = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if received:
+            return received.pop()
+        await asyncio.Event().wait()  # the client stays until it is answered
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def one_input(data: bytes) -> None:
+    """The first byte says where the others are sent."""
+    application_ = application()
+    path = PATHS[data[0] % len(PATHS)] if data else PATHS[0]
+    application_.logged.clear()
+    posted = _post(application_.app, path, data[1:])
+    status, answer = application_.loop.run_until_complete(asyncio.wait_for(posted, 60))
+    assert not application_.logged, [record.getMessage() for record in application_.logged]
+    assert status in ACCEPTED, (status, answer)
+    if answer.startswith(b"data: "):
+        events = answer.decode().split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""] or '"error"' in events[-2], events[-2:]
+        events = [event.removeprefix("data: ") for event in events[:-2]]
+        assert all(isinstance(json.loads(event), dict) for event in events if event)
+    else:
+        found = json.loads(answer)
+        assert status == 200 or found["error"]["message"], found
+
+
+def seeds(_folder: Path) -> Iterator[bytes]:
+    """A request for each feature."""
+    hello = [{"role": "user", "content": "Hello"}]
+    chat = {"messages": hello, "max_tokens": 4}
+    part = {"type": "text", "text": "the"}
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": "x"}'}}
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/completions", {"prompt": "the", "max_tokens": 3, "seed": 1, "logprobs": 2}),
+        ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 2, "n": 2, "best_of": 3}),
+        ("/v1/completions", {"prompt": [1, 2, 3], "echo": True, "stop": ["a", "\n"], "top_k": 5}),
+        (
+            "/v1/completions",
+            {"prompt": "x", "stream": True, "logit_bias": {"5": -100}, "min_p": 0.1},
+        ),
+        ("/v1/completions", {"prompt": [[1], [2]], "max_tokens": 1, "allowed_token_ids": [1, 2]}),
+        ("/v1/completions", {"prompt": "x", "guided_choice": ["yes", "no"], "temperature": 0}),
+        ("/v1/completions", {"prompt": "x", "guided_regex": "[ab]+c", "max_tokens": 8}),
+        ("/v1/completions", {"prompt": "x", "guided_grammar": 'start: "a" | "b"'}),
+        ("/v1/chat/completions", chat),
+        (
+            "/v1/chat/completions",
+            {**chat, "stream": True, "stream_options": {"include_usage": True}, "logprobs": True},
+        ),
+        ("/v1/chat/completions", {**chat, "tools": [TOOL], "tool_choice": "required"}),
+        ("/v1/chat/completions", {**chat, "tools": [TOOL], "stream": True, "top_p": 0.5}),
+        ("/v1/chat/completions", {**chat, "response_format": {"type": "json_object"}}),
+        (
+            "/v1/chat/completions",
+            {
+                **chat,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": TOOL["function"]["parameters"]},
+                },
+            },
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    {"role": "system", "content": [part, part]},
+                    {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "content": "x", "tool_call_id": "c"},
+                    {"role": "assistant", "content": "So", "reasoning": "r"},
+                ],
+                "continue_final_message": True,
+                "add_generation_prompt": False,
+                "max_completion_tokens": 2,
+            },
+        ),
+        ("/tokenize", {"prompt": "Hello </s>", "return_token_strs": True}),
+        ("/tokenize", {"messages": hello, "chat_template_kwargs": {"x": 1}}),
+        ("/detokenize", {"tokens": [1, 2, 300, 260]}),
+        ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/nowhere"}),
+        ("/v1/unload_lora_adapter", {"lora_name": "a"}),
+    ]
+    for path, body in requests:
+        yield bytes([PATHS.index(path)]) + json.dumps(body).encode()
+
+
+def words() -> Iterator[bytes]:
+    """The fields that there are, and values at the ends of ranges."""
+    from pydantic import BaseModel
+
+    names = set()
+    for endpoint in ENDPOINTS:
+        if endpoint.body is not None and issubclass(endpoint.body, BaseModel):
+            names |= {field.alias or name for name, field in endpoint.body.model_fields.items()}
+            names |= set(getattr(endpoint.body, "refused", ()))
+    yield from (f'"{name}":'.encode() for name in sorted(names))
+    for value in ("null", "true", "-1", "0", "1e308", "5e-324", "[]", "{}", '""', "4294967295"):
+        yield value.encode()
+    for value in ('"\\ud83d"', '"\\u0000"', "18446744073709551615", '"$ref"', '"required"'):
+        yield value.encode()
