@@ -179,7 +179,9 @@ def marks(form: ToolFormat, tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(part for part in parts if isinstance(part, int))
 
 
-NAME = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+# A string of JSON: a model that writes freely may put anything between the quotes.
+CHARACTERS = r'[^"\\\x00-\x1f]*'
+NAME = rf'"{CHARACTERS}(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{{4}}){CHARACTERS})*"'
 HEAD = re.compile(rf'\s*\{{"name": ({NAME}), "(?:arguments|parameters)": (?=\{{)')
 LONGEST_HEAD = 1 << 10  # characters, more than the longest name has
 
