@@ -13,6 +13,8 @@ from lanewise.loading.json_files import parse_object
 from lanewise.loading.mapped_file import MappedFile
 
 MAX_HEADER_BYTES = 100 << 20
+MAX_DIMENSIONS = 8
+MAX_SIZE = 2**63 - 1
 DTYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 SIZES = {"U8": 1, "I32": 4, "I64": 8} | {
     dtype: BLOCKS[kind].n_bytes for dtype, kind in DTYPES.items()
@@ -80,7 +82,7 @@ class SafetensorsFile:
         offsets: Any = entry.get("data_offsets")
         if not isinstance(dtype, str):
             raise ModelFileError(f"{where}: dtype {dtype!r} is not a string")
-        if not _are_sizes(shape):
+        if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
             raise ModelFileError(f"{where}: shape {shape!r} is not a list of sizes")
         if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
             raise ModelFileError(f"{where}: data_offsets {offsets!r} is not [start, end]")
@@ -112,4 +114,6 @@ class SafetensorsFile:
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+    return isinstance(value, list) and all(
+        type(size) is int and 0 <= size <= MAX_SIZE for size in value
+    )
