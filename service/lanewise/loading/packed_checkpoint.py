@@ -77,9 +77,10 @@ def read_numerics(file: SafetensorsFile) -> int | None:
         raise metadata.fail("version", f"'{FORMAT_VERSION}' ({AGAIN})")
     if metadata.text("layout") == ROWS:
         return None
-    if not metadata.text("numerics").isdecimal():
+    numerics = metadata.text("numerics")
+    if not (numerics.isdecimal() and len(numerics) < 10):
         raise metadata.fail("numerics", "a number")
-    return int(metadata.text("numerics"))
+    return int(numerics)
 
 
 def source_tensor(
