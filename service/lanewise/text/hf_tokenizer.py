@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.json_files import parse_object
@@ -27,9 +28,12 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     parsed = parse_object(text, where)
     tokenizer = build(where, lambda: Tokenizer.from_str(text))
     model = parsed.get("model")
-    unknown = model.get("unk_token") if isinstance(model, dict) else None
+    model = model if isinstance(model, dict) else {}
+    unknown = model.get("unk_token")
     if unknown is not None and tokenizer.token_to_id(unknown) is None:
         raise ModelFileError(f"{where}: model.unk_token: {unknown!r} is not in the vocabulary")
+    if isinstance(tokenizer.model, Unigram) and model.get("unk_id") is None:
+        raise ModelFileError(f"{where}: model.unk_id is missing; a Unigram vocabulary needs it")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = files.json_files.get("tokenizer_config.json", {})
