@@ -42,15 +42,17 @@ static void release_all(fuzzed* f) {
         FUZZ_CHECK(lw_session_release_draws(f->session) == LW_OK, "release: %s", lw_last_error());
 }
 
-// Adds what a step has computed to what is known, or forgets its sequences.
+// Adds what a step has computed to what is known. After one that failed the cache holds what it held, and its copies.
 static void conclude(fuzzed* f, one_step* step, lw_status status) {
-    const bool may_fail = step->batch.draws != NULL || f->failed;
-    FUZZ_CHECK(status == LW_OK || may_fail, "a step fails: %s", lw_last_error());
+    const bool is_draws_fault = status == LW_ERR_NONFINITE || status == LW_ERR_NO_TOKEN;
+    FUZZ_CHECK(status == LW_OK || (f->failed ? status == LW_ERR_ARGUMENT : is_draws_fault && step->batch.draws != NULL),
+               "a step fails: %s", lw_last_error());
     if (status != LW_OK) {
+        for (uint32_t i = 0; i < step->batch.n_seqs; ++i) {
+            sequence* q = &f->sequences[step->sequence[i]];
+            if (q->n > step->context_lens[i]) q->n = step->context_lens[i];
+        }
         f->failed = f->n_begun > 0;
-        for (uint32_t i = 0; i < step->batch.n_seqs; ++i) f->sequences[step->sequence[i]].n = 0;
-        for (uint32_t i = 0; i < SEQUENCES; ++i)
-            if (step->copied >> i & 1) f->sequences[i].n = 0;
         f->n_drawn = 0;
         return;
     }
@@ -58,7 +60,6 @@ static void conclude(fuzzed* f, one_step* step, lw_status status) {
     compare_with_reference(step, f->sequences, f->variant, f->config.kv_type);
     for (uint32_t i = 0; step->batch.draws != NULL && i < step->batch.n_logits; ++i)
         f->drawn[i] = step->results[i].token;
-    if (f->n_begun == 0) f->failed = false;
 }
 
 static one_step* new_step(fuzzed* f) {
@@ -170,9 +171,9 @@ static void other_calls(fuzzed* f) {
 
 static void close_session(fuzzed* f) {
     if (take_flag(f->in)) finish_all(f);
-    release_all(f);
-    lw_session_close(f->session);  // with steps begun it waits for them
+    lw_session_close(f->session);  // with steps begun and draws held, too
     while (f->n_begun > 0) free(f->begun[--f->n_begun]);
+    f->n_holds = 0;
     f->failed = false;
 }
 

@@ -34,7 +34,6 @@ typedef struct one_step {
     float logits[MOST_LOGITS * TINY_VOCAB];
     lw_sampled results[MOST_LOGITS];
     uint32_t sequence[SEQUENCES];  // whose each row of the batch is
-    uint32_t copied;               // bits of sequences that became copies
     const char* fault;
 } one_step;
 
@@ -87,7 +86,6 @@ static inline void take_copies(fuzz_input* in, one_step* s, sequence* sequences)
     sequences[to].adapter = sequences[from].adapter;
     s->batch.copies = s->copies;
     s->batch.n_copies = blocks;
-    s->copied |= 1u << to;
 }
 
 static inline uint32_t take_token(fuzz_input* in, uint32_t n_drawn) {

@@ -9,7 +9,20 @@ static inline const char* spoil_draw(fuzz_input* in, one_step* s, uint32_t row) 
     const float nan = __builtin_nanf(""), inf = __builtin_inff();
     lw_draw* d = &s->draws[row];
     lw_sampling* p = &s->samplings[row];
-    switch (take_below(in, 16)) {
+    switch (take_below(in, 20)) {
+        case 16:
+            d->n_history = 1;
+            d->n_prompt = 0;
+            return d->history = NULL, "history that is NULL";
+        case 17:
+            p->n_bias = 1;
+            return p->bias_ids = NULL, "bias_ids that are NULL";
+        case 18:
+            p->n_bias = 1;
+            return p->bias_values = NULL, "bias_values that are NULL";
+        case 19:
+            p->n_bias = 1;
+            return s->bias_values[row][0] = take_flag(in) ? nan : inf, "bias_values";
         case 0:
             return d->sampling = NULL, "sampling";
         case 1:
@@ -64,12 +77,35 @@ static inline const char* spoil_rows(fuzz_input* in, one_step* s, const lw_sessi
     }
 }
 
+// An array that is not there.
+static inline const char* spoil_array(fuzz_input* in, one_step* s) {
+    lw_batch* b = &s->batch;
+    switch (take_below(in, 6)) {
+        case 0:
+            return b->token_ids = NULL, "token_ids that are NULL";
+        case 1:
+            return b->query_start = NULL, "query_start that is NULL";
+        case 2:
+            return b->context_lens = NULL, "context_lens that are NULL";
+        case 3:
+            return b->block_tables = NULL, "block_tables that are NULL";
+        case 4:
+            return b->logit_rows = NULL, b->n_logits > 0 ? "logit_rows that are NULL" : NULL;
+        default:
+            b->n_copies = 1;
+            return b->copies = NULL, "copies that are NULL";
+    }
+}
+
 // Puts one fault into a step, which `s->fault` names; false if it has no place for that one.
 static inline bool spoil(fuzz_input* in, one_step* s, const lw_session_config* c, uint32_t n_drawn) {
     lw_batch* b = &s->batch;
     const uint32_t row = take_below(in, b->n_seqs), tokens = s->query_start[b->n_seqs];
     s->fault = NULL;
-    switch (take_below(in, 12)) {
+    switch (take_below(in, 13)) {
+        case 12:
+            s->fault = spoil_array(in, s);
+            break;
         case 0:
             b->n_seqs = 0, s->fault = "n_seqs";
             break;
@@ -135,7 +171,29 @@ static inline void wrong_calls(fuzz_input* in, lw_session* session) {
     uint32_t n = 0;
     float logits[1];
     lw_status status = LW_OK;
-    switch (take_below(in, 14)) {
+    lw_adapter* adapter = NULL;
+    lw_session* opened = NULL;
+    const lw_session_config config = {0};
+    FUZZ_CHECK(lw_kv_block_bytes(NULL, LW_F16) == 0 && lw_adapter_bytes(NULL) == 0, "bytes of nothing");
+    switch (take_below(in, 20)) {
+        case 14:
+            status = lw_session_open(NULL, &config, &opened);
+            break;
+        case 15:
+            status = lw_session_open(tiny_model(0, 0), NULL, &opened);
+            break;
+        case 16:
+            status = lw_session_open(tiny_model(0, 0), &config, NULL);
+            break;
+        case 17:
+            status = lw_session_open(tiny_model(0, 0), &config, &opened);
+            break;
+        case 18:
+            status = lw_adapter_create(NULL, &adapter);
+            break;
+        case 19:
+            status = lw_model_finish(tiny_model(0, 0));
+            break;
         case 0:
             status = lw_step(NULL, &batch, logits, NULL);
             break;
