@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.api.app import create_app
+from lanewise.api.budgets import TextBudgets
 from lanewise.api.endpoints import ENDPOINTS
+from lanewise.api.limits import BodyBudget, BodyHold
 from lanewise.api.state import Phase, ServerState
 from toy_server import CONFIG, make_engine
 from toy_tokenizer import toy_tokenizer
@@ -50,6 +52,7 @@ def application() -> Application:
         fingerprint="toy-0",
         chat_template=tokenizer.chat_template,
         max_body_bytes=1 << 20,
+        budgets=TextBudgets(grammar_timeout_s=0.5, template_timeout_s=0.2),
     )
     state.phase = Phase.READY
     logged: list[logging.LogRecord] = []
@@ -83,6 +86,7 @@ async def _post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
         "headers": [(b"content-type", b"application/json")],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
+        "body_hold": BodyHold(BodyBudget(1 << 24)),
     }
     await app(scope, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])

@@ -1,16 +1,40 @@
-"""Chat templates: any template with any of some conversations, compiled and rendered."""
+"""Chat templates with one of some conversations each: as workers render them, or in the sandbox."""
 
+import asyncio
 import json
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lanewise.api.budgets import TextBudgets
+from lanewise.api.templates import TemplateService, pack_conversation, uncounted
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from tests.fuzz.reader import accept
+from toy_tokenizer import toy_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+TIME_S = 0.2
+MOST_CHARACTERS = 1 << 16
+HUGE = (
+    "*",
+    "center",
+    "just",
+    "zfill",
+    "indent",
+    "wrap",
+    "lipsum",
+    "format",
+    "fill",
+    "batch",
+    "slice",
+)
+
+
+class TooLongError(BaseException):
+    """A template that goes on: only the sandbox ends such."""
 
 
 @cache
@@ -20,18 +44,58 @@ def conversations() -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def one_input(data: bytes) -> None:
-    """The first byte says which conversation, the others are the template."""
-    conversation = conversations()[data[0] % len(conversations())] if data else conversations()[0]
+def _render_here(template: ChatTemplate, conversation: dict[str, Any]) -> None:
+    """What a worker does; here it is ended by a signal."""
+
+    def stop(*_: object) -> None:
+        raise TooLongError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, TIME_S)
     try:
-        template = ChatTemplate({"default": data[1:].decode("utf-8", "replace")}, TOKENS)
-        text = template.render(
+        text = template.render_within(
+            MOST_CHARACTERS,
             conversation["messages"],
             conversation.get("tools"),
             conversation.get("add_generation_prompt", True),
-            **conversation.get("kwargs", {}),
+            conversation.get("kwargs", {}),
         )
-        assert isinstance(text, str)
+        assert len(text) <= MOST_CHARACTERS
+    except TooLongError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@cache
+def _service() -> tuple[asyncio.AbstractEventLoop, TemplateService]:
+    budgets = TextBudgets(template_timeout_s=TIME_S)
+    return asyncio.new_event_loop(), TemplateService(budgets.sandbox(MOST_CHARACTERS, uncounted()))
+
+
+def _render_in_sandbox(template: ChatTemplate, conversation: dict[str, Any]) -> None:
+    loop, service = _service()
+    packed, _ = pack_conversation(
+        *(toy_tokenizer(), template, conversation["messages"], conversation.get("tools")),
+        conversation.get("kwargs", {}),
+        add_generation_prompt=conversation.get("add_generation_prompt", True),
+        without_end=False,
+        most_characters=MOST_CHARACTERS,
+    )
+    rendered = loop.run_until_complete(asyncio.wait_for(service.render(template, packed, 0), 8))
+    assert isinstance(rendered, str)
+
+
+def one_input(data: bytes) -> None:
+    """The first byte says which conversation and where, the others are the template."""
+    choice = data[0] if data else 0
+    conversation = conversations()[choice % 32 % len(conversations())]
+    text = data[1:].decode("utf-8", "replace")
+    template = ChatTemplate({"default": text}, TOKENS)
+    # What can take all memory at once is for the sandbox alone, and some of the others.
+    in_sandbox = choice >= 248 or any(word in text for word in HUGE)
+    try:
+        (_render_in_sandbox if in_sandbox else _render_here)(template, conversation)
     except ChatTemplateError as error:
         accept(error)
 
@@ -40,10 +104,13 @@ def seeds(_folder: Path) -> Iterator[bytes]:
     """Templates that use the whole language, each with every conversation."""
     for path in sorted((GOLDEN / "templates").glob("*.jinja")):
         yield from (bytes([i]) + path.read_bytes() for i in range(len(conversations())))
+        yield b"\xff" + path.read_bytes()
     yield b"\x00{% for m in messages %}{{ m.role }}: {{ m['content'] | trim }}\n{% endfor %}"
     yield b"\x01{{ tools | tojson(indent=2) }}{{ strftime_now('%d') }}"
     yield b"\x02{% macro f(x) %}{{ x }}{% endmacro %}{{ f(messages | length) }}"
     yield b"\x03{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a ~ raise_exception('x') }}"
+    yield b"\x00{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    yield b"\x00{{ 'a' * 10**10 }}"
 
 
 def words() -> Iterator[bytes]:
