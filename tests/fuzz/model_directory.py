@@ -4,8 +4,10 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
+from tests.fuzz.json_mutation import mutate_parts
 from tests.fuzz.model_paths import PADDING, open_model, scratch, write_padded
 
 SEPARATOR = b"\n\x00\n"
@@ -38,6 +40,11 @@ def read_directory(folder: Path) -> bytes:
     content = (folder / "model.safetensors").read_bytes()
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]
     return written(json.loads((folder / "config.json").read_bytes()), header)
+
+
+def mutate(data: bytes, random: Random) -> bytes:
+    """One value of the texts."""
+    return data[:1] + mutate_parts(data[1:], SEPARATOR, random)
 
 
 def words() -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 import sys
 from importlib.machinery import PathFinder
+from random import Random
 
 import atheris
 
@@ -22,7 +23,17 @@ def main(name: str, *options: str) -> None:
     with atheris.instrument_imports(include=INSTRUMENTED):
         target = module_of(name)
         target.one_input(b"")  # some modules are imported when they are needed
-    atheris.Setup([sys.argv[0], *options], target.one_input)
+    mutate = getattr(target, "mutate", None)  # what knows the form of its inputs
+
+    def mutated(data: bytes, most: int, seed: int) -> bytes:
+        random = Random(seed)
+        if mutate is not None and random.random() < 0.5:
+            changed: bytes = mutate(data, random)
+            if len(changed) <= most:
+                return changed
+        return atheris.Mutate(data, most)
+
+    atheris.Setup([sys.argv[0], *options], target.one_input, custom_mutator=mutated)
     atheris.Fuzz()
 
 

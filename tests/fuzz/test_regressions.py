@@ -44,9 +44,10 @@ def programs() -> Path:
     if cmake is None or shutil.which("gcc") is None:
         pytest.skip("no cmake or gcc to build the native test programs with")
     folder = ROOT / "build" / "native"
+    targets = [f"fuzz_{name}" for name in NATIVE]
     for command in (
         [cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON"],
-        [cmake, "--build", folder, "--parallel", "2"],
+        [cmake, "--build", folder, "--parallel", "2", "--target", *targets],
     ):
         subprocess.run(command, check=True, capture_output=True)
     return folder

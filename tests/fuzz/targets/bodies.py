@@ -1,12 +1,14 @@
 """Bodies of every endpoint, sent to the application around a toy model: none is a server error."""
 
 import asyncio
+import atexit
 import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from lanewise.api.app import create_app
@@ -14,6 +16,7 @@ from lanewise.api.budgets import TextBudgets
 from lanewise.api.endpoints import ENDPOINTS
 from lanewise.api.limits import BodyBudget, BodyHold
 from lanewise.api.state import Phase, ServerState
+from tests.fuzz.json_mutation import mutate_json
 from toy_server import CONFIG, make_engine
 from toy_tokenizer import toy_tokenizer
 
@@ -59,7 +62,14 @@ def application() -> Application:
     handler = logging.Handler(logging.ERROR)
     handler.emit = logged.append  # type: ignore[method-assign]
     logging.getLogger("lanewise").addHandler(handler)
-    return Application(asyncio.new_event_loop(), create_app(state), logged)
+    loop = asyncio.new_event_loop()
+
+    def close() -> None:
+        loop.run_until_complete(state.sandbox.close())
+        engine.stop()
+
+    atexit.register(close)
+    return Application(loop, create_app(state), logged)
 
 
 async def _post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
@@ -169,6 +179,11 @@ def seeds(_folder: Path) -> Iterator[bytes]:
     ]
     for path, body in requests:
         yield bytes([PATHS.index(path)]) + json.dumps(body).encode()
+
+
+def mutate(data: bytes, random: Random) -> bytes:
+    """One value of a body."""
+    return data[:1] + mutate_json(data[1:], random)
 
 
 def words() -> Iterator[bytes]:

@@ -1,6 +1,7 @@
 """Chat templates with one of some conversations each: as workers render them, or in the sandbox."""
 
 import asyncio
+import atexit
 import json
 import signal
 from collections.abc import Iterator
@@ -69,8 +70,10 @@ def _render_here(template: ChatTemplate, conversation: dict[str, Any]) -> None:
 
 @cache
 def _service() -> tuple[asyncio.AbstractEventLoop, TemplateService]:
-    budgets = TextBudgets(template_timeout_s=TIME_S)
-    return asyncio.new_event_loop(), TemplateService(budgets.sandbox(MOST_CHARACTERS, uncounted()))
+    sandbox = TextBudgets(template_timeout_s=TIME_S).sandbox(MOST_CHARACTERS, uncounted())
+    loop = asyncio.new_event_loop()
+    atexit.register(lambda: loop.run_until_complete(sandbox.close()))
+    return loop, TemplateService(sandbox)
 
 
 def _render_in_sandbox(template: ChatTemplate, conversation: dict[str, Any]) -> None:

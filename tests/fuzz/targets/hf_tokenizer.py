@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.json_files import parse_object
+from tests.fuzz.json_mutation import mutate_parts
 from tests.fuzz.model_paths import build_tokenizer
 from tests.fuzz.reader import accept
 
@@ -59,6 +61,11 @@ def seeds(folder: Path) -> Iterator[bytes]:
     word.pre_tokenizer = pre_tokenizers.Split(" ?\\w+", "isolated")
     word.decoder = decoders.ByteFallback()
     yield word.to_str().encode()
+
+
+def mutate(data: bytes, random: Random) -> bytes:
+    """One value of the texts."""
+    return mutate_parts(data, SEPARATOR, random)
 
 
 def words() -> Iterator[bytes]:

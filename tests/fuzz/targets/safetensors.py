@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.model_directory import open_written, read_directory, words, written
+from tests.fuzz.model_directory import mutate, open_written, read_directory, words, written
 
-__all__ = ["one_input", "seeds", "words"]
+__all__ = ["mutate", "one_input", "seeds", "words"]
 
 
 def one_input(data: bytes) -> None:
