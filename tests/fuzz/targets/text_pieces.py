@@ -8,7 +8,7 @@ from typing import Any
 from tiny_tokenizers import byte_level_metadata, sentencepiece_metadata
 
 from lanewise.loading.checkpoint import TokenizerFiles
-from lanewise.text.detokenizer import StopMatcher
+from lanewise.text.detokenizer import StopMatcher, StopStrings
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.tool_calls import GENERIC, HERMES, LLAMA, MISTRAL, ToolCallParser, ToolFormat
 from tests.fuzz.model_paths import check_stream
@@ -77,7 +77,7 @@ def _check_stops(reader: Reader) -> None:
     places = [(text.find(stop), len(stop)) for stop in stops if stop in text]
     start, length = min(places, default=(len(text), 0))
     wanted = text[: start + length * include]
-    matcher, shown, at = StopMatcher(stops, include), "", 0
+    matcher, shown, at = StopMatcher(StopStrings(stops), include), "", 0
     for piece in pieces:
         shown += matcher.push(text[at : at + len(piece)])[0]
         at += len(piece)
