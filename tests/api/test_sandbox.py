@@ -128,7 +128,7 @@ def test_extreme_grammars_end_in_an_answer(client, name):
 
 
 def test_text_that_leaves_no_choice_is_found_once_not_for_each_answer(client):
-    body = ASK | {"guided_regex": "abcdefgh " * 25_000}
+    body = ASK | {"guided_regex": "abcdefgh " * 2000}
     assert "begins with the same" in refused(client.post(COMPLETIONS, json=body))["message"]
     body = {**ASK, "guided_regex": "abcdefgh " * 400, "n": 8, "max_tokens": 1}
     answer = client.post(COMPLETIONS, json=body).json()

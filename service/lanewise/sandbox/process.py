@@ -42,6 +42,7 @@ class Channel:
         sock.setblocking(False)
         self.sock = sock
         self._loop = asyncio.get_running_loop()
+        self._received = bytearray()
 
     async def ask(self, message: bytes, most_bytes: int) -> Any:
         """Send what is packed and wait for the answer; ProcessGoneError if none comes.
@@ -61,13 +62,15 @@ class Channel:
             raise ProcessGoneError(str(error)) from error
 
     async def _exactly(self, n_bytes: int) -> bytearray:
-        body = bytearray()
-        while len(body) < n_bytes:
-            piece = await self._loop.sock_recv(self.sock, min(wire.PIECE, n_bytes - len(body)))
+        received = self._received
+        while len(received) < n_bytes:
+            piece = await self._loop.sock_recv(self.sock, LARGE)
             if not piece:
                 raise ProcessGoneError("the process has ended")
-            body += piece
-        return body
+            received += piece
+        # There is nothing behind an answer: the next one has to be asked for.
+        exactly, self._received = received[:n_bytes], received[n_bytes:]
+        return exactly
 
     def close(self) -> None:
         """Close the socket; nobody may be waiting for an answer."""

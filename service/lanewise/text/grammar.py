@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
 
 MOST_CHARACTERS = 256 << 10  # of a grammar's source, unless a server is told otherwise
-MOST_BEGINNING = 4096  # tokens that every text begins with
+MOST_BEGINNING = 16 << 10  # bytes that every text begins with
 MOST_LEVELS = 120  # of a schema's JSON; the library reads 127, some of which are ours
 MOST_GBNF_CHARACTERS = 32 << 10  # translated in Python, in a time that grows with its square
 MOST_GBNF_RULES = 500
@@ -258,10 +258,10 @@ def first_matchers(vocabulary: LLTokenizer, grammar: str) -> FirstMatchers:
     beginning = fresh.compute_ff_tokens()
     fresh.compute_bitmask()
     _check(fresh)
-    if len(beginning) > MOST_BEGINNING:
+    n_bytes = len(fresh.compute_ff_bytes())
+    if n_bytes > MOST_BEGINNING:
         raise GrammarError(
-            f"every text begins with the same {len(beginning)} tokens; accepted: at most"
-            f" {MOST_BEGINNING}"
+            f"every text begins with the same {n_bytes} bytes; accepted: at most {MOST_BEGINNING}"
         )
     begun = fresh.deep_copy()
     if beginning and begun.consume_tokens(beginning) and not begun.is_stopped():
