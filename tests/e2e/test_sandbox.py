@@ -110,6 +110,9 @@ def test_workers_hold_no_secrets_and_no_files(tmp_path):
         below = descendants(process.pid)
         assert below
         for pid in below:
+            is_zygote = bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+            shown = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+            assert is_zygote or shown == "1000"
             assert b"a-secret" not in Path(f"/proc/{pid}/environ").read_bytes()
             opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
             assert sum(name.startswith("socket:") for name in opened) == 1

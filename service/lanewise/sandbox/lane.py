@@ -32,7 +32,7 @@ LEAST_SLICE_S = 0.015
 SHARED_SLICES_S = 0.5  # of all that wait for the express lane
 SLOW_NICE = 10
 # Where the model has all CPUs, a slow job gets a tenth of one.
-WALL_FACTOR = 5.0
+WALL_FACTOR, LEAST_WALL_S = 5.0, 10.0
 SLOW_WAIT_S = 10.0
 USAGE_HALF_LIFE_S = 10.0
 
@@ -48,6 +48,7 @@ class SandboxError(Exception):
 # refused: by the job itself. time, memory, depth, size: a limit. crash: none of these. busy: too
 # much else is to be done. stopped: the server ends.
 REASONS = ("refused", "time", "memory", "depth", "size", "crash", "busy", "stopped")
+STOPPED = "the server is shutting down"
 SIGNALS = {
     signal.SIGPROF: "time",
     signal.SIGXCPU: "time",
@@ -109,6 +110,7 @@ class Lane:
         self._idle: Worker | None = None
         self._express: asyncio.Task[None] | None = None
         self._slow: dict[asyncio.Task[None], Job] = {}
+        self._is_closed = False
         self._used: dict[int, tuple[float, float]] = {}  # seconds of each client, and when
 
     @property
@@ -131,6 +133,9 @@ class Lane:
 
         Nobody works for a caller who has been cancelled.
         """
+        if self._is_closed:
+            self._counts["stopped"].inc()
+            raise SandboxError("stopped", STOPPED)
         if len(self._waiting) >= MOST_WAITING:
             self._counts["busy"].inc()
             raise SandboxError("busy", f"{MOST_WAITING} others wait")
@@ -150,9 +155,10 @@ class Lane:
         return result
 
     async def close(self) -> None:
-        """End what runs; no job may be begun any more."""
+        """End what runs; no job is begun any more."""
+        self._is_closed = True
         for job in (*self._waiting, *self._waiting_slow):
-            _fail(job, "stopped", "the server is shutting down")
+            _fail(job, "stopped", STOPPED)
         tasks = [task for task in (self._express, *self._slow) if task is not None]
         for task in tasks:
             task.cancel()
@@ -239,7 +245,7 @@ class Lane:
         began = time.monotonic()
         try:
             with _answered(job):
-                limit = WALL_FACTOR * self.limits.cpu_s
+                limit = max(WALL_FACTOR * self.limits.cpu_s, LEAST_WALL_S)
                 await _first_of(asking, job.done, limit)
                 if not asking.done():
                     await _abandon(asking, worker)
@@ -351,9 +357,9 @@ def _answered(job: Job) -> Iterator[None]:
     try:
         yield
     except ProcessGoneError as error:
-        _fail(job, "crash", str(error))
+        _fail(job, "busy", str(error))
     except asyncio.CancelledError:
-        _fail(job, "stopped", "the server is shutting down")
+        _fail(job, "stopped", STOPPED)
         raise
     except Exception:
         logger.exception("a job has failed")

@@ -62,7 +62,7 @@ class Sandbox:
             for key, value in set_up.items():
                 await zygote.prepare(key, value)
         except ProcessGoneError as error:
-            raise SandboxError("crash", str(error)) from error
+            raise SandboxError("stopped" if self._is_closed else "busy", str(error)) from error
 
     async def close(self) -> None:
         """End all jobs and processes."""

@@ -1,10 +1,12 @@
 """A worker: one process that does one job after the other within limits, and may die of any."""
 
+import contextlib
 import ctypes
 import os
 import resource
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 from lanewise.sandbox import wire
@@ -36,6 +38,8 @@ def main(
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):  # what the library says when it dies is nobody's
         os.dup2(null, standard)
+    with contextlib.suppress(OSError):  # where memory runs out, rather this than the server
+        Path("/proc/self/oom_score_adj").write_text("1000")
     _limit(limits)
     before = resident_bytes()
     while (received := wire.receive(sock)) is not None:

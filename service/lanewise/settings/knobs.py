@@ -281,7 +281,7 @@ class Settings(ModelSettings):
         metadata=knob(SOME_SECONDS, "processor time to compile a grammar in, then status 400"),
     )
     grammar_memory: int = field(
-        default=256 * MIB,
+        default=128 * MIB,
         metadata=knob(SIZE, "memory to compile a grammar in, then status 400"),
     )
     grammar_cache_memory: int = field(
@@ -295,7 +295,7 @@ class Settings(ModelSettings):
         metadata=knob(SOME_SECONDS, "processor time to render a conversation in, then status 400"),
     )
     template_memory: int = field(
-        default=256 * MIB,
+        default=128 * MIB,
         metadata=knob(SIZE, "memory to render a conversation in, then status 400"),
     )
     max_messages: int = field(
