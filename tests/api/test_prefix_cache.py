@@ -99,12 +99,19 @@ def test_a_key_learns_nothing_of_what_another_has_sent(share):
 
         def tokens(key, prompt):
             before = server.metric("vllm:prompt_tokens_total")
+            seen = before + server.metric("vllm:prefix_cache_hits_total")
             answer = server.client.post(
                 "/v1/completions",
                 json={"prompt": prompt, "max_tokens": 2, "seed": 5},
                 headers={"authorization": f"Bearer {key}"},
             ).json()
-            server.wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
+            server.wait_until(
+                lambda: (
+                    server.metric("vllm:prompt_tokens_total")
+                    + server.metric("vllm:prefix_cache_hits_total")
+                    == seen + len(prompt)
+                )
+            )
             computed = server.metric("vllm:prompt_tokens_total") - before
             text = answer["choices"][0]["text"]
             return computed, answer["usage"]["prompt_tokens_details"]["cached_tokens"], text
