@@ -160,7 +160,7 @@ SLOW_GRAMMARS = (
         "a repeat of repeats",
         CHAT,
         lambda: chat(guided_regex="((a{1,1000}){1,1000}){1,1000}"),
-        REFUSED,
+        EITHER,
         8,
     ),
     Hostile(

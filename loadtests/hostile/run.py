@@ -186,7 +186,9 @@ class Attacker:
 
         async def one(attack: Hostile) -> None:
             async with gate:
-                await self._send(attack, post(attack.path, attack.make(), HOSTILE_KEY), record)
+                # Beside the loop: who has connected must not wait for another's body to be made.
+                raw = await asyncio.to_thread(lambda: post(attack.path, attack.make(), HOSTILE_KEY))
+                await self._send(attack, raw, record)
 
         await asyncio.gather(*(one(attack) for attack in attacks))
 

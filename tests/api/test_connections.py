@@ -385,18 +385,23 @@ def test_beyond_the_limit_of_connections_only_probes_are_answered():
 
 
 def test_who_is_slow_gives_way_to_who_comes_with_a_request():
-    settings = Settings(max_connections=3, head_timeout_s=30.0)
+    settings = Settings(max_connections=4, head_timeout_s=30.0)
     with toy_server(settings=settings) as server, stream(server, 400), ExitStack() as held:
         assert server.client.get("/health", headers={"connection": "close"}).status_code == 200
+        kept = held.enter_context(connection(server))  # the oldest, but it has had a request
+        kept.sendall(GET_MODELS)
+        assert answer(kept)[0] == 200
         slow = [held.enter_context(connection(server)) for _ in range(2)]
         slow[0].sendall(GET_MODELS[:-2])
-        server.wait_until(lambda: n_open(server) == 3)
+        server.wait_until(lambda: n_open(server) == 4)
         for _ in slow:
             sock = held.enter_context(connection(server))
             sock.sendall(GET_MODELS)
             assert answer(sock)[0] == 200
         assert error_of(all_of(slow[0]), 503)["code"] == "too_many_connections"
         assert all_of(slow[1]) == b""
+        kept.sendall(GET_MODELS)
+        assert answer(kept)[0] == 200
 
 
 def test_a_body_gives_way_once_it_has_taken_as_long_as_a_head_may():

@@ -18,6 +18,10 @@ class Watched(Protocol):
     def check(self, now: float) -> None:
         """Give up what has taken too long."""
 
+    @property
+    def n_requests(self) -> int:
+        """Heads of requests that have been complete."""
+
     def gives_way(self, now: float) -> bool:
         """Close for the sake of another, if there is no request yet; whether it did."""
 
@@ -71,8 +75,12 @@ class Front:
         self._connections.pop(connection, None)
 
     def make_room(self, new: Watched, now: float) -> bool:
-        """Close the oldest connection that has no request yet; False if all others have one."""
+        """Close the oldest connection that has no request yet; False if all others have one.
+
+        First of those that never had one, then of those that are kept for another.
+        """
         others = [connection for connection in self._connections if connection is not new]
+        others.sort(key=lambda connection: connection.n_requests > 0)
         return any(connection.gives_way(now) for connection in others)
 
     def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -308,6 +308,11 @@ class Connection(HttpToolsProtocol):
             self._front.refusals.count("send_timeout", f"{waiting} bytes of an answer were unread")
             self.transport.abort()
 
+    @property
+    def n_requests(self) -> int:
+        """Heads of requests that have been complete."""
+        return self._heads
+
     def gives_way(self, now: float) -> bool:
         """Close for the sake of another, unless there is a request that is complete or may be soon.
 
