@@ -185,7 +185,7 @@ class Lane:
     async def _attempt(self, job: Job, worker: Worker, slice_s: float) -> None:
         """Try a job for its slice of time; afterwards the worker is idle, slow or gone."""
         began = time.monotonic()
-        asking = asyncio.create_task(self._ask(job, worker))
+        asking = self._begin_asking(job, worker)
         try:
             await _first_of(asking, job.done, slice_s)
         except asyncio.CancelledError:
@@ -225,12 +225,13 @@ class Lane:
         task.add_done_callback(self._end_slow)
 
     def _end_slow(self, task: asyncio.Task[None]) -> None:
-        del self._slow[task]
-        if not task.cancelled():
-            self._fill_slow()
+        job = self._slow.pop(task)
+        if task.cancelled():
+            _fail(job, "stopped", STOPPED)  # perhaps before the task has run at all
+        self._fill_slow()
 
     def _fill_slow(self) -> None:
-        while self._waiting_slow and len(self._slow) < self._slow_places:
+        while not self._is_closed and self._waiting_slow and len(self._slow) < self._slow_places:
             job = self._take_next(self._waiting_slow)
             self._begin_slow(job, self._begin_again(job))
 
@@ -238,7 +239,7 @@ class Lane:
         with _answered(job):
             worker = await self._new_worker()
             worker.slow_down(SLOW_NICE)
-            await self._go_on(job, worker, asyncio.create_task(self._ask(job, worker)))
+            await self._go_on(job, worker, self._begin_asking(job, worker))
 
     async def _go_on(self, job: Job, worker: Worker, asking: asyncio.Task[Any]) -> None:
         """Wait for a job in the slow lane."""
@@ -258,6 +259,12 @@ class Lane:
             raise
         finally:
             self._charge(job.client, time.monotonic() - began)
+
+    def _begin_asking(self, job: Job, worker: Worker) -> asyncio.Task[Any]:
+        asking = asyncio.create_task(self._ask(job, worker))
+        # Nobody waits for it any more when the lane is closed.
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return asking
 
     async def _ask(self, job: Job, worker: Worker) -> Any:
         job.pid = worker.pid
