@@ -20,7 +20,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench bench-arm format setup check test-native sanitize fuzz golden reference loadtest wheel sbom lock check-lock image clean
+.PHONY: serve test lint bench bench-arm format setup check test-native sanitize sanitize-threads fuzz golden reference loadtest wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -56,6 +56,9 @@ test-native: build/native/.built    ## the C library's own test programs
 
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
 	set -e; for program in build/sanitize/test_*; do echo "$$program"; "$$program"; done
+
+sanitize-threads: build/threads/.built  ## everything with threads under ThreadSanitizer; it does not know vector code
+	build/threads/test_threads scalar
 
 fuzz: build/fuzz/.built $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
@@ -102,6 +105,12 @@ build/sanitize/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON $(STRICT) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
 	$(BIN)/cmake --build build/sanitize --parallel $(shell nproc)
+	touch $@
+
+build/threads/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
+	$(BIN)/cmake -S native -B build/threads -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE_THREADS=ON $(STRICT) \
+		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
+	$(BIN)/cmake --build build/threads --target test_threads --parallel $(shell nproc)
 	touch $@
 
 build/fuzz/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools

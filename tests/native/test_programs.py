@@ -66,6 +66,12 @@ def test_threads_and_copies_are_where_they_are_told_to_be(programs: Path) -> Non
     assert output.splitlines()[-1].endswith(" 0 failed")
 
 
+def test_threads_of_all_kinds_do_not_disturb_each_other(programs: Path) -> None:
+    """Also run by `make sanitize` and, where it can see a race, by `make sanitize-threads`."""
+    output = check(programs / "test_threads")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
 def test_choices_between_kernels_are_checked(programs: Path) -> None:
     output = check(programs / "test_tune")
     assert output.splitlines()[-1].endswith(" 0 failed")

@@ -29,15 +29,13 @@ static void plain(const void* p, size_t bytes, access_kind kind) {
     void do___tsan_write##size(void* p) { plain(p, size, PLAIN_WRITE); }         \
     void do___tsan_unaligned_read##size(void* p) { plain(p, size, PLAIN_READ); } \
     void do___tsan_unaligned_write##size(void* p) { plain(p, size, PLAIN_WRITE); }
-PLAIN(1)
-PLAIN(2)
-PLAIN(4)
-PLAIN(8)
-PLAIN(16)
+PLAIN(1);
+PLAIN(2);
+PLAIN(4);
+PLAIN(8);
+PLAIN(16);
 
-    void do___tsan_read_range(void* p, size_t bytes) {
-    plain(p, bytes, PLAIN_READ);
-}
+void do___tsan_read_range(void* p, size_t bytes) { plain(p, bytes, PLAIN_READ); }
 void do___tsan_write_range(void* p, size_t bytes) { plain(p, bytes, PLAIN_WRITE); }
 
 static uint64_t add(uint64_t old, uint64_t x) { return old + x; }
@@ -92,10 +90,10 @@ static int weaker_of(int order, int other) { return order == memory_order_relaxe
     MODIFY(bits, type, fetch_xor, xor)                                         \
     COMPARE(bits, type, compare_exchange_strong)                               \
     COMPARE(bits, type, compare_exchange_weak)
-ATOMIC(8, uint8_t)
-ATOMIC(16, uint16_t)
-ATOMIC(32, uint32_t)
-ATOMIC(64, uint64_t)
+ATOMIC(8, uint8_t);
+ATOMIC(16, uint16_t);
+ATOMIC(32, uint32_t);
+ATOMIC(64, uint64_t);
 
 void do___tsan_atomic_thread_fence(int order) {
     (void)order;

@@ -1,0 +1,237 @@
+// Everything that has threads, with several at once: pools, sessions on one model, steps begun ahead, draws released by
+// others, adapters that come and go, counters read and kernels chosen meanwhile, sessions closed while they run.
+//
+// Answers are compared with those of one thread alone. What threads do to each other is for ThreadSanitizer to see (make
+// sanitize-threads). Argument: the instruction set, of which ThreadSanitizer knows the scalar one only.
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "graph/session.h"
+#include "small_model.h"
+
+enum { POOL_THREADS = 4, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8 };
+enum { RANK = 40 };  // two panels, which threads share
+enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80 };
+
+static void must(lw_status status) {
+    if (status == LW_OK) return;
+    printf("status %d: %s\n", (int)status, lw_last_error());
+    exit(2);
+}
+
+typedef struct meeting {
+    lw_pool* pool;
+    lw_work items, shares;
+    unsigned run, here[POOL_THREADS], item[ITEMS], share[ITEMS];
+    bool missed[POOL_THREADS];
+} meeting;
+
+static void meet(void* context, unsigned thread) {
+    meeting* m = context;
+    size_t begin, end;
+    m->here[thread] = m->run;
+    while (lw_work_take(&m->items, ITEMS, 2, &begin, &end))
+        for (; begin < end; ++begin) ++m->item[begin];
+    lw_pool_barrier(m->pool);
+    for (unsigned t = 0; t < POOL_THREADS; ++t) m->missed[thread] |= m->here[t] != m->run;
+    while (lw_work_take_share(&m->shares, ITEMS, POOL_THREADS, &begin, &end))
+        for (; begin < end; ++begin) m->share[begin] += m->item[begin];
+}
+
+static void test_pool(void) {
+    meeting m = {.pool = lw_pool_open(POOL_THREADS, NULL)};
+    unsigned sum = 0;
+    bool missed = false;
+    for (m.run = 1; m.run <= RUNS; ++m.run) {
+        atomic_store_explicit(&m.items.next, 0, memory_order_relaxed);
+        atomic_store_explicit(&m.shares.next, 0, memory_order_relaxed);
+        lw_pool_run(m.pool, meet, &m);
+    }
+    for (unsigned i = 0; i < ITEMS; ++i) sum += m.share[i];
+    for (unsigned t = 0; t < POOL_THREADS; ++t) missed |= m.missed[t];
+    lw_pool_close(m.pool);
+    expect(!missed && sum == ITEMS * RUNS * (RUNS + 1) / 2,
+           "every item once in every run, nobody past a barrier alone");
+}
+
+// ---- Sessions -------------------------------------------------------------------------------------------------------
+
+typedef struct answers {  // with and without an adapter: logits of a prompt, and of each token that may follow it
+    float prompt[2][VOCAB], next[2][VOCAB][VOCAB];
+} answers;
+
+typedef struct user {
+    const lw_model* model;
+    const answers* expected;
+    unsigned number;
+    pthread_t thread;
+    const char* wrong;
+} user;
+
+static lw_adapter* load_adapter(const lw_model* model) {
+    static _Thread_local float a[RANK * HIDDEN], b[FFN * RANK];
+    const lw_tensor ta = float_tensor(a, RANK, HIDDEN, 1), tb = float_tensor(b, FFN, RANK, 2);
+    lw_adapter* adapter = NULL;
+    must(lw_adapter_create(model, &adapter));
+    for (uint32_t layer = 0; layer < LAYERS; ++layer)
+        must(lw_adapter_load(adapter, LW_FFN_GATE, layer, &ta, &tb, 0.5f));
+    return adapter;
+}
+
+static lw_session* new_session(const lw_model* model, uint32_t threads) {
+    lw_session_config config = small_session(threads, LW_F16);
+    config.max_adapter_rank = RANK;
+    lw_session* session = NULL;
+    must(lw_session_open(model, &config, &session));
+    return session;
+}
+
+static void find_answers(const lw_model* model, answers* out) {
+    lw_session* session = new_session(model, 1);
+    lw_adapter* adapter = load_adapter(model);
+    for (int with = 0; with < 2; ++with) {
+        const lw_adapter* used = with ? adapter : NULL;
+        one_sequence s = {0};
+        set_batch(&s, PROMPT, 0, 0);
+        s.batch.adapters = &used;
+        must(lw_step(session, &s.batch, out->prompt[with], &s.drawn));
+        for (uint32_t token = 0; token < VOCAB; ++token) {
+            set_batch(&s, 1, PROMPT, 0);
+            s.batch.adapters = &used;
+            s.tokens[0] = token;
+            must(lw_step(session, &s.batch, out->next[with][token], &s.drawn));
+        }
+    }
+    lw_adapter_close(adapter);
+    lw_session_close(session);
+}
+
+typedef struct release {
+    lw_session* session;
+    uint32_t mask[(VOCAB + 31) / 32], token;
+    lw_counters counters;
+} release;
+
+// What a thread of the caller does while a step runs: writes a mask, lets draws go on, reads counters.
+static void* write_mask(void* argument) {
+    release* r = argument;
+    r->mask[r->token / 32] = 1u << r->token % 32;
+    must(lw_session_counters(r->session, &r->counters));
+    must(lw_session_release_draws(r->session));
+    must(lw_session_counters(r->session, &r->counters));
+    return NULL;
+}
+
+static void finish(lw_session* session) {
+    lw_finished times;
+    for (uint32_t done = 0; !done;) must(lw_session_await(session, 1000000, &done));
+    must(lw_session_finish(session, &times));
+}
+
+// A prompt whose draw is held for its mask, and the step behind it, which reads what was drawn.
+static bool run_round(lw_session* session, const lw_adapter* adapter, const answers* expected, uint32_t token) {
+    one_sequence a = {0}, b = {0};
+    release r = {.session = session, .token = token};
+    pthread_t other;
+    set_batch(&a, PROMPT, 0, 0);
+    set_batch(&b, 1, PROMPT, 0);
+    a.batch.adapters = b.batch.adapters = &adapter;
+    a.sampling.mask = r.mask;
+    b.tokens[0] = LW_DRAWN_BEFORE;
+    must(lw_session_hold_draws(session));
+    must(lw_session_start(session, &a.batch, a.logits, &a.drawn));
+    must(lw_session_start(session, &b.batch, b.logits, &b.drawn));
+    if (pthread_create(&other, NULL, write_mask, &r) != 0) exit(2);
+    finish(session);
+    finish(session);
+    pthread_join(other, NULL);
+    const int with = adapter != NULL;
+    return a.drawn.token == token && memcmp(a.logits, expected->prompt[with], sizeof a.logits) == 0 &&
+           memcmp(b.logits, expected->next[with][token], sizeof b.logits) == 0;
+}
+
+// Leaves a step behind that nobody finishes, its draw held.
+static void close_while_it_runs(lw_session* session) {
+    one_sequence s = {0};
+    set_batch(&s, PROMPT, 0, 0);
+    must(lw_session_hold_draws(session));
+    must(lw_session_start(session, &s.batch, s.logits, &s.drawn));
+    lw_session_close(session);
+}
+
+static void* use(void* argument) {
+    user* u = argument;
+    lw_session* session = new_session(u->model, 1 + u->number);
+    for (uint32_t round = 0; round < ROUNDS; ++round) {
+        lw_profile_row rows[4];
+        lw_choice choices[16];
+        uint32_t n;
+        if (round % 4 == 1) must(lw_session_profile(session, round % 8 == 1));
+        lw_adapter* adapter = round % 3 == u->number % 3 ? load_adapter(u->model) : NULL;
+        if (!run_round(session, adapter, u->expected, (round * 7 + u->number) % VOCAB)) u->wrong = "other answers";
+        must(lw_session_profile_rows(session, rows, 4, &n));
+        if ((n > 0) != (round % 8 >= 1 && round % 8 < 5)) u->wrong = "rows of a profile";
+        lw_adapter_close(adapter);
+        must(lw_choices(NULL, choices, 16, &n));
+    }
+    close_while_it_runs(session);
+    return NULL;
+}
+
+static void test_sessions(const lw_model* model) {
+    static answers expected;
+    find_answers(model, &expected);
+    user users[USERS];
+    for (unsigned i = 0; i < USERS; ++i) {
+        users[i] = (user){.model = model, .expected = &expected, .number = i};
+        if (pthread_create(&users[i].thread, NULL, use, &users[i]) != 0) exit(2);
+    }
+    for (int i = 0; i < ROUNDS; ++i) {  // meanwhile
+        lw_choice choices[16];
+        uint32_t n;
+        must(lw_choices(NULL, choices, 16, &n));
+        must(lw_choose(choices, n < 16 ? n : 16));
+    }
+    for (unsigned i = 0; i < USERS; ++i) {
+        pthread_join(users[i].thread, NULL);
+        expect(users[i].wrong == NULL, users[i].wrong);
+    }
+}
+
+// A context that threads split among themselves; what it holds does not matter.
+static void long_step(const lw_model* model, uint32_t threads, float* logits) {
+    lw_session_config config = small_session(threads, LW_F32);
+    config.n_blocks = LONG_BLOCKS;
+    lw_session* session = NULL;
+    must(lw_session_open(model, &config, &session));
+    uint32_t table[LONG_BLOCKS];
+    for (uint32_t i = 0; i < LONG_BLOCKS; ++i) table[i] = i;
+    one_sequence s = {0};
+    set_batch(&s, 2, LONG_CONTEXT, 0);
+    s.batch.block_tables = table;
+    s.batch.block_table_stride = LONG_BLOCKS;
+    for (int i = 0; i < 8; ++i) must(lw_step(session, &s.batch, logits, &s.drawn));
+    expect((session->b.tiles[0].n_splits > 1) == (threads > 1), "threads share a long context");
+    lw_session_close(session);
+}
+
+static void test_long_context(const lw_model* model) {
+    float alone[VOCAB], shared[VOCAB];
+    long_step(model, 1, alone);
+    long_step(model, 3, shared);
+    expect(memcmp(alone, shared, sizeof alone) == 0, "threads that share a context change nothing");
+}
+
+int main(int argc, char** argv) {
+    lw_model_config config = small_config();
+    lw_model* model = NULL;
+    config.context_length = LONG_BLOCKS * LW_BLOCK_TOKENS;
+    must(lw_model_create(&config, argc > 1 ? argv[1] : NULL, 3, &model));
+    must(load_all(model));
+    must(lw_model_finish(model));
+    test_pool();
+    test_sessions(model);
+    test_long_context(model);
+    lw_model_close(model);
+    return report();
+}
