@@ -99,6 +99,7 @@ class GrammarService:
             flight.n_waiting -= 1
             if not flight.n_waiting:
                 flight.task.cancel()  # nothing if it is done
+            del flight  # its error refers to this frame
 
     async def _compile(self, source: GrammarSource, client: int) -> CompiledGrammar:
         described = {VOCABULARY: self._compiler.describe_vocabulary()}
@@ -124,8 +125,8 @@ class GrammarService:
         return grammar
 
     def _reserve(self, n_bytes: int) -> None:
-        if self._bytes + n_bytes > self._most_bytes:
-            self._compiler.forget()
+        while self._bytes + n_bytes > self._most_bytes and self._compiler.forget_oldest():
+            pass  # its memory is free unless a request uses it
         if self._bytes + n_bytes > self._most_bytes:
             raise SandboxError(
                 "busy",

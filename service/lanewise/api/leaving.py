@@ -39,6 +39,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()  # nothing if it is done
         with suppress(BaseException):
             await working
+        del working  # its error refers to this frame
 
 
 async def _left(request: Request) -> None:

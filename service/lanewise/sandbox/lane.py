@@ -151,6 +151,7 @@ class Lane:
             for queue in (self._waiting, self._waiting_slow):
                 if job in queue:
                     queue.remove(job)
+            del job  # an error refers to this frame, and should not keep its own job alive
         self._counts["done"].inc()
         return result
 

@@ -285,7 +285,7 @@ class Settings(ModelSettings):
         metadata=knob(SIZE, "memory to compile a grammar in, then status 400"),
     )
     grammar_cache_memory: int = field(
-        default=512 * MIB,
+        default=256 * MIB,
         metadata=knob(
             SIZE, "memory of the compiled grammars of running and of past requests together"
         ),

@@ -149,10 +149,11 @@ class GrammarCompiler:
             "bos_id": tokenizer.bos_id,
         }
 
-    def forget(self) -> None:
-        """Keep no grammar that nobody uses."""
+    def forget_oldest(self) -> bool:
+        """Stop keeping the grammar whose last use is longest ago; whether there was one."""
         with self._lock:
-            self._compiled.clear()
+            forgotten = self._compiled.popitem(last=False) if self._compiled else None
+        return forgotten is not None
 
     def _tokens(self) -> LLTokenizer:
         with self._making:
