@@ -30,7 +30,16 @@ MACHINE = (
     "system.c",
 )
 
-COMMON = ["-std=gnu11", "-D_GNU_SOURCE=", "-g", "-Wall", "-Wextra", "-Werror", f"-I{EXPLORER}"]
+# DWARF 4: addr2line mistakes the files of DWARF 5.
+COMMON = [
+    "-std=gnu11",
+    "-D_GNU_SOURCE=",
+    "-gdwarf-4",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    f"-I{EXPLORER}",
+]
 # Locals lie on the stack and nowhere else, so that stacks tell states apart; calls are not inlined,
 # so that each operation of the source has one place.
 EXPLORED = [
@@ -70,7 +79,7 @@ def build(folder: Path, *changes: tuple[str, str, str]) -> Path:
             assert text.count(old) == 1, f"{name}: {old!r} is there {text.count(old)} times"
             text = text.replace(old, new)
         copy = folder / at.name
-        copy.write_text(f'#line 1 "{at}"\n{text}')
+        copy.write_text(text)
         if copy.suffix == ".c":
             options = ["-O2"] if name in MACHINE else EXPLORED
             objects.append(copy.with_suffix(".o"))
@@ -187,7 +196,7 @@ def operations(explorer: Path) -> list[Operation]:
             function, place = run("addr2line", "-f", "-e", explorer, before).stdout.split("\n")[:2]
             name, line = place.split(" ")[0].rsplit(":", 1)
             text = Path(name).read_text().splitlines()[int(line) - 1].strip()
-            if "scenarios" not in name:
+            if not Path(name).name.startswith("scenarios"):
                 found.append(Operation(scenario, address, int(order), function, text))
     return found
 
@@ -202,7 +211,8 @@ def test_every_order_is_as_weak_as_it_may_be(explorer: Path) -> None:
     places: dict[str, list[Operation]] = {}
     for operation in operations(explorer):
         places.setdefault(f"{operation.function}: {operation.text}", []).append(operation)
-    assert len(places) >= 12
+    assert any(place.startswith("lw_gate_is_open") for place in places)
+    assert len(places) >= 16
     survivors = [
         f"{place}: {NAMES[order]}"
         for place, found in places.items()

@@ -7,7 +7,7 @@
 
 #include "explorer.h"
 
-enum { MAX_CLOCK = 1 << 13, TABLE = 1 << 24 };
+enum { MAX_CLOCK = 1 << 13, TABLE = 1 << 22 };
 
 typedef struct key {
     uint64_t a, b;
