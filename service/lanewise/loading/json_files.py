@@ -28,11 +28,16 @@ def read_text(path: Path) -> str:
 
 
 def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
-    """Return a JSON object; ``source`` names it in errors."""
+    """Return a JSON object, all strings of which have UTF-8; ``source`` names it in errors."""
     try:
+        text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # perhaps half of a pair
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ModelFileError(f"{source}: JSON nested too deeply") from error
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise ModelFileError(f"{source}: not UTF-8: {error.reason}") from error
     except ValueError as error:
         raise ModelFileError(f"{source}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
