@@ -9,9 +9,11 @@ void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const l
     const uint64_t output_bytes = x->rows * outputs * sizeof(float) * (p->out.add ? 2 : 1);
     lw_profile_work(self->profile, self->operation, 1 + (size_t)(p->kernel - lw_kernels),
                     panels * p->weights->panel_bytes + input_bytes + output_bytes, x->rows * outputs * x->cols);
-    for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a)
+    for (size_t i = 0; i < p->n_addends; ++i) {
+        const lw_addend* a = &p->addends[i];
         lw_profile_work(self->profile, self->operation, 1 + (size_t)(a->kernel - lw_kernels),
                         panels * a->weights->panel_bytes, a->rows * outputs * a->weights->cols);
+    }
 }
 
 void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_activations* x, unsigned threads,
