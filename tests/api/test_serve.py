@@ -1,5 +1,6 @@
 """The parts of `lanewise serve` that need no model."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -19,6 +20,7 @@ from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.runtime.cpu import KernelInfo
 from lanewise.settings import Settings, SettingsError
+from lanewise.text.chat_template import ChatTemplate
 from toy_server import make_engine
 from toy_tokenizer import toy_tokenizer
 
@@ -74,6 +76,19 @@ def test_chat_template_comes_from_a_file(tmp_path):
     path.write_text("{% for %}")
     with pytest.raises(SettingsError, match=r"template\.jinja"):
         start._check_template(Settings(), str(path))
+
+
+def test_a_template_that_cannot_be_used_is_told(state, caplog):
+    state.phase = Phase.READY
+    state.chat_template = ChatTemplate({"default": "{% for %}"})
+
+    async def check() -> None:
+        await serve._check_template(state)
+        await state.sandbox.close()
+
+    with caplog.at_level(logging.WARNING, "lanewise"):
+        asyncio.run(check())
+    assert "chat requests get status 400: chat template 'default' at line 1" in caplog.text
 
 
 def test_loading_is_told_in_lines_without_a_terminal(caplog):

@@ -295,6 +295,8 @@ class Lane:
             # Somebody else ended it, or the zygote: not the job's fault, once.
             job.tried_again = True
             self._wait(job)
+        elif number in (signal.SIGKILL, None):
+            _fail(job, "busy", "the process that did it was ended from outside, twice")
         else:
             self._tell(job, {"failed": "crash", "why": f"signal {number}"})
         return False
