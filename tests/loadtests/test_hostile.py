@@ -15,7 +15,16 @@ from loadtests.hostile.verdict import Bars, overall, rows_of
 from loadtests.hostile.watch import Sight, watching
 
 # The kinds that are quick with the bundled model; all of them take minutes.
-QUICK = ("numbers", "log lines", "adapters", "templates", "forged log lines", "heads", "recursion")
+QUICK = (
+    "numbers",
+    "log lines",
+    "adapters",
+    "templates",
+    "forged log lines",
+    "heads",
+    "recursion",
+    "stop strings",
+)
 BARS = Bars(memory_limit=1 << 30)
 
 
