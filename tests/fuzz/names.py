@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 FOLDER = Path(__file__).parent
@@ -19,6 +20,11 @@ def module_of(name: str) -> ModuleType:
         if (path := str(ROOT / "tests" / folder)) not in sys.path:
             sys.path.append(path)
     return importlib.import_module(f"tests.fuzz.targets.{name}")
+
+
+def made_up_inputs() -> list[bytes]:
+    """Inputs of native targets, to which any bytes mean something: what few bytes say is little."""
+    return [Random(i).randbytes(60 * i) for i in range(20)]
 
 
 def regressions_of(name: str) -> list[Path]:

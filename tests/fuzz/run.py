@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
 
-from tests.fuzz.names import NATIVE, PYTHON, ROOT, module_of, regressions_of
+from tests.fuzz.names import NATIVE, PYTHON, ROOT, made_up_inputs, module_of, regressions_of
 
 BUILD = ROOT / "build"
-LIMITS = ("-timeout=10", "-rss_limit_mb=2048", "-max_len=16384", "-print_final_stats=1")
+LIMITS = ("-timeout=10", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_stats=1")
 # A fuzzer that finds something inside an allocation may never say so.
 PATIENCE_S = 600
 STATUS = re.compile(r"^#(\d+)\t.* cov: (\d+) ft: (\d+) corp: (\d+)", re.MULTILINE)
@@ -58,7 +58,10 @@ def write_corpus(name: str) -> list[str]:
     findings.mkdir(parents=True, exist_ok=True)
     inputs = [path.read_bytes() for path in regressions_of(name)]
     options = [f"-artifact_prefix={findings}/"]
-    if name in PYTHON:
+    if name in NATIVE:
+        inputs += made_up_inputs()
+        options.append("-len_control=0")
+    else:
         target = module_of(name)
         with tempfile.TemporaryDirectory() as folder:
             inputs += target.seeds(Path(folder))

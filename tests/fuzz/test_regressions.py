@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.names import NATIVE, PYTHON, REGRESSIONS, ROOT, module_of, regressions_of
+from tests.fuzz.names import (
+    NATIVE,
+    PYTHON,
+    REGRESSIONS,
+    ROOT,
+    made_up_inputs,
+    module_of,
+    regressions_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +65,9 @@ def programs() -> Path:
 @pytest.mark.parametrize("name", NATIVE)
 def test_native_findings_stay_fixed(name: str, programs: Path, tmp_path: Path) -> None:
     inputs = regressions_of(name)
-    for i in range(20):  # and a few made up here
+    for i, data in enumerate(made_up_inputs()):
         inputs.append(tmp_path / f"{i}")
-        inputs[-1].write_bytes(bytes((i * 41 + k * k * 7 + k * 13) % 256 for k in range(40 * i)))
+        inputs[-1].write_bytes(data)
     command = [programs / f"fuzz_{name}", *inputs]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
