@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lanewise.engine.constraint import MOST_HEAVY, TOO_HEAVY
+from lanewise.engine.constraint import MOST_DEBT_S, TOO_HEAVY
 from lanewise.sandbox.lane import SandboxError, pack_job
 from lanewise.sandbox.pool import STACK_BYTES, Sandbox
 from lanewise.text.grammar import CompiledGrammar, GrammarCompiler, GrammarError, GrammarSource
@@ -70,7 +70,7 @@ class GrammarService:
         """
         found = self._compiler.cached(source)
         if found is not None:
-            if found.n_heavy > MOST_HEAVY:
+            if found.debt_s > MOST_DEBT_S:
                 raise GrammarError(TOO_HEAVY)
             return found, "cached"
         key = hashlib.blake2b(repr(source).encode("utf-8", "replace"), digest_size=16).digest()

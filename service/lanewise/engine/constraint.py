@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from lanewise.engine.sequence import Sequence
 
 
-# Processor time of one token of one sequence; ordinary grammars take less than a tenth of it. The
-# library's limits allow four times as much, which many sequences must not take for each token.
-HEAVY_S = 0.025
-MOST_HEAVY = 4  # in all texts of a grammar
-TOO_HEAVY = f"the grammar takes more than {1000 * HEAVY_S:g} ms for a token again and again"
+# Processor time for each token of each sequence; ordinary grammars take a tenth of it, and the
+# library's limits allow thirty times as much. What is more adds up, what is less is taken off.
+TOKEN_S = 0.003
+MOST_DEBT_S = 0.25  # of all texts of a grammar
+TOO_HEAVY = f"the grammar takes more than {1000 * TOKEN_S:g} ms for a token again and again"
 _ALL = np.uint32(0xFFFF_FFFF)
 
 
@@ -38,7 +38,7 @@ class Grammar(Protocol):
     def beginning(self) -> Items[int]:
         """Tokens that every text begins with."""
 
-    n_heavy: int  # how often a token of any sequence took too long
+    debt_s: float  # what tokens of any sequence have taken too long
 
     @property
     def mask_words(self) -> int:
@@ -96,7 +96,7 @@ class Constraint:
 
     def begin(self, room: int) -> list[int]:
         """The tokens that every answer begins with, at most ``room``."""
-        if self._grammar.n_heavy > MOST_HEAVY:
+        if self._grammar.debt_s > MOST_DEBT_S:
             raise ConstraintError(TOO_HEAVY)
         began = time.thread_time()
         beginning = self._grammar.beginning
@@ -106,7 +106,7 @@ class Constraint:
         else:
             self._matcher = self._grammar.new_matcher()
             self.unsent = self._jump(room)
-        self._weigh(began)
+        self._weigh(began, 1 + len(self.unsent))
         return self.unsent
 
     def complete(
@@ -145,7 +145,7 @@ class Constraint:
         if not self._matcher.consume_token(token):
             raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
         tokens = self._jump(room)
-        self._weigh(began)
+        self._weigh(began, 1 + len(tokens))
         return tokens
 
     def _jump(self, room: int, done: Items[int] = ()) -> list[int]:
@@ -190,12 +190,12 @@ class Constraint:
         """
         if self._coming:
             return
-        if self._grammar.n_heavy > MOST_HEAVY:
+        if self._grammar.debt_s > MOST_DEBT_S:
             self._fail(TOO_HEAVY)
             return
         began = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(self._address, self._n_bytes)
-        self._weigh(began)
+        self._weigh(began, 1)
         if self._matcher.is_error():
             self._fail(f"the grammar cannot go on: {self._reason()}")
         elif self._matcher.is_stopped():  # found only now: nothing but the end may come
@@ -219,9 +219,11 @@ class Constraint:
         self._failure = ConstraintError(message)
         self.mask.fill(_ALL)  # an empty one would be an error of the whole step
 
-    def _weigh(self, began: float) -> None:
-        if time.thread_time() - began > HEAVY_S:
-            self._grammar.n_heavy += 1
+    def _weigh(self, began: float, n_tokens: int) -> None:
+        grammar = self._grammar
+        if grammar.debt_s <= MOST_DEBT_S:  # else it stays what it is
+            took = time.thread_time() - began
+            grammar.debt_s = max(0.0, grammar.debt_s + took - n_tokens * TOKEN_S)
 
     def _reason(self) -> str:
         # Only the first line: the rest shows the library's state.

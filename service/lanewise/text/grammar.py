@@ -86,7 +86,7 @@ class CompiledGrammar:
         self.beginning = tuple(first.beginning)
         self.eos_ids = eos_ids
         self.mask_words = mask_words
-        self.n_heavy = 0
+        self.debt_s = 0.0
 
     def new_matcher(self) -> LLMatcher:
         """A matcher that has seen nothing."""
