@@ -25,10 +25,16 @@ static _Bool store_scale(float scale, uint8_t* block) {
     return 1;
 }
 
+// Of a scale so small that its inverse is infinite nothing is left as f16: all codes may be those of zero.
+static float inverse_of(float scale) {
+    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    return isfinite(inverse) ? inverse : 0.0f;
+}
+
 _Bool lw_quantize_q4_block(const float* x, uint8_t* block) {
     const float scale = extreme(x) / -8.0f;  // the extreme becomes -8, the one code without a positive twin
     if (!store_scale(scale, block)) return 0;
-    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    const float inverse = inverse_of(scale);
     for (int j = 0; j < BLOCK / 2; ++j) {
         const int low = (int)(x[j] * inverse + 8.5f), high = (int)(x[j + BLOCK / 2] * inverse + 8.5f);
         block[2 + j] = (uint8_t)((low < 15 ? low : 15) | (high < 15 ? high : 15) << 4);
@@ -42,7 +48,7 @@ static int nearest(float x) { return (int)((double)x + (x < 0 ? -0.5 : 0.5)); }
 _Bool lw_quantize_q8_block(const float* x, uint8_t* block) {
     const float scale = fabsf(extreme(x)) / 127.0f;
     if (!store_scale(scale, block)) return 0;
-    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    const float inverse = inverse_of(scale);
     for (int j = 0; j < BLOCK; ++j) block[2 + j] = (uint8_t)(int8_t)nearest(x[j] * inverse);
     return 1;
 }
