@@ -162,11 +162,14 @@ class GrammarCompiler:
 
                 if not self._tokenizer.eos_ids:
                     raise GrammarError(NO_EOS)
-                self._vocabulary = LLTokenizer(
+                # In two parts, each of which keeps the interpreter: of 49k tokens 0.06 and 0.09 s.
+                plain = LLTokenizer(
                     _Vocabulary(self._tokenizer),  # type: ignore[arg-type]
                     n_vocab=self._model_vocab_size,
                     eos_token=sorted(self._tokenizer.eos_ids),
+                    slices=[],
                 )
+                self._vocabulary = plain.with_slices(LLTokenizer.general_slices())
             return self._vocabulary
 
 
