@@ -155,12 +155,12 @@ def test_what_a_session_does_not_take_is_refused(tmp_path):
     directory = write_hf(model, tmp_path / "base")
     with opened(directory) as (base, session), opened(directory, 2) as (_, other):
         adapter = load(base, path)
-        with pytest.raises(ValueError, match="takes no adapters"):
+        with pytest.raises(NativeError, match="takes no adapters"):
             logits(session, [adapter])
         with pytest.raises(NativeError, match="belongs to another model"):
             logits(other, [adapter])
         adapter.close()
-        with pytest.raises(ValueError, match="closed"):
+        with pytest.raises(NativeError, match="closed"):
             logits(other, [adapter])
     with opened(directory, 2) as (base, session):
         adapter = load(base, path)
