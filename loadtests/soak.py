@@ -240,7 +240,7 @@ def soak(requests: int, seed: int, model: str | None = None, hostile: float = 0.
         "--kv-memory",
         "2MiB",
         "--max-queued-requests",
-        "48",
+        "12",
         "--max-seqs",
         "16",
     )

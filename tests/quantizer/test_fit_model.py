@@ -113,5 +113,6 @@ def test_an_embedding_comes_in_parts_that_make_no_difference(stories, monkeypatc
     whole, cut = matrices
     assert (len(whole), len(cut)) == (1, 8)
     assert (join_rows(cut).codes == whole[0].codes).all()
-    assert (texts[0] == texts[1]).all()
+    # Some BLAS kernels add in another order where there are fewer rows: a step of a scale in f16.
+    np.testing.assert_allclose(texts[0], texts[1], rtol=2**-9)
     assert (texts[0] == whole[0].decode()[calibration]).all()

@@ -50,7 +50,7 @@ async def reasons_after(delay_s: float) -> list[str]:
 def test_every_job_ends_with_the_sandbox(delay_s):
     found = asyncio.run(reasons_after(delay_s))
     assert len(found) == N_JOBS
-    assert set(found) <= {"stopped", "busy"}
+    assert set(found) <= {"stopped", "busy", "memory"}  # a fast machine gets as far as the limit
     assert "stopped" in found
 
 
