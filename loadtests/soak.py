@@ -30,7 +30,7 @@ ANSWER_S = 120.0
 WARM_UP_SHARE = 0.4  # of the requests: caches fill, the allocator finds its size
 # Made when they are first needed: threads for texts, answers and jobs, pipes of the sandbox. What
 # each request left behind would be far more.
-LAZY_THREADS, LAZY_FILES = 10, 8
+LAZY_THREADS, LAZY_FILES = 10, 2
 LARGEST_BURST = 80
 MOST_SHOWN = 20  # problems
 HEAD_END = b"\r\n\r\n"
