@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=     # names of targets; empty: all
+FUZZ_ARGS ?=        # such as --seed 1 --executions 20000: the same every time
 FUZZ_CC ?= clang-19 # with libFuzzer
 LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 
@@ -61,7 +62,7 @@ sanitize-threads: build/threads/.built  ## everything with threads under ThreadS
 	build/threads/test_threads scalar
 
 fuzz: build/fuzz/.built $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
-	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS) $(FUZZ_TARGETS)
 
 golden: $(REFERENCE)/.installed     ## make the golden files again with the reference implementation; review the diff
 	$(REFERENCE)/bin/python tests/golden/make_rope_factors.py

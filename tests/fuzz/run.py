@@ -1,12 +1,15 @@
 """Runs fuzz targets for a time: ``python -m tests.fuzz.run [TARGET …] [--seconds 60] [--jobs 2]``.
 
 Prints a line for each: executions, coverage, findings. Exits with 1 if there was a finding, whose
-input is then in build/fuzz-findings/TARGET. Corpora grow in build/fuzz-corpus/TARGET.
+input is then in build/fuzz-findings/TARGET and the end of its log printed. Corpora grow in
+build/fuzz-corpus/TARGET. ``--executions`` with ``--seed`` begins from the seeds alone and does the
+same on every machine, as long as no target reaches ``--seconds`` first.
 """
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +26,8 @@ BUILD = ROOT / "build"
 LIMITS = ("-timeout=10", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_stats=1")
 # A fuzzer that finds something inside an allocation may never say so.
 PATIENCE_S = 600
+# Of a log that ends in a finding: the last lines that are no statistics.
+LOG_TAIL = 30
 STATUS = re.compile(r"^#(\d+)\t.* cov: (\d+) ft: (\d+) corp: (\d+)", re.MULTILINE)
 
 
@@ -36,7 +41,7 @@ class Outcome:
     features: int
     corpus: int
     seconds: float
-    finding: str | None  # why it ended early
+    finding: str | None  # why it ended early, and the end of its log
 
     def line(self) -> str:
         said = self.finding or "nothing found"
@@ -82,9 +87,17 @@ def command_of(name: str) -> list[str]:
     return [str(BUILD / "fuzz" / f"fuzz_{name}")]
 
 
-def run_target(name: str, seconds: int) -> Outcome:
-    """Fuzz one target for so long, or until it finds something."""
-    options = [*write_corpus(name), f"-max_total_time={seconds}", *LIMITS]
+def end_of(log: str) -> str:
+    """What a fuzzer said last, without its statistics and the bytes of the input."""
+    said = [line[:400] for line in log.splitlines() if not re.match("#[0-9]|stat::|0x", line)]
+    return "\n".join(said[-LOG_TAIL:])
+
+
+def run_target(name: str, seconds: int, same: Sequence[str]) -> Outcome:
+    """Fuzz one target for so long, or until it finds something; `same`: options of a fixed run."""
+    if same:
+        shutil.rmtree(BUILD / "fuzz-corpus" / name, ignore_errors=True)
+    options = [*write_corpus(name), f"-max_total_time={seconds}", *same, *LIMITS]
     log = BUILD / "fuzz-findings" / f"{name}.log"
     began = time.monotonic()
     # Panics of the tokenizers' library are caught: their backtraces take seconds and are not read.
@@ -107,7 +120,7 @@ def run_target(name: str, seconds: int) -> Outcome:
     executions, edges, features, corpus = map(int, statuses[-1]) if statuses else (0, 0, 0, 0)
     if total := re.search(r"stat::number_of_executed_units:\s+(\d+)", text):
         executions = int(total[1])
-    finding = None if status == 0 else f"FINDING, status {status}: see {log}"
+    finding = None if status == 0 else f"FINDING, status {status}: see {log}\n{end_of(text)}"
     took = time.monotonic() - began
     return Outcome(name, executions, edges, features, corpus, took, finding)
 
@@ -119,13 +132,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(known))
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
+    parser.add_argument("--executions", type=int, help="at most, for each target")
+    parser.add_argument("--seed", type=int, help="of the fuzzer's random numbers")
     options = parser.parse_args(arguments)
+    given = {"runs": options.executions, "seed": options.seed}
+    same = [f"-{name}={value}" for name, value in given.items() if value is not None]
     if unknown := set(options.targets) - set(known):
         parser.error(f"{', '.join(sorted(unknown))}: no target; known: {', '.join(known)}")
     failed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         names = options.targets or known
-        for outcome in pool.map(lambda name: run_target(name, options.seconds), names):
+        for outcome in pool.map(lambda name: run_target(name, options.seconds, same), names):
             print(outcome.line(), flush=True)
             failed += outcome.finding is not None
     print(f"{len(names)} targets, {failed} with findings")

@@ -227,8 +227,9 @@ def _sample(row: NDArray[np.float32], draw: Draw) -> Sampled:
     elif params.temperature == 0:
         token = int(scores.argmax())
     else:
-        scores /= params.temperature
-        if params.top_k:
+        scores -= scores.max()  # nothing overflows, however low the temperature
+        scores /= max(params.temperature, float(np.finfo(scores.dtype).tiny))
+        if 0 < params.top_k < len(scores):
             scores[scores < np.sort(scores)[-params.top_k]] = -np.inf
         weights = np.exp(scores - scores.max())
         weights /= weights.sum()

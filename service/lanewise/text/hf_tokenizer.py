@@ -30,6 +30,8 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     model = parsed.get("model")
     model = model if isinstance(model, dict) else {}
     unknown = model.get("unk_token")
+    if unknown is not None and not isinstance(unknown, str):
+        raise ModelFileError(f"{where}: model.unk_token: {unknown!r} is not a string")
     if unknown is not None and tokenizer.token_to_id(unknown) is None:
         raise ModelFileError(f"{where}: model.unk_token: {unknown!r} is not in the vocabulary")
     if isinstance(tokenizer.model, Unigram) and model.get("unk_id") is None:
