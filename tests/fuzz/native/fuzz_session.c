@@ -57,7 +57,9 @@ static void conclude(fuzzed* f, one_step* step, lw_status status) {
         return;
     }
     resolve(step, f->sequences, f->drawn);
-    compare_with_reference(step, f->sequences, f->variant, f->config.kv_type);
+    resolve(step, step->after, f->drawn);
+    for (uint32_t i = 0; i < f->n_begun; ++i) resolve(step, f->begun[i]->after, f->drawn);
+    compare_with_reference(step, f->variant, f->config.kv_type);
     for (uint32_t i = 0; step->batch.draws != NULL && i < step->batch.n_logits; ++i)
         f->drawn[i] = step->results[i].token;
 }
@@ -95,8 +97,10 @@ static void run_step(fuzzed* f) {
     finish_all(f);
     release_all(f);
     one_step* step = new_step(f);
-    if (step->batch.query_start[step->batch.n_seqs] > 0) {
-        const lw_status status = lw_step(f->session, &step->batch, step->logits, step->results);
+    const lw_status status = lw_step(f->session, &step->batch, step->logits, step->results);
+    if (is_empty(step)) {
+        FUZZ_CHECK(status == LW_ERR_ARGUMENT, "a step without tokens gives %d", (int)status);
+    } else {
         conclude(f, step, status);
         f->failed = false;
         f->n_drawn = status == LW_OK && step->batch.draws != NULL ? step->batch.n_logits : 0;
@@ -107,11 +111,12 @@ static void run_step(fuzzed* f) {
 static void begin_step(fuzzed* f) {
     if (f->n_begun == LW_STEPS_AHEAD) finish(f);
     one_step* step = new_step(f);
-    if (step->batch.query_start[step->batch.n_seqs] == 0) {
+    const lw_status status = lw_session_start(f->session, &step->batch, step->logits, step->results);
+    if (is_empty(step)) {
+        FUZZ_CHECK(status == LW_ERR_ARGUMENT, "a step without tokens is started: %d", (int)status);
         free(step);
         return;
     }
-    const lw_status status = lw_session_start(f->session, &step->batch, step->logits, step->results);
     FUZZ_CHECK(status == LW_OK, "start: %s", lw_last_error());
     f->n_drawn = step->batch.draws != NULL ? step->batch.n_logits : 0;
     f->begun[f->n_begun++] = step;
@@ -127,7 +132,7 @@ static void wrong_step(fuzzed* f) {
     memset(step->results, 0xA5, sizeof step->results);
     one_step* before = malloc(sizeof *before);
     if (before == NULL) exit(2);
-    if (step->batch.query_start[step->batch.n_seqs] > 0 && spoil(f->in, step, &f->config, f->n_drawn)) {
+    if (!is_empty(step) && spoil(f->in, step, &f->config, f->n_drawn)) {
         memcpy(before, step, sizeof *before);
         const lw_status status = take_flag(f->in)
                                      ? lw_step(f->session, &step->batch, step->logits, step->results)

@@ -34,6 +34,7 @@ typedef struct one_step {
     float logits[MOST_LOGITS * TINY_VOCAB];
     lw_sampled results[MOST_LOGITS];
     uint32_t sequence[SEQUENCES];  // whose each row of the batch is
+    sequence after[SEQUENCES];     // all sequences as the step leaves them: those of the session go on before it is run
     const char* fault;
 } one_step;
 
@@ -116,8 +117,13 @@ static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config
     s->query_start[row + 1] = first + n;
 }
 
+static inline bool is_empty(const one_step* s) { return s->query_start[s->batch.n_seqs] == 0; }
+
+// Adds the tokens and copies of the step to `sequences`; of one without tokens, which is refused, nothing.
 static inline void take_step(fuzz_input* in, one_step* s, const lw_session_config* c, sequence* sequences,
                              const lw_adapter* const* adapters, bool is_ahead, uint32_t n_drawn) {
+    sequence before[SEQUENCES];
+    memcpy(before, sequences, sizeof before);
     s->batch = (lw_batch){.block_table_stride = SEQUENCE_BLOCKS,
                           .token_ids = s->token_ids,
                           .query_start = s->query_start,
@@ -132,12 +138,15 @@ static inline void take_step(fuzz_input* in, one_step* s, const lw_session_confi
         const uint32_t index = (i + turn) % SEQUENCES;
         if (given >> i & 1) take_row(in, s, c, index, &sequences[index], adapters, n_drawn);
     }
+    if (is_empty(s)) memcpy(sequences, before, sizeof before);
+    memcpy(s->after, sequences, sizeof s->after);
     if (!take_flag(in)) return;
     s->batch.draws = s->draws;
     for (uint32_t i = 0; i < s->batch.n_logits; ++i) take_draw(in, s, i);
 }
 
-// Puts what the step before drew in the place of what stood for it.
+// Puts what the step before drew in the place of what stood for it. No sequence of a step begun later has begun anew over
+// that place: only one that is full does, with fewer tokens than would reach it.
 static inline void resolve(const one_step* s, sequence* sequences, const uint32_t* drawn) {
     for (uint32_t row = 0; row < s->batch.n_seqs; ++row) {
         uint32_t* tokens = sequences[s->sequence[row]].tokens + s->context_lens[row];
@@ -212,9 +221,9 @@ static inline void compare_row(one_step* s, uint32_t row, const sequence* q, uin
                    s->results[first + i].token, results[i].token);
 }
 
-static inline void compare_with_reference(one_step* s, const sequence* sequences, uint32_t variant, lw_type kv_type) {
+static inline void compare_with_reference(one_step* s, uint32_t variant, lw_type kv_type) {
     for (uint32_t row = 0; row < s->batch.n_seqs; ++row)
-        compare_row(s, row, &sequences[s->sequence[row]], variant, kv_type);
+        compare_row(s, row, &s->after[s->sequence[row]], variant, kv_type);
 }
 
 #endif
