@@ -29,7 +29,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 9 };    // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 10 };   // raised by every incompatible change to this file
 enum { LW_NUMERICS = 2 };       // version of the numeric contract; in packed files and fingerprints
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -186,6 +186,9 @@ typedef struct lw_session_config {
     uint32_t max_batch_logits;  // most rows of logits in one step
     lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
     uint32_t max_adapter_rank;  // of adapters in its batches, at most LW_MAX_ADAPTER_RANK; 0 = it takes none
+    // 1: a reference to measure against, slow. Quantized matrices multiply activations as they are, not int8 codes of
+    // them: logits are those of a model whose matrices are LW_F32 with the same weights, to the bit. 0 = codes.
+    uint32_t float_activations;
     const uint32_t* cpus;  // [n_threads] the CPU that each thread stays on, the calling one during steps; NULL = any
     const uint32_t*
         copies;  // [n_threads] which copy of the weights each thread reads, an index of lw_model_place's nodes;

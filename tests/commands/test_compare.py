@@ -17,7 +17,7 @@ QUICK = [*OPTIONS, "--prefill", "0", "--decode", "0"]
 
 
 def row(size, perplexity):
-    return Compared("m", "m", "q4_0", size, 4.5, perplexity, 0.1, 0.01, 0.9, None, None)
+    return Compared("m", "m", "q4_0", size, 4.5, perplexity)
 
 
 def test_divergence_is_the_sum_over_the_vocabulary():
@@ -115,6 +115,44 @@ def test_a_copy_of_the_original_is_equal_to_it(models, text, tmp_path, capsys):
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
+def test_one_model_against_its_own_float_activations(models, text, capsys):
+    path = models / "q8_0"
+    (exact, served) = compare(capsys, text, path, "--float-activations", *QUICK)["models"]
+    assert [exact["name"], served["name"]] == ["q8_0, float activations", "q8_0"]
+    assert [exact["activations"], served["activations"]] == ["float", "int8"]
+    assert [exact["on_front"], served["on_front"]] == [False, True]
+    assert exact["kl"] is None
+    assert exact["prefill"] is exact["decode"] is None
+    assert 0 < served["kl"] < served["kl_p99"] < 0.1
+    assert 0.8 < served["top1"] <= 1
+    for row in (exact, served):
+        options = ["--file", str(text), "--chars", "600", "--context", "64", "--json"]
+        options += ["--float-activations"] * (row is exact)
+        assert cli.main(["perplexity", str(path), *options]) == 0
+        alone = json.loads(capsys.readouterr().out)
+        assert alone["activations"] == row["activations"]
+        assert row["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-12)
+    assert exact["perplexity"] != served["perplexity"]
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_float_weights_have_float_activations_already(models, text, capsys):
+    options = [models / "original", models / "q4_0", "--float-activations", *QUICK]
+    report = compare(capsys, text, *options)
+    assert [r["name"] for r in report["models"]] == [
+        *("original, float activations", "original", "q4_0")
+    ]
+    first, second, third = report["models"]
+    assert (second["kl"], second["kl_p99"], second["top1"]) == (0.0, 0.0, 1.0)
+    assert second["perplexity"] == first["perplexity"]
+    assert third["kl"] > 0
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_the_table_and_the_picture(models, text, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     arguments = [models / "original", models / "q4_0", "--file", text, *QUICK]
@@ -145,7 +183,9 @@ def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch, capsys, 
     ("arguments", "message"),
     [
         ([], "MODEL: 0 given; accepted: 2 or more, the original first"),
-        (["a"], "MODEL: 1 given"),
+        (["a"], "MODEL: 1 given; accepted: 2 or more"),
+        (["--float-activations"], "MODEL: 0 given; accepted: 1 or more"),
+        (["a", "--float-activations"], "--file: not given"),
         (["a", "b", "a"], "MODEL: a given twice"),
         (["a", "b", "--picture", "/nowhere/x.png"], "--picture: /nowhere: no such directory"),
         (["a", "b"], "--file: not given"),

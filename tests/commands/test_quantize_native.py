@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 from lanewise import cli
 from lanewise.loading.checkpoint import open_checkpoint
-from lanewise.runtime import Batch, Model, Session
+from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import decode_rows
@@ -23,14 +23,20 @@ def source(tmp_path_factory) -> Path:
     return tiny_models.write_hf(model, tmp_path_factory.mktemp("source") / "m")
 
 
-def logits(path: Path) -> np.ndarray:
+def logits(path: Path, *, float_activations: bool = False, isa: str | None = None) -> np.ndarray:
     prompt = tiny_models.prompt(40)
     batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], list(range(len(prompt))))
     with (
         open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, threads=2) as model,
+        Model.load(checkpoint, isa=isa, threads=2) as model,
         Session(
-            model, threads=2, blocks=2, max_batch_tokens=40, max_batch_logits=40, kv_type="f32"
+            model,
+            threads=2,
+            blocks=2,
+            max_batch_tokens=40,
+            max_batch_logits=40,
+            kv_type="f32",
+            float_activations=float_activations,
         ) as session,
     ):
         return session.step(batch)
@@ -62,6 +68,8 @@ def test_the_library_reads_what_was_written(source, tmp_path, name):
     # what is left is the rounding of activations to eight bits; wrong weights give about 1.4;
     # with minimums it is more
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.05
+    for isa in usable_levels():  # each lays weights out in its own way
+        assert (logits(folder, float_activations=True, isa=isa) == exact).all()
     packed = tmp_path / "packed"
     assert cli.main(["pack", str(folder), "-o", str(packed)]) == 0
     assert (logits(packed) == found).all()

@@ -25,7 +25,7 @@ KINDS = {
 }
 
 
-def logits(path, isa=None, parts=(40,), threads=2):
+def logits(path, isa=None, parts=(40,), threads=2, float_activations=False):
     """Logits of the prompt, run in steps of so many tokens."""
     with (
         open_checkpoint(path) as checkpoint,
@@ -37,6 +37,7 @@ def logits(path, isa=None, parts=(40,), threads=2):
             max_batch_tokens=40,
             max_batch_logits=40,
             kv_type="f32",
+            float_activations=float_activations,
         ) as session,
     ):
         found, done = [], 0
@@ -60,6 +61,8 @@ def test_logits_are_those_of_the_same_weights_in_float32(name, tmp_path):
     expected = logits(model.floats)
     found = logits(model.packed)
     assert distance(found, expected) < 0.04
+    reference = logits(model.packed, float_activations=True)
+    assert distance(reference, expected) < 1e-6  # in another order, where that is the model's
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ static void test_configs(const lw_model* model) {
     FIELD(max_batch_logits, 0, "max_batch_logits is 0");
     FIELD(max_batch_logits, 65, "max_batch_logits is 65");
     FIELD(max_adapter_rank, 513, "max_adapter_rank is 513");
+    FIELD(float_activations, 2, "float_activations is 2");
     FIELD(copies, &(uint32_t){1}, "copies[0] is 1, the model has 1");
     FIELD(cpus, &(uint32_t){UINT_MAX}, "cpus[0] is 4294967295");
 #undef FIELD

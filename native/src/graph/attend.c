@@ -147,7 +147,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_batch* batch = w->step->batch;
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
     const lw_layer* layer = &w->model->layers[index];
-    const bool with_codes = lw_is_quantized(layer->attn_output.type) && layer->attn_output_order == NULL &&
+    const bool with_codes = lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
                             job_cols % LW_SEGMENT == 0 && index + 1 < c->n_layers;
     const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
     size_t item, end;

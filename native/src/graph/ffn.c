@@ -91,7 +91,7 @@ lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activati
                  .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
                  .panels = layer->gate.panels,
                  .run = w->rows <= FEW_ROWS ? LONG_RUN : 1,
-                 .quantized = lw_is_quantized(layer->down.type)};
+                 .quantized = lw_reads_codes(w, &layer->down)};
     take_panels(&g);
     lw_count_products(w, 2, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);

@@ -32,9 +32,9 @@ static void quantize_row(worker* w, const lw_activations* x, size_t row, const f
     lw_quantize_segments(w, x, row, 0, x->segments, values);
 }
 
-static bool any_quantized(const lw_matrix* const* matrices, size_t n) {
+static bool any_reads_codes(const worker* w, const lw_matrix* const* matrices, size_t n) {
     for (size_t i = 0; i < n; ++i)
-        if (lw_is_quantized(matrices[i]->type)) return true;
+        if (lw_reads_codes(w, matrices[i])) return true;
     return false;
 }
 
@@ -153,7 +153,7 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
 static lw_activations attention_values(worker* w, const lw_layer* layer, bool have_codes) {
     const size_t cols = layer->attn_output.cols;
     const float* order = layer->attn_output_order;
-    const bool quantized = lw_is_quantized(layer->attn_output.type);
+    const bool quantized = lw_reads_codes(w, &layer->attn_output);
     float* values = order != NULL ? w->b->q : w->b->attn;  // queries are not needed any more
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
     if (have_codes || (order == NULL && !quantized)) return out;
@@ -186,7 +186,7 @@ static void keep_logit_rows(worker* w) {
 static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
     const lw_activations x =
-        normalize(w, LW_OP_ATTN_NORM, (norm){layer->attn_norm, layer->attn_input_order}, any_quantized(inputs, 3));
+        normalize(w, LW_OP_ATTN_NORM, (norm){layer->attn_norm, layer->attn_input_order}, any_reads_codes(w, inputs, 3));
     lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
     const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),
                               lw_adapted_product_at(w, &layer->k, w->b->k, false, LW_ADAPTED_K),
@@ -205,11 +205,11 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
 static void ffn_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
     const lw_activations x =
-        normalize(w, LW_OP_FFN_NORM, (norm){layer->ffn_norm, layer->ffn_input_order}, any_quantized(inputs, 2));
+        normalize(w, LW_OP_FFN_NORM, (norm){layer->ffn_norm, layer->ffn_input_order}, any_reads_codes(w, inputs, 2));
     lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));
     const lw_activations values = lw_gate_up(w, layer, &x);
     lw_inputs activated = lw_inputs_of(&values);
-    if (lw_is_quantized(layer->down.type)) {
+    if (lw_reads_codes(w, &layer->down)) {
         activated.row_stride = LW_SEGMENT;
         activated.segment_stride = w->rows * LW_SEGMENT;
     }
@@ -221,8 +221,8 @@ static void ffn_half(worker* w, const lw_layer* layer, uint32_t index) {
 static void logits(worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
     const lw_activations x =
-        normalize(w, LW_OP_OUTPUT_NORM, (norm){w->model->output_norm, NULL}, lw_is_quantized(head->type));
-    const lw_product product = lw_product_of(head, w->model->level, w->rows, w->step->logits, false);
+        normalize(w, LW_OP_OUTPUT_NORM, (norm){w->model->output_norm, NULL}, lw_reads_codes(w, head));
+    const lw_product product = lw_product_at(w, head, w->step->logits, false);
     multiply(w, LW_OP_HEAD, &product, 1, &x);
 }
 

@@ -93,6 +93,7 @@ static bool open_memory(lw_session* s) {
     size_t scratch = lw_matmul_scratch_bytes(s->config.max_batch_tokens);
     const size_t group = c->n_heads / c->n_kv_heads;
     const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(c), group, s->kv.value_dim);
+    if (s->config.float_activations) scratch = lw_decoded_scratch_bytes(s->config.max_batch_tokens, widest_input(c));
     if (attention > scratch) scratch = attention;
     if (c->hidden_size * sizeof(float) > scratch) scratch = c->hidden_size * sizeof(float);  // a row before its order
     s->scratch_bytes = lw_round_up(scratch, 4096);
@@ -124,6 +125,8 @@ static lw_status check_config(const lw_session_config* c) {
     if (c->max_adapter_rank > LW_MAX_ADAPTER_RANK)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_adapter_rank is %u, must be at most %d", c->max_adapter_rank,
                        LW_MAX_ADAPTER_RANK);
+    if (c->float_activations > 1)
+        return lw_fail(LW_ERR_ARGUMENT, "session: float_activations is %u, must be 0 or 1", c->float_activations);
     if (!lw_is_kv_type(c->kv_type))
         return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1), F32 (0) or I8 (24)", (int)c->kv_type);
     return LW_OK;

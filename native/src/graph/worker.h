@@ -57,8 +57,18 @@ lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes
 void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
                           const float* values);
 
+// Whether products with this matrix read codes of the activations, not the floats themselves.
+static inline bool lw_reads_codes(const lw_worker* w, const lw_matrix* matrix) {
+    return lw_is_quantized(matrix->type) && !w->s->config.float_activations;
+}
+
 static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add) {
-    return lw_product_of(matrix, w->model->level, w->rows, out, add);
+    lw_product product = lw_product_of(matrix, w->model->level, w->rows, out, add);
+    if (lw_is_quantized(matrix->type) && !lw_reads_codes(w, matrix)) {
+        product.kernel = lw_kernel_find(LW_F32, w->model->level, w->rows);
+        product.decode = lw_decode_panel;
+    }
+    return product;
 }
 
 // The same for one of the matrices whose low-rank inputs lw_project computes.

@@ -87,6 +87,8 @@ void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out);
 
 // One row of the embedding as floats, out[cols].
 void lw_unpack_row(const lw_matrix* w, size_t row, float* out);
+// A panel as floats, as lw_decode_panel_fn has it.
+void lw_decode_panel(const lw_matrix* w, size_t panel, float* out, float* row);
 
 // Source row that becomes row `row` when interleaved RoPE heads are put into half-split order.
 static inline uint32_t lw_rope_source_row(uint32_t row, uint32_t rows, uint32_t heads) {

@@ -293,3 +293,10 @@ void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
             break;
     }
 }
+
+void lw_decode_panel(const lw_matrix* w, size_t panel, float* out, float* row) {
+    for (size_t output = 0; output < LW_PANEL; ++output) {  // those past the matrix's rows are there, and zero
+        lw_unpack_row(w, panel * LW_PANEL + output, row);
+        for (size_t k = 0; k < w->cols; ++k) out[k * LW_PANEL + output] = row[k];
+    }
+}

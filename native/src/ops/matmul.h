@@ -14,9 +14,13 @@ typedef struct lw_addend {
     size_t first, rows;  // which rows it is added to
 } lw_addend;
 
+// Panel `panel` as floats, in the layout of an F32 matrix's panel: out[cols][LW_PANEL]. `row` has room for cols floats.
+typedef void (*lw_decode_panel_fn)(const lw_matrix* w, size_t panel, float* out, float* row);
+
 typedef struct lw_product {
     const lw_matrix* weights;
     const lw_kernel* kernel;
+    lw_decode_panel_fn decode;  // NULL, or what makes panels F32, for a kernel of that type
     lw_output out;
     const lw_addend* addends;
     size_t n_addends;
@@ -28,7 +32,7 @@ typedef struct lw_product {
 static inline bool lw_is_quantized(lw_type type) { return type != LW_F32 && type != LW_F16 && type != LW_BF16; }
 
 static inline lw_product lw_product_of(const lw_matrix* w, lw_level level, size_t rows, float* out, bool add) {
-    return (lw_product){w, lw_kernel_find(w->type, level, rows), {out, w->rows, add}, NULL, 0, NULL, 0};
+    return (lw_product){w, lw_kernel_find(w->type, level, rows), NULL, {out, w->rows, add}, NULL, 0, NULL, 0};
 }
 
 // What one thread of the pool brings along.
@@ -38,10 +42,21 @@ typedef struct lw_matmul_worker {
     lw_operation operation;      // what to charge
 } lw_matmul_worker;
 
+// Scratch of products with `rows` rows and at most `cols` inputs whose panels are decoded.
+static inline size_t lw_decoded_scratch_bytes(size_t rows, size_t cols) {
+    return lw_matmul_scratch_bytes(rows) + cols * (LW_PANEL + 1) * sizeof(float);
+}
+
+// The panel of a product that decodes its weights (matmul.c).
+void lw_product_decoded(const lw_product* p, const lw_activations* x, size_t panel, lw_output out, void* scratch);
+
 // One panel of a product and of what is added to it: outputs are added to while they are in a cache.
 static inline void lw_product_panel(const lw_product* p, const lw_activations* x, size_t panel, lw_output out,
                                     void* scratch) {
-    p->kernel->run(p->weights, x, panel, out, scratch);
+    if (p->decode != NULL)
+        lw_product_decoded(p, x, panel, out, scratch);
+    else
+        p->kernel->run(p->weights, x, panel, out, scratch);
     if (p->n_addends == 0) return;
     lw_wait_for(p->computed, p->wanted);
     for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a) {

@@ -3,8 +3,13 @@
 All models score the same windows of one text (see ``lanewise perplexity``). At every position that
 has a next token, the original's distribution P and the model's Q give the Kullback-Leibler
 divergence ``sum P log(P / Q)`` in nats, whose mean over all positions is reported with its standard
-error, and whether both hold the same token most likely. Both are computed in float64 from float32
+error, and the divergence that one position in a hundred exceeds, and whether both hold the same
+token most likely. All are computed in float64 from float32
 logits; those of the original wait in a temporary file, so that one model at a time is in memory.
+
+With ``--float-activations`` the original is run twice: first with its activations as they are,
+which all are then compared with, and as it is served. A single MODEL will do: its row says what
+int8 activations cost it.
 
 A model is on the Pareto front when no other one is as small or smaller and as good or better by
 perplexity, and better in one of the two.
@@ -59,11 +64,13 @@ class Compared:
     bytes: int  # of the weights' files
     bits_per_weight: float
     perplexity: float
-    kl: float | None  # mean, nats; None for the original
-    kl_error: float | None  # standard error of the mean
-    top1: float | None  # share of positions with the original's most likely token
-    prefill: float | None  # tokens per second
-    decode: float | None
+    kl: float | None = None  # mean, nats; None for the original
+    kl_error: float | None = None  # standard error of the mean
+    kl_p99: float | None = None  # of one position in a hundred it is more
+    top1: float | None = None  # share of positions with the original's most likely token
+    prefill: float | None = None  # tokens per second
+    decode: float | None = None
+    activations: str = "int8"  # of quantized matrices
     on_front: bool = False
 
 
@@ -103,8 +110,10 @@ def models_of(settings: CompareSettings) -> list[str]:
     models = list(settings.models)
     if settings.model is not None:
         models = [settings.model, *(model for model in models if model != settings.model)]
-    if len(models) < 2:
-        raise SettingsError(f"MODEL: {len(models)} given; accepted: 2 or more, the original first")
+    least = 1 if settings.float_activations else 2
+    if len(models) < least:
+        accepted = f"{least} or more, the original first"
+        raise SettingsError(f"MODEL: {len(models)} given; accepted: {accepted}")
     twice = {model for model in models if models.count(model) > 1}
     if twice:
         raise SettingsError(f"MODEL: {', '.join(sorted(twice))} given twice; accepted: once")
@@ -123,7 +132,9 @@ def measure_all(
             if first is None:
                 first = own
             with naming(opened.checkpoint):
-                row = score(opened, own, logits, is_reference=not rows, model=model)
+                if settings.float_activations and not rows:
+                    rows.append(score(opened, own, logits, None, model, activations="float"))
+                row = score(opened, own, logits, rows[0] if rows else None, model)
             prefill, decode = speeds(settings, opened)
             rows.append(replace(row, prefill=prefill, decode=decode))
     return rows
@@ -152,9 +163,14 @@ def cut_text(
 
 
 def score(
-    opened: Opened, text: Text, logits: IO[bytes], *, is_reference: bool, model: str
+    opened: Opened,
+    text: Text,
+    logits: IO[bytes],
+    reference: Compared | None,
+    model: str,
+    activations: str = "int8",
 ) -> Compared:
-    """Run one model over all windows; the original's logits are written, for others to read."""
+    """Run one model over all windows; without a reference its logits are written, for others."""
     logits.seek(0)
     losses: list[float] = []
     divergences: list[float] = []
@@ -168,6 +184,7 @@ def score(
             max_batch_tokens=chunk,
             max_batch_logits=chunk,
             kv_type=opened.kv_type,
+            float_activations=activations == "float",
         ) as session,
         steps_bar("scoring") as bar,
     ):
@@ -175,27 +192,34 @@ def score(
             for _, start, found in run_group(session, [window], chunk):
                 targets = window[start + 1 : start + 1 + len(found)]
                 losses += negative_log_likelihoods(found, targets)
-                if is_reference:
+                if reference is None:
                     logits.write(np.ascontiguousarray(found, "<f4").data)
                     continue
                 expected = read_logits(logits, found)
                 divergences += kl_divergences(expected, found)
                 agreed += int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
     size, weights = sizes_of(opened.checkpoint)
-    kl = None if is_reference else math.fsum(divergences) / len(divergences)
-    error = None if is_reference else float(np.std(divergences) / math.sqrt(len(divergences)))
-    return Compared(
+    row = Compared(
         model=model,
         name=opened.checkpoint.name,
         weights=opened.model.weights,
         bytes=size,
         bits_per_weight=8 * size / weights,
         perplexity=perplexity_of(math.fsum(losses) / len(losses)),
-        kl=kl,
-        kl_error=error,
-        top1=None if is_reference else agreed / len(divergences),
-        prefill=None,
-        decode=None,
+        activations=activations,
+    )
+    return row if reference is None else with_divergences(row, divergences, agreed)
+
+
+def with_divergences(row: Compared, divergences: list[float], agreed: int) -> Compared:
+    """The row of a model whose positions diverge so from the original's, and so many agree."""
+    count = len(divergences)
+    return replace(
+        row,
+        kl=math.fsum(divergences) / count,
+        kl_error=float(np.std(divergences) / math.sqrt(count)),
+        kl_p99=float(np.quantile(divergences, 0.99)),
+        top1=agreed / count,
     )
 
 
@@ -248,23 +272,39 @@ def speeds(settings: CompareSettings, opened: Opened) -> tuple[float | None, flo
 
 def named(rows: Sequence[Compared]) -> list[Compared]:
     """Rows whose names differ: the path where the model's name is not its own."""
-    names = [row.name for row in rows]
-    return [row if names.count(row.name) == 1 else replace(row, name=row.model) for row in rows]
+    models = {row.model: row.name for row in rows}
+    names = list(models.values())
+
+    def name(row: Compared) -> str:
+        own = row.name if names.count(row.name) == 1 else row.model
+        return f"{own}, float activations" if row.activations == "float" else own
+
+    return [replace(row, name=name(row)) for row in rows]
 
 
 def with_front(rows: Sequence[Compared]) -> list[Compared]:
-    """Rows that know whether they are on the Pareto front of size and perplexity."""
+    """Rows that know whether they are on the Pareto front of size and perplexity.
+
+    Float activations are a reference, nothing to choose.
+    """
+    served = [row for row in rows if row.activations != "float"]
 
     def beats(one: Compared, other: Compared) -> bool:
         better = one.bytes <= other.bytes and one.perplexity <= other.perplexity
         return better and (one.bytes, one.perplexity) != (other.bytes, other.perplexity)
 
-    return [replace(row, on_front=not any(beats(other, row) for other in rows)) for row in rows]
+    return [
+        replace(row, on_front=row in served and not any(beats(other, row) for other in served))
+        for row in rows
+    ]
 
 
 def show(rows: Sequence[Compared], pictures: Sequence[Path]) -> None:
     """Print the table."""
-    heads = ("size", "bits", "perplexity", "KL", "top-1", "prefill t/s", "decode t/s", "front")
+    heads = [
+        *("size", "bits", "perplexity", "KL", "p99", "top-1"),
+        *("prefill t/s", "decode t/s", "front"),
+    ]
     names = [Column(head, no_wrap=True) for head in ("model", "type")]
     right = [Column(head, justify="right", no_wrap=True) for head in heads]
     table = Table(*names, *right, box=None, pad_edge=False)
@@ -272,7 +312,8 @@ def show(rows: Sequence[Compared], pictures: Sequence[Path]) -> None:
         kl = "" if row.kl is None else f"{row.kl:.5f} ± {row.kl_error:.5f}"
         table.add_row(
             *(row.name, row.weights, format_size(row.bytes), f"{row.bits_per_weight:.3f}"),
-            *(f"{row.perplexity:.4f}", kl, "" if row.top1 is None else f"{row.top1:.2%}"),
+            *(f"{row.perplexity:.4f}", kl, "" if row.kl_p99 is None else f"{row.kl_p99:.4f}"),
+            "" if row.top1 is None else f"{row.top1:.2%}",
             *("" if speed is None else f"{speed:.1f}" for speed in (row.prefill, row.decode)),
             "*" if row.on_front else "",
         )

@@ -9,6 +9,10 @@ log-likelihood, computed in float64 from the model's float32 logits.
 The hash is SHA-256 over the logits at every position that has a next token to score, in the order
 of the text, as little-endian float32. It depends on the model, its weights, the text and the
 windows alone: never on threads, chunks, batches or the instruction set.
+
+With ``--float-activations`` the same weights multiply the activations themselves instead of int8
+codes of them, slowly: the logits are those of the weights in float32. What lies between the two
+perplexities is what int8 activations cost.
 """
 
 import hashlib
@@ -71,6 +75,7 @@ def run(settings: PerplexitySettings) -> None:
             "isa": opened.model.info.isa,
             "threads": opened.threads,
             "kv_type": opened.kv_type,
+            "activations": "float" if settings.float_activations else "int8",
             "context": context,
             "windows": len(windows),
             "chunk": settings.chunk,
@@ -138,6 +143,7 @@ def _score_with_progress(
             max_batch_tokens=batch * chunk,
             max_batch_logits=batch * chunk,
             kv_type=opened.kv_type,
+            float_activations=settings.float_activations,
         ) as session,
         Progress(
             TextColumn("perplexity {task.fields[value]:.3f}"),

@@ -80,7 +80,12 @@ class Session:
         max_batch_logits: int,
         kv_type: str = "f16",
         max_adapter_rank: int = 0,
+        float_activations: bool = False,
     ) -> None:
+        """Open one; with ``float_activations`` a slow reference.
+
+        Its quantized matrices multiply activations themselves, not int8 codes of them.
+        """
         self._native = native()
         ffi, lib = self._native.ffi, self._native.lib
         if (lib.LW_BLOCK_TOKENS, lib.LW_MAX_TOP_LOGPROBS) != (BLOCK_TOKENS, MAX_TOP_LOGPROBS):
@@ -110,6 +115,7 @@ class Session:
         config.max_batch_logits = max_batch_logits
         config.kv_type = kv_type_id(kv_type)
         config.max_adapter_rank = max_adapter_rank
+        config.float_activations = float_activations
         places = self._places(threads)  # a struct does not own what its members point to
         for name, values in places.items():
             setattr(config, name, values)

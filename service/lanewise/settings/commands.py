@@ -93,6 +93,14 @@ class PerplexitySettings(TextSettings):
         default=1,
         metadata=knob(integer(1), "windows scored together; changes no bit of the result"),
     )
+    float_activations: bool = field(
+        default=False,
+        metadata=knob(
+            SWITCH,
+            "let quantized matrices multiply activations themselves, not int8 codes of them: a"
+            " slow reference",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +117,14 @@ class CompareSettings(TextSettings):
     )
     models: tuple[str, ...] = field(
         default=(), metadata=knob(TEXTS, "models to compare; same as MODEL …")
+    )
+    float_activations: bool = field(
+        default=False,
+        metadata=knob(
+            SWITCH,
+            "compare with the original under float activations, a slow reference: what int8 codes"
+            " of them cost; one MODEL will do",
+        ),
     )
     tokens: int = field(
         default=4096, metadata=knob(integer(2), "tokens of that text to score at most")
