@@ -189,7 +189,8 @@ typedef struct lw_session_config {
     // 1: a reference to measure against, slow. Quantized matrices multiply activations as they are, not int8 codes of
     // them: logits are those of a model whose matrices are LW_F32 with the same weights, to the bit. 0 = codes.
     uint32_t float_activations;
-    const uint32_t* cpus;  // [n_threads] the CPU that each thread stays on, the calling one during steps; NULL = any
+    uint32_t observe_inputs;  // 1: keep statistics of the inputs of matrices, for lw_session_inputs
+    const uint32_t* cpus;     // [n_threads] the CPU that each thread stays on, the calling one during steps; NULL = any
     const uint32_t*
         copies;  // [n_threads] which copy of the weights each thread reads, an index of lw_model_place's nodes;
                  // NULL = the first
@@ -295,6 +296,18 @@ typedef struct lw_profile_row {
     uint64_t bytes;       // operands and results, each counted once per step whichever cache holds it
     uint64_t macs;
 } lw_profile_row;
+
+// The inputs of the matrices of one product, over all rows since the session was opened. Their sizes are |value|.
+typedef struct lw_input_stats {
+    char operation[16];  // qkv, attn_output, gate_up, down; head
+    uint32_t layer;      // 0 for the head
+    uint32_t largest_input;
+    uint64_t values;
+    double total;             // of the sizes
+    uint64_t groups;          // up to 32 inputs of one row, from a multiple of 32 on
+    uint64_t outlier_groups;  // in which one size is more than 8 times every other
+    float largest;            // size, that of largest_input
+} lw_input_stats;
 
 typedef struct lw_kernel_info {
     char symbol[64];
@@ -412,6 +425,10 @@ lw_status lw_session_finish(lw_session* session, lw_finished* out);
 lw_status lw_session_profile(lw_session* session, uint32_t on);
 // Writes the first `capacity` rows; *n_rows is how many there are, 0 when nothing is measured.
 lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out, uint32_t capacity, uint32_t* n_rows);
+
+// Writes the first `capacity` rows of what a session with observe_inputs has seen: four for each layer and one for the
+// head. *n is how many there are, 0 when nothing is observed.
+lw_status lw_session_inputs(const lw_session* session, lw_input_stats* out, uint32_t capacity, uint32_t* n);
 
 uint32_t lw_kernel_count(void);
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);

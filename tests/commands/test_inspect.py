@@ -54,6 +54,34 @@ def test_hugging_face(capsys, model):
     assert shapes["model.layers.0.mlp.up_proj.weight"] == [96, 64]
 
 
+@pytest.mark.native
+@pytest.mark.usefixtures("library")
+def test_inputs_that_stand_out_are_found(capsys, tmp_path):
+    """One weight of a norm makes one input a hundred times larger than the others."""
+    source = tiny_models.tiny_model("llama2", hidden_size=64, intermediate_size=96)
+    for planted in (False, True):
+        folder = tmp_path / str(planted)
+        if planted:
+            norm = source.tensors["model.layers.2.input_layernorm.weight"]
+            norm[37] *= 100
+        report = inspect(capsys, tiny_models.write_hf(source, folder), "--outliers")
+        rows = {row["inputs_of"]: row for row in report["outliers"]}
+        assert list(rows) == ["Q, K and V", "attention output", "gate and up", "down", "head"]
+        assert rows["head"]["layer"] is None
+        unusual = [name for name, row in rows.items() if row["unusual"]]
+        assert unusual == (["Q, K and V"] if planted else [])
+        row = rows["Q, K and V"]
+        assert row["times_mean"] == pytest.approx(row["largest"] / row["mean"])
+        if planted:
+            assert (row["layer"], row["input"]) == (2, 37)
+            assert row["times_mean"] > 40
+            assert 0.1 < row["outlier_groups"] < 1 / 6 + 1e-9  # half of one layer's three
+        assert cli.main(["inspect", str(folder), "--outliers"]) == 0
+        out = capsys.readouterr().out
+        assert ("outliers: unusual, of Q, K and V: what int8" in out) == planted
+        assert ("outliers: as usual" in out) != planted
+
+
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16"])
 def test_gguf(capsys, tmp_path, kind):
     changes = {"hidden_size": 64, "intermediate_size": 96}

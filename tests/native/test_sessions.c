@@ -44,6 +44,7 @@ static void test_configs(const lw_model* model) {
     FIELD(max_batch_logits, 65, "max_batch_logits is 65");
     FIELD(max_adapter_rank, 513, "max_adapter_rank is 513");
     FIELD(float_activations, 2, "float_activations is 2");
+    FIELD(observe_inputs, 2, "observe_inputs is 2");
     FIELD(copies, &(uint32_t){1}, "copies[0] is 1, the model has 1");
     FIELD(cpus, &(uint32_t){UINT_MAX}, "cpus[0] is 4294967295");
 #undef FIELD
@@ -71,6 +72,10 @@ static void test_no_session(lw_session* session) {
     ARGUMENT(lw_session_profile_rows(NULL, &row, 1, &n), "must not be NULL");
     ARGUMENT(lw_session_profile_rows(session, NULL, 1, &n), "must not be NULL");
     ARGUMENT(lw_session_profile_rows(session, &row, 1, NULL), "must not be NULL");
+    lw_input_stats inputs;
+    ARGUMENT(lw_session_inputs(NULL, &inputs, 1, &n), "must not be NULL");
+    ARGUMENT(lw_session_inputs(session, NULL, 1, &n), "must not be NULL");
+    ARGUMENT(lw_session_inputs(session, &inputs, 1, NULL), "must not be NULL");
     expect(n == 77, "a refused call writes no number");
 }
 
@@ -254,6 +259,7 @@ static void test_steps_behind_a_failed_one(const lw_model* model) {
     ARGUMENT(lw_step(session, &behind.batch, behind.logits, &behind.drawn), "not finished");
     ARGUMENT(lw_session_profile(session, 1), "not finished");
     ARGUMENT(lw_session_profile_rows(session, NULL, 0, &done), "not finished");
+    ARGUMENT(lw_session_inputs(session, NULL, 0, &done), "not finished");
     expect(lw_session_await(session, 0, &done) == LW_OK && !done, "waiting for no time ends at once");
     expect(lw_session_await(session, 1, &done) == LW_OK && !done, "waiting for a nanosecond ends too");
     lw_session_release_draws(session);

@@ -187,6 +187,7 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
     const lw_activations x =
         normalize(w, LW_OP_ATTN_NORM, (norm){layer->attn_norm, layer->attn_input_order}, any_reads_codes(w, inputs, 3));
+    lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
     const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),
                               lw_adapted_product_at(w, &layer->k, w->b->k, false, LW_ADAPTED_K),
@@ -197,6 +198,7 @@ static void attention_half(worker* w, const lw_layer* layer, uint32_t index) {
     if (index + 1 == w->c->n_layers) keep_logit_rows(w);
     if (w->rows == 0) return;
     const lw_activations values = attention_values(w, layer, have_codes);
+    lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));
     const lw_product o = lw_adapted_product_at(w, &layer->attn_output, w->b->x, true, LW_ADAPTED_ATTN_OUTPUT);
     multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
@@ -206,6 +208,7 @@ static void ffn_half(worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
     const lw_activations x =
         normalize(w, LW_OP_FFN_NORM, (norm){layer->ffn_norm, layer->ffn_input_order}, any_reads_codes(w, inputs, 2));
+    lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));
     const lw_activations values = lw_gate_up(w, layer, &x);
     lw_inputs activated = lw_inputs_of(&values);
@@ -213,6 +216,7 @@ static void ffn_half(worker* w, const lw_layer* layer, uint32_t index) {
         activated.row_stride = LW_SEGMENT;
         activated.segment_stride = w->rows * LW_SEGMENT;
     }
+    lw_observe(w, LW_OP_DOWN, index, activated);
     lw_project(w, LW_OP_DOWN, index, LW_ADAPTED_DOWN, 1, activated);
     const lw_product down = lw_adapted_product_at(w, &layer->down, w->b->x, true, LW_ADAPTED_DOWN);
     multiply(w, LW_OP_DOWN, &down, 1, &values);
@@ -222,6 +226,7 @@ static void logits(worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
     const lw_activations x =
         normalize(w, LW_OP_OUTPUT_NORM, (norm){w->model->output_norm, NULL}, lw_reads_codes(w, head));
+    lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
     const lw_product product = lw_product_at(w, head, w->step->logits, false);
     multiply(w, LW_OP_HEAD, &product, 1, &x);
 }

@@ -4,7 +4,7 @@
 #include "graph/session.h"
 #include "status.h"
 
-static const char* const names[LW_OPERATION_COUNT] = {
+const char* const lw_operation_names[LW_OPERATION_COUNT] = {
     [LW_OP_EMBED] = "embed",
     [LW_OP_ATTN_NORM] = "attn_norm",
     [LW_OP_QKV] = "qkv",
@@ -54,7 +54,7 @@ lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out
                                         .wait_seconds = 1e-9 * (double)wait_ns,
                                         .bytes = cell.bytes,
                                         .macs = cell.macs};
-                snprintf(row->operation, sizeof row->operation, "%s", names[operation]);
+                snprintf(row->operation, sizeof row->operation, "%s", lw_operation_names[operation]);
                 if (column > 0) snprintf(row->kernel, sizeof row->kernel, "%s", lw_kernels[column - 1].symbol);
             }
             wait_ns = 0;

@@ -83,6 +83,7 @@ static void take_all(arena* a, lw_session* s) {
                             .norm = take(a, LW_OWN_ROWS * hidden * 4)};
         if (a->base) s->own[i] = own;
     }
+    if (s->config.observe_inputs) s->observed = take(a, threads * lw_observed_cells(s) * sizeof *s->observed);
     a->used = lw_round_up(a->used, 4096);
     s->scratch = take(a, threads * s->scratch_bytes);
     s->draw_scratch = take(a, threads * s->draw_scratch_bytes);
@@ -127,6 +128,8 @@ static lw_status check_config(const lw_session_config* c) {
                        LW_MAX_ADAPTER_RANK);
     if (c->float_activations > 1)
         return lw_fail(LW_ERR_ARGUMENT, "session: float_activations is %u, must be 0 or 1", c->float_activations);
+    if (c->observe_inputs > 1)
+        return lw_fail(LW_ERR_ARGUMENT, "session: observe_inputs is %u, must be 0 or 1", c->observe_inputs);
     if (!lw_is_kv_type(c->kv_type))
         return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1), F32 (0) or I8 (24)", (int)c->kv_type);
     return LW_OK;

@@ -103,9 +103,15 @@ struct lw_session {
     lw_counters counters;                  // of whoever runs a step
     lw_counters published;                 // as they were after the last step, under `lock`
     pthread_mutex_t lock;
-    lw_ahead* ahead;      // NULL until a step is started ahead
-    lw_profile* profile;  // NULL unless asked for
+    lw_ahead* ahead;           // NULL until a step is started ahead
+    lw_profile* profile;       // NULL unless asked for
+    lw_input_stats* observed;  // [threads][lw_observed_cells], NULL unless asked for
 };
+
+extern const char* const lw_operation_names[LW_OPERATION_COUNT];
+
+// Rows of lw_session_inputs (observe.c).
+size_t lw_observed_cells(const lw_session* s);
 
 // NULL unless the session is profiled.
 static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, unsigned thread) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,8 @@ def run(settings: InspectSettings) -> int:
         if settings.check:
             problems += try_out(path, report) if not problems else []
             report["problems"] = problems
+        if settings.outliers:
+            report["outliers"] = outliers_of(path)
         if settings.json:
             print(json.dumps(report))
         else:
@@ -190,6 +192,14 @@ def try_out(path: Path, report: dict[str, Any]) -> list[str]:
     return [] if problem is None else [problem]
 
 
+def outliers_of(path: Path) -> list[dict[str, Any]]:
+    """How far inputs of the model's matrices stand out."""
+    # Imported here: see try_out.
+    from lanewise.commands.outliers import find_outliers
+
+    return [asdict(row) for row in find_outliers(path, default_threads().threads)]
+
+
 def report_of(path: Path, kind: str, tensors: list[Inspected]) -> dict[str, Any]:
     """Everything as plain values."""
     types: dict[str, dict[str, Any]] = {}
@@ -239,11 +249,34 @@ def show(report: dict[str, Any]) -> None:
     total = f"{report['weights']} weights, {format_size(report['bytes'])}"
     line = f"{report['path']} ({report['kind']}): {total}, {_bits(report['bits_per_weight'])} bits"
     console.print(line, soft_wrap=True, markup=False)
+    if "outliers" in report:
+        show_outliers(console, report)
     if "problems" in report:
         for line in report["problems"] or ["checked: all weights are sound"]:
             console.print(line, soft_wrap=True, markup=False)
         if reason := report.get("not_run"):
             console.print(f"a step was not tried: {reason}", soft_wrap=True, markup=False)
+
+
+def show_outliers(console: Console, report: dict[str, Any]) -> None:
+    """Print how far inputs stand out, and what to do where that is unusual."""
+    console.print()
+    heads = ("largest", "times the mean", "layer", "input", "groups with an outlier")
+    right = [Column(name, justify="right", no_wrap=True) for name in heads]
+    table = Table(Column("inputs of", no_wrap=True), *right, box=None, pad_edge=False)
+    for row in report["outliers"]:
+        layer = "" if row["layer"] is None else str(row["layer"])
+        sizes = (f"{row['largest']:.4g}", f"{row['times_mean']:.0f}", layer, str(row["input"]))
+        table.add_row(row["inputs_of"], *sizes, f"{row['outlier_groups']:.2%}")
+    console.print(table, soft_wrap=True)
+    unusual = ", ".join(row["inputs_of"] for row in report["outliers"] if row["unusual"])
+    line = "outliers: as usual"
+    if unusual:
+        line = (
+            f"outliers: unusual, of {unusual}: what int8 activations cost this model is measured by"
+            f" lanewise compare {report['path']} --float-activations --file TEXT"
+        )
+    console.print(line, soft_wrap=True, markup=False)
 
 
 def _bits(value: float | None) -> str:

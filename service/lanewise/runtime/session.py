@@ -54,6 +54,23 @@ class OperationTime:
     macs: int
 
 
+@dataclass(frozen=True, slots=True)
+class InputStats:
+    """The inputs of the matrices of one product, over all rows since the session was opened.
+
+    Sizes are absolute values; a group is up to 32 inputs of one row.
+    """
+
+    operation: str  # qkv, attn_output, gate_up, down; head
+    layer: int  # 0 for the head
+    values: int
+    mean: float  # of the sizes
+    largest: float
+    largest_input: int
+    groups: int
+    outlier_groups: int  # in which one size is more than 8 times every other
+
+
 class StepRefusedError(NativeError):
     """Nothing of a step was done: its blocks were not copied either."""
 
@@ -81,10 +98,12 @@ class Session:
         kv_type: str = "f16",
         max_adapter_rank: int = 0,
         float_activations: bool = False,
+        observe_inputs: bool = False,
     ) -> None:
         """Open one; with ``float_activations`` a slow reference.
 
         Its quantized matrices multiply activations themselves, not int8 codes of them.
+        With ``observe_inputs``, ``inputs`` tells how large those are.
         """
         self._native = native()
         ffi, lib = self._native.ffi, self._native.lib
@@ -116,6 +135,7 @@ class Session:
         config.kv_type = kv_type_id(kv_type)
         config.max_adapter_rank = max_adapter_rank
         config.float_activations = float_activations
+        config.observe_inputs = observe_inputs
         places = self._places(threads)  # a struct does not own what its members point to
         for name, values in places.items():
             setattr(config, name, values)
@@ -256,6 +276,27 @@ class Session:
                 wait_seconds=row.wait_seconds,
                 bytes=row.bytes,
                 macs=row.macs,
+            )
+            for row in rows
+        ]
+
+    def inputs(self) -> list[InputStats]:
+        """What a session that observes inputs has seen: four for each layer, and the head."""
+        ffi, lib = self._native.ffi, self._native.lib
+        count = ffi.new("uint32_t*")
+        self._native.check(lib.lw_session_inputs(self._open_handle(), ffi.NULL, 0, count))
+        rows = ffi.new("lw_input_stats[]", count[0])
+        self._native.check(lib.lw_session_inputs(self._handle, rows, count[0], count))
+        return [
+            InputStats(
+                operation=self._native.text(row.operation),
+                layer=row.layer,
+                values=row.values,
+                mean=row.total / row.values if row.values else 0.0,
+                largest=row.largest,
+                largest_input=row.largest_input,
+                groups=row.groups,
+                outlier_groups=row.outlier_groups,
             )
             for row in rows
         ]

@@ -209,6 +209,10 @@ class InspectSettings(SourceSettings):
         default=False,
         metadata=knob(SWITCH, "read all weights: checksums, and numbers that are not finite"),
     )
+    outliers: bool = field(
+        default=False,
+        metadata=knob(SWITCH, "run a short text and say how far inputs of matrices stand out"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

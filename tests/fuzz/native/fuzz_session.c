@@ -24,7 +24,8 @@ static void open_session(fuzzed* f) {
                                     .n_blocks = BLOCKS,
                                     .max_batch_tokens = 1 + take_below(f->in, MOST_BATCH),
                                     .kv_type = kv_types[take_below(f->in, 3)],
-                                    .max_adapter_rank = take_flag(f->in) ? TINY_MOST_RANK : 0};
+                                    .max_adapter_rank = take_flag(f->in) ? TINY_MOST_RANK : 0,
+                                    .observe_inputs = 1};
     f->config.max_batch_logits = 1 + take_below(f->in, MOST_LOGITS);
     if (f->config.max_batch_logits > f->config.max_batch_tokens)
         f->config.max_batch_logits = f->config.max_batch_tokens;
@@ -164,9 +165,11 @@ static void other_calls(fuzzed* f) {
         case 3: {
             finish_all(f);
             lw_profile_row rows[4];
+            lw_input_stats inputs[4];
             uint32_t n;
             FUZZ_CHECK(lw_session_profile(f->session, take_flag(f->in)) == LW_OK, "%s", lw_last_error());
             FUZZ_CHECK(lw_session_profile_rows(f->session, rows, take_below(f->in, 5), &n) == LW_OK, "rows");
+            FUZZ_CHECK(lw_session_inputs(f->session, inputs, 4, &n) == LW_OK, "inputs");
             break;
         }
         default:
