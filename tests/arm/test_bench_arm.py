@@ -27,6 +27,7 @@ def ready(cross_build) -> None:
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool} to model Arm cores with")
     cross_build("one_kernel")
+    cross_build("one_operation")
     cross_build("one_step")
 
 
@@ -56,3 +57,15 @@ def test_an_unknown_kernel_is_an_error(ready) -> None:
     run = bench_arm("--kernel", "no_such_kernel", "--rows", "1")
     assert run.returncode == 2
     assert "no_such_kernel" in run.stdout
+
+
+def test_attention_is_counted_and_modelled_at_three_contexts(ready) -> None:
+    run = bench_arm("--kernel", "attention_int8", "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = [row for row in json.loads(run.stdout)["operations"] if row["level"] == "dotprod"]
+    assert [row["size"] for row in rows] == [128, 2048, 8192]
+    for row in rows:
+        sdots = 2 * row["size"] * 4 * 64 * 2 / 16  # two halves of a code, of keys and of values
+        assert sdots < row["instructions"] < 8 * sdots
+        assert sdots / 2 < row["cycles"]["N1"] < 8 * sdots
+    assert rows[2]["cycles"]["N1"] > 3.9 * rows[1]["cycles"]["N1"]

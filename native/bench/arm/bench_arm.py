@@ -5,8 +5,9 @@
     python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md
 
 Builds native/ for aarch64, runs every Arm row of the kernel table under emulation and checks its
-bits against scalar, counts its instructions and models the cycles of a whole call (model.py). Then
-counts one decode step and one prefill of the bundled model at every level.
+bits against scalar, counts its instructions and models the cycles of a whole call (model.py); the
+same for attention, norms and quantization (operations.py). Then counts one decode step and one
+prefill of the bundled model at every level.
 """
 
 import argparse
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "service")]
 
 import model  # noqa: E402
+import operations  # noqa: E402
 
 from lanewise.loading.checkpoint import Checkpoint  # noqa: E402
 from lanewise.loading.gguf_checkpoint import open_gguf  # noqa: E402
@@ -72,17 +74,17 @@ def main() -> int:
     build(BUILD)
     plugin = build_plugin(BUILD)
     kernels = [] if args.steps else bench_kernels(BUILD / "one_kernel", plugin, args)
-    if not args.steps and not kernels:
+    others = [] if args.steps else bench_operations(BUILD / "one_operation", plugin, args)
+    if not args.steps and not kernels and not others:
         print(f"no Arm kernel with {args.kernel!r} in its name is used for {args.rows} rows")
         return 2
     whole = args.steps or not args.kernel
     steps = bench_steps(BUILD / "one_step", plugin) if whole else []
     if args.json:
-        print(
-            json.dumps({"kernels": list(map(asdict, kernels)), "steps": list(map(asdict, steps))})
-        )
+        results = {"kernels": kernels, "operations": others, "steps": steps}
+        print(json.dumps({name: list(map(asdict, rows)) for name, rows in results.items()}))
         return 0
-    text = "\n".join([*kernel_table(kernels), *step_table(steps)])
+    text = "\n".join([*kernel_table(kernels), *operations.table(others), *step_table(steps)])
     if args.write:
         args.write.write_text(HEADER + text + "\n")
     print(text)
@@ -127,13 +129,21 @@ def build(folder: Path) -> None:
     options = ["-DLANEWISE_TESTS=ON", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
     check(cmake, "-S", ROOT / "native", "-B", folder, toolchain, *generator, *options)
     jobs = str(os.cpu_count())
-    check(cmake, "--build", folder, "--parallel", jobs, "--target", "one_kernel", "one_step")
+    programs = ("one_kernel", "one_operation", "one_step")
+    check(cmake, "--build", folder, "--parallel", jobs, "--target", *programs)
 
 
 def build_plugin(folder: Path) -> Path:
     source, plugin = Path(__file__).parent / "count_blocks.c", folder / "libcount_blocks.so"
     check("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", plugin, source)
     return plugin
+
+
+def bench_operations(
+    program: Path, plugin: Path, args: argparse.Namespace
+) -> list[operations.OperationResult]:
+    names = [name for name in operations.SIZES if args.kernel in name]
+    return operations.bench(program, plugin, args.cpu, names) if names else []
 
 
 def bench_kernels(program: Path, plugin: Path, args: argparse.Namespace) -> list[KernelResult]:
@@ -160,10 +170,7 @@ def bench_kernel(
 
     macs, counts = call(COLS)
     result = KernelResult(level, symbol, rows, macs, counts.within(places))
-    executed = []
-    for cols in fewer:
-        counts = call(cols)[1]
-        executed.append([i for n in counts.trace for i in code.block(*counts.blocks[n][:2])])
+    executed = [code.executed(call(cols)[1]) for cols in fewer]
     for core in model.CORES:
         if level in core.levels:
             few, more = (model.cycles(core, instructions) for instructions in executed)
@@ -212,7 +219,10 @@ HEADER = f"""# What the Arm code costs, without an Arm CPU
 Made by `make bench-arm`, which a change to Arm code is followed by: the diff of this file is what
 it gained. Instructions are exact. MAC/cycle per core is llvm-mca's model of whole kernel calls
 (one panel of 32 outputs, {COLS} inputs), everything in the first cache; `V1/5` and `V1/8` are
-Neoverse V1 with two dispatch widths.
+Neoverse V1 with two dispatch widths. Operations that are no matrix products are given in thousands
+of instructions and cycles: attention of a decode step over so many tokens, for one KV head with
+{operations.GROUP} query heads of {operations.HEAD_DIM} dimensions, norm and quantization of so many
+values.
 
 """
 

@@ -96,6 +96,7 @@ class Code:
             for start, size, kind, name in rows
             if kind in "tT"
         }
+        self.files = _files(program)
         text = _output(OBJDUMP, "-d", "--no-show-raw-insn", "--mattr=+all", program)
         found = re.findall(r"^\s*([0-9a-f]+):\s+(\S+)[ \t]*(.*)$", text, re.MULTILINE)
         self._addresses = [int(address, 16) for address, _, _ in found]
@@ -110,6 +111,23 @@ class Code:
         """Consecutive instructions as llvm-mca reads them."""
         first = bisect.bisect_left(self._addresses, address)
         return self._text[first : first + instructions]
+
+    def executed(self, counts: Counts) -> list[str]:
+        """The instructions of the blocks that were followed, in their order."""
+        return [i for n in counts.trace for i in self.block(*counts.blocks[n][:2])]
+
+
+def _files(program: Path) -> dict[str, list[range]]:
+    """Where each source file's own functions are: local symbols follow the name of their file."""
+    files: dict[str, list[range]] = {}
+    places: list[range] = []
+    for line in _output(NM, "-p", "-a", "-S", program).splitlines():
+        match line.split():
+            case [_, "a", name]:
+                places = files.setdefault(name, [])
+            case [start, size, "t", _]:
+                places.append(range(int(start, 16), int(start, 16) + int(size, 16)))
+    return files
 
 
 def cycles(core: Core, instructions: Sequence[str]) -> int:
