@@ -336,6 +336,39 @@ static void test_closing(const lw_model* model, uint32_t profile) {
     lw_session_close(session);
 }
 
+static void run_reference(const lw_model* model, uint32_t threads, uint32_t is_reference, float logits[VOCAB]) {
+    static one_sequence s;
+    lw_session_config config = small_session(threads, LW_F16);
+    config.float_activations = config.observe_inputs = is_reference;
+    lw_session* session = NULL;
+    if (lw_session_open(model, &config, &session) != LW_OK) exit(2);
+    set_batch(&s, 20, 0, 0);
+    expect(lw_step(session, &s.batch, logits, &s.drawn) == LW_OK, "a step of a reference");
+    lw_input_stats inputs[4 * LAYERS + 1];
+    uint32_t n = 77;
+    expect(lw_session_inputs(session, inputs, 4 * LAYERS + 1, &n) == LW_OK, "its inputs");
+    expect(n == (is_reference ? 4 * LAYERS + 1 : 0), "inputs of every product are observed, or none");
+    if (is_reference) {
+        expect(inputs[3].values == 20 * FFN && strcmp(inputs[3].operation, "down") == 0, "inputs of every row");
+        expect(inputs[n - 1].values == HIDDEN && inputs[n - 1].largest > 0, "of the head, those with logits");
+    }
+    lw_session_close(session);
+}
+
+static void test_float_activations(const lw_model* model) {
+    static float codes[VOCAB], one[VOCAB], three[VOCAB];
+    run_reference(model, 1, 0, codes);
+    run_reference(model, 1, 1, one);
+    run_reference(model, 3, 1, three);
+    float largest = 0, furthest = 0;
+    for (size_t i = 0; i < VOCAB; ++i) {
+        largest = fmaxf(largest, fabsf(one[i]));
+        furthest = fmaxf(furthest, fabsf(one[i] - codes[i]));
+    }
+    expect(memcmp(one, three, sizeof one) == 0, "float activations give the same bits for any number of threads");
+    expect(furthest > 0 && furthest < 0.05f * largest, "logits of codes are near those of floats, and others");
+}
+
 int main(int argc, char** argv) {
     alarm(300);  // what hangs fails
     lw_model *model = new_model(), *other = new_model();
@@ -349,6 +382,7 @@ int main(int argc, char** argv) {
     test_what_a_failed_step_leaves(model, LW_I8);
     test_steps_behind_a_failed_one(model);
     test_bad_logits();
+    test_float_activations(model);
     for (uint32_t profile = 0; profile < 2; ++profile)
         for (int i = 0; i < 20; ++i) test_closing(model, profile);
     lw_model_close(model);
