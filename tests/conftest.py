@@ -15,6 +15,7 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 # machine is prepared for (comma-separated). Skipping one of those, or for a reason that no topic
 # covers, is then a failure.
 TOPICS = {
+    "real model": re.compile(r"\breal model\b"),
     "data": re.compile(r"shared/data|test data"),
     "reference": re.compile(r"\b(torch|transformers)\b"),
     "picture": re.compile(r"\bmatplotlib\b"),
