@@ -20,7 +20,7 @@ PYTHON = {
     "loading": set(),
     "text": {"loading"},
     "sandbox": {"text"},
-    "runtime": {"loading", "topology"},
+    "runtime": {"loading", "host", "topology"},
     "engine": {"runtime"},
     "api": {"engine", "text", "sandbox", "settings"},
     "commands": {"runtime", "loading", "text", "settings", "host", "topology"},

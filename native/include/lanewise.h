@@ -29,7 +29,7 @@ extern "C" {
 
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
-enum { LW_ABI_VERSION = 10 };   // raised by every incompatible change to this file
+enum { LW_ABI_VERSION = 11 };   // raised by every incompatible change to this file
 enum { LW_NUMERICS = 2 };       // version of the numeric contract; in packed files and fingerprints
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
@@ -190,7 +190,10 @@ typedef struct lw_session_config {
     // them: logits are those of a model whose matrices are LW_F32 with the same weights, to the bit. 0 = codes.
     uint32_t float_activations;
     uint32_t observe_inputs;  // 1: keep statistics of the inputs of matrices, for lw_session_inputs
-    const uint32_t* cpus;     // [n_threads] the CPU that each thread stays on, the calling one during steps; NULL = any
+    // CPUs' worth of time that the threads get (a quota); 0 = all that they may run on. Of more threads than CPUs, those that
+    // wait for others in a step soon leave them theirs.
+    uint32_t n_cpus;
+    const uint32_t* cpus;  // [n_threads] the CPU that each thread stays on, the calling one during steps; NULL = any
     const uint32_t*
         copies;  // [n_threads] which copy of the weights each thread reads, an index of lw_model_place's nodes;
                  // NULL = the first

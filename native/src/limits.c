@@ -40,7 +40,7 @@ static lw_pool* open_pool(uint32_t n_threads) {
 
 static void measure(void* context, unsigned thread) {
     measurement* m = context;
-    lw_pool_barrier(m->pool);
+    lw_pool_barrier(m->pool, thread);
     m->begin[thread] = seconds();
     if (m->way < 0)
         m->ops->multiply(m->rounds);

@@ -29,6 +29,18 @@ _Bool lw_set_affinity(const lw_cpu_mask* mask) {
     return sched_setaffinity(0, sizeof *mask, (const cpu_set_t*)mask) == 0;
 }
 
+uint32_t lw_count_cpus(const uint32_t* cpus, uint32_t n_cpus) {
+    const uint32_t word = 8 * sizeof(unsigned long);
+    lw_cpu_mask mask = {{0}};
+    uint32_t count = 0;
+    if (cpus == NULL && !lw_get_affinity(&mask)) return 0;
+    for (uint32_t i = 0; cpus != NULL && i < n_cpus; ++i)
+        if (cpus[i] < LW_MAX_CPUS) mask.bits[cpus[i] / word] |= 1ul << cpus[i] % word;
+    for (size_t i = 0; i < sizeof mask.bits / sizeof *mask.bits; ++i)
+        count += (uint32_t)__builtin_popcountl(mask.bits[i]);
+    return count;
+}
+
 lw_status lw_check_cpus(const char* who, const uint32_t* cpus, uint32_t n_cpus) {
     lw_cpu_mask allowed;
     if (!lw_get_affinity(&allowed)) return lw_fail(LW_ERR_SYSTEM, "%s: sched_getaffinity: %s", who, strerror(errno));

@@ -22,6 +22,8 @@ lw_cpu_mask lw_mask_of(uint32_t cpu);
 // Of the calling thread; false when the system refuses.
 _Bool lw_get_affinity(lw_cpu_mask* out);
 _Bool lw_set_affinity(const lw_cpu_mask* mask);
+// How many CPUs `cpus` names or, with NULL, the calling thread may run on; 0 when the system refuses.
+uint32_t lw_count_cpus(const uint32_t* cpus, uint32_t n_cpus);
 // LW_OK when the calling thread may run on each of the CPUs; errors say that they are of `who`.
 lw_status lw_check_cpus(const char* who, const uint32_t* cpus, uint32_t n_cpus);
 

@@ -6,26 +6,53 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cpu.h"
 #include "numa.h"
+#include "profile.h"
 
-enum { SPINS = 400 };  // some tens of microseconds of pauses before sleeping
+enum {
+    SPINS = 400,  // some tens of microseconds of pauses
+    GROUP = 8,    // threads that meet on lines of their own
+};
+
+// How a thread waits for others inside a run.
+typedef struct patience {
+    uint64_t ns;                      // that it spins before it sleeps; 0: no longer than SPINS
+    atomic_uint_fast64_t lost_until;  // so long as there is no use in it
+} patience;
+
+// Longer than the last item of a phase takes where others have none: some 10^8 multiplications by a slow core.
+static const uint64_t patience_ns = 4000000;
+
+// Who meets: the threads of a group, or the last ones of all groups. No line is written by every thread of a large pool.
+typedef struct meeting {
+    lw_signal left;  // raised when all have come
+    _Alignas(64) atomic_uint come;
+} meeting;
+
+typedef struct group {
+    meeting here;
+    lw_signal start;  // raised for every run, and to quit
+} group;
 
 struct lw_pool {
-    lw_signal start;    // raised for every run, and to quit
-    lw_signal barrier;  // raised when the last thread arrives
-    _Alignas(64) atomic_uint arrived;
-    unsigned threads;
+    lw_signal start;  // the same for the first thread of every group, who hands it on
+    meeting groups_meet;
+    _Alignas(64) unsigned threads;  // what follows is read by all and written between runs
+    unsigned n_groups;
     unsigned started;
     _Bool quit;  // like work and context written before a start and read behind it
     void (*work)(void*, unsigned);
     void* context;
+    patience patience;
     pthread_t* handles;
     _Bool pinned;
     uint32_t first_cpu;  // of the calling thread, when pinned
+    group groups[];
 };
 
 typedef struct worker_start {
@@ -41,13 +68,35 @@ static void pause_briefly(void) {
 #endif
 }
 
-// Whoever goes to sleep counts itself and then looks at the value once more; whoever changes the value then looks for
-// sleepers. One of the two must see the other: all four accesses are sequentially consistent, and no weaker order will do.
-static void wait_while_equal(lw_signal* word, unsigned seen) {
+static _Bool changes_soon(const lw_signal* word, unsigned seen) {
     for (int i = 0; i < SPINS; ++i) {
-        if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return;
+        if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return 1;
         pause_briefly();
     }
+    return 0;
+}
+
+// Whether the value changes while the thread spins on. One whose spinning was in vain, or that lost its CPU meanwhile, is
+// not alone on it: all threads of the pool then sleep where they wait, for so long that what such attempts cost is little.
+static _Bool changes_in_time(patience* p, const lw_signal* word, unsigned seen) {
+    const uint64_t begin = lw_profile_now();  // it may be a system call
+    if (begin < atomic_load_explicit(&p->lost_until, memory_order_relaxed)) return 0;
+    for (uint64_t before = begin, now;; before = now) {
+        const _Bool changed = changes_soon(word, seen);
+        now = lw_profile_now();
+        if (now - before > p->ns / 16 || (!changed && now - begin > p->ns)) {
+            atomic_store_explicit(&p->lost_until, now + 50 * (now - begin), memory_order_relaxed);
+            return changed;
+        }
+        if (changed) return 1;
+    }
+}
+
+// Whoever goes to sleep counts itself and then looks at the value once more; whoever changes the value then looks for
+// sleepers. One of the two must see the other: all four accesses are sequentially consistent, and no weaker order will do.
+static void wait_while_equal(lw_signal* word, unsigned seen, patience* p) {
+    if (changes_soon(word, seen)) return;
+    if (p != NULL && p->ns > 0 && changes_in_time(p, word, seen)) return;
     atomic_fetch_add(&word->sleepers, 1);
     while (atomic_load(&word->value) == seen) syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     atomic_fetch_sub_explicit(&word->sleepers, 1, memory_order_relaxed);  // too many only cost a wake-up
@@ -87,18 +136,38 @@ void lw_gate_wait(lw_signal* gate) {
     for (;;) {
         const unsigned holds = atomic_load_explicit(&gate->value, memory_order_acquire);
         if (holds == 0) return;
-        wait_while_equal(gate, holds);
+        wait_while_equal(gate, holds, NULL);
     }
 }
 
-void lw_pool_barrier(lw_pool* pool) {
+// True for the last one to come: it has nobody to wait for, and the others wait until it raises m->left.
+static _Bool comes_last(meeting* m, unsigned n) {
+    if (atomic_fetch_add_explicit(&m->come, 1, memory_order_acq_rel) + 1 != n) return 0;
+    atomic_store_explicit(&m->come, 0, memory_order_relaxed);  // nobody comes again before the next line
+    return 1;
+}
+
+static unsigned value_of(const lw_signal* word) { return atomic_load_explicit(&word->value, memory_order_relaxed); }
+
+static void meet_groups(lw_pool* pool) {
+    if (pool->n_groups == 1) return;
+    meeting* all = &pool->groups_meet;
+    const unsigned seen = value_of(&all->left);
+    if (comes_last(all, pool->n_groups))
+        raise_signal(&all->left);
+    else
+        wait_while_equal(&all->left, seen, &pool->patience);
+}
+
+void lw_pool_barrier(lw_pool* pool, unsigned thread) {
     if (pool->threads == 1) return;
-    const unsigned seen = atomic_load_explicit(&pool->barrier.value, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == pool->threads) {
-        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);  // nobody comes again before the next line
-        raise_signal(&pool->barrier);
+    meeting* here = &pool->groups[thread / GROUP].here;
+    const unsigned rest = pool->threads - thread / GROUP * GROUP, seen = value_of(&here->left);
+    if (comes_last(here, rest < GROUP ? rest : GROUP)) {
+        meet_groups(pool);
+        raise_signal(&here->left);
     } else {
-        wait_while_equal(&pool->barrier, seen);
+        wait_while_equal(&here->left, seen, &pool->patience);
     }
 }
 
@@ -106,13 +175,21 @@ static void* worker(void* argument) {
     const worker_start self = *(worker_start*)argument;
     free(argument);
     lw_pool* pool = self.pool;
+    lw_signal* group_start = &pool->groups[self.thread / GROUP].start;
+    const _Bool is_first = self.thread % GROUP == 0;
     lw_fp_enter();
     for (unsigned seen = 0;; ++seen) {
-        wait_while_equal(&pool->start, seen);
+        wait_while_equal(is_first ? &pool->start : group_start, seen, NULL);
+        if (is_first) raise_signal(group_start);
         if (pool->quit) return NULL;
         pool->work(pool->context, self.thread);
-        lw_pool_barrier(pool);
+        lw_pool_barrier(pool, self.thread);
     }
+}
+
+static void start_all(lw_pool* pool) {
+    if (pool->n_groups > 1) raise_signal(&pool->start);
+    raise_signal(&pool->groups[0].start);
 }
 
 _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
@@ -146,10 +223,18 @@ static _Bool start_worker(lw_pool* pool, unsigned thread, const uint32_t* cpus) 
 }
 
 lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {
-    lw_pool* pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
+    const unsigned n_groups = (threads + GROUP - 1) / GROUP;
+    const size_t bytes = sizeof(lw_pool) + n_groups * sizeof(group);
+    lw_pool* pool = aligned_alloc(64, bytes);
     if (pool == NULL) return NULL;
-    *pool =
-        (lw_pool){.threads = threads, .started = 1, .pinned = cpus != NULL, .first_cpu = cpus != NULL ? cpus[0] : 0};
+    memset(pool, 0, bytes);
+    pool->threads = threads;
+    pool->n_groups = n_groups;
+    pool->started = 1;
+    pool->pinned = cpus != NULL;
+    pool->first_cpu = cpus != NULL ? cpus[0] : 0;
+    pool->patience.ns = patience_ns;
+    lw_pool_limit_cpus(pool, lw_count_cpus(cpus, threads));
     pool->handles = calloc(threads, sizeof *pool->handles);
     while (pool->handles != NULL && pool->started < threads && start_worker(pool, pool->started, cpus)) ++pool->started;
     if (pool->handles == NULL || pool->started < threads) {
@@ -159,10 +244,14 @@ lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {
     return pool;
 }
 
+void lw_pool_limit_cpus(lw_pool* pool, unsigned cpus) {
+    if (cpus < pool->threads) pool->patience.ns = 0;
+}
+
 void lw_pool_close(lw_pool* pool) {
     if (pool == NULL) return;
     pool->quit = 1;
-    raise_signal(&pool->start);
+    start_all(pool);
     for (unsigned i = 1; i < pool->started; ++i) pthread_join(pool->handles[i], NULL);
     free(pool->handles);
     free(pool);
@@ -180,9 +269,9 @@ void lw_pool_run(lw_pool* pool, void (*work)(void*, unsigned), void* context) {
     }
     pool->work = work;
     pool->context = context;
-    raise_signal(&pool->start);
+    start_all(pool);
     work(context, 0);
-    lw_pool_barrier(pool);
+    lw_pool_barrier(pool, 0);
     if (pinned) lw_set_affinity(&mask);
     lw_fp_restore(saved);
 }

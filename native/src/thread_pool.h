@@ -1,7 +1,8 @@
 // A fixed set of threads that run one function together, with barriers inside it.
 //
-// Threads spin briefly and then sleep on a futex, both between runs and at barriers: an idle pool burns nothing, and a
-// pool on shared cores loses little.
+// Threads spin and then sleep on a futex. Between runs they spin briefly: an idle pool burns nothing. At barriers they do
+// too where there are fewer CPUs than threads, since one that spins may keep from its CPU the one it waits for; else they
+// spin for milliseconds: nobody goes to sleep inside a run that goes as it should.
 #ifndef LW_THREAD_POOL_H
 #define LW_THREAD_POOL_H
 
@@ -35,12 +36,14 @@ _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void*
 lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus);
 void lw_pool_close(lw_pool* pool);  // accepts NULL
 unsigned lw_pool_threads(const lw_pool* pool);
+// Before the first run: its threads have no more than this many CPUs' worth of time, whatever their affinity mask says.
+void lw_pool_limit_cpus(lw_pool* pool, unsigned cpus);
 
 // Runs work(context, thread) for every thread 0 .. threads-1 and returns when all have; the caller is thread 0.
 // Floating-point state is set as the numeric contract demands for the time of the call.
 void lw_pool_run(lw_pool* pool, void (*work)(void* context, unsigned thread), void* context);
-// Inside a run: returns when every thread has come here.
-void lw_pool_barrier(lw_pool* pool);
+// Inside a run, by thread `thread` of it: returns when every thread has come here.
+void lw_pool_barrier(lw_pool* pool, unsigned thread);
 // Inside a run: returns when *count, to which other threads add what they have done, has come to `wanted`. For what is
 // almost always done already: it does not sleep.
 void lw_wait_for(const atomic_size_t* count, size_t wanted);
@@ -70,6 +73,40 @@ static inline _Bool lw_work_take_share(lw_work* work, size_t total, unsigned thr
                                                     memory_order_relaxed));
     *begin = next;
     *end = next + share;
+    return 1;
+}
+
+// One thread's way through a phase of `total` items whose counter begins at zero. What it takes first follows from its
+// number, so that threads which begin together do not meet at the counter; where nothing is left then, none reads it.
+typedef struct lw_taker {
+    lw_work* work;
+    size_t total;
+    unsigned threads, thread;
+    _Bool begun;
+} lw_taker;
+
+static inline _Bool lw_take_first(lw_taker* t, size_t share, size_t* begin, size_t* end) {
+    t->begun = 1;
+    *begin = t->thread * share;
+    *end = *begin + share;
+    return *begin < t->total;
+}
+
+static inline _Bool lw_take_item(lw_taker* t, size_t* item) {
+    size_t end;
+    if (!t->begun) return lw_take_first(t, 1, item, &end);
+    if (t->total <= t->threads || !lw_work_take(t->work, t->total - t->threads, 1, item, &end)) return 0;
+    *item += t->threads;
+    return 1;
+}
+
+// Shares as lw_work_take_share has them; the first ones are as long for all.
+static inline _Bool lw_take_share(lw_taker* t, size_t* begin, size_t* end) {
+    const size_t half = t->total / (2 * (size_t)t->threads), share = half > 0 ? half : 1, all = share * t->threads;
+    if (!t->begun) return lw_take_first(t, share, begin, end);
+    if (t->total <= all || !lw_work_take_share(t->work, t->total - all, t->threads, begin, end)) return 0;
+    *begin += all;
+    *end += all;
     return 1;
 }
 

@@ -67,10 +67,16 @@ def check(*command: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+# Spinning longer is reading more often what has been read already; groups of two take few threads.
+SMALLER = (
+    ("thread_pool.c", "SPINS = 400", "SPINS = 1"),
+    ("thread_pool.c", "GROUP = 8", "GROUP = 2"),
+)
+
+
 def build(folder: Path, *changes: tuple[str, str, str]) -> Path:
     """The explorer with the sources as they are, but for `changes`: (source, text, its place)."""
-    # Spinning longer is reading more often what has been read already.
-    changes = (("thread_pool.c", "SPINS = 400", "SPINS = 1"), *changes)
+    changes = (*SMALLER, *changes)
     objects = []
     for name in (*SOURCES, *SCENARIOS, *MACHINE):
         at = EXPLORER / name if name in (*SCENARIOS, *MACHINE) else ROOT / "native" / "src" / name
@@ -137,8 +143,10 @@ def test_outcomes_are_those_of_the_standard(explorer: Path, name: str, every: st
 PROOFS = {
     "pool -n2 -k2 -b2": 400,
     "pool -n3 -k1 -b0 -r0": 10_000,
+    "pool -n4 -k0": 1_000,
     "work -n2 -k2 -i3": 400,
-    "shares -n2 -k1 -i3": 400,
+    "items -n2 -k2 -i3": 400,
+    "shares -n2 -k1 -i5": 300,
     "counts -n3 -r0": 10_000,
     "gate -n1": 250,
     "gate -n2 -r0": 10_000,
@@ -165,7 +173,16 @@ NAMES = {
     ACQ_REL: "acq_rel",
     SEQ_CST: "seq_cst",
 }
-QUICK = ("gate", "counts", "pool -k1 -b1", "steps_ahead", "held_draws", "work -k2", "shares -k1")
+QUICK = (
+    "gate",
+    "counts",
+    "pool -k1 -b1",
+    "steps_ahead",
+    "held_draws",
+    "work -k2",
+    "items -k2",
+    "shares -k1",
+)
 
 
 @dataclass(frozen=True)
@@ -232,10 +249,10 @@ class Fault:
     instead: str
 
 
-RUN = "    work(context, 0);\n"
+RUN, MEET = "    work(context, 0);\n", "    lw_pool_barrier(pool, 0);\n"
 TAKE = "*begin = atomic_fetch_add_explicit(&work->next, chunk, memory_order_relaxed);"
-RESET = "atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);"
-RAISE = "raise_signal(&pool->barrier);"
+RESET = "atomic_store_explicit(&here->come, 0, memory_order_relaxed);"
+RAISE = "raise_signal(&here->left);"
 POOL, AHEAD = "thread_pool.c", "graph/ahead.c"
 FAULTS = {
     "nobody is woken": Fault("pool", POOL, "if (atomic_load(&word->sleepers) != 0)", "if (0)"),
@@ -246,7 +263,19 @@ FAULTS = {
     "a gate is opened silently": Fault("gate", POOL, "if (holds == 1) wake_sleepers(gate);", ""),
     "one release opens a gate": Fault("gate", POOL, "&holds, holds - 1)", "&holds, 0)"),
     "arrivals are reset too late": Fault("pool -b1", POOL, RAISE, RAISE + RESET),
-    "a run waits for nobody": Fault("pool", POOL, f"{RUN}    lw_pool_barrier(pool);\n", RUN),
+    "a run waits for nobody": Fault("pool", POOL, RUN + MEET, RUN),
+    "a group is not started": Fault(
+        "pool -n4 -k0 -r0", POOL, "if (is_first) raise_signal(group_start);", ""
+    ),
+    "groups do not meet": Fault(
+        "pool -n3 -b0 -r0",
+        POOL,
+        "if (pool->n_groups == 1) return;",
+        "if (pool->n_groups > 0) return;",
+    ),
+    "groups are not told": Fault(
+        "pool -n3 -b0 -r0", POOL, "        raise_signal(&all->left);", "        (void)0;"
+    ),
     "threads are not joined": Fault("pool", POOL, "pthread_join(pool->handles[i], NULL)", ""),
     "items are taken in two steps": Fault(
         "work",

@@ -3,13 +3,16 @@
 //
 // Answers are compared with those of one thread alone. What threads do to each other is for ThreadSanitizer to see (make
 // sanitize-threads). Argument: the instruction set, of which ThreadSanitizer knows the scalar one only.
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #include "graph/session.h"
+#include "numa.h"
 #include "small_model.h"
 
-enum { POOL_THREADS = 4, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8 };
+enum { MOST_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 1000000 };
 enum { RANK = 40 };  // two panels, which threads share
 enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80 };
 
@@ -21,37 +24,81 @@ static void must(lw_status status) {
 
 typedef struct meeting {
     lw_pool* pool;
-    lw_work items, shares;
-    unsigned run, here[POOL_THREADS], item[ITEMS], share[ITEMS];
-    bool missed[POOL_THREADS];
+    lw_work chunks, items, shares;
+    unsigned run, here[MOST_POOL_THREADS], chunk[ITEMS], item[ITEMS], share[ITEMS];
+    bool missed[MOST_POOL_THREADS];
 } meeting;
 
 static void meet(void* context, unsigned thread) {
     meeting* m = context;
+    const unsigned threads = lw_pool_threads(m->pool);
     size_t begin, end;
     m->here[thread] = m->run;
-    while (lw_work_take(&m->items, ITEMS, 2, &begin, &end))
-        for (; begin < end; ++begin) ++m->item[begin];
-    lw_pool_barrier(m->pool);
-    for (unsigned t = 0; t < POOL_THREADS; ++t) m->missed[thread] |= m->here[t] != m->run;
-    while (lw_work_take_share(&m->shares, ITEMS, POOL_THREADS, &begin, &end))
+    while (lw_work_take(&m->chunks, ITEMS, 2, &begin, &end))
+        for (; begin < end; ++begin) ++m->chunk[begin];
+    lw_pool_barrier(m->pool, thread);
+    for (unsigned t = 0; t < threads; ++t) m->missed[thread] |= m->here[t] != m->run;
+    lw_taker items = {&m->items, ITEMS, threads, thread, false};
+    for (size_t item; lw_take_item(&items, &item);) m->item[item] += m->chunk[item];
+    lw_pool_barrier(m->pool, thread);
+    lw_taker shares = {&m->shares, ITEMS, threads, thread, false};
+    while (lw_take_share(&shares, &begin, &end))
         for (; begin < end; ++begin) m->share[begin] += m->item[begin];
 }
 
-static void test_pool(void) {
-    meeting m = {.pool = lw_pool_open(POOL_THREADS, NULL)};
-    unsigned sum = 0;
+// Of 9 threads one is a group of its own; of 19 all but one get a second item.
+static void test_pool(unsigned threads) {
+    meeting m = {.pool = lw_pool_open(threads, NULL)};
+    unsigned sum = 0, expected = 0;
     bool missed = false;
     for (m.run = 1; m.run <= RUNS; ++m.run) {
+        atomic_store_explicit(&m.chunks.next, 0, memory_order_relaxed);
         atomic_store_explicit(&m.items.next, 0, memory_order_relaxed);
         atomic_store_explicit(&m.shares.next, 0, memory_order_relaxed);
         lw_pool_run(m.pool, meet, &m);
+        expected += m.run * (m.run + 1) / 2;
     }
     for (unsigned i = 0; i < ITEMS; ++i) sum += m.share[i];
-    for (unsigned t = 0; t < POOL_THREADS; ++t) missed |= m.missed[t];
+    for (unsigned t = 0; t < threads; ++t) missed |= m.missed[t];
     lw_pool_close(m.pool);
-    expect(!missed && sum == ITEMS * RUNS * (RUNS + 1) / 2,
-           "every item once in every run, nobody past a barrier alone");
+    expect(!missed && sum == ITEMS * expected, "every item once in every run, nobody past a barrier alone");
+}
+
+typedef struct delay {
+    lw_pool* pool;
+    long slept[ROUNDS];  // how often thread 1 gave its CPU away at the barrier of each round
+} delay;
+
+static void come_late(void* context, unsigned thread) {
+    delay* d = context;
+    struct rusage before, after;
+    for (unsigned round = 0; round < ROUNDS; ++round) {
+        lw_pool_barrier(d->pool, thread);
+        getrusage(RUSAGE_THREAD, &before);
+        for (const uint64_t begin = lw_profile_now(); thread == 0 && lw_profile_now() < begin + LATE_NS;) continue;
+        lw_pool_barrier(d->pool, thread);
+        getrusage(RUSAGE_THREAD, &after);
+        if (thread == 1) d->slept[round] = after.ru_nvcsw - before.ru_nvcsw;
+    }
+}
+
+// Rounds in which it went to sleep.
+static unsigned count_sleeps(unsigned cpus) {
+    delay d = {.pool = lw_pool_open(2, NULL)};
+    unsigned sleeps = 0;
+    lw_pool_limit_cpus(d.pool, cpus);
+    lw_pool_run(d.pool, come_late, &d);
+    lw_pool_close(d.pool);
+    for (unsigned round = 0; round < ROUNDS; ++round) sleeps += d.slept[round] > 0;
+    return sleeps;
+}
+
+static void test_sleep(void) {
+    expect(count_sleeps(1) > 0, "who waits for a thread that may have no CPU sleeps");
+    if (lw_count_cpus(NULL, 0) < 2)
+        printf("not tested: threads that have a CPU each\n");
+    else
+        expect(count_sleeps(2) < ROUNDS, "who waits for a thread that has a CPU does not");
 }
 
 // ---- Sessions -------------------------------------------------------------------------------------------------------
@@ -229,7 +276,10 @@ int main(int argc, char** argv) {
     must(lw_model_create(&config, argc > 1 ? argv[1] : NULL, 3, &model));
     must(load_all(model));
     must(lw_model_finish(model));
-    test_pool();
+    for (unsigned threads = 1; threads < 6; ++threads) test_pool(threads);
+    test_pool(9);
+    test_pool(MOST_POOL_THREADS);
+    test_sleep();
     test_sessions(model);
     test_long_context(model);
     lw_model_close(model);

@@ -150,8 +150,8 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const bool with_codes = lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
                             job_cols % LW_SEGMENT == 0 && index + 1 < c->n_layers;
     const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
-    size_t item, end;
-    while (lw_work_take(lw_this_phase(w), jobs, 1, &item, &end)) {
+    lw_taker items = lw_this_phase(w, jobs);
+    for (size_t item; lw_take_item(&items, &item);) {
         // Late tiles see the most keys: they go first, so that none is left over at the end.
         const lw_tile* tile = &w->b->tiles[w->step->n_tiles - 1 - item / c->n_kv_heads];
         const size_t head = item % c->n_kv_heads;

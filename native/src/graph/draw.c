@@ -28,8 +28,8 @@ void lw_draw_rows(lw_worker* w) {
     const size_t vocab = w->c->vocab_size, rows = atomic_load(&w->s->closing) ? 0 : w->rows;
     const lw_sample_scratch scratch =
         lw_sample_scratch_at(w->s->draw_scratch + w->thread * w->s->draw_scratch_bytes, vocab);
-    size_t row, end;
-    while (lw_work_take(lw_this_phase(w), rows, 1, &row, &end)) {
+    lw_taker items = lw_this_phase(w, rows);
+    for (size_t row; lw_take_item(&items, &row);) {
         const lw_draw_result result = lw_sample_row(w->ops, step->logits + row * vocab, vocab, &step->batch->draws[row],
                                                     token_drawn_before(w, row), scratch, &step->drawn[row]);
         if (result != LW_DRAWN) {

@@ -66,7 +66,8 @@ static void activate_run(gate_up* g, size_t run) {
 static void take_panels(gate_up* g) {
     lw_worker* w = g->w;
     size_t begin, end;
-    while (lw_work_take_share(lw_this_phase(w), 2 * g->panels, w->s->config.n_threads, &begin, &end)) {
+    lw_taker items = lw_this_phase(w, 2 * g->panels);
+    while (lw_take_share(&items, &begin, &end)) {
         while (begin < end) {
             const size_t run = begin / (2 * g->run * SEGMENT_PANELS), first = begin % (2 * g->run * SEGMENT_PANELS);
             const size_t all = 2 * panels_of(g, run);

@@ -49,8 +49,8 @@ static void fill_angles(worker* w, size_t row, uint32_t position) {
 }
 
 static void embed(worker* w) {
-    size_t row, end;
-    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
         lw_unpack_row(&w->model->embedding, w->b->token[row], w->b->x + row * w->c->hidden_size);
         fill_angles(w, row, w->b->position[row]);
         lw_charge_row(w, LW_OP_EMBED, w->c->hidden_size + w->c->head_dim, 0);
@@ -88,8 +88,8 @@ static lw_activations normalize(worker* w, lw_operation operation, norm by, bool
         return out;
     }
     const lw_activations out = lw_activations_in(w, n, &w->b->codes, w->b->norm);
-    size_t row, end;
-    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
         normalize_row(w, &out, row, by, quantized);
         lw_charge_row(w, operation, 2 * n, quantized ? n : 0);
     }
@@ -106,7 +106,7 @@ void lw_count_products(worker* w, size_t n, size_t rows) {
 
 static void multiply(worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x) {
     const lw_matmul_worker self = {w->scratch, w->profile, operation};
-    lw_matmul(lw_this_phase(w), products, n, x, w->s->config.n_threads, &self);
+    lw_matmul(lw_this_phase(w, lw_count_panels(products, n)), products, x, &self);
     lw_count_products(w, n, x->rows);
     lw_end_phase(w, operation);
 }
@@ -130,8 +130,8 @@ static void rotate_and_store(worker* w, const lw_layer* layer, uint32_t index) {
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
     const float scale = 1.0f / sqrtf((float)c->head_dim);
     const lw_batch* batch = w->step->batch;
-    size_t row, end;
-    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
         float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size, *v = w->b->v + row * kv_size;
         add_vector(q, layer->q_bias, q_size);
         add_vector(k, layer->k_bias, kv_size);
@@ -157,8 +157,8 @@ static lw_activations attention_values(worker* w, const lw_layer* layer, bool ha
     float* values = order != NULL ? w->b->q : w->b->attn;  // queries are not needed any more
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
     if (have_codes || (order == NULL && !quantized)) return out;
-    size_t row, end;
-    while (lw_work_take(lw_this_phase(w), w->rows, 1, &row, &end)) {
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
         if (order != NULL) put_in_order(values + row * cols, w->b->attn + row * cols, order, cols);
         if (quantized) quantize_row(w, &out, row, values + row * cols);
         lw_charge_row(w, LW_OP_ATTN_CODES, order != NULL ? 2 * cols : cols, quantized ? cols : 0);

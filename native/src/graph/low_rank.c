@@ -161,8 +161,8 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
     w->projected += count + 1;
     if (w->thread == 0) list_addends(w, layer, first, n, x.cols);
     const size_t parts = w->adapted.panels * splits_of(x.cols);  // of the largest adapter; others have fewer
-    size_t item, end;
-    while (lw_work_take(lw_this_phase(w), w->adapted.n * n * parts, 1, &item, &end)) {
+    lw_taker items = lw_this_phase(w, w->adapted.n * n * parts);
+    for (size_t item; lw_take_item(&items, &item);) {
         const projection p = projection_at(w, layer, first, item / parts % n, item / parts / n, x.cols);
         project_item(w, operation, &p, x, item % parts);
     }

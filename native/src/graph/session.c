@@ -157,6 +157,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     s->config = *config;
     lw_kv_describe(&model->config, config->kv_type, config->n_blocks, &s->kv);
     s->pool = lw_pool_open(config->n_threads, config->cpus);
+    if (s->pool != NULL && config->n_cpus > 0) lw_pool_limit_cpus(s->pool, config->n_cpus);
     if (s->pool == NULL || !open_memory(s)) {
         lw_session_close(s);
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",

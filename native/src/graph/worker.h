@@ -38,11 +38,14 @@ typedef struct lw_worker {
     lw_profile_thread* profile;  // or NULL
 } lw_worker;
 
-static inline lw_work* lw_this_phase(lw_worker* w) { return &w->s->phases[w->phase]; }
+// This thread's way through the items of the phase it has come to.
+static inline lw_taker lw_this_phase(const lw_worker* w, size_t items) {
+    return (lw_taker){&w->s->phases[w->phase], items, w->s->config.n_threads, w->thread, false};
+}
 
 static inline void lw_end_phase(lw_worker* w, lw_operation operation) {
     ++w->phase;
-    lw_pool_barrier(w->s->pool);
+    lw_pool_barrier(w->s->pool, w->thread);
     lw_profile_wait(w->profile, operation);
 }
 

@@ -30,16 +30,19 @@ void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const l
     }
 }
 
-void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_activations* x, unsigned threads,
-               const lw_matmul_worker* self) {
+size_t lw_count_panels(const lw_product* products, size_t n) {
     size_t total = 0;
     for (size_t i = 0; i < n; ++i) total += products[i].weights->panels;
+    return total;
+}
+
+void lw_matmul(lw_taker panels, const lw_product* products, const lw_activations* x, const lw_matmul_worker* self) {
     size_t begin, end;
-    while (lw_work_take_share(work, total, threads, &begin, &end)) {
+    while (lw_take_share(&panels, &begin, &end)) {
         size_t first = 0;  // panel of `products` together at which p starts
         for (const lw_product* p = products; first < end; first += p++->weights->panels) {
-            const size_t panels = p->weights->panels;
-            const size_t from = begin > first ? begin - first : 0, to = end - first < panels ? end - first : panels;
+            const size_t of_p = p->weights->panels;
+            const size_t from = begin > first ? begin - first : 0, to = end - first < of_p ? end - first : of_p;
             for (size_t panel = from; panel < to; ++panel) lw_product_panel(p, x, panel, p->out, self->scratch);
             if (from < to) lw_matmul_charge(self, p, x, from, to);
         }

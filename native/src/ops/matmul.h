@@ -71,8 +71,9 @@ static inline void lw_product_panel(const lw_product* p, const lw_activations* x
 void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const lw_activations* x, size_t begin,
                       size_t end);
 
-// Every thread of the pool calls this with the same arguments but `self`.
-void lw_matmul(lw_work* work, const lw_product* products, size_t n, const lw_activations* x, unsigned threads,
-               const lw_matmul_worker* self);
+// Panels of n products together: the items of their phase.
+size_t lw_count_panels(const lw_product* products, size_t n);
+// Every thread of the pool calls this with the same products and its own part of their panels.
+void lw_matmul(lw_taker panels, const lw_product* products, const lw_activations* x, const lw_matmul_worker* self);
 
 #endif

@@ -12,7 +12,7 @@ import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 10
+ABI_VERSION = 11
 NO_TOKEN = 8  # LW_ERR_NO_TOKEN: the status of a step of which one draw is forbidden every token
 
 

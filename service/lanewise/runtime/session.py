@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lanewise.host import cpu_quota
 from lanewise.runtime.library import NativeError, native
 from lanewise.runtime.model import Model, kv_type_id
 from lanewise.runtime.sampling import (
@@ -129,6 +130,8 @@ class Session:
 
         config = ffi.new("lw_session_config*")
         config.n_threads = threads
+        quota = cpu_quota()
+        config.n_cpus = 0 if quota is None else max(1, int(quota))
         config.n_blocks = blocks
         config.max_batch_tokens = max_batch_tokens
         config.max_batch_logits = max_batch_logits

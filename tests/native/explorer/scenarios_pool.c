@@ -12,6 +12,8 @@ void lw_fp_restore(uint64_t saved) { (void)saved; }
 _Bool lw_get_affinity(lw_cpu_mask* mask) { return mask == NULL; }
 _Bool lw_set_affinity(const lw_cpu_mask* mask) { return mask == NULL; }
 lw_cpu_mask lw_mask_of(uint32_t cpu) { return (lw_cpu_mask){{cpu}}; }
+// Too few for the threads: all goes to sleep that may.
+uint32_t lw_count_cpus(const uint32_t* cpus, uint32_t n_cpus) { return cpus != NULL && n_cpus > 0; }
 
 enum { MOST_ROUNDS = 8, MOST_ITEMS = 8 };
 
@@ -26,7 +28,7 @@ static void meet(void* context, unsigned thread) {
     job* j = context;
     for (unsigned b = 0; b < j->barriers; ++b) {
         j->cells[b][thread] += j->run;
-        lw_pool_barrier(j->pool);
+        lw_pool_barrier(j->pool, thread);
         for (unsigned t = 0; t < j->threads; ++t) expect(j->cells[b][t] == j->run * (j->run + 1) / 2);
     }
     j->cells[j->barriers][thread] += j->run;
@@ -49,7 +51,7 @@ typedef struct items {
     unsigned n, done[MOST_ITEMS];
 } items;
 
-static void take_items(void* context, unsigned thread) {
+static void take_chunks(void* context, unsigned thread) {
     items* w = context;
     size_t begin, end;
     while (lw_work_take(&w->work, w->n, 2, &begin, &end))
@@ -59,10 +61,16 @@ static void take_items(void* context, unsigned thread) {
 
 static void take_shares(void* context, unsigned thread) {
     items* w = context;
+    lw_taker taker = {&w->work, w->n, lw_pool_threads(w->pool), thread, 0};
     size_t begin, end;
-    while (lw_work_take_share(&w->work, w->n, lw_pool_threads(w->pool), &begin, &end))
+    while (lw_take_share(&taker, &begin, &end))
         for (; begin < end; ++begin) ++w->done[begin];
-    (void)thread;
+}
+
+static void take_items(void* context, unsigned thread) {
+    items* w = context;
+    lw_taker taker = {&w->work, w->n, lw_pool_threads(w->pool), thread, 0};
+    for (size_t item; lw_take_item(&taker, &item);) ++w->done[item];
 }
 
 static void share_work(void (*take)(void*, unsigned)) {
@@ -76,7 +84,8 @@ static void share_work(void (*take)(void*, unsigned)) {
     lw_pool_close(w.pool);
 }
 
-static void work(void) { share_work(take_items); }
+static void work(void) { share_work(take_chunks); }
+static void items_by_number(void) { share_work(take_items); }
 static void shares(void) { share_work(take_shares); }
 
 // What one thread has computed is waited for by a count, as products wait for the low-rank inputs of adapters.
@@ -139,6 +148,7 @@ static void gate(void) {
 
 const scenario scenarios[] = {{"pool", pool},
                               {"work", work},
+                              {"items", items_by_number},
                               {"shares", shares},
                               {"counts", counts},
                               {"gate", gate},
