@@ -30,7 +30,7 @@ extern "C" {
 // cdef-begin: the text up to cdef-end is parsed by cffi as it stands; keep it free of preprocessor lines.
 
 enum { LW_ABI_VERSION = 11 };   // raised by every incompatible change to this file
-enum { LW_NUMERICS = 2 };       // version of the numeric contract; in packed files and fingerprints
+enum { LW_NUMERICS = 3 };       // version of the numeric contract; in packed files and fingerprints
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_TOP_LOGPROBS = 20 };
 enum { LW_STEPS_AHEAD = 2 };         // most steps started and not finished

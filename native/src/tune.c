@@ -28,10 +28,10 @@ typedef struct bench {
 static _Bool open_bench(lw_type type, lw_level level, bench* b) {
     const size_t panel_bytes = lw_panel_bytes(type, COLS), weights = lw_round_up(PANELS * panel_bytes, 64);
     const size_t codes = lw_round_up((MOST_ROWS + 2) * lw_activation_stride(COLS), 64);
-    const size_t scales = lw_round_up(MOST_ROWS * (COLS / LW_SEGMENT) * sizeof(float), 64);
-    const size_t prefix = codes / 16 * sizeof(int32_t), out = MOST_ROWS * PANELS * LW_PANEL * sizeof(float);
+    const size_t scales = lw_round_up((MOST_ROWS + 1) * (COLS / LW_GROUP) * 2 * sizeof(float), 64);
+    const size_t totals = codes / 16 * sizeof(int32_t), out = MOST_ROWS * PANELS * LW_PANEL * sizeof(float);
     const size_t scratch = lw_round_up(lw_matmul_scratch_bytes(MOST_ROWS), 64);
-    if (!lw_block_map(weights + codes + scales + prefix + out + scratch, &b->block)) return 0;
+    if (!lw_block_map(weights + codes + scales + totals + out + scratch, &b->block)) return 0;
     uint8_t* at = b->block.data;
     memset(at, 0x2C, weights + codes);
     b->weights = (lw_matrix){.type = type,
@@ -44,8 +44,8 @@ static _Bool open_bench(lw_type type, lw_level level, bench* b) {
                              .data = at};
     b->x = (lw_activations){.cols = COLS, .q = (int8_t*)(at += weights)};
     b->x.scale = (float*)(at += codes);
-    b->x.prefix = (int32_t*)(at += scales);
-    b->out = (float*)(at += prefix);
+    b->x.totals = (int32_t*)(at += scales);
+    b->out = (float*)(at += totals);
     b->scratch = at + out;
     return 1;
 }

@@ -6,6 +6,8 @@ import numpy.typing as npt
 from lanewise_quantizer.coded import SEGMENT, CodedMatrix
 
 SMALLEST_PEAK = np.float32(1e-30)
+GROUP = 32  # inputs that share an activation scale
+OUTLYING = np.float32(8)  # times the magnitude of every other of its group
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
@@ -26,21 +28,27 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     return np.float32(total)
 
 
-def quantize_activations(x: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Codes [n] and scales [ceil(n / 128)] of one row of activations."""
+def quantize_activations(x: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Codes [n], scales [ceil(n / 32)] and outliers [n], 0 for other inputs, of one row."""
     codes = np.zeros(len(x), np.int32)
-    scales = np.zeros(-(-len(x) // SEGMENT), np.float32)
+    scales = np.zeros(-(-len(x) // GROUP), np.float32)
+    outliers = np.zeros(len(x), np.float32)
     for i in range(len(scales)):
-        part = x[i * SEGMENT : (i + 1) * SEGMENT]
+        here = slice(i * GROUP, (i + 1) * GROUP)
+        part = x[here].copy()
+        if not np.isfinite(part).all():
+            raise ValueError(f"activations: inputs from {i * GROUP} on hold NaN or infinity")
+        largest = int(np.abs(part).argmax())
+        others = np.abs(np.delete(part, largest)).max(initial=np.float32(0))
+        if abs(part[largest]) > OUTLYING * others and abs(part[largest]) >= SMALLEST_PEAK:
+            outliers[i * GROUP + largest] = part[largest]
+            part[largest] = 0
         peak = np.abs(part).max()
-        if not np.isfinite(peak):
-            raise ValueError(f"activations: segment {i} holds NaN or infinity")
         if peak < SMALLEST_PEAK:
             continue
         scales[i] = peak / np.float32(127)
-        scaled = part * (np.float32(127) / peak)
-        codes[i * SEGMENT : (i + 1) * SEGMENT] = np.rint(np.clip(scaled, -127, 127))
-    return codes, scales
+        codes[here] = np.rint(np.clip(part * (np.float32(127) / peak), -127, 127))
+    return codes, scales, outliers
 
 
 def product(
@@ -52,7 +60,7 @@ def product(
     group: int = 32,
     second: tuple[IntArray, FloatArray] | None = None,
 ) -> np.float32:
-    """One output for one row.
+    """One output for one row, but for its outliers.
 
     ``weights`` [n] are integer codes, ``scales`` [ceil(n / group)] those of their groups of 16, 32,
     64 or 128; ``codes`` and ``activation_scales`` come from :func:`quantize_activations`. A weight
@@ -60,25 +68,28 @@ def product(
     groups are; without them it is ``scale * code``. ``second`` has the integer codes and scales of
     types whose weights are the sum of two products: each segment comes twice.
     """
-    per_segment = SEGMENT // group
-    acc = np.float32(0)
-    for segment, first in enumerate(range(0, len(scales), per_segment)):
-        last = min(first + per_segment, len(scales))
+    step, acc = min(group, GROUP), np.float32(0)
+    for segment in range(0, len(weights), SEGMENT):
         for w, s in [(weights, scales)] if second is None else [(weights, scales), second]:
-            seg, prefix = np.float32(0), 0
-            for g in range(first, last):
-                part = slice(g * group, (g + 1) * group)
-                prefix += int(np.dot(w[part], codes[part]))
-                following = s[g + 1] if g + 1 < last else np.float32(0)
-                seg = fma(np.float32(prefix), s[g] - following, seg)
-            acc = fma(seg, activation_scales[segment], acc)
+            for k in range(segment, min(segment + SEGMENT, len(weights)), step):
+                total = np.float32(int(np.dot(w[k : k + step], codes[k : k + step])))
+                scaled = total * s[k // group] + np.float32(0)
+                acc = fma(scaled, activation_scales[k // GROUP], acc)
     if minimums is not None:
         step, taken = len(weights) // len(minimums), np.float32(0)
         for g, minimum in enumerate(minimums):
             total = np.float32(int(codes[g * step : (g + 1) * step].sum()))
-            taken = fma(activation_scales[g * step // SEGMENT] * total, -minimum, taken)
+            taken = fma(activation_scales[g * step // GROUP] * total, -minimum, taken)
         acc = acc + taken
     return acc
+
+
+def outlier_product(weights: FloatArray, outliers: FloatArray) -> np.float32:
+    """What the outliers of a row add to an output, ``weights`` [n] being its weights in float32."""
+    h = np.float32(0)
+    for k in np.flatnonzero(outliers):
+        h = fma(outliers[k], weights[k], h)
+    return h
 
 
 def coded_product(

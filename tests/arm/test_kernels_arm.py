@@ -56,6 +56,12 @@ def test_attention_equals_its_definition(cross_build, level: Level) -> None:
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[3]], ids=str)  # without and with every layout
+def test_activations_and_outliers_equal_their_definition(cross_build, level: Level) -> None:
+    done = run_here(cross_build("test_activations"), level)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+
+
 def test_a_leaked_instruction_is_a_failure(tmp_path, cross_compiler) -> None:
     source, program = tmp_path / "leak.c", tmp_path / "leak"
     source.write_text('int main(void) { __asm__("sdot v0.4s, v1.16b, v2.16b"); }')

@@ -62,7 +62,7 @@ class PagedSession:
         self.profiled = self.batches[self.profiled_from :]
         seconds = 1e-9 * len(self.profiled)
         return [
-            OperationTime("qkv", "gemv_q4g32_q8s128_1x32__avx2", seconds, seconds, 12, 40),
+            OperationTime("qkv", "gemv_q4g32_q8g32_1x32__avx2", seconds, seconds, 12, 40),
             OperationTime("attention", "", seconds, 0.0, 6, 80),
         ]
 

@@ -116,7 +116,7 @@ def test_profile_covers_the_decode_steps_alone(run, session_class):
 def test_profile_rates_are_of_working_time_and_shares_of_wall_time():
     profile = Profile(threads=2, seconds=4.0, steps=10)
     profile.operations = [
-        OperationTime("qkv", "gemv_q4g32_q8s128_1x32__avx2", 4.0, 1.0, 20 * 10**9, 500 * 10**9),
+        OperationTime("qkv", "gemv_q4g32_q8g32_1x32__avx2", 4.0, 1.0, 20 * 10**9, 500 * 10**9),
         OperationTime("head", "gemv_f16_f32_1x32__avx2", 1.0, 0.0, 10**9, 10**9),
         OperationTime("attention", "", 1.0, 0.0, 10**9, 999 * 10**9),
     ]
@@ -131,7 +131,7 @@ def test_profile_rates_are_of_working_time_and_shares_of_wall_time():
 def test_profile_table_shows_symbols_of_kernels_in_full(run):
     text = run(prefill=8, decode=0, profile=True)
     assert "pp8, profiled" in text
-    assert "gemv_q4g32_q8s128_1x32__avx2" in text
+    assert "gemv_q4g32_q8g32_1x32__avx2" in text
     assert "outside" in text
 
 

@@ -275,7 +275,7 @@ def replaced(old: bytes, new: bytes):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (replaced(b'"numerics":"2"', b'"numerics":"9"'), "version 9 of the numeric contract"),
+        (replaced(b'"numerics":"3"', b'"numerics":"9"'), "version 9 of the numeric contract"),
         (replaced(b'"version":"1"', b'"version":"7"'), "version is '7'"),
         (replaced(b'"format":"lanewise"', b'"format":"lanewisf"'), "format is 'lanewisf'"),
         (lambda data: re.sub(rb'"layout":"c\d', b'"layout":"c9', data), "layout 'c9"),

@@ -271,17 +271,18 @@ static inline void packed_free(const lw_matrix* w) { guarded_free(w->data, w->pa
 
 // Activations as plain values: every row's codes in order.
 typedef struct plain_activations {
-    size_t rows, cols, stride, segments;
-    int8_t* q;     // [rows][stride], zero past cols
-    float* scale;  // [rows][segments]
-    float* f32;    // [rows][cols]
+    size_t rows, cols, stride, groups;  // groups: in whole segments
+    int8_t* q;                          // [rows][stride], zero past cols
+    float* scale;                       // [rows][groups], zero past cols
+    float* f32;                         // [rows][cols]
 } plain_activations;
 
 static inline plain_activations plain_activations_make(size_t rows, size_t cols, data_kind kind, uint64_t* rng) {
-    plain_activations x = {.rows = rows, .cols = cols, .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT};
+    plain_activations x = {.rows = rows, .cols = cols};
+    x.groups = (cols + LW_SEGMENT - 1) / LW_SEGMENT * LW_SEGMENT_GROUPS;
     x.stride = lw_activation_stride(cols);
     x.q = calloc(rows, x.stride);
-    x.scale = malloc(rows * x.segments * sizeof *x.scale);
+    x.scale = calloc(rows * x.groups, sizeof *x.scale);
     x.f32 = malloc(rows * cols * sizeof *x.f32);
     for (size_t row = 0; row < rows; ++row)
         for (size_t k = 0; k < cols; ++k) {
@@ -289,8 +290,9 @@ static inline plain_activations plain_activations_make(size_t rows, size_t cols,
             x.q[row * x.stride + k] =
                 (int8_t)(kind == LARGEST_SUMS && row % 3 != 2 ? edge : random_between(rng, -127, 127));
         }
-    for (size_t i = 0; i < rows * x.segments; ++i)
-        x.scale[i] = next_random(rng) % 16 ? (float)random_between(rng, 1, 1 << 20) * 0x1p-24f : 0.0f;
+    for (size_t i = 0; i < rows * x.groups; ++i)
+        if (i % x.groups < (cols + LW_GROUP - 1) / LW_GROUP)
+            x.scale[i] = next_random(rng) % 16 ? (float)random_between(rng, 1, 1 << 20) * 0x1p-24f : 0.0f;
     for (size_t i = 0; i < rows * cols; ++i) {
         const uint32_t bits = random_float_bits(LW_F32, kind, rng);
         memcpy(x.f32 + i, &bits, 4);
@@ -314,44 +316,54 @@ static inline lw_activations pack_activations(const plain_activations* p, size_t
     lw_activations x = {.rows = rows, .cols = p->cols};
     lw_lay_out_activations(&x, level);
     int8_t* q = guarded_alloc(q_bytes(&x));
-    float* scale = guarded_alloc(rows * x.segments * sizeof *scale);
-    int32_t* prefix = guarded_alloc(q_bytes(&x) / 16 * sizeof *prefix);
+    float* scale = guarded_alloc(lw_scale_floats(&x) * sizeof *scale);
+    memset(scale, 0, lw_scale_floats(&x) * sizeof *scale);  // of a partner that the last row lacks
+    int32_t* totals = guarded_alloc(q_bytes(&x) / 16 * sizeof *totals);
     float* f32 = guarded_alloc(rows * p->cols * sizeof *f32);
     float* sums = guarded_alloc(rows * x.segments * LW_SUMS * sizeof *sums);
+    uint8_t* outlying = guarded_alloc(rows * x.segments);
+    memset(outlying, 0, rows * x.segments);
     for (size_t row = 0; row < rows; ++row) {
         int32_t sum = 0;
         for (size_t k = 0; k < (x.segment_major ? x.segments * LW_SEGMENT : x.stride); ++k) {
             const bool unused = k >= x.segments * LW_SEGMENT;  // may hold anything
             const int8_t code = unused ? 77 : p->q[row * p->stride + k];
             q[lw_q_offset(&x, row, k)] = code;
-            sum = k % LW_SEGMENT ? sum + code : code;
-            prefix[lw_prefix_offset(&x, row, k)] = sum;
+            sum = k % LW_GROUP ? sum + code : code;
+            totals[lw_totals_offset(&x, row, k)] = sum;
+        }
+        for (size_t group = 0; group < p->groups; ++group) {
+            float* at = scale + lw_scale_offset(&x, row, group);
+            at[0] = at[x.row_block - 1] = p->scale[row * p->groups + group];
         }
         for (size_t segment = 0; segment < x.segments; ++segment) {
-            const float da = p->scale[row * p->segments + segment];
             const int8_t* codes = p->q + row * p->stride + segment * LW_SEGMENT;
-            scale[lw_scale_offset(&x, row, segment)] = da;
+            const float* da = p->scale + row * p->groups + segment * LW_SEGMENT_GROUPS;
             for (size_t i = 0; i < LW_SUMS; ++i) {  // of 32 inputs, then of 16
                 const size_t first = i < LW_SUMS_16 ? i * 32 : (i - LW_SUMS_16) * 16, n = i < LW_SUMS_16 ? 32 : 16;
                 int32_t total = 0;
                 for (size_t k = first; k < first + n; ++k) total += codes[k];
-                sums[(row * x.segments + segment) * LW_SUMS + i] = da * (float)total;
+                sums[(row * x.segments + segment) * LW_SUMS + i] = da[first / LW_GROUP] * (float)total;
             }
         }
     }
     memcpy(f32, p->f32, rows * p->cols * sizeof *f32);
     x.q = q;
     x.scale = scale;
-    x.prefix = prefix;
+    x.totals = totals;
     x.sums = sums;
+    x.outlying = outlying;
+    x.outliers = guarded_alloc(rows * x.segments * LW_SEGMENT_GROUPS * sizeof *x.outliers);
     x.f32 = f32;
     return x;
 }
 
 static inline void activations_free(const lw_activations* x) {
     guarded_free(x->q, q_bytes(x));
-    guarded_free(x->scale, x->rows * x->segments * sizeof *x->scale);
-    guarded_free(x->prefix, q_bytes(x) / 16 * sizeof *x->prefix);
+    guarded_free(x->scale, lw_scale_floats(x) * sizeof *x->scale);
+    guarded_free(x->totals, q_bytes(x) / 16 * sizeof *x->totals);
+    guarded_free(x->outlying, x->rows * x->segments);
+    guarded_free(x->outliers, x->rows * x->segments * LW_SEGMENT_GROUPS * sizeof *x->outliers);
     guarded_free(x->sums, x->rows * x->segments * LW_SUMS * sizeof *x->sums);
     guarded_free(x->f32, x->rows * x->cols * sizeof *x->f32);
 }

@@ -33,25 +33,16 @@ static void report(bool ok, const char* format, const char* name, const char* de
 // The definition once more, from plain values.
 static float quantized_product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {
     const size_t size = m->type == LW_Q6_K ? 16 : LW_GROUP;
-    const size_t width = (size_t)m->groups * LW_GROUP, groups = width / size, per_segment = LW_SEGMENT / size;
+    const size_t width = (size_t)m->groups * LW_GROUP, steps = width / size;
     const int8_t *codes = m->codes + output * width, *q = x->q + row * x->stride;
     float acc = 0;
-    for (size_t segment = 0; segment < x->segments; ++segment) {
-        float scale[LW_SEGMENT / 16 + 1] = {0};
-        const size_t first = segment * per_segment;
-        const size_t n = groups - first < per_segment ? groups - first : per_segment;
-        for (size_t g = 0; g < n; ++g)
-            scale[g] = m->type == LW_Q6_K
-                           ? lw_half_to_float(m->scales[output * (m->cols / 256) + segment * LW_SEGMENT / 256]) *
-                                 (float)m->sub_scales[output * groups + first + g]
-                           : lw_half_to_float(m->scales[output * groups + first + g]);
+    for (size_t step = 0; step < steps; ++step) {
+        const float scale = m->type == LW_Q6_K ? lw_half_to_float(m->scales[output * (m->cols / 256) + step / 16]) *
+                                                     (float)m->sub_scales[output * steps + step]
+                                               : lw_half_to_float(m->scales[output * steps + step]);
         int32_t sum = 0;
-        float part = 0;
-        for (size_t g = 0; g < n; ++g) {
-            for (size_t k = (first + g) * size; k < (first + g + 1) * size; ++k) sum += codes[k] * q[k];
-            part = fmaf((float)sum, scale[g] - scale[g + 1], part);
-        }
-        acc = fmaf(part, x->scale[row * x->segments + segment], acc);
+        for (size_t k = step * size; k < (step + 1) * size; ++k) sum += codes[k] * q[k];
+        acc = fmaf((float)sum * scale + 0.0f, x->scale[row * x->groups + step * size / LW_GROUP], acc);
     }
     return acc;
 }
@@ -126,21 +117,18 @@ static float coded_product(const plain_matrix* m, lw_format f, const plain_activ
     for (size_t first = 0; first < m->cols; first += LW_SEGMENT) {
         const size_t end = first + LW_SEGMENT < m->cols ? first + LW_SEGMENT : m->cols;
         for (r.pass = 0; r.pass < (f.map == LW_MAP_FLOAT ? 2 : 1); ++r.pass) {
-            int32_t sum = 0;
-            float part = 0;
             for (size_t k = first; k < end; k += step) {
+                int32_t sum = 0;
                 for (size_t i = k; i < k + step; ++i) sum += coded_weight(&r, i) * q[i];
-                const float next = k + step < end ? coded_scale(&r, k + step) : 0.0f;
-                part = fmaf((float)sum, coded_scale(&r, k) - next, part);
+                acc = fmaf((float)sum * coded_scale(&r, k) + 0.0f, x->scale[row * x->groups + k / LW_GROUP], acc);
             }
-            acc = fmaf(part, x->scale[row * x->segments + first / LW_SEGMENT], acc);
         }
     }
     float taken = 0;
     for (size_t k = 0; f.minimum != LW_MINIMUM_NONE && k < m->cols; k += step) {
         int32_t sum = 0;
         for (size_t i = k; i < k + step; ++i) sum += q[i];
-        const float scaled = x->scale[row * x->segments + k / LW_SEGMENT] * (float)sum;
+        const float scaled = x->scale[row * x->groups + k / LW_GROUP] * (float)sum;
         taken = fmaf(scaled, -coded_minimum(&r, k), taken);
     }
     return f.minimum == LW_MINIMUM_NONE ? acc : acc + taken;
@@ -181,7 +169,7 @@ static problem problem_make(lw_type type, uint32_t outputs, uint32_t cols, size_
     return p;
 }
 
-// Row scales near the end of the range, whose product with a number of 2^23 is infinite, and group scales of 0 and 1.
+// Row scales as large as they may be, and group scales of 0 and 1.
 static void use_large_row_scales(problem* p, lw_format f, size_t max_rows) {
     const lw_stored_row at = lw_stored_row_of(f, p->weights.cols);
     for (size_t row = 0; row < p->weights.rows; ++row) {
@@ -189,7 +177,7 @@ static void use_large_row_scales(problem* p, lw_format f, size_t max_rows) {
         for (size_t i = at.scales; i < at.minimums; ++i) parts[i] &= 1;
         float super;
         memcpy(&super, parts + at.supers, sizeof super);
-        super = ldexpf(super, 123);
+        super = ldexpf(super, 114);  // 4095 * 2^84
         memcpy(parts + at.supers, &super, sizeof super);
     }
     expect(p, max_rows);

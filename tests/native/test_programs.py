@@ -42,6 +42,13 @@ def test_every_kernel_equals_its_definition(programs: Path) -> None:
     assert output.splitlines()[-1].endswith(" 0 failed")
 
 
+def test_activations_and_outliers_equal_their_definition(programs: Path) -> None:
+    """Codes, scales, sums and outliers at all levels of this CPU, and outliers with all types."""
+    output = check(programs / "test_activations")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+    assert int(output.split()[-4]) >= 50
+
+
 def test_attention_equals_its_definition(programs: Path) -> None:
     """Contexts over several splits, windows, head sizes and groups, at all levels of this CPU."""
     output = check(programs / "test_attention")

@@ -362,8 +362,9 @@ static void test_float_activations(const lw_model* model) {
     run_reference(model, 3, 1, three);
     float largest = 0, furthest = 0;
     for (size_t i = 0; i < VOCAB; ++i) {
-        largest = fmaxf(largest, fabsf(one[i]));
-        furthest = fmaxf(furthest, fabsf(one[i] - codes[i]));
+        const float size = fabsf(one[i]), apart = fabsf(one[i] - codes[i]);
+        largest = size > largest ? size : largest;
+        furthest = apart > furthest ? apart : furthest;
     }
     expect(memcmp(one, three, sizeof one) == 0, "float activations give the same bits for any number of threads");
     expect(furthest > 0 && furthest < 0.05f * largest, "logits of codes are near those of floats, and others");

@@ -172,7 +172,7 @@ def bench_kernel(
     result = KernelResult(level, symbol, rows, macs, counts.within(places))
     executed = [code.executed(call(cols)[1]) for cols in fewer]
     for core in model.CORES:
-        if level in core.levels:
+        if core.models(level, rows):
             few, more = (model.cycles(core, instructions) for instructions in executed)
             per_input = (more - few) / (fewer[1] - fewer[0])
             cycles = few + per_input * (COLS - fewer[0])
@@ -219,7 +219,8 @@ HEADER = f"""# What the Arm code costs, without an Arm CPU
 Made by `make bench-arm`, which a change to Arm code is followed by: the diff of this file is what
 it gained. Instructions are exact. MAC/cycle per core is llvm-mca's model of whole kernel calls
 (one panel of 32 outputs, {COLS} inputs), everything in the first cache; `V1/5` and `V1/8` are
-Neoverse V1 with two dispatch widths. Operations that are no matrix products are given in thousands
+Neoverse V1 with two dispatch widths. One row of DotProd is modelled on the cores of I8MM too, to
+compare the levels on the same core. Operations that are no matrix products are given in thousands
 of instructions and cycles: attention of a decode step over so many tokens, for one KV head with
 {operations.GROUP} query heads of {operations.HEAD_DIM} dimensions, norm and quantization of so many
 values.

@@ -20,12 +20,20 @@ OBJDUMP, NM = "llvm-objdump-19", "aarch64-linux-gnu-nm"
 
 @dataclass(frozen=True)
 class Core:
-    """A core that llvm-mca knows; ``dispatch`` is the macro-operations it takes in a cycle."""
+    """A core that llvm-mca knows; ``dispatch`` is the macro-operations it takes in a cycle.
+
+    One row is also modelled for a level ``below`` those that it uses: whether a higher level is
+    worth its layout shows on the same core only.
+    """
 
     name: str
     cpu: str
     dispatch: int
     levels: tuple[str, ...]
+    below: tuple[str, ...] = ()
+
+    def models(self, level: str, rows: int) -> bool:
+        return level in self.levels or (rows == 1 and level in self.below)
 
 
 # Each level on the cores that use it. Dispatch widths are those of macro-operations, from Arm's
@@ -34,11 +42,11 @@ class Core:
 LEVELS = ("neon", "dotprod", "i8mm", "sve")
 CORES = (
     Core("N1", "neoverse-n1", 4, ("neon", "dotprod")),
-    Core("V1/5", "neoverse-v1", 5, ("i8mm", "sve")),
-    Core("V1/8", "neoverse-v1", 8, ("i8mm", "sve")),
-    Core("N2", "neoverse-n2", 5, ("i8mm",)),
-    Core("V2", "neoverse-v2", 8, ("i8mm",)),
-    Core("Ampere1B", "ampere1b", 4, ("i8mm",)),
+    Core("V1/5", "neoverse-v1", 5, ("i8mm", "sve"), ("dotprod",)),
+    Core("V1/8", "neoverse-v1", 8, ("i8mm", "sve"), ("dotprod",)),
+    Core("N2", "neoverse-n2", 5, ("i8mm",), ("dotprod",)),
+    Core("V2", "neoverse-v2", 8, ("i8mm",), ("dotprod",)),
+    Core("Ampere1B", "ampere1b", 4, ("i8mm",), ("dotprod",)),
 )
 
 

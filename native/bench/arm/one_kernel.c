@@ -92,20 +92,23 @@ int main(int argc, char** argv) {
     lw_lay_out_activations(&x, w.layout);
     const size_t padded = (rows + 1) / 2 * 2;
     int8_t* q = calloc(padded, x.stride);
-    float *scale = calloc(padded * x.segments, 4), *f32 = calloc(padded * cols, 4);
-    int32_t* prefix = calloc(padded * x.stride / 16, 4);
+    float *scale = calloc(lw_scale_floats(&x), 4), *f32 = calloc(padded * cols, 4);
+    int32_t* totals = calloc(padded * x.stride / 16, 4);
     float* sums = calloc(padded * x.segments, LW_SUMS * 4);
-    x.q = q, x.scale = scale, x.prefix = prefix, x.f32 = f32, x.sums = sums;
+    x.q = q, x.scale = scale, x.totals = totals, x.f32 = f32, x.sums = sums;
     for (size_t r = 0; r < rows; ++r) {
         int32_t sum = 0;
         for (size_t k = 0; k < cols; ++k) {
             const int8_t code = (int8_t)((int)(draw() % 255) - 127);
             q[lw_q_offset(&x, r, k)] = code;
             f32[r * cols + k] = (float)code;
-            sum = (k % LW_SEGMENT ? sum : 0) + code;
-            prefix[lw_prefix_offset(&x, r, k)] = sum;
+            sum = (k % LW_GROUP ? sum : 0) + code;
+            totals[lw_totals_offset(&x, r, k)] = sum;
         }
-        for (size_t i = 0; i < x.segments; ++i) scale[lw_scale_offset(&x, r, i)] = 0.001f * (float)(1 + draw() % 1000);
+        for (size_t i = 0; i < w.groups; ++i) {
+            float* at = scale + lw_scale_offset(&x, r, i);
+            at[0] = at[x.row_block - 1] = 0.001f * (float)(1 + draw() % 1000);
+        }
         for (size_t i = 0; i < x.segments * LW_SUMS; ++i)
             sums[r * x.segments * LW_SUMS + i] = (float)(draw() % 99) - 49;
     }

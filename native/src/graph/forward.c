@@ -14,8 +14,10 @@ lw_activations lw_activations_in(const worker* w, size_t cols, const lw_codes* c
                         .cols = cols,
                         .q = codes->q,
                         .scale = codes->scales,
-                        .prefix = codes->prefix,
+                        .totals = codes->totals,
                         .sums = codes->sums,
+                        .outlying = codes->outlying,
+                        .outliers = codes->outliers,
                         .f32 = values};
     lw_lay_out_activations(&x, lw_level_layouts[w->model->level]);
     return x;
@@ -23,9 +25,12 @@ lw_activations lw_activations_in(const worker* w, size_t cols, const lw_codes* c
 
 void lw_quantize_segments(worker* w, const lw_activations* x, size_t row, size_t first, size_t n, const float* values) {
     if (!w->ops->quantize(x, row, first, n, values)) atomic_store(&w->step->non_finite, true);
-    if (row + 1 == x->rows && x->rows % x->row_block != 0)  // the unused partner of the last row
-        for (size_t k = first * LW_SEGMENT; k < (first + n) * LW_SEGMENT; k += 8)
-            memset((int8_t*)x->q + lw_q_offset(x, x->rows, k), 0, 8);
+    if (row + 1 != x->rows || x->rows % x->row_block == 0) return;
+    for (size_t k = first * LW_SEGMENT; k < (first + n) * LW_SEGMENT; k += 8) {  // the unused partner of the last row
+        memset((int8_t*)x->q + lw_q_offset(x, x->rows, k), 0, 8);
+        memset((float*)x->scale + lw_scale_offset(x, x->rows, k / LW_GROUP), 0, 2 * sizeof(float));
+        ((int32_t*)x->totals)[lw_totals_offset(x, x->rows, k)] = 0;
+    }
 }
 
 static void quantize_row(worker* w, const lw_activations* x, size_t row, const float* values) {

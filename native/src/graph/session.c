@@ -26,11 +26,14 @@ static void* take(arena* a, size_t bytes) {
 }
 
 static lw_codes take_codes(arena* a, const lw_model* model, size_t rows, size_t widest) {
-    const size_t sums = rows * (widest / LW_SEGMENT) * LW_SUMS * sizeof(float);
+    const size_t segments = widest / LW_SEGMENT, groups = segments * LW_SEGMENT_GROUPS;
+    const size_t copies = lw_level_layouts[model->level].row_block;
     return (lw_codes){.q = take(a, (rows + 1) * lw_activation_stride(widest)),
-                      .scales = take(a, rows * (widest / LW_SEGMENT) * sizeof(float)),
-                      .prefix = take(a, rows * (lw_activation_stride(widest) / 16) * sizeof(int32_t)),
-                      .sums = model->has_minimums ? take(a, sums) : NULL};
+                      .scales = take(a, (rows + 1) * groups * copies * sizeof(float)),
+                      .totals = take(a, (rows + 1) * (lw_activation_stride(widest) / 16) * sizeof(int32_t)),
+                      .sums = model->has_minimums ? take(a, rows * segments * LW_SUMS * sizeof(float)) : NULL,
+                      .outlying = take(a, rows * segments),
+                      .outliers = take(a, rows * groups * sizeof(lw_outlier))};
 }
 
 static void take_buffers(arena* a, lw_buffers* b, const lw_model* model, size_t rows) {

@@ -25,9 +25,11 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
 
 typedef struct lw_codes {  // quantized activations, see lw_activations
     int8_t* q;             // [rows + 1][widest input, in whole segments]
-    float* scales;         // [rows][segments]
-    int32_t* prefix;       // [rows][stride / 16]
+    float* scales;         // [rows + 1][groups, in whole segments]; of interleaved rows twice each
+    int32_t* totals;       // [rows + 1][stride / 16]
     float* sums;           // [rows][segments][LW_SUMS], NULL unless the model has minimums
+    uint8_t* outlying;     // [rows][segments]
+    lw_outlier* outliers;  // [rows][groups, in whole segments]
 } lw_codes;
 
 enum { LW_OWN_ROWS = 4 };  // up to this many rows are normalized by every thread for itself

@@ -20,21 +20,25 @@
 
 enum {
     LW_PANEL = 32,     // outputs in a panel
-    LW_GROUP = 32,     // inputs that share a scale in Q4_0 and Q8_0, and the unit of packing
-    LW_SEGMENT = 128,  // inputs that share an activation scale; numeric contract
+    LW_GROUP = 32,     // inputs that share an activation scale (numeric contract), and the unit of packing
+    LW_SEGMENT = 128,  // inputs whose activations lie together, and whose weights are decoded together
     LW_SEGMENT_GROUPS = LW_SEGMENT / LW_GROUP,
 };
 
-// as_float(LW_MAGIC_BITS + i) - LW_MAGIC == (float)i exactly for |i| < 2^22: an int32 becomes a float by one subtraction.
+// as_float(LW_MAGIC_BITS + i) == LW_MAGIC + i exactly for |i| < 2^22. So i * s, rounded once, is one fused operation on an
+// integer sum that started at LW_MAGIC_BITS: fma(as_float(sum), s, -LW_MAGIC * s), whose addend is exact, as scales have at
+// most 20 significant bits, and finite, as they are below LW_SCALE_LIMIT.
 #define LW_MAGIC_BITS 0x4B400000
 #define LW_MAGIC 12582912.0f
+#define LW_SCALE_LIMIT 0x1p103f
 
 // How a level packs quantized weights (quantizer/FORMAT.md, "Packed layouts").
 typedef struct lw_layout {
     uint8_t chunk;       // consecutive inputs of one output that lie together: 2, 4 or 8
     bool q4_toggled;     // Q4_0 nibbles hold q ^ 8 (two's complement of q - 8) instead of q
     bool q8_biased;      // Q8_0 bytes hold q + 128 (unsigned) instead of q
-    uint8_t row_block;   // activation rows interleaved by 8 inputs in products with more than one row: 1 or 2
+    uint8_t row_block;   // activation rows interleaved by 8 inputs in products with more than one row, their scales by
+                         // group: 1 or 2
     bool segment_major;  // activations lie [segment][row] instead of [row][segment]
 } lw_layout;
 
@@ -50,7 +54,13 @@ typedef struct lw_matrix {
     int8_t table[16];     // of table and trellis types
 } lw_matrix;
 
-// One batch of activation rows. Quantized matrices read q, scale and prefix; float matrices read f32.
+// An input that stands out of its group: it has code 0 there, and its product is added in f32 (lw_add_outliers).
+typedef struct lw_outlier {
+    float value;
+    uint32_t input;  // of the row
+} lw_outlier;
+
+// One batch of activation rows. Quantized matrices read q, scale and totals; float matrices read f32.
 typedef struct lw_activations {
     size_t rows;
     size_t cols;
@@ -60,11 +70,13 @@ typedef struct lw_activations {
     size_t stride;          // int8 from a row of q to the next
     size_t segment_stride;  // int8 from a segment of q to the next of the same rows
     const int8_t* q;
-    const float* scale;     // lw_scale_offset
-    const int32_t* prefix;  // lw_prefix_offset: sum of q from the start of the segment to the end of each 16 inputs
+    const float* scale;     // lw_scale_offset; of a pair of interleaved rows twice each: a a b b
+    const int32_t* totals;  // lw_totals_offset: sums of q, of the first 16 and of all inputs of each group
     const float* sums;  // [rows][segments][LW_SUMS] or NULL: what minimums are multiplied by (row-major at every level)
-    const float* f32;   // row r at f32 + r * f32_stride
-    size_t f32_stride;  // cols, unless they are columns of wider rows
+    const uint8_t* outlying;  // [rows][segments] or NULL where there are none: bit g is set if group g has an outlier
+    const lw_outlier* outliers;  // [rows][segments][LW_SEGMENT_GROUPS], at groups whose bit is set
+    const float* f32;            // row r at f32 + r * f32_stride
+    size_t f32_stride;           // cols, unless they are columns of wider rows
 } lw_activations;
 
 // An odd number of segments: the same segment of many rows, which a kernel walks, then falls on all sets of a cache.
@@ -89,12 +101,25 @@ static inline size_t lw_q_offset(const lw_activations* x, size_t row, size_t k) 
     return segment * x->segment_stride + row / block * block * x->stride + k / 8 * 8 * block + row % block * 8 + k % 8;
 }
 
-static inline size_t lw_prefix_offset(const lw_activations* x, size_t row, size_t k) {
+// Where the total of the 16 inputs that hold input k lies: of those alone if they are the first half of a group, else of
+// the group.
+static inline size_t lw_totals_offset(const lw_activations* x, size_t row, size_t k) {
     return (k / LW_SEGMENT * (x->segment_stride / x->row_block) + row * x->stride + k % LW_SEGMENT) / 16;
 }
 
-static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t segment) {
-    return x->segment_major ? segment * x->rows + row : row * x->segments + segment;
+// Where the scale of a group lies: [segment][row][4] where segments are major, [row][group] where they are not; pairs of
+// rows have [pair][group][4], and the second copy of a scale is behind the first.
+static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t group) {
+    const size_t groups = x->segments * LW_SEGMENT_GROUPS;
+    if (x->row_block == 2) return (row / 2 * groups + group) * 4 + row % 2 * 2;
+    if (!x->segment_major) return row * groups + group;
+    return (group / LW_SEGMENT_GROUPS * x->rows + row) * LW_SEGMENT_GROUPS + group % LW_SEGMENT_GROUPS;
+}
+
+// Floats of the scales of a batch.
+static inline size_t lw_scale_floats(const lw_activations* x) {
+    const size_t groups = x->segments * LW_SEGMENT_GROUPS;
+    return x->row_block == 2 ? (x->rows + 1) / 2 * groups * 4 : x->rows * groups;
 }
 
 // Per segment: scale times the sum of the codes of each 32 inputs, then of each 16, rounded once.

@@ -57,8 +57,13 @@ typedef struct lw_lane_ops {
     // out[i] = (x[i] / rms(x)) * weight[i]; n a multiple of nothing, sums over 16 lanes.
     void (*rmsnorm)(float* out, const float* x, const float* weight, size_t n, float eps);
     // Segments first .. first + n - 1 of one row to int8, from their values: q, padded with zeros to whole segments,
-    // scale and prefix of row `row` of x. Returns false when a value is not finite.
+    // scale, totals, sums unless NULL, and outliers of row `row` of x. Returns false when a value is not finite.
+    // Of each group: an outlier is a value of more than eight times the magnitude of any other; it is taken out. `peak` is
+    // the largest magnitude of the others, the scale peak / 127, a code x * (127 / peak) to nearest even; below 1e-30 all
+    // are zero.
     bool (*quantize)(const lw_activations* x, size_t row, size_t first, size_t n, const float* values);
+    // Adds to outputs [32 * panel, 32 * panel + 32) of a product what outliers contribute. `scratch` is a kernel's.
+    void (*add_outliers)(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
     // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.

@@ -57,17 +57,32 @@ LW_INLINE int32_t vi_largest(vi x) {
     n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0xB1));
     return _mm_cvtsi128_si32(n);
 }
-LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
+LW_INLINE void vi_totals(int32_t* to, const vi x[4]) {
     const __m256i low = _mm256_hadd_epi32(_mm256_add_epi32(x[0].a, x[0].b), _mm256_add_epi32(x[1].a, x[1].b));
     const __m256i high = _mm256_hadd_epi32(_mm256_add_epi32(x[2].a, x[2].b), _mm256_add_epi32(x[3].a, x[3].b));
     const __m256i halves = _mm256_hadd_epi32(low, high);
-    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
-    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 4));
-    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 8));
-    sums = _mm_add_epi32(sums, _mm_set1_epi32(before));
-    _mm_storeu_si128((__m128i*)to, sums);
-    return _mm_extract_epi32(sums, 3);
+    const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    _mm_storeu_si128((__m128i*)to, _mm_add_epi32(sums, _mm_slli_epi64(sums, 32)));
 }
+
+LW_INLINE __m256i vi_largest_pair(__m256i x, __m256i y) {
+    return _mm256_max_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+}
+
+LW_INLINE void vi_largest_each(int32_t* to, const vi x[4]) {
+    const __m256i a = vi_largest_pair(_mm256_max_epi32(x[0].a, x[0].b), _mm256_max_epi32(x[1].a, x[1].b));
+    const __m256i b = vi_largest_pair(_mm256_max_epi32(x[2].a, x[2].b), _mm256_max_epi32(x[3].a, x[3].b));
+    const __m256i all = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    _mm_storeu_si128((__m128i*)to, _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+}
+
+LW_INLINE int vi_count_ge(vi x, vi y, int32_t limit) {
+    const __m256i below = _mm256_set1_epi32(limit - 1);
+    const __m256i first = _mm256_packs_epi32(_mm256_cmpgt_epi32(x.a, below), _mm256_cmpgt_epi32(x.b, below));
+    const __m256i second = _mm256_packs_epi32(_mm256_cmpgt_epi32(y.a, below), _mm256_cmpgt_epi32(y.b, below));
+    return __builtin_popcount((unsigned)_mm256_movemask_epi8(_mm256_packs_epi16(first, second)));
+}
+
 LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
     _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1)));

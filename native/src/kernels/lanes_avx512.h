@@ -38,23 +38,38 @@ LW_INLINE vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 LW_INLINE vi vi_sar(vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }  // rounds down
 LW_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 LW_INLINE int32_t vi_largest(vi a) { return _mm512_reduce_max_epi32(a); }
-// to[i] = before + the sum of x[0] .. x[i], exact; returns to[3].
-LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
-    vi half[2];
-    for (int i = 0; i < 2; ++i)  // two vectors in a register
-        half[i] = vi_add(_mm512_shuffle_i32x4(x[i], x[i + 2], 0x44), _mm512_shuffle_i32x4(x[i], x[i + 2], 0xEE));
-    // 128 bits of each: x[0], x[2], x[1], x[3]
-    vi all = vi_add(_mm512_shuffle_i32x4(half[0], half[1], 0x88), _mm512_shuffle_i32x4(half[0], half[1], 0xDD));
-    all = vi_add(all, _mm512_shuffle_epi32(all, (_MM_PERM_ENUM)0x4E));
-    all = vi_add(all, _mm512_shuffle_epi32(all, (_MM_PERM_ENUM)0xB1));
-    __m128i sums = _mm512_castsi512_si128(
-        _mm512_permutexvar_epi32(_mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 4, 8, 0), all));
-    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 4));
-    sums = _mm_add_epi32(sums, _mm_slli_si128(sums, 8));
-    sums = _mm_add_epi32(sums, _mm_set1_epi32(before));
-    _mm_storeu_si128((__m128i*)to, sums);
-    return _mm_extract_epi32(sums, 3);
+// The lanes of four vectors folded to four each: 32-bit lane i of every 128 is of x[i].
+#define LW_FOLD_FOUR(name, fold)                                                                 \
+    LW_INLINE __m512i name(const vi x[4]) {                                                      \
+        const vi a = fold(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1])); \
+        const vi b = fold(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3])); \
+        return fold(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));                   \
+    }
+LW_FOLD_FOUR(vi_sums_of_four, _mm512_add_epi32)
+LW_FOLD_FOUR(vi_largest_of_four, _mm512_max_epi32)
+#undef LW_FOLD_FOUR
+
+// Sums of x[0], of x[0] and x[1], of x[2], of x[2] and x[3]; exact.
+LW_INLINE void vi_totals(int32_t* to, const vi x[4]) {
+    const __m512i folded = vi_sums_of_four(x);
+    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(folded), _mm512_extracti64x4_epi64(folded, 1));
+    const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    _mm_storeu_si128((__m128i*)to, _mm_add_epi32(sums, _mm_slli_epi64(sums, 32)));
 }
+
+// The largest lanes of each.
+LW_INLINE void vi_largest_each(int32_t* to, const vi x[4]) {
+    const __m512i folded = vi_largest_of_four(x);
+    const __m256i half = _mm256_max_epi32(_mm512_castsi512_si256(folded), _mm512_extracti64x4_epi64(folded, 1));
+    _mm_storeu_si128((__m128i*)to, _mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+
+// Lanes of both that are at least `limit`.
+LW_INLINE int vi_count_ge(vi a, vi b, int32_t limit) {
+    const vi least = _mm512_set1_epi32(limit);
+    return __builtin_popcount(_mm512_cmpge_epi32_mask(a, least) | (unsigned)_mm512_cmpge_epi32_mask(b, least) << 16);
+}
+
 LW_INLINE void vi_store_i8(int8_t* p, vi a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }
 LW_INLINE float vf_largest(vf a) { return _mm512_reduce_max_ps(a); }
 

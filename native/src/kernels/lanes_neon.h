@@ -54,16 +54,26 @@ LW_INLINE vi vi_max(vi x, vi y) { LW_EACH(vi, vmaxq_s32(x.v[i], y.v[i])); }
 LW_INLINE int32_t vi_largest(vi x) {
     return vmaxvq_s32(vmaxq_s32(vmaxq_s32(x.v[0], x.v[1]), vmaxq_s32(x.v[2], x.v[3])));
 }
-LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
+LW_INLINE void vi_totals(int32_t* to, const vi x[4]) {
     int32x4_t four[4];
     for (int i = 0; i < 4; ++i) four[i] = vaddq_s32(vaddq_s32(x[i].v[0], x[i].v[1]), vaddq_s32(x[i].v[2], x[i].v[3]));
-    int32x4_t sums = vpaddq_s32(vpaddq_s32(four[0], four[1]), vpaddq_s32(four[2], four[3]));
-    sums = vaddq_s32(sums, vextq_s32(vdupq_n_s32(0), sums, 3));
-    sums = vaddq_s32(sums, vextq_s32(vdupq_n_s32(0), sums, 2));
-    sums = vaddq_s32(sums, vdupq_n_s32(before));
-    vst1q_s32(to, sums);
-    return vgetq_lane_s32(sums, 3);
+    const int32x4_t sums = vpaddq_s32(vpaddq_s32(four[0], four[1]), vpaddq_s32(four[2], four[3]));
+    vst1q_s32(to, vaddq_s32(sums, vreinterpretq_s32_s64(vshlq_n_s64(vreinterpretq_s64_s32(sums), 32))));
 }
+
+LW_INLINE void vi_largest_each(int32_t* to, const vi x[4]) {
+    int32x4_t four[4];
+    for (int i = 0; i < 4; ++i) four[i] = vmaxq_s32(vmaxq_s32(x[i].v[0], x[i].v[1]), vmaxq_s32(x[i].v[2], x[i].v[3]));
+    vst1q_s32(to, vpmaxq_s32(vpmaxq_s32(four[0], four[1]), vpmaxq_s32(four[2], four[3])));
+}
+
+LW_INLINE int vi_count_ge(vi x, vi y, int32_t limit) {
+    const int32x4_t least = vdupq_n_s32(limit);
+    uint32x4_t ones = vdupq_n_u32(0);  // minus the number of lanes
+    for (int i = 0; i < 4; ++i) ones = vaddq_u32(ones, vaddq_u32(vcgeq_s32(x.v[i], least), vcgeq_s32(y.v[i], least)));
+    return -(int)vaddvq_u32(ones);
+}
+
 LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     const int16x8_t low = vcombine_s16(vmovn_s32(x.v[0]), vmovn_s32(x.v[1]));
     const int16x8_t high = vcombine_s16(vmovn_s32(x.v[2]), vmovn_s32(x.v[3]));

@@ -51,12 +51,21 @@ LW_INLINE int32_t vi_largest(vi x) {
     for (int i = 1; i < 16; ++i) largest = x.v[i] > largest ? x.v[i] : largest;
     return largest;
 }
-LW_INLINE int32_t vi_running_sums(int32_t* to, const vi x[4], int32_t before) {
-    for (int i = 0; i < 64; ++i) {
-        before += x[i / 16].v[i % 16];
-        to[i / 16] = before;
+LW_INLINE void vi_totals(int32_t* to, const vi x[4]) {
+    for (int i = 0; i < 4; ++i) {
+        to[i] = i % 2 == 1 ? to[i - 1] : 0;
+        for (int j = 0; j < 16; ++j) to[i] += x[i].v[j];
     }
-    return before;
+}
+
+LW_INLINE void vi_largest_each(int32_t* to, const vi x[4]) {
+    for (int i = 0; i < 4; ++i) to[i] = vi_largest(x[i]);
+}
+
+LW_INLINE int vi_count_ge(vi x, vi y, int32_t limit) {
+    int n = 0;
+    for (int i = 0; i < 16; ++i) n += (x.v[i] >= limit) + (y.v[i] >= limit);
+    return n;
 }
 LW_INLINE void vi_store_i8(int8_t* p, vi x) {
     for (int i = 0; i < 16; ++i) p[i] = (int8_t)x.v[i];

@@ -48,12 +48,16 @@ void lw_open_zero_row(lw_format f, size_t cols, uint8_t* open) {
     if (f.scale == LW_SCALE_E8M0) memset(open + cols, 255, cols / LW_GROUP);
 }
 
+// Scales are so much smaller than LW_SCALE_LIMIT that it holds for products with int8, too.
+static const float scale_limit = 0x1p96f;
+enum { E8M0_LIMIT = 224 };  // 2^96
+
 static bool row_scale_is_valid(const uint8_t* bytes) {
     float scale;
     uint32_t bits;
     memcpy(&scale, bytes, 4);
     memcpy(&bits, bytes, 4);
-    return isfinite(scale) && (bits & 0xFFF) == 0;
+    return fabsf(scale) < scale_limit && (bits & 0xFFF) == 0;
 }
 
 bool lw_open_row_is_valid(lw_format f, size_t cols, const uint8_t* open) {
@@ -61,7 +65,8 @@ bool lw_open_row_is_valid(lw_format f, size_t cols, const uint8_t* open) {
     const uint8_t* parts = open + cols - s.scales;
     if (f.scale == LW_SCALE_F16 && !lw_halves_are_finite(parts + s.scales, s.minimums - s.scales, 2, LW_HALF_EXPONENT))
         return false;
-    if (f.scale == LW_SCALE_E8M0 && memchr(parts + s.scales, 255, s.minimums - s.scales) != NULL) return false;
+    for (size_t i = s.scales; f.scale == LW_SCALE_E8M0 && i < s.minimums; ++i)
+        if (parts[i] >= E8M0_LIMIT) return false;
     if (f.minimum == LW_MINIMUM_F16 &&
         !lw_halves_are_finite(parts + s.minimums, s.selectors - s.minimums, 2, LW_HALF_EXPONENT))
         return false;

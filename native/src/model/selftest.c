@@ -9,6 +9,10 @@
 #include "status.h"
 
 enum { ROWS = 9, COLS = 512, OUTPUTS = LW_PANEL + 5 };
+enum {
+    SCALE_BYTES = (ROWS + 1) * (COLS / LW_GROUP) * 2 * sizeof(float),  // of rows that are interleaved
+    TOTAL_BYTES = (ROWS + 1) * (COLS / LW_SEGMENT + 1) * (LW_SEGMENT / 16) * sizeof(int32_t),
+};
 
 static uint32_t next_random(uint32_t* state) {
     *state ^= *state << 13;
@@ -69,7 +73,9 @@ typedef struct buffers {
     uint8_t* source;
     int8_t* q;
     float *x, *scale, *sums, *expected, *actual;
-    int32_t* prefix;
+    int32_t* totals;
+    uint8_t* outlying;
+    lw_outlier* outliers;
     void* scratch;
 } buffers;
 
@@ -81,10 +87,14 @@ static void run_all(const lw_kernel* kernel, const lw_matrix* w, const lw_activa
 static lw_status compare(const lw_model* model, const lw_kernel* kernel, const lw_kernel* scalar, const lw_matrix* w,
                          const buffers* b, size_t rows) {
     lw_activations x = {.rows = rows, .cols = COLS, .q = b->q, .scale = b->scale, .f32 = b->x};
-    x.prefix = b->prefix;
+    x.totals = b->totals;
     x.sums = b->sums;
+    x.outlying = b->outlying;
+    x.outliers = b->outliers;
     lw_lay_out_activations(&x, w->layout);
     memset(b->q, 0, (ROWS + 1) * lw_activation_stride(COLS));
+    memset(b->scale, 0, SCALE_BYTES);
+    memset(b->totals, 0, TOTAL_BYTES);
     for (size_t r = 0; r < rows; ++r) model->ops->quantize(&x, r, 0, x.segments, b->x + r * COLS);
     run_all(scalar, w, &x, b->expected, b->scratch);
     run_all(kernel, w, &x, b->actual, b->scratch);
@@ -132,17 +142,21 @@ lw_status lw_selftest(const lw_model* model, lw_pool* pool, const bool holds[LW_
     buffers b = {.source = malloc(OUTPUTS * COLS * 4),
                  .q = malloc((ROWS + 1) * lw_activation_stride(COLS)),
                  .x = malloc(ROWS * COLS * sizeof(float)),
-                 .scale = malloc(ROWS * (COLS / LW_SEGMENT) * sizeof(float)),
+                 .scale = malloc(SCALE_BYTES),
                  .sums = malloc(ROWS * (COLS / LW_SEGMENT) * LW_SUMS * sizeof(float)),
                  .expected = malloc(ROWS * OUTPUTS * sizeof(float)),
                  .actual = malloc(ROWS * OUTPUTS * sizeof(float)),
-                 .prefix = malloc(ROWS * (lw_activation_stride(COLS) / 16) * sizeof(int32_t)),
+                 .totals = malloc(TOTAL_BYTES),
+                 .outlying = malloc(ROWS * (COLS / LW_SEGMENT)),
+                 .outliers = malloc(ROWS * (COLS / LW_GROUP) * sizeof(lw_outlier)),
                  .scratch = aligned_alloc(64, lw_round_up(lw_matmul_scratch_bytes(ROWS), 64))};
-    const bool ok = b.source && b.q && b.x && b.scale && b.sums && b.expected && b.actual && b.prefix && b.scratch;
+    const bool ok = b.source && b.q && b.x && b.scale && b.sums && b.expected && b.actual && b.totals && b.outlying &&
+                    b.outliers && b.scratch;
     lw_arena arena = {0};
     const lw_status status =
         ok ? test_all(model, pool, holds, &arena, &b) : lw_fail(LW_ERR_MEMORY, "no memory for the self-test");
-    void* all[] = {b.source, b.q, b.x, b.scale, b.sums, b.expected, b.actual, b.prefix, b.scratch};
+    void* all[] = {b.source, b.q,      b.x,        b.scale,    b.sums,   b.expected,
+                   b.actual, b.totals, b.outlying, b.outliers, b.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
     lw_arena_free(&arena);
     return status;

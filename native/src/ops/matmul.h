@@ -2,7 +2,7 @@
 #ifndef LW_OPS_MATMUL_H
 #define LW_OPS_MATMUL_H
 
-#include "kernels/kernel.h"
+#include "kernels/lane_ops.h"
 #include "profile.h"
 #include "thread_pool.h"
 
@@ -20,6 +20,7 @@ typedef void (*lw_decode_panel_fn)(const lw_matrix* w, size_t panel, float* out,
 typedef struct lw_product {
     const lw_matrix* weights;
     const lw_kernel* kernel;
+    const lw_lane_ops* ops;
     lw_decode_panel_fn decode;  // NULL, or what makes panels F32, for a kernel of that type
     lw_output out;
     const lw_addend* addends;
@@ -32,7 +33,10 @@ typedef struct lw_product {
 static inline bool lw_is_quantized(lw_type type) { return type != LW_F32 && type != LW_F16 && type != LW_BF16; }
 
 static inline lw_product lw_product_of(const lw_matrix* w, lw_level level, size_t rows, float* out, bool add) {
-    return (lw_product){w, lw_kernel_find(w->type, level, rows), NULL, {out, w->rows, add}, NULL, 0, NULL, 0};
+    return (lw_product){.weights = w,
+                        .kernel = lw_kernel_find(w->type, level, rows),
+                        .ops = lw_level_lane_ops[level],
+                        .out = {out, w->rows, add}};
 }
 
 // What one thread of the pool brings along.
@@ -57,6 +61,8 @@ static inline void lw_product_panel(const lw_product* p, const lw_activations* x
         lw_product_decoded(p, x, panel, out, scratch);
     else
         p->kernel->run(p->weights, x, panel, out, scratch);
+    if (p->decode == NULL && lw_is_quantized(p->weights->type))
+        p->ops->add_outliers(p->weights, x, panel, out, scratch);
     if (p->n_addends == 0) return;
     lw_wait_for(p->computed, p->wanted);
     for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a) {

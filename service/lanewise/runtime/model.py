@@ -329,7 +329,8 @@ def _load_way(checkpoint: Checkpoint, load: str, placement: Placement | None) ->
     if any(packing.numerics != numerics for packing in packings):
         raise ModelFileError(
             f"{checkpoint.path}: packed for version {packings[0].numerics} of the numeric contract;"
-            f" this version computes by {numerics}: pack the model again"
+            f" this version computes by {numerics}: make it again from the original with"
+            f" `lanewise pack ORIGINAL --output {checkpoint.path}`"
         )
     is_placed = placement is not None and placement.numa != "off"
     if load == "map" or (

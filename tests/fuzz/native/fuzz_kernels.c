@@ -56,7 +56,7 @@ static void change_activations(fuzz_input* in, plain_activations* x) {
     const uint32_t row = take_below(in, (uint32_t)x->rows), k = take_below(in, (uint32_t)x->cols);
     switch (take_below(in, 3)) {
         case 0:
-            x->scale[row * x->segments + k / LW_SEGMENT] = fabsf(take_float(in));
+            x->scale[row * x->groups + k / LW_GROUP] = fabsf(take_float(in));
             break;
         case 1:
             x->f32[row * x->cols + k] = take_float(in);

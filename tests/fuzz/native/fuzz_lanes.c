@@ -94,16 +94,18 @@ static void check_elementwise(fuzz_input* in) {
 typedef struct coded_row {
     bool finite;
     int8_t codes[3 * LW_SEGMENT];
-    float scales[3], sums[3 * LW_SUMS];
-    int32_t prefix[3 * LW_SEGMENT / 16];
+    float scales[3 * LW_SEGMENT_GROUPS], sums[3 * LW_SUMS];
+    int32_t totals[3 * LW_SEGMENT / 16];
+    uint8_t outlying[3];
+    lw_outlier outliers[3 * LW_SEGMENT_GROUPS];
 } coded_row;
 
 static coded_row quantize_at(int level, const float* x, size_t cols, size_t rows, size_t row) {
     const plain_activations plain = {.cols = cols,
-                                     .segments = (cols + LW_SEGMENT - 1) / LW_SEGMENT,
+                                     .groups = (cols + LW_SEGMENT - 1) / LW_SEGMENT * LW_SEGMENT_GROUPS,
                                      .stride = lw_activation_stride(cols),
                                      .q = calloc(rows, lw_activation_stride(cols)),
-                                     .scale = calloc(rows * 3, sizeof(float)),
+                                     .scale = calloc(rows * 3 * LW_SEGMENT_GROUPS, sizeof(float)),
                                      .f32 = calloc(rows * cols, sizeof(float))};
     const lw_activations a = pack_activations(&plain, rows, lw_level_layouts[level]);
     coded_row r;
@@ -111,8 +113,12 @@ static coded_row quantize_at(int level, const float* x, size_t cols, size_t rows
     r.finite = lw_level_lane_ops[level]->quantize(&a, row, 0, a.segments, x);
     for (size_t k = 0; r.finite && k < a.segments * LW_SEGMENT; ++k) r.codes[k] = a.q[lw_q_offset(&a, row, k)];
     for (size_t k = 0; r.finite && k < a.segments * LW_SEGMENT; k += 16)
-        r.prefix[k / 16] = a.prefix[lw_prefix_offset(&a, row, k)];
-    for (size_t s = 0; r.finite && s < a.segments; ++s) r.scales[s] = a.scale[lw_scale_offset(&a, row, s)];
+        r.totals[k / 16] = a.totals[lw_totals_offset(&a, row, k)];
+    for (size_t g = 0; r.finite && g < a.segments * LW_SEGMENT_GROUPS; ++g) {
+        r.scales[g] = a.scale[lw_scale_offset(&a, row, g)];
+        r.outlying[g / 4] = a.outlying[row * a.segments + g / 4];
+        if (r.outlying[g / 4] >> g % 4 & 1) r.outliers[g] = a.outliers[row * a.segments * LW_SEGMENT_GROUPS + g];
+    }
     if (r.finite) memcpy(r.sums, a.sums + row * a.segments * LW_SUMS, a.segments * LW_SUMS * sizeof(float));
     activations_free(&a);
     free(plain.q);

@@ -26,7 +26,15 @@ I64 = NDArray[np.int64]
 
 GROUP = 32  # weights per scale
 BIAS = np.float32(12582912.0)  # 1.5 * 2^23, whose bit pattern is 0x4B400000
-GRANULARITIES = {"32": 32, "128": 128, "256": 256, "token": 0}  # 0 = the whole row
+# Inputs that share a scale, 0 being all of a row; and how many times as large as every other of
+# them one must be to be taken out and multiplied in f32, 0 being never.
+CODES = {
+    "32, outliers": (32, 8),
+    "32": (32, 0),
+    "128": (128, 0),
+    "256": (256, 0),
+    "token": (0, 0),
+}
 
 
 def fma(a: F32, b: F32, c: F32) -> F32:
@@ -41,19 +49,22 @@ def fma(a: F32, b: F32, c: F32) -> F32:
     return np.where((error != 0) & even, odd, total).astype(np.float32)
 
 
-def quantize_activations(x: F32, granularity: int) -> tuple[I64, F32]:
-    """Return int8 values and the scale of each segment of ``x`` [tokens, k]."""
-    size = granularity or x.shape[1]
-    edges = range(0, x.shape[1], size)
-    q = np.empty(x.shape, np.int64)
-    scales = np.empty((x.shape[0], len(edges)), np.float32)
-    for index, start in enumerate(edges):
-        part = x[:, start : start + size]
-        largest = np.abs(part).max(axis=1, keepdims=True)
-        inverse = np.divide(127, largest, out=np.zeros_like(largest), where=largest > 0)
-        q[:, start : start + size] = np.clip(np.rint(part * inverse), -127, 127)
-        scales[:, index] = (largest / np.float32(127))[:, 0]
-    return q, scales
+def coded(x: F32, size: int, outlying: int) -> F32:
+    """Return what is left of ``x`` [tokens, k] after int8 codes."""
+    size = size or x.shape[1]
+    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % size)))
+    parts = padded.reshape(len(x), -1, size)
+    sizes = np.abs(parts)
+    two = np.partition(sizes, -2, axis=-1)[..., -2:]
+    out = (sizes == two[..., 1:]) & (two[..., 1:] > outlying * two[..., :1])
+    if not outlying:
+        out = np.zeros_like(out)
+    rest = np.where(out, 0, parts)
+    largest = np.abs(rest).max(axis=-1, keepdims=True)
+    inverse = np.divide(127, largest, out=np.zeros_like(largest), where=largest > 0)
+    codes = np.clip(np.rint(rest * inverse), -127, 127)
+    values = np.where(out, parts, codes * (largest / np.float32(127)))
+    return values.reshape(padded.shape)[:, : x.shape[1]].astype(np.float32)
 
 
 def plain(sums: I64, scales: F32, da: F32, per_segment: int) -> F32:
@@ -214,30 +225,25 @@ def outlier_study() -> None:
             row = [f"{k}", f"{count} x {factor}"]
             unquantized = np.linalg.norm(x.astype(np.float64) @ (rounded - weights).T)
             row.append(f"Q4_0 {100 * unquantized / np.linalg.norm(full):.2f} %")
-            for name, size in GRANULARITIES.items():
-                q, scales = quantize_activations(x, size)
-                widths = np.repeat(scales, size or k, axis=1)[:, :k]
-                error = np.linalg.norm((q * widths.astype(np.float64)) @ rounded.T - full)
+            for name, code in CODES.items():
+                error = np.linalg.norm(coded(x, *code).astype(np.float64) @ rounded.T - full)
                 shares = (100 * error / np.linalg.norm(part) for part in (full, rest))
                 row.append(f"{name}: " + " | ".join(f"{share:.2f} %" for share in shares))
             print("  ".join(row))
 
 
 class QuantizedInput(torch.nn.Module):
-    """A linear layer whose input goes through int8 in segments; granularity None keeps it f32."""
+    """A linear layer whose input goes through int8 codes; None keeps it f32."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         self.weight = weight
-        self.granularity: int | None = None
+        self.code: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.granularity is not None:
+        if self.code is not None:
             rows = x.reshape(-1, x.shape[-1]).contiguous().numpy()
-            q, scales = quantize_activations(rows, self.granularity)
-            size = self.granularity or rows.shape[1]
-            widths = np.repeat(scales, size, axis=1)[:, : rows.shape[1]]
-            x = torch.from_numpy((q * widths).astype(np.float32)).reshape(x.shape)
+            x = torch.from_numpy(coded(rows, *self.code)).reshape(x.shape)
         return torch.nn.functional.linear(x, self.weight)
 
 
@@ -296,7 +302,7 @@ def losses(model: Any, windows: torch.Tensor) -> F64:
 
 
 def perplexity_study(directory: Path, text: Path, chars: int) -> None:
-    """Print perplexity and its change with the granularity, paired over the same tokens."""
+    """Print perplexity and its change with the codes, paired over the same tokens."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
@@ -310,9 +316,9 @@ def perplexity_study(directory: Path, text: Path, chars: int) -> None:
             plant(model, factor, every)
         base = losses(model, windows)
         print(f"{kind}, outliers x {factor:g}: f32 activations {math.exp(base.mean()):.4f}", end="")
-        for name, size in GRANULARITIES.items():
+        for name, code in CODES.items():
             for layer in layers:
-                layer.granularity = size
+                layer.code = code
             change = losses(model, windows) - base
             error = change.std() / math.sqrt(change.size)
             print(f" | {name} {100 * change.mean():+.3f} ± {100 * error:.3f} %", end="", flush=True)

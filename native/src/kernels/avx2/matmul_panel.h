@@ -18,7 +18,7 @@ typedef struct weight_panel {
 
 typedef struct tile_scratch {
     uint8_t codes[2 * LW_SEGMENT * LW_PANEL];
-    float differences[PREFIXES * LW_PANEL];
+    float scales[STEPS * 2 * LW_PANEL];
     float minimums[LW_MINIMUM_FLOATS];
     float results[];  // [rows][32], then as much that minimums take off
 } tile_scratch;
@@ -38,8 +38,8 @@ LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, si
 LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment) {
     const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
     // Coded panels have whole segments.
-    const size_t groups = left < LW_SEGMENT_GROUPS && type.format.low == 0 ? left : LW_SEGMENT_GROUPS;
-    weight_segment ws = {.data = p->data + segment * type.segment_bytes, .scales = groups * 8 / (size_t)type.chunks};
+    weight_segment ws = {.data = p->data + segment * type.segment_bytes,
+                         .groups = left < LW_SEGMENT_GROUPS && type.format.low == 0 ? left : LW_SEGMENT_GROUPS};
     if (type.format.low != 0) {
         ws.supers = p->supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
         ws.selectors = p->selectors + segment * LW_PANEL;
@@ -68,18 +68,21 @@ LW_INLINE void decode_group(const weight_type type, const weight_segment* w, con
 // Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
 LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
     w->codes = s->codes;
-    w->differences = s->differences;
+    w->scales = s->scales;
     if (groups_differ(type)) {
 #pragma GCC unroll 4
         for (int i = 0; i < LW_SEGMENT_GROUPS; ++i) decode_group(type, w, i, s->codes);
     } else {
-        const int groups = (int)w->scales * type.chunks / 8;
-        for (int i = 0; i < groups; ++i) decode_group(type, w, i, s->codes);
+        for (int i = 0; i < (int)w->groups; ++i) decode_group(type, w, i, s->codes);
     }
-    for (size_t g = 0; g < w->scales; ++g)
+    for (size_t g = 0; g < w->groups * 8 / (size_t)type.chunks; ++g)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v)
-            _mm256_store_ps(s->differences + g * LW_PANEL + v * 8, scale_difference(type, w, g, w->scales, v));
+        for (int v = 0; v < VECTORS; ++v) {
+            const __m256 scale = type.scale(w, g, v);
+            float* to = s->scales + g * 2 * LW_PANEL + v * 8;
+            _mm256_store_ps(to, scale);
+            if (type.run != SIGNED) _mm256_store_ps(to + LW_PANEL, magic_times(scale));
+        }
 }
 
 // Rows [first, end) of a segment.
@@ -144,15 +147,15 @@ LW_INLINE void gemm_packed(const weight_type first, const weight_type* second, c
                                                            lw_output out, tile_scratch* s) {                          \
         gemm_decoded(first, second, w, x, panel, out, s);                                                             \
     }                                                                                                                 \
-    void gemm_##name##_q8s128_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,    \
-                                         void* scratch) {                                                             \
+    void gemm_##name##_q8g32_2x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,     \
+                                        void* scratch) {                                                              \
         if ((first).few_rows > 1 && x->rows <= (first).few_rows)                                                      \
             few_rows_##name(w, x, panel, out, scratch);                                                               \
         else                                                                                                          \
             many_rows_##name(w, x, panel, out, scratch);                                                              \
     }                                                                                                                 \
-    void gemv_##name##_q8s128_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,    \
-                                         void* scratch) {                                                             \
+    void gemv_##name##_q8g32_1x32__avx2(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,     \
+                                        void* scratch) {                                                              \
         gemm_packed(first, second, 1, w, x, panel, out, scratch);                                                     \
     }
 

@@ -2,10 +2,10 @@
 //
 // A 32-byte vector of weights is 8 outputs times 4 consecutive inputs. vpmaddubsw multiplies unsigned codes with 4
 // broadcast activation bytes into 16-bit sums of two products; as many of those as cannot overflow are added before
-// vpmaddwd makes one 32-bit sum per lane, which is an output. What the offset of unsigned codes adds is taken off when
-// a group ends and the sum becomes a float, in one exact subtraction (see LW_MAGIC_BITS). Signed codes would overflow
-// there: decoded ones are split into words of even and odd inputs for vpmaddwd, and in registers their sizes are
-// multiplied with activations that have their signs.
+// vpmaddwd makes one 32-bit sum per lane, which is an output. What the offset of unsigned codes adds, offset * A with A the
+// sum of the activations of a step, is taken off exactly where a step ends: LW_MAGIC_BITS - offset * A is added to its sum.
+// Signed codes would overflow there: decoded ones are split into words of even and odd inputs for vpmaddwd, and in
+// registers their sizes are multiplied with activations that have their signs. Their sums are converted.
 #ifndef LW_KERNELS_AVX2_MATMUL_TILE_H
 #define LW_KERNELS_AVX2_MATMUL_TILE_H
 
@@ -17,9 +17,9 @@
 
 enum {
     TILE_ROWS = 2,
-    CACHED_ROWS = 16,            // whose activations stay in a private cache
-    PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
-    VECTORS = LW_PANEL / 8,      // of one input chunk, or one scale, of a panel
+    CACHED_ROWS = 16,         // whose activations stay in a private cache
+    STEPS = LW_SEGMENT / 16,  // most steps of a segment, and totals of a row in it
+    VECTORS = LW_PANEL / 8,   // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
     SIGNED = 0,  // weight_type.run of signed codes
 };
@@ -27,9 +27,9 @@ enum {
 // One segment of a panel: as packed, and decoded when more than a few rows need it.
 typedef struct weight_segment {
     const uint8_t* data;
-    const uint8_t* codes;      // [chunk][vector][32], or words [chunk][vector][even, odd][32]
-    const float* differences;  // [scale][32]: s[g] - s[g + 1]
-    size_t scales;
+    const uint8_t* codes;  // [chunk][vector][32], or words [chunk][vector][even, odd][32]
+    const float* scales;   // [scale][2][32]: s, -LW_MAGIC * s
+    size_t groups;         // of 32 inputs
     lw_fetch fetch;
     const uint8_t *supers, *selectors;  // of coded types
     __m256i table;                      // of coded types, twice
@@ -51,11 +51,11 @@ typedef struct weight_type {
 // The same segment of some activation rows.
 typedef struct row_segment {
     const int8_t* q;
-    const int32_t* prefix;
+    const int32_t* totals;
     const float* scale;
     float* results;      // [row][32]
     const int8_t* next;  // q of the rows to come, or NULL when so few rows stay in the cache anyway
-    const int32_t* next_prefix;
+    const int32_t* next_totals;
     size_t stride, segments;
 } row_segment;
 
@@ -68,8 +68,9 @@ LW_INLINE __m256i add16(__m256i sum, __m256i x) {
 }
 
 LW_INLINE __m256i add32(__m256i sum, __m256i x) {
-    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x));
-    return sum;
+    __m256i more;
+    __asm__("vpaddd %2, %1, %0" : "=x"(more) : "x"(sum), "x"(x));
+    return more;
 }
 
 // A load that the compiler neither repeats nor moves: it would rather read weights twice than keep a register.
@@ -91,27 +92,33 @@ LW_INLINE __m256 load_halves(const uint8_t* p) { return _mm256_cvtph_ps(_mm_load
 LW_INLINE __m256i even_words(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
 LW_INLINE __m256i odd_words(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
 
-LW_INLINE __m256 scale_difference(const weight_type type, const weight_segment* w, size_t g, size_t scales, int v) {
-    const __m256 next = g + 1 < scales ? type.scale(w, g + 1, v) : _mm256_setzero_ps();
-    return _mm256_sub_ps(type.scale(w, g, v), next);
-}
+// Steps are of 16 inputs where they share a scale, otherwise of the 32 that share an activation scale.
+LW_INLINE int step_chunks(const weight_type type) { return type.chunks == 4 ? 4 : 8; }
 
-// Per row: what to subtract from the sums at the end of each 16 inputs, and the activations as words.
+LW_INLINE __m256 magic_times(__m256 scale) { return _mm256_mul_ps(scale, _mm256_set1_ps(-LW_MAGIC)); }
+
+// Per row: what to add to the sums of steps that end with each 16 inputs, and the activations as words.
 typedef struct tile_rows {
-    _Alignas(32) float offsets[TILE_ROWS][PREFIXES];
+    _Alignas(32) int32_t magics[TILE_ROWS][STEPS];
     _Alignas(32) int16_t words[TILE_ROWS][LW_SEGMENT];  // per 32 inputs: 16 even ones, 16 odd ones
 } tile_rows;
+
+LW_INLINE void find_magics(const weight_type type, const int32_t* totals, int32_t* to) {
+    _Static_assert(STEPS == 8, "one vector holds the totals of a segment");
+    __m256i sums = _mm256_setzero_si256();
+    if (type.shift >= 0) {
+        sums = _mm256_loadu_si256((const __m256i*)totals);
+        // The second half of a group alone: its total less that of the first.
+        if (type.chunks == 4) sums = _mm256_sub_epi32(sums, _mm256_slli_epi64(sums, 32));
+        sums = _mm256_slli_epi32(sums, type.shift);
+    }
+    _mm256_store_si256((__m256i*)to, _mm256_sub_epi32(_mm256_set1_epi32(LW_MAGIC_BITS), sums));
+}
 
 LW_INLINE void prepare_rows(const weight_type type, const int rows, const bool packed, const row_segment* x,
                             tile_rows* to) {
     for (int r = 0; r < rows; ++r) {
-        const int32_t* prefix = x->prefix + (size_t)r * (x->stride / 16);
-        for (int i = 0; type.run != SIGNED && i < PREFIXES; i += 8) {
-            __m256i sums = _mm256_setzero_si256();
-            if (type.shift >= 0) sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)(prefix + i)), type.shift);
-            _mm256_store_si256((__m256i*)(to->offsets[r] + i),
-                               _mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS)));
-        }
+        if (type.run != SIGNED) find_magics(type, x->totals + (size_t)r * (x->stride / 16), to->magics[r]);
         for (int i = 0; type.run == SIGNED && !packed && i < LW_SEGMENT; i += 32) {
             const __m256i bytes = _mm256_loadu_si256((const __m256i*)(x->q + (size_t)r * x->stride + i));
             _mm256_store_si256((__m256i*)(to->words[r] + i), even_words(bytes));
@@ -127,12 +134,12 @@ LW_INLINE size_t decoded_bytes(const weight_type type) { return (type.run == SIG
 LW_INLINE __m256i weights(const weight_type type, const bool packed, const weight_segment* w, int i, int c, int v) {
     if (packed) return type.codes(w, i, c, v);
     const uint8_t* at = w->codes + (size_t)i * decoded_bytes(type) + c * CHUNK_BYTES + v * 32;
-    return type.run > 2 ? load_once(at) : load256(at);  // measured: 5 % faster in long runs, 3 % slower in short ones
+    return load_once(at);
 }
 
 // `run` chunks from chunk `first`: chunks outside, so that activations are broadcast once.
 LW_INLINE void add_long_run(const weight_type type, const int rows, const bool packed, const weight_segment* w, int i,
-                            int first, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
+                            int first, bool begins, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i pairs[TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int n = 0; n < type.run; ++n) {
@@ -153,13 +160,15 @@ LW_INLINE void add_long_run(const weight_type type, const int rows, const bool p
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v)
 #pragma GCC unroll 2
-        for (int r = 0; r < rows; ++r)
-            sum[r][v] = add32(sum[r][v], _mm256_madd_epi16(pairs[r][v], _mm256_set1_epi16(1)));
+        for (int r = 0; r < rows; ++r) {
+            const __m256i products = _mm256_madd_epi16(pairs[r][v], _mm256_set1_epi16(1));
+            sum[r][v] = begins ? products : add32(sum[r][v], products);
+        }
 }
 
 // Two chunks from chunk `first`: 32-bit sums stay in registers.
 LW_INLINE void add_short_run(const weight_type type, const int rows, const bool packed, const weight_segment* w, int i,
-                             int first, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
+                             int first, bool begins, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i a[TILE_ROWS][2];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
@@ -172,13 +181,14 @@ LW_INLINE void add_short_run(const weight_type type, const int rows, const bool 
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
             const __m256i pairs = add16(_mm256_maddubs_epi16(w0, a[r][0]), _mm256_maddubs_epi16(w1, a[r][1]));
-            sum[r][v] = add32(sum[r][v], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            const __m256i products = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            sum[r][v] = begins ? products : add32(sum[r][v], products);
         }
     }
 }
 
 // One chunk of signed codes, in registers: the size of -128 is 128, an unsigned byte, and 2 * 128 * 127 < 2^15.
-LW_INLINE void add_signed(const weight_type type, const int rows, const weight_segment* w, int i, int c,
+LW_INLINE void add_signed(const weight_type type, const int rows, const weight_segment* w, int i, int c, bool begins,
                           const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i a[TILE_ROWS];
 #pragma GCC unroll 2
@@ -189,13 +199,15 @@ LW_INLINE void add_signed(const weight_type type, const int rows, const weight_s
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
             const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(a[r], codes));
-            sum[r][v] = add32(sum[r][v], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            const __m256i products = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            sum[r][v] = begins ? products : add32(sum[r][v], products);
         }
     }
 }
 
 // One chunk of signed codes, decoded to words.
-LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* words, __m256i sum[TILE_ROWS][VECTORS]) {
+LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* words, bool begins,
+                         __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i even[TILE_ROWS], odd[TILE_ROWS];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
@@ -207,7 +219,10 @@ LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* wo
         const __m256i w0 = load256(chunk + v * 64), w1 = load256(chunk + v * 64 + 32);
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
-            sum[r][v] = add32(sum[r][v], _mm256_madd_epi16(w0, even[r]));
+            __m256i products = _mm256_madd_epi16(w0, even[r]);
+            // Opaque as well: the compiler would otherwise spill other sums.
+            if (begins) __asm__("" : "+x"(products));
+            sum[r][v] = begins ? products : add32(sum[r][v], products);
             sum[r][v] = add32(sum[r][v], _mm256_madd_epi16(w1, odd[r]));
         }
     }
@@ -216,7 +231,7 @@ LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* wo
 // Of the next two rows: the codes, 2 lines each, and the sums, which are waited for first.
 LW_INLINE void fetch_rows(const row_segment* x) {
     for (size_t r = 0; r < TILE_ROWS; ++r) {
-        _mm_prefetch(x->next_prefix + r * (x->stride / 16), _MM_HINT_T0);
+        _mm_prefetch(x->next_totals + r * (x->stride / 16), _MM_HINT_T0);
         _mm_prefetch(x->next + r * x->stride, _MM_HINT_T0);
         _mm_prefetch(x->next + r * x->stride + 64, _MM_HINT_T0);
     }
@@ -237,55 +252,54 @@ LW_INLINE void add_chunks(const weight_type type, const int rows, const bool pac
     if (begin == 0) fetch_group(type, w, i);
 #pragma GCC unroll 8
     for (int c = begin; c < end; c += type.run > 0 ? type.run : 1) {
-        if (type.run == SIGNED && packed) add_signed(type, rows, w, (int)i, c, q, x->stride, sum);
+        if (type.run == SIGNED && packed) add_signed(type, rows, w, (int)i, c, c == begin, q, x->stride, sum);
         if (type.run == SIGNED && !packed)
             add_words(rows, w->codes + i * decoded_bytes(type) + c * 2 * CHUNK_BYTES,
-                      prepared->words[0] + i * LW_GROUP + c * 2, sum);
-        if (type.run == 2) add_short_run(type, rows, packed, w, (int)i, c, q, x->stride, sum);
-        if (type.run > 2) add_long_run(type, rows, packed, w, (int)i, c, q, x->stride, sum);
+                      prepared->words[0] + i * LW_GROUP + c * 2, c == begin, sum);
+        if (type.run == 2) add_short_run(type, rows, packed, w, (int)i, c, c == begin, q, x->stride, sum);
+        if (type.run > 2) add_long_run(type, rows, packed, w, (int)i, c, c == begin, q, x->stride, sum);
     }
 }
 
-// What the inputs of scale g add to the segment's sums.
-LW_INLINE void end_scale(const weight_type type, const int rows, const bool packed, const weight_segment* w,
-                         const tile_rows* prepared, __m256i sum[TILE_ROWS][VECTORS], __m256 seg[TILE_ROWS][VECTORS],
-                         const size_t g) {
+// What a step of scale g, which ends with chunk `end` of group i, adds: s * sum, which rounds once, times the activation
+// scale. (With the magic added here, not where sums start, fewer registers are needed meanwhile.)
+LW_INLINE void end_step(const weight_type type, const int rows, const bool packed, const weight_segment* w,
+                        const row_segment* x, const tile_rows* prepared, __m256i sum[TILE_ROWS][VECTORS],
+                        __m256 acc[TILE_ROWS][VECTORS], const size_t i, const int end, const size_t g) {
+    __m256i magic[TILE_ROWS];
+    __m256 scale[TILE_ROWS];
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; ++r) {
+        if (type.run != SIGNED) magic[r] = _mm256_set1_epi32(prepared->magics[r][i * 2 + (size_t)end / 4 - 1]);
+        scale[r] = _mm256_set1_ps(x->scale[(size_t)r * x->segments * LW_SEGMENT_GROUPS + i]);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) {
-        const __m256 difference =
-            packed ? scale_difference(type, w, g, w->scales, v) : _mm256_load_ps(w->differences + g * LW_PANEL + v * 8);
+        const float* at = w->scales + g * 2 * LW_PANEL + v * 8;
+        const __m256 s = packed ? type.scale(w, g, v) : _mm256_load_ps(at);
+        __m256 less = _mm256_setzero_ps();  // so that 0 is never -0
+        if (type.run != SIGNED) less = packed ? magic_times(s) : _mm256_load_ps(at + LW_PANEL);
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
-            const float off =
-                type.run == SIGNED ? LW_MAGIC : prepared->offsets[r][(g + 1) * ((size_t)type.chunks / 4) - 1];
-            const __m256 exact = _mm256_sub_ps(_mm256_castsi256_ps(sum[r][v]), _mm256_set1_ps(off));
-            seg[r][v] = _mm256_fmadd_ps(exact, difference, seg[r][v]);
+            const __m256 value =
+                type.run == SIGNED ? _mm256_cvtepi32_ps(sum[r][v]) : _mm256_castsi256_ps(add32(sum[r][v], magic[r]));
+            acc[r][v] = _mm256_fmadd_ps(_mm256_fmadd_ps(value, s, less), scale[r], acc[r][v]);
         }
     }
 }
 
-// 32 inputs, or more if they share a scale.
-LW_INLINE void tile_span(const weight_type type, const int rows, const bool packed, const weight_segment* w,
-                         const row_segment* x, const tile_rows* prepared, __m256i sum[TILE_ROWS][VECTORS],
-                         __m256 seg[TILE_ROWS][VECTORS], const size_t span) {
-    if (type.chunks < 8) {
-        add_chunks(type, rows, packed, w, x, prepared, sum, span, 0, 4);
-        end_scale(type, rows, packed, w, prepared, sum, seg, 2 * span);
-        add_chunks(type, rows, packed, w, x, prepared, sum, span, 4, 8);
-        end_scale(type, rows, packed, w, prepared, sum, seg, 2 * span + 1);
-        return;
+// 32 inputs.
+LW_INLINE void tile_group(const weight_type type, const int rows, const bool packed, const weight_segment* w,
+                          const row_segment* x, const tile_rows* prepared, __m256 acc[TILE_ROWS][VECTORS],
+                          const size_t i) {
+    const int chunks = step_chunks(type);
+#pragma GCC unroll 2
+    for (int c = 0; c < 8; c += chunks) {
+        __m256i sum[TILE_ROWS][VECTORS];
+        add_chunks(type, rows, packed, w, x, prepared, sum, i, c, c + chunks);
+        end_step(type, rows, packed, w, x, prepared, sum, acc, i, c + chunks,
+                 (i * 8 + (size_t)c) / (size_t)type.chunks);
     }
-    const size_t groups = (size_t)type.chunks / 8;
-    if (packed) {
-#pragma GCC unroll 4
-        for (size_t i = 0; i < groups; ++i)
-            add_chunks(type, rows, packed, w, x, prepared, sum, span * groups + i, 0, 8);
-    } else {
-#pragma GCC unroll 1
-        for (size_t i = 0; i < groups; ++i)
-            add_chunks(type, rows, packed, w, x, prepared, sum, span * groups + i, 0, 8);
-    }
-    end_scale(type, rows, packed, w, prepared, sum, seg, span);
 }
 
 // Whether the groups of a segment differ in where in their bytes bits are, and so need code of their own.
@@ -296,45 +310,35 @@ LW_INLINE bool groups_differ(const weight_type type) {
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
     tile_rows prepared;
-    __m256i sum[TILE_ROWS][VECTORS];
-    __m256 seg[TILE_ROWS][VECTORS];
+    __m256 acc[TILE_ROWS][VECTORS];
     prepare_rows(type, rows, packed, x, &prepared);
     if (x->next != NULL) fetch_rows(x);
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) {
-            sum[r][v] = _mm256_set1_epi32(LW_MAGIC_BITS);
-            seg[r][v] = _mm256_setzero_ps();
-        }
-    const size_t spans = w->scales / (type.chunks < 8 ? 8 / (size_t)type.chunks : 1);
+        for (int v = 0; v < VECTORS; ++v) acc[r][v] = _mm256_load_ps(x->results + r * LW_PANEL + v * 8);
     if (packed && groups_differ(type)) {
 #pragma GCC unroll 4
-        for (size_t span = 0; span < spans; ++span) tile_span(type, rows, packed, w, x, &prepared, sum, seg, span);
+        for (size_t i = 0; i < LW_SEGMENT_GROUPS; ++i) tile_group(type, rows, packed, w, x, &prepared, acc, i);
     } else {
 #pragma GCC unroll 1
-        for (size_t span = 0; span < spans; ++span) tile_span(type, rows, packed, w, x, &prepared, sum, seg, span);
+        for (size_t i = 0; i < w->groups; ++i) tile_group(type, rows, packed, w, x, &prepared, acc, i);
     }
 #pragma GCC unroll 2
-    for (int r = 0; r < rows; ++r) {
-        const __m256 scale = _mm256_set1_ps(x->scale[(size_t)r * x->segments]);
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) {
-            float* to = x->results + r * LW_PANEL + v * 8;
-            _mm256_store_ps(to, _mm256_fmadd_ps(seg[r][v], scale, _mm256_load_ps(to)));
-        }
-    }
+        for (int v = 0; v < VECTORS; ++v) _mm256_store_ps(x->results + r * LW_PANEL + v * 8, acc[r][v]);
 }
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, size_t end, float* results) {
     const size_t k = row * x->stride + segment * LW_SEGMENT;
     const size_t next = row + TILE_ROWS < end ? k + TILE_ROWS * x->stride : k;
     return (row_segment){.q = x->q + k,
-                         .prefix = x->prefix + k / 16,
-                         .scale = x->scale + row * x->segments + segment,
+                         .totals = x->totals + k / 16,
+                         .scale = x->scale + (row * x->segments + segment) * LW_SEGMENT_GROUPS,
                          .results = results + row * LW_PANEL,
                          .next = x->rows > CACHED_ROWS ? x->q + next : NULL,
-                         .next_prefix = x->prefix + next / 16,
+                         .next_totals = x->totals + next / 16,
                          .stride = x->stride,
                          .segments = x->segments};
 }

@@ -184,27 +184,27 @@ LW_INLINE size_t coded_rows(const lw_format f) {
     return f.high == 0 && lw_cpu_fetch_order == LW_FETCH_WHOLE ? 2 * FEW_ROWS : FEW_ROWS;
 }
 
-#define LW_CODED_KERNELS(isa, name, codes)                                                                          \
-    LW_CODED_ACCESS(name, codes)                                                                                    \
-    void gemm_##name##_q8s128_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                          void* scratch) {                                                          \
-        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= coded_rows(lw_format_##name),     \
-             PACKED_TILE_ROWS, w, x, panel, out, scratch);                                                          \
-    }                                                                                                               \
-    void gemv_##name##_q8s128_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                          void* scratch) {                                                          \
-        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);                  \
+#define LW_CODED_KERNELS(isa, name, codes)                                                                         \
+    LW_CODED_ACCESS(name, codes)                                                                                   \
+    void gemm_##name##_q8g32_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                         void* scratch) {                                                          \
+        gemm(coded_type(lw_format_##name, codes_##name, scale_##name), x->rows <= coded_rows(lw_format_##name),    \
+             PACKED_TILE_ROWS, w, x, panel, out, scratch);                                                         \
+    }                                                                                                              \
+    void gemv_##name##_q8g32_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                         void* scratch) {                                                          \
+        gemv(coded_type(lw_format_##name, codes_##name, scale_##name), w, x, panel, out, scratch);                 \
     }
 
-#define LW_FLOAT_KERNELS(isa, name, codes)                                                                          \
-    LW_FLOAT_ACCESS(name, codes)                                                                                    \
-    void gemm_##name##_q8s128_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                          void* scratch) {                                                          \
-        gemm_twice(high_type_##name(), low_type_##name(), x->rows <= FEW_ROWS, w, x, panel, out, scratch);          \
-    }                                                                                                               \
-    void gemv_##name##_q8s128_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                          void* scratch) {                                                          \
-        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                               \
+#define LW_FLOAT_KERNELS(isa, name, codes)                                                                         \
+    LW_FLOAT_ACCESS(name, codes)                                                                                   \
+    void gemm_##name##_q8g32_7x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                         void* scratch) {                                                          \
+        gemm_twice(high_type_##name(), low_type_##name(), x->rows <= FEW_ROWS, w, x, panel, out, scratch);         \
+    }                                                                                                              \
+    void gemv_##name##_q8g32_1x32__##isa(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                         void* scratch) {                                                          \
+        gemv_twice(high_type_##name(), low_type_##name(), w, x, panel, out, scratch);                              \
     }
 
 #endif

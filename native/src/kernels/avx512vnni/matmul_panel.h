@@ -18,7 +18,7 @@ typedef struct weight_panel {
 
 typedef struct tile_scratch {
     uint8_t codes[LW_SEGMENT * LW_PANEL];
-    float differences[PREFIXES * LW_PANEL];
+    float scales[STEPS * 2 * LW_PANEL];
     float minimums[LW_MINIMUM_FLOATS];
     float results[];  // [rows][32], then as much that minimums take off
 } tile_scratch;
@@ -87,13 +87,17 @@ LW_INLINE void decode_codes(const weight_type type, const weight_segment* w, con
     }
 }
 
-LW_INLINE void decode_differences(const weight_type type, const weight_segment* w, float* to) {
-    const size_t scales = w->groups * 8 / (size_t)type.chunks;
-    for (size_t g = 0; g < scales; ++g)
+// Scales of all steps, and with `magic` what a step begins with: [step][2][32], or [step][32] without.
+LW_INLINE void decode_scales(const weight_type type, const weight_segment* w, const bool magic, float* to) {
+    const size_t steps = w->groups * (size_t)(steps_of(type) / LW_SEGMENT_GROUPS), parts = magic ? 2 : 1;
+    for (size_t g = 0; g < steps; ++g)
 #pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; ++v)
-            _mm512_store_ps(to + g * LW_PANEL + v * 16, scale_difference(type, w, g, scales, v));
-    memset(to + scales * LW_PANEL, 0, ((size_t)scales_of(type) - scales) * LW_PANEL * sizeof(float));
+        for (int v = 0; v < VECTORS; ++v) {
+            const __m512 scale = step_scale(type, w, g, v);
+            _mm512_store_ps(to + g * parts * LW_PANEL + v * 16, scale);
+            if (magic) _mm512_store_ps(to + (g * parts + 1) * LW_PANEL + v * 16, magic_times(scale));
+        }
+    memset(to + steps * parts * LW_PANEL, 0, ((size_t)steps_of(type) - steps) * parts * LW_PANEL * sizeof(float));
 }
 
 // Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
@@ -101,12 +105,12 @@ LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s
     const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
     w->codes = in_place ? w->data : s->codes;
     w->group_bytes = in_place ? type.segment_bytes / LW_SEGMENT_GROUPS : 8 * CHUNK_BYTES;
-    w->differences = s->differences;
+    w->scales = s->scales;
     // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
     const bool coded = type.format.low != 0;
     if (!in_place) decode_codes(type, w, coded ? 128 - offset_of(type) : 0, coded, s->codes);
     for (size_t g = 0; in_place && g < LW_SEGMENT_GROUPS; ++g) lw_fetch_group(w->fetch, g, type.segment_bytes);
-    decode_differences(type, w, s->differences);
+    decode_scales(type, w, true, s->scales);
 }
 
 LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
@@ -128,10 +132,8 @@ LW_INLINE void gemm_segment(const weight_type type, const bool packed, const siz
                             const lw_activations* x, size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, lw_cpu_fetch_order);
     if (packed && ws.groups == LW_SEGMENT_GROUPS) {
-        if (scales_first(type, x->rows)) {
-            decode_differences(type, &ws, s->differences);
-            ws.differences = s->differences;
-        }
+        if (scales_first(type, x->rows)) decode_scales(type, &ws, true, s->scales);
+        ws.scales = s->scales;
         all_rows(type, true, most, &ws, x, segment, s->results);
         return;
     }
@@ -185,6 +187,7 @@ LW_INLINE void take_minimums(const weight_type type, lw_row_minimums* m, size_t 
 LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
                             const lw_fetch_order order, lw_row_minimums* m, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, order);
+    ws.scales = s->scales;  // of tiles that do not find them in the packed segment
     if (segment > 0) take_minimums(type, m, segment - 1);
     const row_segment row = some_rows(x, segment, 0, s->results);
     if (ws.groups == LW_SEGMENT_GROUPS) {

@@ -1,21 +1,21 @@
 #include "kernels/avx512vnni/types.h"
 
-void gemm_q4g32_q8s128_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                        void* scratch) {
+void gemm_q4g32_q8g32_7x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                       void* scratch) {
     gemm(Q4, false, 0, w, x, panel, out, scratch);
 }
 
-void gemm_q4g32_q8s128_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                        void* scratch) {
+void gemm_q4g32_q8g32_6x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                       void* scratch) {
     gemm(Q4, true, PACKED_TILE_ROWS, w, x, panel, out, scratch);
 }
 
-void gemm_q4g32_q8s128_8x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                        void* scratch) {
+void gemm_q4g32_q8g32_8x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                       void* scratch) {
     gemm(Q4, true, FEW_TILE_ROWS, w, x, panel, out, scratch);
 }
 
-void gemv_q4g32_q8s128_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                        void* scratch) {
+void gemv_q4g32_q8g32_1x32__avx512vnni(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                       void* scratch) {
     gemv(Q4, w, x, panel, out, scratch);
 }

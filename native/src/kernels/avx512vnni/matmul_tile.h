@@ -1,11 +1,9 @@
 // The inner loop of all quantized products on AVX-512-VNNI. A tile is up to 8 rows times one panel of 32 outputs.
 //
 // A 64-byte vector of weights is 16 outputs times 4 consecutive inputs, so vpdpbusd against 4 broadcast activation
-// bytes leaves every lane one output. Weights are unsigned (code + offset); what the offset adds, offset * A with A
-// the sum of the activations so far, is taken off exactly when a group ends. Integer sums start at LW_MAGIC_BITS and
-// run through the segment, so one subtraction converts them too:
-//     (float)P = as_float(LW_MAGIC_BITS + P + offset * A) - as_float(LW_MAGIC_BITS + offset * A)
-// since both stay below 2^22: at worst 128 * 255 * 127 = 4,145,280, of Q8_0 (offset 128).
+// bytes leaves every lane one output. Weights are unsigned (code + offset); what the offset adds, offset * A with A the sum
+// of the activations of a step, is taken off exactly: integer sums start at LW_MAGIC_BITS - offset * A. All stay below 2^22:
+// at worst 32 * 255 * 127 + 128 * 32 * 127, of Q8_0 (offset 128).
 #ifndef LW_KERNELS_AVX512VNNI_MATMUL_TILE_H
 #define LW_KERNELS_AVX512VNNI_MATMUL_TILE_H
 
@@ -15,12 +13,12 @@
 #include "kernels/lanes.h"
 
 enum {
-    FEW_ROWS = 16,               // up to here tiles decode the weights themselves (coded_rows: or more)
-    FEW_TILE_ROWS = 8,           // most rows of such a tile: decoding half as often is worth float sums in memory
-    PACKED_TILE_ROWS = 6,        // most that leave registers for decoding beside all sums
-    TILE_ROWS = 7,               // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
-    PREFIXES = LW_SEGMENT / 16,  // activation sums per row and segment
-    VECTORS = LW_PANEL / 16,     // of one input chunk, or one scale, of a panel
+    FEW_ROWS = 16,            // up to here tiles decode the weights themselves (coded_rows: or more)
+    FEW_TILE_ROWS = 8,        // most rows of such a tile: decoding half as often is worth float sums in memory
+    PACKED_TILE_ROWS = 6,     // most that leave registers for decoding beside all sums
+    TILE_ROWS = 7,            // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
+    STEPS = LW_SEGMENT / 16,  // most steps of a segment, and totals of a row in it
+    VECTORS = LW_PANEL / 16,  // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
 };
 
@@ -29,8 +27,8 @@ typedef struct weight_segment {
     const uint8_t* data;
     const uint8_t* codes;  // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
     size_t group_bytes;
-    const float* differences;  // [scale][32]: s[g] - s[g + 1]
-    size_t groups;             // of 32 inputs
+    const float* scales;  // [step][2][32]: s, -LW_MAGIC * s
+    size_t groups;        // of 32 inputs
     lw_fetch fetch;
     const uint8_t *supers, *selectors;  // of coded types
     __m512i table;                      // of coded types
@@ -38,7 +36,7 @@ typedef struct weight_segment {
 
 // What differs between weight types. Every use is a compile-time constant.
 typedef struct weight_type {
-    int chunks;   // of 4 inputs that share a scale
+    int chunks;   // of 4 inputs that share a scale: 4, 8, 16 or 32
     int shift;    // log2 of the offset of the unsigned codes, -1 = none
     bool plain;   // codes lie in memory as the tile needs them
     bool second;  // pass of two: the first one has fetched what comes
@@ -52,8 +50,8 @@ typedef struct weight_type {
 // The same segment of some activation rows.
 typedef struct row_segment {
     const int8_t* q;        // [row][LW_SEGMENT]
-    const int32_t* prefix;  // [row][PREFIXES]
-    const float* scale;     // [row]
+    const int32_t* totals;  // [row][STEPS]
+    const float* scale;     // [row][LW_SEGMENT_GROUPS]
     float* results;         // [row][32]
 } row_segment;
 
@@ -74,40 +72,40 @@ LW_INLINE void dot4_row(__m512i sum[VECTORS], __m512i w0, __m512i w1, const int8
     }
 }
 
-// What the offset of the codes adds to the sums by the end of each 16 inputs, as the float to subtract.
-LW_INLINE void offset_sums(const weight_type type, const int32_t* prefix, float* to) {
-    _Static_assert(PREFIXES == 8, "one vector of 256 bits holds the sums of a segment");
+// Steps of a segment: of 16 inputs where they share a scale, otherwise of the 32 that share an activation scale.
+LW_INLINE int steps_of(const weight_type type) { return type.chunks == 4 ? STEPS : LW_SEGMENT_GROUPS; }
+LW_INLINE int step_chunks(const weight_type type) { return type.chunks == 4 ? 4 : 8; }
+
+// Where the integer sums of each step start, for all lanes.
+LW_INLINE void find_starts(const weight_type type, const int32_t* totals, int32_t* to) {
+    _Static_assert(STEPS == 8, "one vector of 256 bits holds the totals of a segment");
     __m256i sums = _mm256_setzero_si256();
-    if (type.shift >= 0) sums = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i*)prefix), (unsigned)type.shift);
-    _mm256_store_ps(to, _mm256_castsi256_ps(_mm256_add_epi32(sums, _mm256_set1_epi32(LW_MAGIC_BITS))));
+    if (type.shift >= 0) {
+        sums = _mm256_loadu_si256((const __m256i*)totals);
+        // The second half of a group alone: its total less that of the first.
+        if (type.chunks == 4) sums = _mm256_sub_epi32(sums, _mm256_slli_epi64(sums, 32));
+        sums = _mm256_slli_epi32(sums, (unsigned)type.shift);
+    }
+    _mm256_store_si256((__m256i*)to, _mm256_sub_epi32(_mm256_set1_epi32(LW_MAGIC_BITS), sums));
 }
 
-// As assembly, so that the broadcast costs no instruction.
-LW_INLINE __m512 exact_float(__m512i sum, const float* offset_sum) {
-    __m512 result;
-    __asm__("vsubps %2%{1to16%}, %1, %0" : "=v"(result) : "v"(sum), "m"(*offset_sum));
-    return result;
+LW_INLINE __m512 step_scale(const weight_type type, const weight_segment* w, size_t step, int v) {
+    return type.scale(w, type.chunks <= 8 ? step : step * 8 / (size_t)type.chunks, v);
 }
 
-LW_INLINE __m512 scale_difference(const weight_type type, const weight_segment* w, size_t g, size_t scales, int v) {
-    const __m512 next = g + 1 < scales ? type.scale(w, g + 1, v) : _mm512_setzero_ps();
-    return _mm512_sub_ps(type.scale(w, g, v), next);
-}
+LW_INLINE __m512 magic_times(__m512 scale) { return _mm512_mul_ps(scale, _mm512_set1_ps(-LW_MAGIC)); }
 
-// Scales of a segment.
-LW_INLINE int scales_of(const weight_type type) { return LW_SEGMENT / 4 / type.chunks; }
-
-// Whether tiles of so many rows find scale differences of a coded type in memory even where they decode codes themselves:
-// several tiles use them, and of five rows on registers are short.
+// Whether tiles of so many rows find the scales of a coded type in memory even where they decode codes themselves: several
+// tiles use them, and of five rows on registers are short.
 LW_INLINE bool scales_first(const weight_type type, const size_t rows) {
     return type.format.low != 0 && rows >= (type.chunks > 8 ? 5 : 4);
 }
 
-// The inputs of scale g. With `packed`, weights are decoded in registers on the way.
-LW_INLINE void tile_group(const weight_type type, const int rows, const bool packed, const weight_segment* w,
-                          const row_segment* x, __m512i sum[][VECTORS], __m512 seg[][VECTORS],
-                          const float offsets[][PREFIXES], const int g) {
-    const int scales = scales_of(type), end = (g + 1) * (PREFIXES / scales) - 1;
+// One step. With `packed`, weights are decoded in registers on the way.
+LW_INLINE void tile_step(const weight_type type, const int rows, const bool packed, const weight_segment* w,
+                         const row_segment* x, __m512 acc[][VECTORS], const int32_t starts[][STEPS], const int g) {
+    const int chunks = step_chunks(type), per_group = steps_of(type) / LW_SEGMENT_GROUPS;
+    __m512i sum[FEW_TILE_ROWS][VECTORS];
     // Parts in which 32 inputs ask for what comes. (Zen 5: a part with each chunk is 6 % faster than all at once, where scales
     // serve 16 inputs 5 % slower.)
     const int parts = rows == 1 && type.chunks >= 8 ? 8 : 1;
@@ -115,9 +113,11 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
     // (Zen 4, one row: Q5_0 1.45 times as fast with it, Q3_K 1.35).
     lw_fetch fetch = w->fetch;
     if (rows == 1 && type.format.low != 0 && type.format.map != LW_MAP_FLOAT) __asm__ volatile("" : "+r"(fetch.first));
-    const int first = g * type.chunks / 8, begin = g * type.chunks % 8;  // 32 inputs, chunk of them
+    const int first = g * chunks / 8, begin = g * chunks % 8;  // 32 inputs, chunk of them
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(starts[r][per_group == 2 ? g : 2 * g + 1]);
 #pragma GCC unroll 32
-    for (int chunk = begin; chunk < begin + type.chunks; ++chunk) {
+    for (int chunk = begin; chunk < begin + chunks; ++chunk) {
         // (Zen 5, scales of 16 inputs: with this division in its loop a row is 10 % faster than without or unrolled; loads
         // then run less far ahead of what was asked for. Waiting for those does that too.)
         const bool divide = type.chunks < 8 && (rows > 1 || fetch.order != LW_FETCH_PACED);
@@ -137,16 +137,17 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
             dot4_row(sum[r], w0, w1, x->q + r * LW_SEGMENT + i * LW_GROUP + c * 4, embedded);
         }
     }
-    const float* d = w->differences + g * LW_PANEL;
+    const float* d = w->scales + g * 2 * LW_PANEL;
     const bool in_registers = packed && !scales_first(type, (size_t)rows);
-    const __m512 d0 = in_registers ? scale_difference(type, w, (size_t)g, (size_t)scales, 0) : _mm512_load_ps(d);
-    const __m512 d1 = in_registers ? scale_difference(type, w, (size_t)g, (size_t)scales, 1) : _mm512_load_ps(d + 16);
+    const __m512 s0 = in_registers ? step_scale(type, w, (size_t)g, 0) : _mm512_load_ps(d);
+    const __m512 s1 = in_registers ? step_scale(type, w, (size_t)g, 1) : _mm512_load_ps(d + 16);
+    const __m512 m0 = in_registers ? magic_times(s0) : _mm512_load_ps(d + 32);
+    const __m512 m1 = in_registers ? magic_times(s1) : _mm512_load_ps(d + 48);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        const __m512 p0 = exact_float(sum[r][0], &offsets[r][end]), p1 = exact_float(sum[r][1], &offsets[r][end]);
-        // The first product is fma(p, d, 0) but for the sign of a zero, which the sum of segments loses.
-        seg[r][0] = g == 0 ? _mm512_mul_ps(p0, d0) : _mm512_fmadd_ps(p0, d0, seg[r][0]);
-        seg[r][1] = g == 0 ? _mm512_mul_ps(p1, d1) : _mm512_fmadd_ps(p1, d1, seg[r][1]);
+        const __m512 scale = _mm512_set1_ps(x->scale[r * LW_SEGMENT_GROUPS + g / per_group]);
+        acc[r][0] = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_castsi512_ps(sum[r][0]), s0, m0), scale, acc[r][0]);
+        acc[r][1] = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_castsi512_ps(sum[r][1]), s1, m1), scale, acc[r][1]);
     }
 }
 
@@ -155,47 +156,42 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
 // beside it) has too few of.
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
-    _Alignas(64) float offsets[FEW_TILE_ROWS][PREFIXES];
-    __m512i sum[FEW_TILE_ROWS][VECTORS];
-    __m512 seg[FEW_TILE_ROWS][VECTORS];
+    _Alignas(64) int32_t starts[FEW_TILE_ROWS][STEPS];
+    __m512 acc[FEW_TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        offset_sums(type, x->prefix + r * PREFIXES, offsets[r]);
-        sum[r][0] = sum[r][1] = _mm512_set1_epi32(LW_MAGIC_BITS);
+        find_starts(type, x->totals + r * STEPS, starts[r]);
+        acc[r][0] = _mm512_load_ps(x->results + r * LW_PANEL);
+        acc[r][1] = _mm512_load_ps(x->results + r * LW_PANEL + 16);
     }
-    __asm__("" : "+m"(offsets));  // else they stay in registers, and each use shuffles
-    const int scales = scales_of(type);
+    __asm__("" : "+m"(starts));  // else they stay in registers, and each use shuffles
+    const int steps = steps_of(type);
     if (rows == 1 && type.chunks < 8 &&
         w->fetch.order == LW_FETCH_PACED) {  // by 32 inputs, with constant places in them
-        tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
-        tile_group(type, 1, packed, w, x, sum, seg, offsets, 1);
 #pragma GCC unroll 1
-        for (int i = 1; i < LW_SEGMENT_GROUPS; ++i) {
-            tile_group(type, 1, packed, w, x, sum, seg, offsets, 2 * i);
-            tile_group(type, 1, packed, w, x, sum, seg, offsets, 2 * i + 1);
+        for (int i = 0; i < LW_SEGMENT_GROUPS; ++i) {
+            tile_step(type, 1, packed, w, x, acc, starts, 2 * i);
+            tile_step(type, 1, packed, w, x, acc, starts, 2 * i + 1);
         }
     } else if (rows == 1 && type.format.low == 0) {  // memory's pace
-        tile_group(type, 1, packed, w, x, sum, seg, offsets, 0);
 #pragma GCC unroll 1
-        for (int g = 1; g < scales; ++g) tile_group(type, 1, packed, w, x, sum, seg, offsets, g);
+        for (int g = 0; g < steps; ++g) tile_step(type, 1, packed, w, x, acc, starts, g);
     } else {
 #pragma GCC unroll 8
-        for (int g = 0; g < scales; ++g) tile_group(type, rows, packed, w, x, sum, seg, offsets, g);
+        for (int g = 0; g < steps; ++g) tile_step(type, rows, packed, w, x, acc, starts, g);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        const __m512 scale = _mm512_set1_ps(x->scale[r]);
-        float* to = x->results + r * LW_PANEL;
-        _mm512_store_ps(to, _mm512_fmadd_ps(seg[r][0], scale, _mm512_load_ps(to)));
-        _mm512_store_ps(to + 16, _mm512_fmadd_ps(seg[r][1], scale, _mm512_load_ps(to + 16)));
+        _mm512_store_ps(x->results + r * LW_PANEL, acc[r][0]);
+        _mm512_store_ps(x->results + r * LW_PANEL + 16, acc[r][1]);
     }
 }
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, float* results) {
     const size_t at = segment * x->rows + row;
     return (row_segment){.q = x->q + at * LW_SEGMENT,
-                         .prefix = x->prefix + at * PREFIXES,
-                         .scale = x->scale + at,
+                         .totals = x->totals + at * STEPS,
+                         .scale = x->scale + at * LW_SEGMENT_GROUPS,
                          .results = results + row * LW_PANEL};
 }
 

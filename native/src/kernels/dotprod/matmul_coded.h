@@ -2,6 +2,7 @@
 #ifndef LW_KERNELS_DOTPROD_MATMUL_CODED_H
 #define LW_KERNELS_DOTPROD_MATMUL_CODED_H
 
+#include "kernels/dotprod/float_rows.h"
 #include "kernels/dotprod/matmul_decoded.h"
 #include "kernels/neon/cb2.h"
 #include "kernels/neon/trellis.h"
@@ -10,93 +11,87 @@ extern void gemv_cb2__dotprod(const lw_cb2_row* t);
 
 enum { STRIDE = 8 };  // vectors of a chunk of four inputs
 
-// Groups of 32 inputs whose sums one scale difference multiplies.
-INLINE size_t groups_of_step(const lw_format f) { return f.group > LW_GROUP ? f.group / LW_GROUP : 1; }
-
-// `rows` rows by 4 * `quads` outputs over segment `index`, added to results[row][LW_PANEL].
-INLINE void coded_tile(const lw_format f, const int rows, const int quads, const coded_segment* s, const float* ds,
-                       const lw_activations* x, size_t index, size_t row, size_t quad, float* results) {
-    const bool halves = f.group == 16;
-    const size_t step = groups_of_step(f), stride = x->stride;
+// `rows` rows by eight outputs over segment `index`, added to results[row][LW_PANEL]. `starts`: of each step.
+INLINE void coded_tile(const lw_format f, const int rows, const coded_segment* s, const lw_activations* x, size_t index,
+                       int32_t starts[][8 * LW_SEGMENT_GROUPS], size_t row, size_t quad, float* results) {
+    const int steps = f.group == 16 ? 2 : 1;                            // of a group
+    const size_t shared = f.group > LW_GROUP ? f.group / LW_GROUP : 1;  // groups of a scale
+    const size_t stride = x->stride, groups = x->segments * LW_SEGMENT_GROUPS;
     const int8_t* q = x->q + row * stride + index * LW_SEGMENT;
-    const int32_t* prefix = x->prefix + (row * stride + index * LW_SEGMENT) / 16;
-    int32x4_t acc[3][8];
-    float32x4_t seg[3][8];
+    const float* da = x->scale + row * groups + index * LW_SEGMENT_GROUPS;
+    const float32x4x2_t super = coded_super8(f, s, 4 * quad);
+    float magics[2][8];  // what is -LW_MAGIC times super scales, and times scales that several groups share
+    if (small_scales(f)) vst1q_f32_x2(magics[0], magic_times8(super));
+    float32x4_t acc[3][2];
     UNROLL
     for (int r = 0; r < rows; ++r) UNROLL
-    for (int j = 0; j < quads; ++j) {
-        acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
-        seg[r][j] = vdupq_n_f32(0);
-    }
-    for (size_t first = 0; first < LW_SEGMENT_GROUPS; first += step, ds += (halves ? 2 : 1) * LW_PANEL) {
-        float32x4_t magic[3][2];
+    for (int j = 0; j < 2; ++j) acc[r][j] = vld1q_f32(results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j));
+    for (size_t first = 0; first < LW_SEGMENT_GROUPS; first += shared) {
+        float32x4x2_t scale[2];
         UNROLL
-        for (int r = 0; r < rows; ++r) UNROLL
-        for (int h = 0; h < 2; ++h) {
-            const int32_t sum = prefix[(size_t)r * (stride / 16) + 2 * (first + step) - 2 + (size_t)h];
-            magic[r][h] = coded_bias(f) ? biased_magic(coded_bias(f) * sum) : vdupq_n_f32(LW_MAGIC);
-        }
+        for (int h = 0; h < steps; ++h)
+            scale[h] = coded_scale8_of(f, s, super, small_scales(f) ? load_addend8(magics[0]) : super,
+                                       first * (size_t)steps / shared + (size_t)h, 4 * quad);
+        if (shared > 1) vst1q_f32_x2(magics[1], magic_times8(scale[0]));
         UNROLL
-        for (int j = 0; j < quads; ++j) UNROLL
-        for (size_t g = first; g < first + step; ++g) {
+        for (size_t g = first; g < first + shared; ++g) UNROLL
+        for (int j = 0; j < 2; ++j) {
             int8x16_t w[8];
             coded_column(f, STRIDE, s, g, quad + (size_t)j, w);
             UNROLL
             for (int r = 0; r < rows; ++r) {
                 const int8_t* inputs = q + (size_t)r * stride + g * LW_GROUP;
-                const float* difference = ds + 4 * (quad + (size_t)j);
-                acc[r][j] = dot16(acc[r][j], w, vld1q_s8(inputs));
-                if (halves) {
-                    seg[r][j] = vfmaq_f32(seg[r][j], prefix_float(acc[r][j], magic[r][0]), vld1q_f32(difference));
-                    difference += LW_PANEL;
+                const int32_t* start = coded_bias(f) ? starts[r] + 4 * (size_t)steps * g : lw_magic_start;
+                const float32x4_t scale_of_x = load_lane(da + (size_t)r * groups + g);
+                const float32x4_t s0 = scale[0].val[j], s1 = scale[steps - 1].val[j];
+                const float32x4_t magic = shared > 1 ? load_addend(magics[1] + 4 * j) : magic_times(s1);
+                int32x4_t sum = dot16(load_start(start), w, vld1q_s8(inputs));
+                if (steps == 2) {
+                    acc[r][j] = add_step(acc[r][j], sum, s0, magic_times(s0), scale_of_x);
+                    sum = load_start(start + (coded_bias(f) ? 4 : 0));
                 }
-                acc[r][j] = dot16(acc[r][j], w + 4, vld1q_s8(inputs + 16));
-                if (g + 1 == first + step)
-                    seg[r][j] = vfmaq_f32(seg[r][j], prefix_float(acc[r][j], magic[r][1]), vld1q_f32(difference));
+                sum = dot16(sum, w + 4, vld1q_s8(inputs + 16));
+                acc[r][j] = add_step(acc[r][j], sum, s1, magic, scale_of_x);
             }
         }
     }
     UNROLL
     for (int r = 0; r < rows; ++r) UNROLL
-    for (int j = 0; j < quads; ++j) {
-        float* to = results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j);
-        const float scale = x->scale[(row + (size_t)r) * x->segments + index];
-        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[r][j], scale));
-    }
+    for (int j = 0; j < 2; ++j) vst1q_f32(results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j), acc[r][j]);
 }
 
 // One to three rows.
 INLINE void coded_in_registers(const lw_format f, const int rows, const lw_matrix* w, const lw_activations* x,
                                size_t panel, size_t row, const workspace* work) {
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
-    const int quads = rows == 1 ? 8 : rows == 2 ? 4 : 2;
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        UNROLL
-        for (int pass = 0; pass < lw_passes(f); ++pass) {
-            const lw_format part = lw_pass(f, pass);
-            coded_differences(part, 1, &s, work->ds);
-            for (size_t quad = 0; quad < QUADS; quad += (size_t)quads)
-                coded_tile(part, rows, quads, &s, work->ds, x, i, row, quad, work->results);
+        int32_t starts[3][8 * LW_SEGMENT_GROUPS];
+        for (int r = 0; r < rows && coded_bias(f) != 0; ++r) {
+            const int32_t* totals = x->totals + ((row + (size_t)r) * x->stride + i * LW_SEGMENT) / 16;
+            if (f.group == 16)
+                find_starts(coded_bias(f), true, totals, starts[r]);
+            else
+                find_group_starts(coded_bias(f), totals, starts[r]);
         }
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass)
+            for (size_t quad = 0; quad < QUADS; quad += 2)
+                coded_tile(lw_pass(f, pass), rows, &s, x, i, starts, row, quad, work->results);
     }
 }
 
 INLINE void decoded_tiles(const lw_format f, const lw_activations* x, size_t index, const workspace* work) {
-    const lw_dot_tile_fn* tiles = lw_dot_tiles[f.group == 16    ? TILES_G16
-                                               : f.group == 64  ? TILES_G64
-                                               : f.group == 128 ? TILES_G128
-                                                                : TILES_G32];
-    float scale[8];
+    const lw_dot_tile_fn* tiles = lw_dot_tiles[f.group == 16 ? TILES_G16 : TILES_G32];
     lw_dot_tile t = {.q_stride = x->stride,
                      .codes = work->codes,
                      .code_stride = 1024,
-                     .ds = work->ds,
+                     .scales = work->scales,
                      .groups = LW_SEGMENT_GROUPS,
-                     .scale = scale};
+                     .da_stride = x->segments * LW_SEGMENT_GROUPS * sizeof(float)};
     for (size_t row = 0, n; row < x->rows; row += n) {
         n = next_tile(x->rows - row);
-        for (size_t r = 0; r < n; ++r) scale[r] = x->scale[(row + r) * x->segments + index];
+        t.da = x->scale + (row * x->segments + index) * LW_SEGMENT_GROUPS;
         t.q = x->q + row * x->stride + index * LW_SEGMENT;
         t.results = work->results + row * LW_PANEL;
         tiles[n - 4](&t);
@@ -107,8 +102,10 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
                        void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const bool is_trellis = f.map == LW_MAP_TRELLIS && x->rows == 1;
+    const bool is_float = f.map == LW_MAP_FLOAT && x->rows == 1;
     if (is_trellis) trellis_row(f, w, x, panel, &work);
-    const bool done = is_trellis || (is_cb2(f) && row_of_cb2(gemv_cb2__dotprod, w, x, panel, &work));
+    if (is_float) float_rows(f, 1, w, x, panel, &work);
+    const bool done = is_trellis || is_float || (is_cb2(f) && row_of_cb2(gemv_cb2__dotprod, w, x, panel, &work));
     for (size_t row = 0; row < x->rows && !done; ++row) coded_in_registers(f, 1, w, x, panel, row, &work);
     finish_coded(f, w, x, panel, out, &work);
 }
@@ -116,7 +113,11 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
 INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                        void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    if (x->rows == 2)
+    if (f.map == LW_MAP_FLOAT && x->rows == 2)
+        float_rows(f, 2, w, x, panel, &work);
+    else if (f.map == LW_MAP_FLOAT && x->rows == 3)
+        float_rows(f, 3, w, x, panel, &work);
+    else if (x->rows == 2)
         coded_in_registers(f, 2, w, x, panel, 0, &work);
     else if (x->rows == 3)
         coded_in_registers(f, 3, w, x, panel, 0, &work);
@@ -125,14 +126,14 @@ INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activatio
     finish_coded(f, w, x, panel, out, &work);
 }
 
-#define LW_CODED_KERNELS(name)                                                                                        \
-    void gemv_##name##_q8s128_1x32__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                            void* scratch) {                                                          \
-        coded_gemv(lw_format_##name, w, x, panel, out, scratch);                                                      \
-    }                                                                                                                 \
-    void gemm_##name##_q8s128_8x4__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,  \
-                                           void* scratch) {                                                           \
-        coded_gemm(lw_format_##name, w, x, panel, out, scratch);                                                      \
+#define LW_CODED_KERNELS(name)                                                                                       \
+    void gemv_##name##_q8g32_1x32__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                           void* scratch) {                                                          \
+        coded_gemv(lw_format_##name, w, x, panel, out, scratch);                                                     \
+    }                                                                                                                \
+    void gemm_##name##_q8g32_8x4__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,  \
+                                          void* scratch) {                                                           \
+        coded_gemm(lw_format_##name, w, x, panel, out, scratch);                                                     \
     }
 
 #endif

@@ -1,11 +1,11 @@
 #include "kernels/dotprod/matmul_decoded.h"
 
-void gemv_q8g32_q8s128_1x32__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                     void* scratch) {
+void gemv_q8g32_q8g32_1x32__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                    void* scratch) {
     gemv(FROM_Q8, w, x, panel, out, scratch);
 }
 
-void gemm_q8g32_q8s128_8x4__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                    void* scratch) {
+void gemm_q8g32_q8g32_8x4__dotprod(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                   void* scratch) {
     gemm(FROM_Q8, w, x, panel, out, scratch);
 }

@@ -33,78 +33,80 @@ INLINE void load_group(const source from, const segment* s, size_t group, size_t
     }
 }
 
-// `rows` rows by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL]. `bias` is for FROM_Q6:
-// what to take off the sum of each row and group of 16 inputs, LW_MAGIC included.
-INLINE void tile(const source from, const int rows, const int quads, const segment* s, const lw_activations* x,
-                 const float32x4_t bias[3][2 * LW_SEGMENT_GROUPS], size_t row, size_t quad, float* results) {
-    const bool halves = from == FROM_Q6;  // groups of 16 inputs
-    const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
-    int32x4_t acc[3][8];
-    float32x4_t seg[3][8], scale[8];
-    const int8_t* q = x->q + row * x->stride + s->k;
-    const size_t stride = x->stride;
+// Scales of eight outputs for the sums of load_group's codes. Those of Q4_0 are 16 times too large: neither rounds.
+INLINE float32x4x2_t scale_of_sums8(const source from, const segment* s, float32x4x2_t super, float32x4x2_t magic,
+                                    size_t group, size_t half, size_t output) {
+    float32x4x2_t scale = packed_scale8(from, s, super, magic, group, half, output);
+    if (from == FROM_Q4)
+        scale = (float32x4x2_t){{vmulq_n_f32(scale.val[0], 0.0625f), vmulq_n_f32(scale.val[1], 0.0625f)}};
+    return scale;
+}
+
+// `rows` rows by 4 * `quads` outputs over segments first .. last - 1, added to results[row][LW_PANEL].
+INLINE void tile(const source from, const int rows, const int quads, const lw_matrix* w, const lw_activations* x,
+                 size_t panel, size_t first, size_t last, size_t row, size_t quad, float* results) {
+    const int steps = from == FROM_Q6 ? 2 : 1;  // of a group
+    const size_t stride = x->stride, groups = x->segments * LW_SEGMENT_GROUPS;
+    float32x4_t acc[3][8];
+    int32_t starts[3][8 * LW_SEGMENT_GROUPS];
     UNROLL
     for (int r = 0; r < rows; ++r) UNROLL
-    for (int j = 0; j < quads; ++j) {
-        acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
-        seg[r][j] = vdupq_n_f32(0);
-    }
-    UNROLL
-    for (int j = 0; j < quads; ++j) {
-        if (from == FROM_Q6) scale[j] = load_half4(s->super + 8 * (quad + j));
-        if (from == FROM_Q4 || from == FROM_Q8) scale[j] = load_half4(s->data + scale_offset(from) + 8 * (quad + j));
-    }
-    for (size_t g = 0; g < s->groups; ++g) {
-        const uint8_t* here = s->data + g * packed_group_bytes(from) + scale_offset(from);
-        const uint8_t* next = g + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
+    for (int j = 0; j < quads; ++j)
+        acc[r][j] = vld1q_f32(results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j));
+    for (size_t i = first; i < last; ++i) {
+        const segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        const int8_t* q = x->q + row * stride + s.k;
+        const float* da = x->scale + row * groups + i * LW_SEGMENT_GROUPS;
+        float32x4x2_t super[4];
+        float magics[LW_PANEL];
         UNROLL
-        for (int j = 0; j < quads; ++j) {
-            int8x16_t w[8];
-            load_group(from, s, g, quad + j, w);
-            float32x4_t ds[2];
-            if (from == FROM_Q6) {
-                const int8_t* codes = (const int8_t*)here + 4 * (quad + j);
-                ds[0] = q6_difference(scale[j], codes, codes + LW_PANEL);
-                ds[1] = q6_difference(scale[j], codes + LW_PANEL, (const int8_t*)next + 4 * (quad + j));
-            } else {
-                const float32x4_t after = load_half4(next + 8 * (quad + j));
-                ds[0] = vsubq_f32(scale[j], after);
-                scale[j] = after;
-            }
+        for (int p = 0; p < quads / 2; ++p) {
+            super[p] = packed_super8(from, &s, 4 * quad + 8 * (size_t)p);
+            if (from == FROM_Q6) vst1q_f32_x2(magics + 8 * p, magic_times8(super[p]));
+        }
+        for (int r = 0; r < rows && from == FROM_Q6; ++r)
+            find_starts(32, true, x->totals + ((row + (size_t)r) * stride + s.k) / 16, starts[r]);
+        for (size_t g = 0; g < s.groups; ++g) UNROLL
+        for (int p = 0; p < quads / 2; ++p) {
+            float32x4x2_t scale[2];
             UNROLL
-            for (int r = 0; r < rows; ++r) {
-                const int8_t* inputs = q + r * stride + g * LW_GROUP;
-                acc[r][j] = dot16(acc[r][j], w, vld1q_s8(inputs));
-                if (halves)
-                    seg[r][j] =
-                        vfmaq_f32(seg[r][j], prefix_float(acc[r][j], from == FROM_Q6 ? bias[r][2 * g] : magic), ds[0]);
-                acc[r][j] = dot16(acc[r][j], w + 4, vld1q_s8(inputs + 16));
-                seg[r][j] = vfmaq_f32(seg[r][j], prefix_float(acc[r][j], from == FROM_Q6 ? bias[r][2 * g + 1] : magic),
-                                      ds[halves]);
+            for (int h = 0; h < steps; ++h)
+                scale[h] = scale_of_sums8(from, &s, super[p], from == FROM_Q6 ? load_addend8(magics + 8 * p) : super[p],
+                                          g, (size_t)h, 4 * quad + 8 * (size_t)p);
+            UNROLL
+            for (int j = 2 * p; j < 2 * p + 2; ++j) {
+                int8x16_t codes[8];
+                load_group(from, &s, g, quad + (size_t)j, codes);
+                UNROLL
+                for (int r = 0; r < rows; ++r) {
+                    const int8_t* inputs = q + (size_t)r * stride + g * LW_GROUP;
+                    const int32_t* start = from == FROM_Q6 ? starts[r] + 8 * g : lw_magic_start;
+                    const float32x4_t scale_of_x = load_lane(da + (size_t)r * groups + g);
+                    const float32x4_t s0 = scale[0].val[j % 2], s1 = scale[steps - 1].val[j % 2];
+                    int32x4_t sum = dot16(load_start(start), codes, vld1q_s8(inputs));
+                    if (steps == 2) {
+                        acc[r][j] = add_step(acc[r][j], sum, s0, magic_times(s0), scale_of_x);
+                        sum = load_start(start + 4);
+                    }
+                    sum = dot16(sum, codes + 4, vld1q_s8(inputs + 16));
+                    acc[r][j] = add_step(acc[r][j], sum, s1, magic_times(s1), scale_of_x);
+                }
             }
         }
     }
     UNROLL
     for (int r = 0; r < rows; ++r) UNROLL
-    for (int j = 0; j < quads; ++j) {
-        float* to = results + (row + r) * LW_PANEL + 4 * (quad + j);
-        // Codes of Q4_0 are 16 times too large, and so is the segment's sum: neither factor rounds.
-        const float scale_of_x = x->scale[(row + r) * x->segments + s->index] * (from == FROM_Q4 ? 0.0625f : 1.0f);
-        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[r][j], scale_of_x));
-    }
+    for (int j = 0; j < quads; ++j)
+        vst1q_f32(results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j), acc[r][j]);
 }
 
-// All outputs of a panel for 1 to 3 rows; fewer rows take more outputs at once, so that enough sums are in flight.
-INLINE void rows_by_panel(const source from, const int rows, const segment* s, const lw_activations* x, size_t row,
-                          float* results) {
-    float32x4_t bias[3][2 * LW_SEGMENT_GROUPS];
-    for (int r = 0; r < rows && from == FROM_Q6; ++r) {
-        const int32_t* prefix = x->prefix + (row + r) * (x->stride / 16) + s->k / 16;
-        UNROLL
-        for (int i = 0; i < 2 * LW_SEGMENT_GROUPS; ++i) bias[r][i] = biased_magic(32 * prefix[i]);
-    }
+// All outputs of a panel for 1 to 3 rows over a segment; fewer rows take more outputs at once, so that enough sums are in
+// flight.
+INLINE void rows_by_panel(const source from, const int rows, const lw_matrix* w, const lw_activations* x, size_t panel,
+                          size_t index, size_t row, float* results) {
     const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : 2;
-    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, rows, quads, s, x, bias, row, quad, results);
+    for (size_t quad = 0; quad < QUADS; quad += (size_t)quads)
+        tile(from, rows, quads, w, x, panel, index, index + 1, row, quad, results);
 }
 
 // One or two rows over the whole segments of Q4_0; returns how many there are.
@@ -114,8 +116,8 @@ INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_act
                            .q_stride = x->stride,
                            .packed = w->data + panel * w->panel_bytes,
                            .segments = w->groups / LW_SEGMENT_GROUPS,
-                           .scale = x->scale + row * x->segments,
-                           .scale_stride = x->segments * sizeof(float),
+                           .da = x->scale + row * x->segments * LW_SEGMENT_GROUPS,
+                           .da_stride = x->segments * LW_SEGMENT_GROUPS * sizeof(float),
                            .results = results + row * LW_PANEL};
     if (t.segments == 0) return 0;
     if (rows == 1)
@@ -131,10 +133,10 @@ INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x,
     const workspace work = workspace_of(scratch, x->rows);
     for (size_t row = 0; row < x->rows; ++row) {
         size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
-        for (; i < x->segments; ++i) {
-            const segment s = segment_of(w, panel, i, packed_group_bytes(from));
-            rows_by_panel(from, 1, &s, x, row, work.results);
-        }
+        if (from == FROM_Q8)
+            tile(from, 1, 8, w, x, panel, i, x->segments, row, 0, work.results);
+        else
+            for (; i < x->segments; ++i) rows_by_panel(from, 1, w, x, panel, i, row, work.results);
     }
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
@@ -144,11 +146,10 @@ INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_ac
     const workspace work = workspace_of(scratch, x->rows);
     size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
     for (; i < x->segments; ++i) {
-        const segment s = segment_of(w, panel, i, packed_group_bytes(from));
         if (x->rows == 2)
-            rows_by_panel(from, 2, &s, x, 0, work.results);
+            rows_by_panel(from, 2, w, x, panel, i, 0, work.results);
         else
-            rows_by_panel(from, 3, &s, x, 0, work.results);
+            rows_by_panel(from, 3, w, x, panel, i, 0, work.results);
     }
     lw_store_panel(w, panel, x->rows, work.results, out);
 }

@@ -1,15 +1,16 @@
 // One or two rows by a panel of packed Q4_0 over whole segments (lw_dot_rows in tile.h).
-//   v0-v7    prefix sums P, started at the magic number: of 8 quads of outputs, or of 4 by 2 rows
-//   v8-v15   the segment's sums
-//   v16-v24  scales of this group and the next in f32: the register of a quad moves on by one with every group, so that
-//            a scale is widened once and never copied
-//   v25 v26  inputs of a group (v20 v21 v25 v26 for two rows), v29 a mask, v30 the magic number, v27 v28 v31 in passing
-// Slots of the vector pipes per quad and segment of one row: 32 to take nibbles apart, 32 SDOT, 8 for the differences,
-// 8 to widen scales and 3 to subtract them, 1 for the activation scale and 1 to store.
+//   v0-v7    sums of a group, started at a magic number: of 8 quads of outputs, or of 4 by 2 rows
+//   v8-v15   their results
+//   v16 v17  a quad's scales in f32 and, for each row, minus the magic number times them, which become its products
+//   v24      activation scales of a segment (v23 of the second row)
+//   v25 v26  inputs of a group (v20 v21 of the second row), v29 a mask, v30 minus the magic number, v27 v28 in passing
+// Codes are 16 times too large, and so are sums: they start at bits whose float has a last place of 1/16.
+// Slots of the vector pipes per quad and group of one row: 8 to take nibbles apart, 8 SDOT, 2 to widen scales, 1 for the
+// magic number times them and 2 FMLA. LDUR, because in LLVM's model of N1 it takes one micro-operation and LDR two.
 
 // Chunks c and c + 4 of a quad, whose weights begin at `at`: eight outputs by element e of the inputs.
 .macro products_1 at, e, a
-    ldr q27, [x10, #\at]
+    ldur q27, [x10, #\at]
     shl v28.16b, v27.16b, #4
     and v27.16b, v27.16b, v29.16b
     sdot v\a\().4s, v28.16b, v25.4b[\e]
@@ -17,110 +18,71 @@
 .endm
 
 .macro products_2 at, e, a, b
-    ldr q27, [x10, #\at]
+    ldur q27, [x10, #\at]
     shl v28.16b, v27.16b, #4
     and v27.16b, v27.16b, v29.16b
-    sdot v\a\().4s, v28.16b, v20.4b[\e]
-    sdot v\b\().4s, v28.16b, v25.4b[\e]
-    sdot v\a\().4s, v27.16b, v21.4b[\e]
-    sdot v\b\().4s, v27.16b, v26.4b[\e]
+    sdot v\a\().4s, v28.16b, v25.4b[\e]
+    sdot v\b\().4s, v28.16b, v20.4b[\e]
+    sdot v\a\().4s, v27.16b, v26.4b[\e]
+    sdot v\b\().4s, v27.16b, v21.4b[\e]
 .endm
 
-// A segment's sum += (float)P * difference; the first time there is nothing to add to.
-.macro add_sum g, a, s, difference
-    fsub v31.4s, v\a\().4s, v30.4s
-.if \g == 0
-    fmul v\s\().4s, v31.4s, v\difference\().4s
-.else
-    fmla v\s\().4s, v31.4s, v\difference\().4s
-.endif
+.macro quad_1 g, j, s
+    ldur q\j, [x17]
+    ldur d16, [x11, #8 * \j]
+    fcvtl v16.4s, v16.4h
+    fmul v17.4s, v16.4s, v30.4s
+    products_1 16 * \j - 256, 0, \j
+    products_1 16 * \j - 128, 1, \j
+    products_1 16 * \j, 2, \j
+    products_1 16 * \j + 128, 3, \j
+    fmla v17.4s, v\j\().4s, v16.4s
+    fmla v\s\().4s, v17.4s, v24.s[\g]
 .endm
 
-// v28: the scale of this group, in register `now`, less that of the next, which goes to `next`. After the last is 0.
-.macro difference g, j, now, next
-    ldr d\next, [x11, #576 * (\g + 1) + 8 * \j]
-    fcvtl v\next\().4s, v\next\().4h
-    fsub v28.4s, v\now\().4s, v\next\().4s
+.macro quad_2 g, j, a, b, s, t
+    ldur q\a, [x17]
+    ldur q\b, [x17]
+    ldur d16, [x11, #8 * \j]
+    fcvtl v16.4s, v16.4h
+    fmul v17.4s, v16.4s, v30.4s
+    fmul v18.4s, v16.4s, v30.4s
+    products_2 16 * \j - 256, 0, \a, \b
+    products_2 16 * \j - 128, 1, \a, \b
+    products_2 16 * \j, 2, \a, \b
+    products_2 16 * \j + 128, 3, \a, \b
+    fmla v17.4s, v\a\().4s, v16.4s
+    fmla v18.4s, v\b\().4s, v16.4s
+    fmla v\s\().4s, v17.4s, v24.s[\g]
+    fmla v\t\().4s, v18.4s, v23.s[\g]
 .endm
 
-.macro quad_1 g, j, s, now, next
-    products_1 576 * \g + 16 * \j, 0, \j
-    products_1 576 * \g + 16 * \j + 128, 1, \j
-    products_1 576 * \g + 16 * \j + 256, 2, \j
-    products_1 576 * \g + 16 * \j + 384, 3, \j
-.if \g < 3
-    difference \g, \j, \now, \next
-    add_sum \g, \j, \s, 28
-.else
-    add_sum \g, \j, \s, \now
-.endif
+.macro group_1 g
+    ldur q25, [x1, #32 * \g]
+    ldur q26, [x1, #32 * \g + 16]
+    quad_1 \g, 0, 8
+    quad_1 \g, 1, 9
+    quad_1 \g, 2, 10
+    quad_1 \g, 3, 11
+    quad_1 \g, 4, 12
+    quad_1 \g, 5, 13
+    quad_1 \g, 6, 14
+    quad_1 \g, 7, 15
+    add x10, x10, #576
+    add x11, x11, #576
 .endm
 
-.macro quad_2 g, j, a, b, s, t, now, next
-    products_2 576 * \g + 16 * \j, 0, \a, \b
-    products_2 576 * \g + 16 * \j + 128, 1, \a, \b
-    products_2 576 * \g + 16 * \j + 256, 2, \a, \b
-    products_2 576 * \g + 16 * \j + 384, 3, \a, \b
-.if \g < 3
-    difference \g, \j, \now, \next
-    add_sum \g, \a, \s, 28
-    add_sum \g, \b, \t, 28
-.else
-    add_sum \g, \a, \s, \now
-    add_sum \g, \b, \t, \now
-.endif
-.endm
-
-// Group g: r0 to r7 hold its scales, and r8 is free.
-.macro group_1 g, r0, r1, r2, r3, r4, r5, r6, r7, r8
-    ldr q25, [x1, #32 * \g]
-    ldr q26, [x1, #32 * \g + 16]
-    quad_1 \g, 0, 8, \r0, \r8
-    quad_1 \g, 1, 9, \r1, \r0
-    quad_1 \g, 2, 10, \r2, \r1
-    quad_1 \g, 3, 11, \r3, \r2
-    quad_1 \g, 4, 12, \r4, \r3
-    quad_1 \g, 5, 13, \r5, \r4
-    quad_1 \g, 6, 14, \r6, \r5
-    quad_1 \g, 7, 15, \r7, \r6
-.endm
-
-// The same for two rows: r0 to r3 hold its scales, and r4 is free.
-.macro group_2 g, r0, r1, r2, r3, r4
-    ldr q20, [x1, #32 * \g]
-    ldr q21, [x1, #32 * \g + 16]
-    ldr q25, [x2, #32 * \g]
-    ldr q26, [x2, #32 * \g + 16]
-    quad_2 \g, 0, 0, 1, 8, 9, \r0, \r4
-    quad_2 \g, 1, 2, 3, 10, 11, \r1, \r0
-    quad_2 \g, 2, 4, 5, 12, 13, \r2, \r1
-    quad_2 \g, 3, 6, 7, 14, 15, \r3, \r2
-.endm
-
-.macro clear
-.irp n, 0, 1, 2, 3, 4, 5, 6, 7
-    ldr q\n, [x17]
-.endr
-.endm
-
-.macro first_scale j
-    ldr d1\j, [x11, #8 * (\j - 6)]
-    fcvtl v1\j\().4s, v1\j\().4h
-.endm
-
-// Results += a segment's sum * activation scale; ST1 takes one slot on N1, STR would take two.
-.macro fold s, results, scale
-    ldr q27, [\results]
-    fmla v27.4s, v\s\().4s, v\scale\().s[0]
-    st1 {v27.4s}, [\results]
-    add \results, \results, #16
-.endm
-
-// Codes are 16 times too large, and so are a segment's sums: neither factor rounds.
-.macro activation_scale to, from
-    ldr s\to, [\from], #4
-    ldr s27, [x17, #32]
-    fmul s\to, s\to, s27
+.macro group_2 g
+    ldur q25, [x1, #32 * \g]
+    ldur q26, [x1, #32 * \g + 16]
+    ldur q20, [x2, #32 * \g]
+    ldur q21, [x2, #32 * \g + 16]
+    quad_2 \g, 0, 0, 1, 8, 9
+    quad_2 \g, 1, 2, 3, 10, 11
+    quad_2 \g, 2, 4, 5, 12, 13
+    quad_2 \g, 3, 6, 7, 14, 15
+    add x10, x10, #576
+    add x11, x11, #576
 .endm
 
 .macro begin name
@@ -140,8 +102,10 @@
     ldp x5, x6, [x0, #32]    // activation scales and the bytes from row to row
     add x6, x5, x6
     ldr x7, [x0, #48]        // results
+    add x10, x3, #256        // the middle of a group's codes
+    add x11, x3, #512        // its scales
     adr x17, lw_constants_of_rows__dotprod
-    ldr q30, [x17]
+    ldr q30, [x17, #32]
     ldr q29, [x17, #16]
 .endm
 
@@ -158,74 +122,71 @@
     .balign 16
 lw_constants_of_rows__dotprod:
     .rept 4
-    .word 0x4B400000
+    .word 0x49400000         // 12582912 / 16
     .endr
     .rept 16
     .byte 0xF0
     .endr
-    .word 0x3D800000         // 1 / 16
+    .rept 4
+    .word 0xC9400000
+    .endr
 
     begin gemv_q4
-    mov x10, x3
+    ldp q8, q9, [x7]
+    ldp q10, q11, [x7, #32]
+    ldp q12, q13, [x7, #64]
+    ldp q14, q15, [x7, #96]
 1:
-    add x11, x10, #512
-    clear
-.irp j, 6, 7, 8, 9
-    first_scale \j
-.endr
-.irp j, 4, 5, 6, 7
-    ldr d2\j, [x11, #8 * \j]
-.endr
-    fcvtl v20.4s, v24.4h
-    fcvtl v21.4s, v25.4h
-    fcvtl v22.4s, v26.4h
-    fcvtl v23.4s, v27.4h
-    group_1 0, 16, 17, 18, 19, 20, 21, 22, 23, 24
-    group_1 1, 24, 16, 17, 18, 19, 20, 21, 22, 23
-    group_1 2, 23, 24, 16, 17, 18, 19, 20, 21, 22
-    group_1 3, 22, 23, 24, 16, 17, 18, 19, 20, 21
-    activation_scale 31, x5
-    mov x8, x7
-.irp s, 8, 9, 10, 11, 12, 13, 14, 15
-    fold \s, x8, 31
-.endr
+    ldr q24, [x5], #16
+    group_1 0
+    group_1 1
+    group_1 2
+    group_1 3
     add x1, x1, #128
-    add x10, x10, #4 * 576
     subs x4, x4, #1
     b.ne 1b
+    stp q8, q9, [x7]
+    stp q10, q11, [x7, #32]
+    stp q12, q13, [x7, #64]
+    stp q14, q15, [x7, #96]
     end gemv_q4
 
+// ST1 takes one slot on N1, STR would take two.
+.macro store_result s, to
+    st1 {v\s\().4s}, [\to], #16
+.endm
+
     begin gemm_2_q4
+    add x8, x7, #128         // results of the second row
 1:
-    mov x10, x3
-    add x11, x3, #512
-    mov x8, x7
-    add x9, x7, #128
-    activation_scale 22, x5
-    activation_scale 23, x6
+    ldr q24, [x5], #16
+    ldr q23, [x6], #16
     mov w12, #2
 2:
-    clear
-.irp j, 6, 7, 8, 9
-    first_scale \j
-.endr
-    group_2 0, 16, 17, 18, 19, 24
-    group_2 1, 24, 16, 17, 18, 19
-    group_2 2, 19, 24, 16, 17, 18
-    group_2 3, 18, 19, 24, 16, 17
+    ldp q8, q10, [x7]
+    ldp q12, q14, [x7, #32]
+    ldp q9, q11, [x8]
+    ldp q13, q15, [x8, #32]
+    group_2 0
+    group_2 1
+    group_2 2
+    group_2 3
 .irp s, 8, 10, 12, 14
-    fold \s, x8, 22
+    store_result \s, x7
 .endr
 .irp s, 9, 11, 13, 15
-    fold \s, x9, 23
+    store_result \s, x8
 .endr
-    add x10, x10, #64
-    add x11, x11, #32
+    sub x10, x10, #4 * 576 - 64
+    sub x11, x11, #4 * 576 - 32
     subs w12, w12, #1
     b.ne 2b
+    sub x7, x7, #128
+    sub x8, x8, #128
     add x1, x1, #128
     add x2, x2, #128
-    add x3, x3, #4 * 576
+    add x10, x10, #4 * 576 - 128
+    add x11, x11, #4 * 576 - 64
     subs x4, x4, #1
     b.ne 1b
     end gemm_2_q4

@@ -8,22 +8,24 @@
 // Some rows by a panel over one segment. Everything lies in periods of 128 bytes, a place in which belongs to one
 // output; tile__dotprod.S knows the order of the fields.
 typedef struct lw_dot_tile {
-    const int8_t* q;        // [rows][q_stride]
-    size_t q_stride;        // bytes
-    int8_t* codes;          // [groups][code_stride]: [8 chunks][32 outputs][4 inputs]
-    size_t code_stride;     // bytes
-    const float* ds;        // [groups or twice as many][32 outputs]: scale differences
-    size_t groups;          // of 32 inputs, 1 to 4
-    const float* scale;     // [rows]: activation scales
-    float* results;         // [rows][32 outputs], added to
-    const uint8_t* packed;  // q4 and store tiles: packed Q4_0 groups, taken instead of `codes`
+    const int8_t* q;      // [rows][q_stride]
+    size_t q_stride;      // bytes
+    int8_t* codes;        // [groups][code_stride]: [8 chunks][32 outputs][4 inputs]
+    size_t code_stride;   // bytes
+    const float* scales;  // [steps of 16 or 32 inputs][2][32 outputs]: scales, then -LW_MAGIC times them
+    size_t groups;        // of 32 inputs, 1 to 4
+    const float* da;      // [rows][da_stride]: activation scales of the groups
+    float* results;       // [rows][32 outputs], added to
+    const uint8_t*
+        packed;        // q4 and store tiles: packed Q4_0 groups, taken instead of `codes`; sums are 16 times too large
+    size_t da_stride;  // bytes
 } lw_dot_tile;
 
 typedef void (*lw_dot_tile_fn)(const lw_dot_tile* t);
 
 // Kinds of tiles, each for 4 to 8 rows: of decoded groups of 32 inputs, of 16, of packed Q4_0, of packed Q4_0 that is
-// also left decoded in `codes`, and of whole decoded segments in groups of 64 and 128.
-enum { TILES_G32, TILES_G16, TILES_Q4, TILES_STORE, TILES_G64, TILES_G128 };
+// also left decoded in `codes`.
+enum { TILES_G32, TILES_G16, TILES_Q4, TILES_STORE };
 #define LW_DOT_TILES(kind)                                                                                    \
     extern void tile_4_##kind##__dotprod(const lw_dot_tile*), tile_5_##kind##__dotprod(const lw_dot_tile*),   \
         tile_6_##kind##__dotprod(const lw_dot_tile*), tile_7_##kind##__dotprod(const lw_dot_tile*),           \
@@ -35,20 +37,18 @@ LW_DOT_TILES(g32);
 LW_DOT_TILES(g16);
 LW_DOT_TILES(q4);
 LW_DOT_TILES(store);
-LW_DOT_TILES(g64);
-LW_DOT_TILES(g128);
-static const lw_dot_tile_fn* const lw_dot_tiles[] = {lw_dot_tiles_g32,   lw_dot_tiles_g16, lw_dot_tiles_q4,
-                                                     lw_dot_tiles_store, lw_dot_tiles_g64, lw_dot_tiles_g128};
+static const lw_dot_tile_fn* const lw_dot_tiles[] = {lw_dot_tiles_g32, lw_dot_tiles_g16, lw_dot_tiles_q4,
+                                                     lw_dot_tiles_store};
 
 // One row or two by a panel of packed Q4_0, whole segments only (rows__dotprod.S knows the order of the fields).
 typedef struct lw_dot_rows {
     const int8_t* q;
     size_t q_stride;  // bytes from row to row
     const uint8_t* packed;
-    size_t segments;      // at least 1
-    const float* scale;   // [rows][segments]: activation scales
-    size_t scale_stride;  // bytes from row to row
-    float* results;       // [rows][32 outputs], added to
+    size_t segments;   // at least 1
+    const float* da;   // [rows][segments][4]: activation scales
+    size_t da_stride;  // bytes from row to row
+    float* results;    // [rows][32 outputs], added to
 } lw_dot_rows;
 
 extern void gemv_q4__dotprod(const lw_dot_rows* t), gemm_2_q4__dotprod(const lw_dot_rows* t);

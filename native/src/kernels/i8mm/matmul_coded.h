@@ -15,117 +15,140 @@ extern void gemv_cb2__i8mm(const lw_cb2_row* t);
 
 enum { STRIDE = 16 };  // vectors of a chunk of eight inputs
 
-// Groups of 32 inputs whose sums one scale difference multiplies.
-INLINE size_t groups_of_step(const lw_format f) { return f.group > LW_GROUP ? f.group / LW_GROUP : 1; }
+// Whether scales are products of super scales and integers.
+INLINE bool is_small(const lw_format f) {
+    return f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES || f.scale == LW_SCALE_SIX;
+}
 
-// One row by 4 * `quads` outputs over segment `index`, added to results[LW_PANEL]. `ds`: [scale groups][32 outputs].
-INLINE void coded_tile_1(const lw_format f, const int quads, const coded_segment* s, const float* ds,
-                         const lw_activations* x, size_t index, size_t row, size_t quad, float* results) {
-    const bool halves = f.group == 16;
-    static const int32_t start[4] = {LW_MAGIC_BITS, 0, LW_MAGIC_BITS, 0};
-    const size_t step = groups_of_step(f), eight = 8 * x->row_block;
-    const int8_t* q = x->q + lw_q_offset(x, row, index * LW_SEGMENT);
-    const int32_t* prefix = x->prefix + lw_prefix_offset(x, row, index * LW_SEGMENT);
-    int32x4_t acc[8][2];
-    float32x4_t seg[8];
-    UNROLL
-    for (int j = 0; j < quads; ++j) {
-        acc[j][0] = acc[j][1] = vld1q_s32(start);
-        seg[j] = vdupq_n_f32(0);
+// Whether one row multiplies bytes as they are, without a sign, by the inputs: not having to change the sign bit of every
+// code pays for taking 128 times the sum of the inputs off.
+INLINE bool is_unsigned(const lw_format f) { return f.map == LW_MAP_OFFSET && f.low == 8; }
+
+INLINE int row_bias(const lw_format f) { return is_unsigned(f) ? f.offset : coded_bias(f); }
+
+// sum + weights * inputs of a row; bits_column's codes of MAP_OFFSET if they are unsigned bytes.
+INLINE int32x4_t multiply_row(const lw_format f, int32x4_t sum, int8x16_t w, int8x16_t inputs) {
+    return is_unsigned(f) ? vusdotq_s32(sum, vreinterpretq_u8_s8(w), inputs) : vdotq_s32(sum, w, inputs);
+}
+
+INLINE void row_column(const lw_format f, const coded_segment* s, size_t g, size_t at, int8x16_t w[4]) {
+    if (!is_unsigned(f)) {
+        coded_column(f, STRIDE, s, g, at, w);
+        return;
     }
-    for (size_t first = 0; first < LW_SEGMENT_GROUPS; first += step, ds += (halves ? 2 : 1) * LW_PANEL) {
-        float32x4_t magic[2];
+    uint8x16_t bytes[4];
+    bits_column(f, STRIDE, s, g, at, bytes);
+    UNROLL
+    for (int c = 0; c < 4; ++c) w[c] = vreinterpretq_s8_u8(bytes[c]);
+}
+
+// Scales of a group's step of eight outputs from `output` on. `magics`: super scales times -LW_MAGIC, in memory, if any.
+INLINE float32x4x2_t row_scale8(const lw_format f, const coded_segment* s, const float* magics, size_t step,
+                                size_t output) {
+    const size_t shared = f.group > LW_GROUP ? f.group / LW_GROUP : 1, g = step / shared;
+    if (f.scale == LW_SCALE_F16) {  // in half the slots of FCVTL
+        const uint8_t* at =
+            s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high) + (g * LW_PANEL + output) * 2;
+        const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(at)), one = vdupq_n_f16(1);
+        return (float32x4x2_t){{vfmlalq_low_f16(load_zero(), halves, one), vfmlalq_high_f16(load_zero(), halves, one)}};
+    }
+    const float32x4x2_t super = coded_super8(f, s, output);
+    return coded_scale8(f, s, super, is_small(f) ? load_addend8(magics + output) : super, g, output);
+}
+
+// One row by group `g` of a segment, to acc[8 quads]. `shared`: scales of the group, where more groups share them.
+INLINE void coded_row_group(const lw_format f, const coded_segment* s, const lw_activations* x, size_t index, size_t g,
+                            const float* magics, const float32x4x2_t* shared, float32x4_t acc[QUADS]) {
+    const size_t steps = f.group == 16 ? 2 : 1;
+    const int32_t* totals = x->totals + index * (LW_SEGMENT / 16) + 2 * g;
+    const float x_scale = x->scale[index * LW_SEGMENT_GROUPS + g];
+    int8x16_t in[4];
+    int32_t starts[2][4];
+    spread_inputs(x->q + index * LW_SEGMENT + g * LW_GROUP, in);
+    if (steps == 2) find_row_start(row_bias(f), totals[0], starts[0]);
+    find_row_start(row_bias(f), totals[1] - (steps == 2 ? totals[0] : 0), starts[steps - 1]);
+    UNROLL
+    for (size_t quad = 0; quad < QUADS; ++quad) {
+        int8x16_t w[2][4];
         UNROLL
-        for (size_t h = 0; h < 2; ++h)
-            magic[h] = coded_bias(f) ? biased_magic(coded_bias(f) * prefix[2 * (first + step) - 2 + h])
-                                     : vdupq_n_f32(LW_MAGIC);
+        for (size_t p = 0; p < 2; ++p) row_column(f, s, g, 2 * quad + p, w[p]);
         UNROLL
-        for (size_t g = first; g < first + step; ++g) {
-            int8x16_t inputs[4];
+        for (size_t h = 0; h < steps; ++h) {
+            const int32_t* start = row_bias(f) ? starts[h] : (const int32_t*)lw_row_start;
+            int32x4_t sum[2] = {load_now(start), load_now(start)};
             UNROLL
-            for (size_t c = 0; c < 4; ++c) {
-                int64_t bytes;
-                memcpy(&bytes, q + (4 * g + c) * eight, sizeof bytes);
-                inputs[c] = vreinterpretq_s8_s64(vdupq_n_s64(bytes));
-            }
+            for (size_t c = 0; c < 4 / steps; ++c) UNROLL
+            for (int p = 0; p < 2; ++p) sum[p] = multiply_row(f, sum[p], w[p][2 * h + c], in[2 * h + c]);
+            const float32x4x2_t scale =
+                shared ? shared[quad / 2] : row_scale8(f, s, magics, g * steps + h, quad / 2 * 8);
+            acc[quad] = vfmaq_n_f32(acc[quad], scaled(fold(sum), scale.val[quad % 2]), x_scale);
+        }
+    }
+}
+
+// One row by a segment.
+INLINE void coded_row(const lw_format f, const coded_segment* s, const lw_activations* x, size_t index,
+                      float32x4_t acc[QUADS]) {
+    float magics[LW_PANEL];
+    for (size_t i = 0; i < LW_PANEL && is_small(f); i += 8) {
+        const float32x4x2_t magic = magic_times8(coded_super8(f, s, i));
+        vst1q_f32(magics + i, magic.val[0]);
+        vst1q_f32(magics + i + 4, magic.val[1]);
+    }
+    if (f.group <= LW_GROUP || f.scale != LW_SCALE_F16) {
+        for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) coded_row_group(f, s, x, index, g, magics, NULL, acc);
+        return;
+    }
+    for (size_t first = 0; first < LW_SEGMENT_GROUPS; first += f.group / LW_GROUP) {
+        float32x4x2_t scales[QUADS / 2];
+        UNROLL
+        for (size_t i = 0; i < QUADS / 2; ++i) scales[i] = row_scale8(f, s, NULL, first, 8 * i);
+        for (size_t g = first; g < first + f.group / LW_GROUP; ++g)
+            coded_row_group(f, s, x, index, g, NULL, scales, acc);
+    }
+}
+
+// `pairs` pairs of rows by 4 * `quads` outputs, added to results[pair of rows][pair of outputs][2][2]. `scales` as in a
+// workspace with two copies.
+INLINE void coded_tile(const lw_format f, const int pairs, const int quads, const coded_segment* s, const float* scales,
+                       const lw_activations* x, int32_t starts[2][8][4], size_t index, size_t quad, float* results) {
+    const size_t steps = f.group == 16 ? 2 : 1, stride = 2 * x->stride,
+                 x_scale_stride = x->segments * LW_SEGMENT_GROUPS * 4;
+    const int8_t* q = x->q + 2 * index * LW_SEGMENT;
+    const float* x_scale = pair_scales(x, 0, index);
+    float32x4_t acc[2][4];
+    UNROLL
+    for (int r = 0; r < pairs; ++r) UNROLL
+    for (int i = 0; i < 2 * quads; ++i)
+        acc[r][i] = vld1q_f32(results + 2 * (size_t)r * LW_PANEL + 8 * quad + 4 * (size_t)i);
+    UNROLL
+    for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
+        UNROLL
+        for (int i = 0; i < 2 * quads; ++i) {
+            int8x16_t w[4];
+            const float* scale = scales + g * steps * LW_MM_STEP_FLOATS + 4 * (2 * quad + (size_t)i);
+            coded_column(f, STRIDE, s, g, 2 * quad + (size_t)i, w);
             UNROLL
-            for (int j = 0; j < quads; ++j) {
-                int8x16_t w[2][4];
+            for (size_t h = 0; h < steps; ++h, scale += LW_MM_STEP_FLOATS) {
+                const float32x4_t of_weights = vld1q_f32(scale);
                 UNROLL
-                for (int p = 0; p < 2; ++p) coded_column(f, STRIDE, s, g, 2 * (quad + (size_t)j) + (size_t)p, w[p]);
-                UNROLL
-                for (int c = 0; c < 4; ++c) {
+                for (int r = 0; r < pairs; ++r) {
+                    const int8_t* inputs = q + (size_t)r * stride + g * 64;
+                    int32x4_t sum = load_now(coded_bias(f) ? starts[r][2 * g + (steps == 1 ? 1 : h)] : lw_magic_start);
                     UNROLL
-                    for (int p = 0; p < 2; ++p) acc[j][p] = vdotq_s32(acc[j][p], w[p][c], inputs[c]);
-                    if (!(halves && c == 1) && !(c == 3 && g + 1 == first + step)) continue;
-                    const int32x4_t sum = vpaddq_s32(acc[j][0], acc[j][1]);
-                    const float* difference = ds + (halves && c == 3 ? LW_PANEL : 0) + 4 * (quad + (size_t)j);
-                    seg[j] = vfmaq_f32(seg[j], prefix_float(sum, magic[c == 3]), vld1q_f32(difference));
+                    for (size_t c = h * 2; c < h * 2 + 4 / steps; ++c)
+                        sum = vmmlaq_s32(sum, vld1q_s8(inputs + c * 16), w[c]);
+                    const float32x4_t magic = vreinterpretq_f32_s32(load_now((const int32_t*)(scale + 2 * LW_PANEL)));
+                    acc[r][i] = vfmaq_f32(acc[r][i], scaled_sum(sum, of_weights, magic),
+                                          vld1q_f32(x_scale + (size_t)r * x_scale_stride + 4 * g));
                 }
             }
         }
     }
-    const float scale = x->scale[row * x->segments + index];
-    UNROLL
-    for (int j = 0; j < quads; ++j) {
-        float* to = results + 4 * (quad + (size_t)j);
-        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[j], scale));
-    }
-}
-
-// `pairs` pairs of rows by 4 outputs, added to results[pair of rows][pair of outputs][2][2]. `ds`: [scale groups][16
-// pairs][s0 s1 s0 s1].
-INLINE void coded_tile(const lw_format f, const int pairs, const int quads, const coded_segment* s, const float* ds,
-                       const lw_activations* x, size_t index, size_t quad, float* results) {
-    const bool halves = f.group == 16;
-    const size_t step = groups_of_step(f), stride = 2 * x->stride;
-    const int8_t* q = x->q + 2 * index * LW_SEGMENT;
-    int32x4_t acc[2][4];
-    float32x4_t seg[2][4];
     UNROLL
     for (int r = 0; r < pairs; ++r) UNROLL
-    for (int i = 0; i < 2 * quads; ++i) {
-        acc[r][i] = vdupq_n_s32(LW_MAGIC_BITS);
-        seg[r][i] = vdupq_n_f32(0);
-    }
-    for (size_t first = 0; first < LW_SEGMENT_GROUPS; first += step, ds += (halves ? 4 : 2) * LW_PANEL) {
-        float32x4_t magic[2][2];
-        UNROLL
-        for (int r = 0; r < pairs; ++r) UNROLL
-        for (size_t h = 0; h < 2; ++h) {
-            const size_t other = 2 * (size_t)r + 1 < x->rows ? x->stride / 16 : 0;  // a row past the last has none
-            const int32_t* prefix =
-                x->prefix + 2 * (size_t)r * (x->stride / 16) + index * (LW_SEGMENT / 16) + 2 * (first + step) - 2 + h;
-            magic[r][h] = coded_bias(f) ? vcombine_f32(vget_low_f32(biased_magic(coded_bias(f) * prefix[0])),
-                                                       vget_low_f32(biased_magic(coded_bias(f) * prefix[other])))
-                                        : vdupq_n_f32(LW_MAGIC);
-        }
-        UNROLL
-        for (int i = 0; i < 2 * quads; ++i) UNROLL
-        for (size_t g = first; g < first + step; ++g) {
-            int8x16_t w[4];
-            coded_column(f, STRIDE, s, g, 2 * quad + (size_t)i, w);
-            UNROLL
-            for (int c = 0; c < 4; ++c) {
-                UNROLL
-                for (int r = 0; r < pairs; ++r)
-                    acc[r][i] = vmmlaq_s32(acc[r][i], vld1q_s8(q + (size_t)r * stride + g * 64 + (size_t)c * 16), w[c]);
-                if (!(halves && c == 1) && !(c == 3 && g + 1 == first + step)) continue;
-                const float32x4_t difference =
-                    vld1q_f32(ds + (halves && c == 3 ? 2 * LW_PANEL : 0) + 4 * (2 * quad + (size_t)i));
-                UNROLL
-                for (int r = 0; r < pairs; ++r)
-                    seg[r][i] = vfmaq_f32(seg[r][i], prefix_float(acc[r][i], magic[r][c == 3]), difference);
-            }
-        }
-    }
-    UNROLL
-    for (int r = 0; r < pairs; ++r) {
-        const float32x4_t scale = pair_scale(x, 2 * (size_t)r, index);
-        float* to = results + 2 * (size_t)r * LW_PANEL + 8 * quad;
-        UNROLL
-        for (int i = 0; i < 2 * quads; ++i) vst1q_f32(to + 4 * i, vfmaq_f32(vld1q_f32(to + 4 * i), seg[r][i], scale));
-    }
+    for (int i = 0; i < 2 * quads; ++i)
+        vst1q_f32(results + 2 * (size_t)r * LW_PANEL + 8 * quad + 4 * (size_t)i, acc[r][i]);
 }
 
 // One or two pairs of rows.
@@ -134,56 +157,62 @@ INLINE void coded_in_registers(const lw_format f, const int pairs, const lw_matr
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        int32_t starts[2][8][4];
+        for (size_t r = 0; r < (size_t)pairs && coded_bias(f) != 0; ++r)
+            find_pair_starts(coded_bias(f), f.group == 16, x, r, i, starts[r]);
         UNROLL
         for (int pass = 0; pass < lw_passes(f); ++pass) {
             const lw_format part = lw_pass(f, pass);
-            coded_differences(part, 2, &s, work->ds);
+            coded_scales(part, 2, &s, work->scales);
             for (size_t quad = 0; quad < QUADS; quad += 2)
-                coded_tile(part, pairs, 2, &s, work->ds, x, i, quad, work->results);
+                coded_tile(part, pairs, 2, &s, work->scales, x, starts, i, quad, work->results);
         }
     }
 }
 
 INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                        void* scratch) {
-    const workspace work = workspace_of(scratch, x->rows);
+    const workspace work = workspace_of(scratch, 1);
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
-    const bool is_trellis = f.map == LW_MAP_TRELLIS && x->rows == 1;
+    const bool is_trellis = f.map == LW_MAP_TRELLIS;
     if (is_trellis) trellis_row(f, w, x, panel, &work);
     const bool done = is_trellis || (is_cb2(f) && row_of_cb2(gemv_cb2__i8mm, w, x, panel, &work));
-    for (size_t row = 0; row < x->rows && !done; ++row)
-        for (size_t i = 0; i < x->segments; ++i) {
-            const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-            UNROLL
-            for (int pass = 0; pass < lw_passes(f); ++pass) {
-                const lw_format part = lw_pass(f, pass);
-                coded_differences(part, 1, &s, work.ds);
-                for (size_t quad = 0; quad < QUADS; quad += 4)
-                    coded_tile_1(part, 4, &s, work.ds, x, i, row, quad, work.results + row * LW_PANEL);
-            }
-        }
+    float32x4_t acc[QUADS];
+    UNROLL
+    for (size_t i = 0; i < QUADS; ++i) acc[i] = vdupq_n_f32(0);
+    for (size_t i = 0; i < x->segments && !done; ++i) {
+        const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) coded_row(lw_pass(f, pass), &s, x, i, acc);
+    }
+    UNROLL
+    for (size_t i = 0; i < QUADS && !done; ++i) vst1q_f32(work.results + 4 * i, acc[i]);
     finish_coded(f, w, x, panel, out, &work);
 }
 
-INLINE void decoded_tiles(const lw_format f, const lw_activations* x, size_t index, const workspace* work) {
-    const lw_mm_tile_fn* tiles = lw_mm_tiles[f.group == 16    ? LW_MM_G16
-                                             : f.group == 64  ? LW_MM_G64
-                                             : f.group == 128 ? LW_MM_G128
-                                                              : LW_MM_G32];
-    const size_t pairs = (x->rows + 1) / 2;
-    float scale[6 * 4];
-    lw_mm_tile t = {.q_stride = 2 * x->stride,
-                    .codes = (const uint8_t*)work->codes,
-                    .code_stride = 1024,
-                    .ds = work->ds,
-                    .groups = LW_SEGMENT_GROUPS,
-                    .scale = scale};
-    for (size_t pair = 0, n; pair < pairs; pair += n) {
-        n = next_tile(pairs - pair);
-        pair_scales(x, pair, n, index, scale);
-        t.q = x->q + pair * t.q_stride + 2 * index * LW_SEGMENT;
-        t.results = work->results + pair * 2 * LW_PANEL;
-        tiles[n - 3](&t);
+// All rows by decoded blocks. Types of two passes go over each segment twice before the next.
+INLINE void coded_blocks(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
+                         const workspace* work) {
+    const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
+    const lw_mm_tile_fn* tiles = lw_mm_tiles[f.group == 16 ? LW_MM_G16 : LW_MM_G32];
+    const size_t block = lw_passes(f) == 1 ? BLOCK : 1,
+                 segment_floats = LW_SEGMENT / lw_step_inputs(f) * LW_MM_STEP_FLOATS;
+    for (size_t i = 0; i < x->segments; i += block) {
+        const size_t n = x->segments - i < block ? x->segments - i : block;
+        const lw_mm_tile t = {.codes = (const uint8_t*)work->codes,
+                              .code_stride = 1024,
+                              .scales = work->scales,
+                              .groups = n * LW_SEGMENT_GROUPS};
+        UNROLL
+        for (int pass = 0; pass < lw_passes(f); ++pass) {
+            const lw_format part = lw_pass(f, pass);
+            for (size_t j = 0; j < n; ++j) {
+                const coded_segment s = coded_segment_of(f, w, &p, panel, i + j);
+                coded_scales(part, 2, &s, work->scales + j * segment_floats);
+                decode_coded(part, STRIDE, &s, work->codes + j * LW_SEGMENT * LW_PANEL);
+            }
+            product_of_tiles(tiles[3], tiles, t, x, i, work->results);
+        }
     }
 }
 
@@ -197,33 +226,33 @@ INLINE void finish_pairs(const lw_format f, const lw_matrix* w, const lw_activat
 // Two rows and more.
 INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                        void* scratch) {
-    const workspace work = workspace_of(scratch, x->rows);
+    const workspace work = block_workspace(scratch, x->rows);
     if (x->rows <= 2)
         coded_in_registers(f, 1, w, x, panel, &work);
     else if (x->rows <= 4)
         coded_in_registers(f, 2, w, x, panel, &work);
     else
-        coded_decoded(f, 2, STRIDE, decoded_tiles, w, x, panel, &work);
+        coded_blocks(f, w, x, panel, &work);
     finish_pairs(f, w, x, panel, out, &work);
 }
 
 #if defined(LW_ISA_sve)  // from nine rows on
-#define LW_CODED_KERNELS(name)                                                                                    \
-    void gemm_##name##_q8s128_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                        void* scratch) {                                                          \
-        const workspace work = workspace_of(scratch, x->rows);                                                    \
-        coded_decoded(lw_format_##name, 2, STRIDE, decoded_tiles, w, x, panel, &work);                            \
-        finish_pairs(lw_format_##name, w, x, panel, out, &work);                                                  \
+#define LW_CODED_KERNELS(name)                                                                                   \
+    void gemm_##name##_q8g32_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                       void* scratch) {                                                          \
+        const workspace work = block_workspace(scratch, x->rows);                                                \
+        coded_blocks(lw_format_##name, w, x, panel, &work);                                                      \
+        finish_pairs(lw_format_##name, w, x, panel, out, &work);                                                 \
     }
 #else
-#define LW_CODED_KERNELS(name)                                                                                     \
-    void gemv_##name##_q8s128_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                         void* scratch) {                                                          \
-        coded_gemv(lw_format_##name, w, x, panel, out, scratch);                                                   \
-    }                                                                                                              \
-    void gemm_##name##_q8s128_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                         void* scratch) {                                                          \
-        coded_gemm(lw_format_##name, w, x, panel, out, scratch);                                                   \
+#define LW_CODED_KERNELS(name)                                                                                    \
+    void gemv_##name##_q8g32_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                        void* scratch) {                                                          \
+        coded_gemv(lw_format_##name, w, x, panel, out, scratch);                                                  \
+    }                                                                                                             \
+    void gemm_##name##_q8g32_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                        void* scratch) {                                                          \
+        coded_gemm(lw_format_##name, w, x, panel, out, scratch);                                                  \
     }
 #endif
 

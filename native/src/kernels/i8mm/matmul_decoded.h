@@ -33,75 +33,81 @@ INLINE void decode_codes(const source from, const uint8_t* packed, int8_t* codes
     }
 }
 
-// A segment's scale differences as a tile wants them. Q4_0 codes are 16 times too large, these 16 times too small.
-INLINE void decode_differences(const source from, const segment* s, float* ds) {
-    const size_t halves = from == FROM_Q6 ? 2 : 1;
-    UNROLL
-    for (size_t quad = 0; quad < QUADS; ++quad) {
-        const float32x4_t super = super_scale(from, s, quad);
-        for (size_t g = 0; g < s->groups; ++g) {
-            float32x4_t single[2], twice[2];
-            load_differences(from, s, g, quad, super, single);
-            UNROLL
-            for (size_t h = 0; h < halves; ++h) {
-                float* to = ds + (g * halves + h) * 2 * LW_PANEL + quad * 8;
-                duplicate(from == FROM_Q4 ? vmulq_n_f32(single[h], 0.0625f) : single[h], twice);
-                vst1q_f32(to, twice[0]);
-                vst1q_f32(to + 4, twice[1]);
-            }
-        }
+// A segment's scales for tiles. Codes of Q4_0 are 16 times too large, so its scales are as much smaller: neither rounds.
+INLINE void decode_scales(const source from, const segment* s, float* scales) {
+    if (from != FROM_Q4) {
+        packed_scales(from, 2, s, scales);
+        return;
     }
-}
-
-// [a a b b]: the activation scales of the rows of each pair for one segment; a row past the last one has scale 0.
-INLINE void pair_scales(const lw_activations* x, size_t pair, size_t n, size_t segment, float* scale) {
-    const float *from = x->scale + 2 * pair * x->segments + segment, *last = x->scale + (x->rows - 1) * x->segments;
-    for (size_t i = 0; i < n; ++i, from += 2 * x->segments) {
-        uint32_t bits[2] = {0};  // doubled as integers: no vector pipe has to do it
-        memcpy(bits, from, 4);
-        if (from < last) memcpy(bits + 1, from + x->segments, 4);
-        const uint64_t twice[2] = {bits[0] | (uint64_t)bits[0] << 32, bits[1] | (uint64_t)bits[1] << 32};
-        memcpy(scale + 4 * i, twice, sizeof twice);
+    for (size_t g = 0; g < s->groups; ++g) UNROLL
+    for (size_t quad = 0; quad < QUADS; quad += 2) {
+        float32x4x2_t scale;
+        for (size_t j = 0; j < 2; ++j) load_scales(from, s, g, quad + j, vdupq_n_f32(0), &scale.val[j]);
+        store_scale8(2, scale, scales + g * LW_MM_STEP_FLOATS + quad * 8);
     }
 }
 
 // Pairs of rows in the next tile: 3 to 6, so that no tile is left with too few sums to keep the pipes busy.
 INLINE size_t next_tile(size_t pairs) { return pairs == 6 || pairs > 8 ? 6 : pairs > 6 ? 4 : pairs; }
 
+enum { BLOCK = 4 };  // segments that are decoded at a time, so that results rest in registers meanwhile
+
+// Room for a block of segments. What types with minimums want beyond their scales overlaps with the last of them.
+INLINE workspace block_workspace(void* scratch, size_t rows) {
+    workspace work = workspace_of(scratch, rows);
+    work.scales = (float*)(work.codes + BLOCK * LW_SEGMENT * LW_PANEL);
+    _Static_assert(BLOCK * (LW_SEGMENT * LW_PANEL + 2 * LW_SEGMENT_GROUPS * LW_MM_STEP_FLOATS * sizeof(float)) <=
+                       LW_KERNEL_SCRATCH_BYTES,
+                   "codes and scales of steps of 16 inputs");
+    return work;
+}
+
+// All rows by a decoded block from segment `index` on; `t` has its codes and scales. `first` multiplies the first 12 rows.
+INLINE void product_of_tiles(const lw_mm_tile_fn first, const lw_mm_tile_fn tiles[4], lw_mm_tile t,
+                             const lw_activations* x, size_t index, float* results) {
+    const size_t pairs = (x->rows + 1) / 2;
+    t.q_stride = 2 * x->stride;
+    t.x_scale_stride = x->segments * LW_SEGMENT_GROUPS * 4 * sizeof(float);
+    for (size_t pair = 0, n; pair < pairs; pair += n) {
+        n = next_tile(pairs - pair);
+        t.q = x->q + pair * t.q_stride + 2 * index * LW_SEGMENT;
+        t.x_scale = pair_scales(x, pair, index);
+        t.results = results + pair * 2 * LW_PANEL;
+        (pair == 0 && n == 6 ? first : tiles[n - 3])(&t);
+    }
+}
+
 INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
                          const lw_activations* x, size_t panel, lw_output out, void* scratch) {
-    const workspace work = workspace_of(scratch, x->rows);
-    const size_t pairs = (x->rows + 1) / 2;
-    for (size_t i = 0; i < x->segments; ++i) {
-        const segment s = segment_of(w, panel, i, packed_group_bytes(from));
-        decode_differences(from, &s, work.ds);
-        const bool in_tile = from == FROM_Q4 && next_tile(pairs) == 6;
-        for (size_t g = 0; g < s.groups && from != FROM_Q8 && !in_tile; ++g)
-            decode_codes(from, s.data + g * packed_group_bytes(from), work.codes + g * 1024);
-        float scale[6 * 4];
-        lw_mm_tile t = {.q_stride = 2 * x->stride,
-                        .codes = from == FROM_Q8 ? s.data : (const uint8_t*)work.codes,
-                        .code_stride = from == FROM_Q8 ? LW_Q8_GROUP_BYTES : 1024,
-                        .ds = work.ds,
-                        .groups = s.groups,
-                        .packed = s.data,
-                        .scale = scale};
-        for (size_t pair = 0, n; pair < pairs; pair += n) {
-            n = next_tile(pairs - pair);
-            pair_scales(x, pair, n, i, scale);
-            t.q = x->q + pair * t.q_stride + 2 * s.k;
-            t.results = work.results + pair * 2 * LW_PANEL;
-            tiles[in_tile && pair == 0 ? LW_MM_Q4 : from == FROM_Q6 ? LW_MM_G16 : LW_MM_G32][n - 3](&t);
+    const workspace work = block_workspace(scratch, x->rows);
+    const size_t pairs = (x->rows + 1) / 2, group_floats = (from == FROM_Q6 ? 2 : 1) * LW_MM_STEP_FLOATS;
+    const lw_mm_tile_fn* of_type = tiles[from == FROM_Q6 ? LW_MM_G16 : LW_MM_G32];
+    const bool in_tile = from == FROM_Q4 && next_tile(pairs) == 6;
+    for (size_t i = 0; i < x->segments; i += BLOCK) {
+        lw_mm_tile t = {.codes = (const uint8_t*)work.codes, .code_stride = 1024, .scales = work.scales};
+        for (size_t j = 0; j < BLOCK && i + j < x->segments; ++j) {
+            const segment s = segment_of(w, panel, i + j, packed_group_bytes(from));
+            decode_scales(from, &s, work.scales + t.groups * group_floats);
+            for (size_t g = 0; g < s.groups && from != FROM_Q8 && !in_tile; ++g)
+                decode_codes(from, s.data + g * packed_group_bytes(from), work.codes + (t.groups + g) * 1024);
+            if (j == 0) t.packed = s.data;
+            t.groups += s.groups;
         }
+        if (from == FROM_Q8) {
+            t.codes = t.packed;
+            t.code_stride = LW_Q8_GROUP_BYTES;
+        }
+        product_of_tiles(in_tile ? tiles[LW_MM_Q4][3] : of_type[3], of_type, t, x, i, work.results);
     }
     for (size_t pair = 0; pair < pairs; ++pair) separate_rows(work.results + pair * 2 * LW_PANEL);
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
-// Two and more rows. Eight are too few for decoding once to pay.
+// Two and more rows. Decoding once pays from nine rows on, or from five where it is only the scales or takes many
+// instructions.
 INLINE void gemm(const source from, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
                  const lw_activations* x, size_t panel, lw_output out, void* scratch) {
-    if (x->rows <= 8)
+    if (x->rows <= (from == FROM_Q8 ? 4 : 8))
         gemm_in_registers(from, w, x, panel, out, scratch);
     else
         gemm_decoded(from, tiles, w, x, panel, out, scratch);

@@ -2,12 +2,12 @@
 
 LW_MM_TILES(i8mm);
 
-void gemv_q8g32_q8s128_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                  void* scratch) {
+void gemv_q8g32_q8g32_1x16__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                 void* scratch) {
     gemv(FROM_Q8, w, x, panel, out, scratch);
 }
 
-void gemm_q8g32_q8s128_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                  void* scratch) {
+void gemm_q8g32_q8g32_12x4__i8mm(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                 void* scratch) {
     gemm(FROM_Q8, lw_mm_tiles, w, x, panel, out, scratch);
 }

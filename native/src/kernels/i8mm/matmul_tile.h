@@ -46,20 +46,38 @@ INLINE float16x8_t four_halves(const uint8_t* p) {
     return vcombine_f16(vreinterpret_f16_u8(vld1_u8(p)), vdup_n_f16(0));
 }
 
-// The scale differences of a group (of two halves for Q6_K) of four outputs; `super` is their f16 scale in Q6_K.
-INLINE void load_differences(const source from, const segment* s, size_t group, size_t quad, float32x4_t super,
-                             float32x4_t ds[2]) {
-    const uint8_t* here = s->data + group * packed_group_bytes(from) + scale_offset(from);
-    const uint8_t* next = group + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
+// load_start from wherever an address can point to.
+INLINE int32x4_t load_now(const int32_t* from) {
+    int32x4_t v;
+    __asm__ volatile("ldr %q0, %1" : "=w"(v) : "m"(*(const int32_t(*)[4])from));
+    return v;
+}
+
+INLINE float32x4_t load_zero(void) {
+    static const int32_t zero[4] = {0};
+    return vreinterpretq_f32_s32(load_now(zero));
+}
+
+// The integer that a sum has reached which started at LW_MAGIC_BITS.
+INLINE float32x4_t sum_float(int32x4_t sum, float32x4_t magic) { return vsubq_f32(vreinterpretq_f32_s32(sum), magic); }
+
+// The integer sum times the scale, rounded once, and +0 if it is 0.
+INLINE float32x4_t scaled(float32x4_t sum, float32x4_t scale) { return vfmaq_f32(load_zero(), sum, scale); }
+
+// The scales of a group (of two halves for Q6_K) of four outputs; `super` is their f16 scale in Q6_K.
+INLINE void load_scales(const source from, const segment* s, size_t group, size_t quad, float32x4_t super,
+                        float32x4_t scale[2]) {
+    const uint8_t* at = s->data + group * packed_group_bytes(from) + scale_offset(from);
     if (from == FROM_Q6) {
-        const int8_t* codes = (const int8_t*)here + 4 * quad;
-        ds[0] = q6_difference(super, codes, codes + LW_PANEL);
-        ds[1] = q6_difference(super, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
-    } else {
-        // The first multiplication by 1 widens exactly, the second rounds the difference once.
-        const float16x8_t one = vdupq_n_f16(1);
-        const float32x4_t wide = vfmlalq_low_f16(vdupq_n_f32(0), four_halves(here + 8 * quad), one);
-        ds[0] = vfmlslq_low_f16(wide, four_halves(next + 8 * quad), one);
+        UNROLL
+        for (int h = 0; h < 2; ++h) {
+            const int16x8_t codes = vmovl_s8(vld1_s8((const int8_t*)at + h * LW_PANEL + 4 * quad));
+            const int32x4_t biased = vaddw_s16(vdupq_n_s32(LW_MAGIC_BITS), vget_low_s16(codes));
+            scale[h] = vmulq_f32(super, vsubq_f32(vreinterpretq_f32_s32(biased), vdupq_n_f32(LW_MAGIC)));  // exact
+        }
+    } else {  // a product, which widens, takes one slot where FCVTL takes two; Q4_0 codes are 16 times too large
+        const float16x8_t halves = vcombine_f16(vreinterpret_f16_u8(vld1_u8(at + 8 * quad)), vdup_n_f16(0));
+        scale[0] = vfmlalq_low_f16(load_zero(), halves, vdupq_n_f16(from == FROM_Q4 ? 0.0625f : 1));
     }
 }
 
@@ -69,128 +87,131 @@ INLINE float32x4_t super_scale(const source from, const segment* s, size_t quad)
 }
 
 // [s0 s1 s0 s1] and [s2 s3 s2 s3]
-INLINE void duplicate(float32x4_t ds, float32x4_t out[2]) {
-    const float64x2_t twos = vreinterpretq_f64_f32(ds);
+INLINE void duplicate(float32x4_t scale, float32x4_t out[2]) {
+    const float64x2_t twos = vreinterpretq_f64_f32(scale);
     out[0] = vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 0));
     out[1] = vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 1));
 }
 
-// The activation scales of two rows as a sum needs them; a row past the last one has scale 0.
-INLINE float32x4_t pair_scale(const lw_activations* x, size_t row, size_t index) {
-    const float* scale = x->scale + row * x->segments + index;
-    return vcombine_f32(vdup_n_f32(scale[0]), vdup_n_f32(row + 1 < x->rows ? scale[x->segments] : 0.0f));
+// find_starts for the rows of pair `pair`, as 2x2 sums take them.
+INLINE void find_pair_starts(const int bias, const bool halves, const lw_activations* x, size_t pair, size_t index,
+                             int32_t to[8][4]) {
+    const int32_t* totals = x->totals + lw_totals_offset(x, 2 * pair, index * LW_SEGMENT);
+    int32_t other[8][4];
+    find_starts(bias, halves, totals, to[0]);
+    find_starts(bias, halves, totals + x->stride / 16, other[0]);
+    UNROLL
+    for (int i = halves ? 0 : 1; i < 8; i += halves ? 1 : 2)
+        vst1q_s32(to[i], vcombine_s32(vld1_s32(to[i]), vld1_s32(other[i])));
+}
+
+// [groups][a a b b]: the activation scales of a pair of rows from segment `index` on.
+INLINE const float* pair_scales(const lw_activations* x, size_t pair, size_t index) {
+    return x->scale + lw_scale_offset(x, 2 * pair, index * LW_SEGMENT_GROUPS);
 }
 
 // `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
-// `bias` is for FROM_Q6: what to take off the sums of each pair and group of 16 inputs, LW_MAGIC included.
+// `starts` is for FROM_Q6: where the sums of each pair and step start.
 INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
-                 const float32x4_t scale_of_x[4], const float32x4_t bias[4][2 * LW_SEGMENT_GROUPS], size_t quad,
-                 float* results) {
-    const bool halves = from == FROM_Q6;  // groups of 16 inputs
+                 const int32_t starts[4][8][4], size_t quad, float* results) {
+    const bool halves = from == FROM_Q6;  // steps of 16 inputs
     const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
-    int32x4_t acc[4][8];
-    float32x4_t seg[4][8], scale[4];
-    const size_t stride = 2 * x->stride;
+    float32x4_t acc[4][8], super[4];
+    const size_t stride = 2 * x->stride, x_scale_stride = x->segments * LW_SEGMENT_GROUPS * 4;
     const int8_t* q = x->q + 2 * s->k;
+    const float* x_scale = pair_scales(x, 0, s->index);
     UNROLL
     for (int r = 0; r < pairs; ++r) UNROLL
-    for (int j = 0; j < 2 * quads; ++j) {
-        acc[r][j] = vdupq_n_s32(LW_MAGIC_BITS);
-        seg[r][j] = vdupq_n_f32(0);
-    }
+    for (int j = 0; j < 2 * quads; ++j) acc[r][j] = vld1q_f32(results + 2 * r * LW_PANEL + 8 * quad + 4 * j);
     UNROLL
-    for (int j = 0; j < quads; ++j) scale[j] = super_scale(from, s, quad + j);
-    for (size_t g = 0; g < s->groups; ++g) {
+    for (int j = 0; j < quads; ++j) super[j] = super_scale(from, s, quad + j);
+    for (size_t g = 0; g < s->groups; ++g, x_scale += 4) {
         UNROLL
         for (int j = 0; j < quads; ++j) {
-            float32x4_t single[2], ds[2][2];  // [half][pair of outputs]
-            load_differences(from, s, g, quad + j, scale[j], single);
+            float32x4_t single[2], scale[2][2];  // [half][pair of outputs]
+            load_scales(from, s, g, quad + j, super[j], single);
             UNROLL
-            for (int h = 0; h <= halves; ++h) duplicate(single[h], ds[h]);
+            for (int h = 0; h <= halves; ++h) duplicate(single[h], scale[h]);
             UNROLL
-            for (int step = 0; step < 2; ++step) {
-                int8x16_t w[4];
-                load_step(from, s, g, quad + j, step, w);
+            for (int h = 0; h <= halves; ++h) {
+                int8x16_t w[2][4];
                 UNROLL
-                for (int i = 0; i < 2; ++i) UNROLL
-                for (int r = 0; r < pairs; ++r) {
-                    const int8x16_t inputs = vld1q_s8(q + r * stride + g * 64 + chunk_of(from, step, i) * 16);
-                    UNROLL
-                    for (int p = 0; p < 2; ++p) acc[r][2 * j + p] = vmmlaq_s32(acc[r][2 * j + p], inputs, w[2 * i + p]);
-                }
-                if (step == 0 && !halves) continue;
+                for (int i = 0; i < 2 - halves; ++i) load_step(from, s, g, quad + j, h + i, w[i]);
                 UNROLL
-                for (int r = 0; r < pairs; ++r) {
-                    const float32x4_t offset = from == FROM_Q6 ? bias[r][2 * g + step] : magic;
+                for (int r = 0; r < pairs; ++r) UNROLL
+                for (int p = 0; p < 2; ++p) {
+                    int32x4_t sum = load_now(halves ? starts[r][2 * g + h] : lw_magic_start);
                     UNROLL
-                    for (int p = 0; p < 2; ++p)
-                        seg[r][2 * j + p] = vfmaq_f32(seg[r][2 * j + p], prefix_float(acc[r][2 * j + p], offset),
-                                                      ds[step && halves][p]);
+                    for (int i = 0; i < 4 - 2 * halves; ++i) {
+                        const int8_t* inputs = q + r * stride + g * 64 + chunk_of(from, h + i / 2, i % 2) * 16;
+                        sum = vmmlaq_s32(sum, vld1q_s8(inputs), w[i / 2][2 * (i % 2) + p]);
+                    }
+                    const float32x4_t u = scaled(sum_float(sum, magic), scale[h][p]);
+                    acc[r][2 * j + p] = vfmaq_f32(acc[r][2 * j + p], u, vld1q_f32(x_scale + r * x_scale_stride));
                 }
             }
         }
     }
     UNROLL
-    for (int r = 0; r < pairs; ++r) {
-        float* to = results + 2 * r * LW_PANEL + 8 * quad;
-        UNROLL
-        for (int j = 0; j < 2 * quads; ++j)
-            vst1q_f32(to + 4 * j, vfmaq_f32(vld1q_f32(to + 4 * j), seg[r][j], scale_of_x[r]));
+    for (int r = 0; r < pairs; ++r) UNROLL
+    for (int j = 0; j < 2 * quads; ++j) vst1q_f32(results + 2 * r * LW_PANEL + 8 * quad + 4 * j, acc[r][j]);
+}
+
+// The inputs of a group as one row takes them, for SDOT with two outputs by eight inputs: every eight twice, of which the
+// last four are negated. Sums of those start at minus the magic number: adding neighbours as floats takes it off, and
+// leaves the sum of both.
+INLINE void spread_inputs(const int8_t* q, int8x16_t to[4]) {
+    const int8x16_t signs = {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1};
+    UNROLL
+    for (int half = 0; half < 2; ++half) {
+        const int64x2_t twos = vreinterpretq_s64_s8(vmulq_s8(vld1q_s8(q + 16 * half), signs));
+        to[2 * half] = vreinterpretq_s8_s64(vdupq_laneq_s64(twos, 0));
+        to[2 * half + 1] = vreinterpretq_s8_s64(vdupq_laneq_s64(twos, 1));
     }
 }
 
-// One row by 4 * `quads` outputs over one segment, added to results[row][LW_PANEL].
-INLINE void tile_1(const source from, const int quads, const segment* s, const lw_activations* x, size_t row,
-                   size_t quad, float* results) {
-    const bool halves = from == FROM_Q6;
-    static const int32_t first[4] = {LW_MAGIC_BITS, 0, LW_MAGIC_BITS, 0};
-    int32x4_t acc[8][2];
-    float32x4_t seg[8], scale[8];
-    const int8_t* q = x->q + lw_q_offset(x, row, s->k);
-    const size_t step = 8 * x->row_block;
-    UNROLL
-    for (int j = 0; j < quads; ++j) {
-        acc[j][0] = acc[j][1] = vld1q_s32(first);
-        seg[j] = vdupq_n_f32(0);
-        scale[j] = super_scale(from, s, quad + j);
-    }
-    for (size_t g = 0; g < s->groups; ++g) {
-        int8x16_t inputs[4];
+// Where the two sums of one row start in a step whose codes are larger by `bias` and whose inputs have the sum `total`.
+// Through integer registers, which leaves the vector pipes alone.
+INLINE void find_row_start(const int bias, int32_t total, int32_t to[4]) {
+    const uint64_t start = (uint32_t)(LW_MAGIC_BITS - bias * total) | (uint64_t)(LW_MAGIC_BITS | 0x80000000u) << 32,
+                   twice[2] = {start, start};
+    memcpy(to, twice, sizeof twice);
+}
+
+static const uint32_t lw_row_start[4] = {LW_MAGIC_BITS, LW_MAGIC_BITS | 0x80000000u, LW_MAGIC_BITS,
+                                         LW_MAGIC_BITS | 0x80000000u};
+
+// Sums of four outputs, from those of two each.
+INLINE float32x4_t fold(const int32x4_t sum[2]) {
+    return vpaddq_f32(vreinterpretq_f32_s32(sum[0]), vreinterpretq_f32_s32(sum[1]));
+}
+
+// One row by a segment of Q6_K, to acc[8 quads].
+INLINE void row_of_q6(const segment* s, const lw_activations* x, float32x4_t acc[QUADS]) {
+    const int8_t* q = x->q + s->index * LW_SEGMENT;
+    const float* x_scale = x->scale + s->index * LW_SEGMENT_GROUPS;
+    const int32_t* totals = x->totals + s->index * (LW_SEGMENT / 16);
+    for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
+        int8x16_t in[4];
+        int32_t starts[2][4];
+        spread_inputs(q + g * LW_GROUP, in);
+        find_row_start(32, totals[2 * g], starts[0]);
+        find_row_start(32, totals[2 * g + 1] - totals[2 * g], starts[1]);
         UNROLL
-        for (int c = 0; c < 4; ++c) {
-            int64_t eight;
-            memcpy(&eight, q + (4 * g + c) * step, sizeof eight);
-            inputs[c] = vreinterpretq_s8_s64(vdupq_n_s64(eight));
-        }
-        float32x4_t bias[2] = {vdupq_n_f32(LW_MAGIC), vdupq_n_f32(LW_MAGIC)};
-        if (from == FROM_Q6) {  // the codes are 32 too large: take 32 * (sum of the inputs) off again
-            const int32_t* prefix = x->prefix + row * (x->stride / 16) + s->k / 16 + 2 * g;
-            UNROLL
-            for (int h = 0; h < 2; ++h) bias[h] = biased_magic(32 * prefix[h]);
-        }
-        UNROLL
-        for (int j = 0; j < quads; ++j) {
-            float32x4_t ds[2];
-            load_differences(from, s, g, quad + j, scale[j], ds);
+        for (size_t quad = 0; quad < QUADS; ++quad) {
+            float32x4_t scale[2];
+            load_scales(FROM_Q6, s, g, quad, super_scale(FROM_Q6, s, quad), scale);
             UNROLL
             for (int step = 0; step < 2; ++step) {
+                int32x4_t sum[2] = {load_now(starts[step]), load_now(starts[step])};
                 int8x16_t w[4];
-                load_step(from, s, g, quad + j, step, w);
+                load_step(FROM_Q6, s, g, quad, step, w);
                 UNROLL
                 for (int i = 0; i < 2; ++i) UNROLL
-                for (int p = 0; p < 2; ++p)
-                    acc[j][p] = vdotq_s32(acc[j][p], w[2 * i + p], inputs[chunk_of(from, step, i)]);
-                if (step == 0 && !halves) continue;
-                const int32x4_t sum = vpaddq_s32(acc[j][0], acc[j][1]);
-                seg[j] = vfmaq_f32(seg[j], prefix_float(sum, bias[step]), ds[step && halves]);
+                for (int p = 0; p < 2; ++p) sum[p] = vdotq_s32(sum[p], w[2 * i + p], in[2 * step + i]);
+                acc[quad] = vfmaq_n_f32(acc[quad], scaled(fold(sum), scale[step]), x_scale[g]);
             }
         }
-    }
-    UNROLL
-    for (int j = 0; j < quads; ++j) {
-        float* to = results + row * LW_PANEL + 4 * (quad + j);
-        const float32x4_t sum = from == FROM_Q4 ? vmulq_n_f32(seg[j], 0.0625f) : seg[j];
-        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, x->scale[row * x->segments + s->index]));
     }
 }
 
@@ -198,22 +219,10 @@ INLINE void tile_1(const source from, const int quads, const segment* s, const l
 INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x,
                            float* results) {
     const int quads = pairs == 1 ? 2 : 1;
-    float32x4_t scale_of_x[4], bias[4][2 * LW_SEGMENT_GROUPS];
-    UNROLL
-    for (int r = 0; r < pairs; ++r) {
-        scale_of_x[r] = pair_scale(x, 2 * r, s->index);
-        // Codes are 16 times too large, and so is the segment's sum: neither factor rounds.
-        if (from == FROM_Q4) scale_of_x[r] = vmulq_n_f32(scale_of_x[r], 0.0625f);
-    }
-    for (int r = 0; r < pairs && from == FROM_Q6; ++r) {
-        const size_t step = 2 * r + 1 < (int)x->rows ? x->stride / 16 : 0;  // a row past the last one has none
-        const int32_t* prefix = x->prefix + 2 * r * (x->stride / 16) + s->k / 16;
-        UNROLL
-        for (int i = 0; i < 2 * LW_SEGMENT_GROUPS; ++i)
-            bias[r][i] = vcombine_f32(vget_low_f32(biased_magic(32 * prefix[i])),
-                                      vget_low_f32(biased_magic(32 * prefix[i + step])));
-    }
-    for (size_t quad = 0; quad < QUADS; quad += quads) tile(from, pairs, quads, s, x, scale_of_x, bias, quad, results);
+    int32_t starts[4][8][4];
+    for (int r = 0; r < pairs && from == FROM_Q6; ++r) find_pair_starts(32, true, x, r, s->index, starts[r]);
+    for (size_t quad = 0; quad < QUADS; quad += quads)
+        tile(from, pairs, quads, s, x, (const int32_t(*)[8][4])starts, quad, results);
 }
 
 INLINE void up_to_4_pairs(const source from, size_t pairs, const segment* s, const lw_activations* x, float* results) {
@@ -243,35 +252,37 @@ INLINE void separate_rows(float* pair) {
     }
 }
 
-// One or two rows over the whole segments of Q4_0; returns how many there are.
-INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_activations* x, size_t panel, size_t row,
-                             float* results) {
-    const lw_mm_rows t = {.q = x->q + lw_q_offset(x, row, 0),
-                          .q_step = 8 * x->row_block,
-                          .packed = w->data + panel * w->panel_bytes,
-                          .segments = w->groups / LW_SEGMENT_GROUPS,
-                          .scale = x->scale + row * x->segments,
-                          .scale_stride = x->segments * sizeof(float),
-                          .results = results + row * LW_PANEL};
-    if (t.segments == 0) return 0;
-    if (rows == 1)
-        gemv_q4__i8mm(&t);
-    else
-        gemm_2_q4__i8mm(&t);
-    return t.segments;
+// One row, or pairs of rows one after the other: so many groups at a time that weights come from the first cache again.
+INLINE void rows_by_panel(const lw_mm_rows_fn rows, const lw_matrix* w, const lw_activations* x, size_t panel,
+                          const workspace* work) {
+    const size_t pairs = (x->rows + 1) / 2, block = pairs > 1 ? 4 * LW_SEGMENT_GROUPS : w->groups;
+    for (size_t g = 0; g < w->groups; g += block)
+        for (size_t pair = 0; pair < pairs; ++pair) {
+            const lw_mm_rows t = {.q = x->q + pair * 2 * x->stride + g * x->row_block * LW_GROUP,
+                                  .packed = w->data + panel * w->panel_bytes + g * (w->panel_bytes / w->groups),
+                                  .groups = w->groups - g < block ? w->groups - g : block,
+                                  .x_scale = x->scale + lw_scale_offset(x, 2 * pair, g),
+                                  .results = work->results + pair * 2 * LW_PANEL};
+            rows(&t);
+        }
 }
 
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
-    const workspace work = workspace_of(scratch, x->rows);
-    for (size_t row = 0; row < x->rows; ++row) {
-        size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
-        for (; i < x->segments; ++i) {
-            const segment s = segment_of(w, panel, i, packed_group_bytes(from));
-            for (size_t quad = 0; quad < QUADS; quad += 4) tile_1(from, 4, &s, x, row, quad, work.results);
+    const workspace work = workspace_of(scratch, 1);
+    if (from != FROM_Q6) rows_by_panel(from == FROM_Q4 ? gemv_q4__i8mm : gemv_q8__i8mm, w, x, panel, &work);
+    if (from == FROM_Q6) {
+        float32x4_t acc[QUADS];
+        UNROLL
+        for (size_t i = 0; i < QUADS; ++i) acc[i] = vdupq_n_f32(0);
+        for (size_t i = 0; i < x->segments; ++i) {
+            const segment s = segment_of(w, panel, i, LW_Q6_GROUP_BYTES);
+            row_of_q6(&s, x, acc);
         }
+        UNROLL
+        for (size_t i = 0; i < QUADS; ++i) vst1q_f32(work.results + 4 * i, acc[i]);
     }
-    lw_store_panel(w, panel, x->rows, work.results, out);
+    lw_store_panel(w, panel, 1, work.results, out);
 }
 
 // One to four pairs of rows.
@@ -279,8 +290,9 @@ INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_ac
                               lw_output out, void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
     const size_t pairs = (x->rows + 1) / 2;
-    size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
-    for (; i < x->segments; ++i) {
+    const bool done = from == FROM_Q8 || (from == FROM_Q4 && pairs == 1);
+    if (done) rows_by_panel(from == FROM_Q4 ? gemm_2_q4__i8mm : gemm_2_q8__i8mm, w, x, panel, &work);
+    for (size_t i = 0; i < x->segments && !done; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
         up_to_4_pairs(from, pairs, &s, x, work.results);
     }

@@ -1,104 +1,158 @@
-// One or two rows by a panel of packed Q4_0 over whole segments (lw_mm_rows in tile.h), sixteen outputs at a time.
-//   v0-v7    prefix sums P of 4 quads of outputs, two vectors each. One row: every output has two partial sums side by
-//            side, of which the first was started at the magic number. Two rows: 2x2 blocks, all started there.
-//   v8-v15   the segment's sums (v8-v11 for one row)
-//   v16-v19  a group's inputs: for one row every eight of them twice, for two rows eight of one and of the other
-//   v28 ones in f16, v29 a mask, v30 the magic number, v20-v27 in passing
-// Slots of the vector pipes per quad and group: 8 to take nibbles apart, 8 SDOT or SMMLA, ADDP, FSUB, FMLA (two rows: 2
-// FSUB and 2 FMLA), and 2 for the scale difference (two rows: and 2 to duplicate it): FMLAL and FMLSL widen f16 exactly
-// and round the difference once, where FCVTL would take 2 slots by itself.
+// One or two rows by a panel of packed Q4_0 or Q8_0 (lw_mm_rows in tile.h), group by group, of each a quad of outputs after
+// the other.
+//
+// One row multiplies with SDOT, which leaves two sums of each output side by side: of the first four of every eight inputs,
+// and of the last four, which are negated and whose sums start at minus the magic number. Adding neighbours as floats takes
+// it off, and leaves the sum of both. Slots of the vector pipes per quad and group, nibbles apart: 8 SDOT, 1 to fold, 1 for
+// the scale, 2 for products with scales, 1 to spread inputs and 1 to start half of the sums: all loads would be too many.
+//   v0 v1    sums of a quad, [a, -b, a, -b]
+//   v8-v15   results
+//   v16-v19  a group's inputs, eight twice in each
+//   v27      activation scale, v28 ones or sixteenths in f16, v29 mask of nibbles, v30 signs of inputs, v31 how
+//            sums start, v2 v3 and v20-v26 in passing
+// Two rows multiply with SMMLA. Slots: 8 SMMLA, 3 for the scales, 2 for minus the magic number times them, 4 for products.
+//   v0 v1    sums of a quad, 2x2 blocks
+//   v4-v7    a group's inputs, eight of one row and of the other
+//   v8-v23   results
+//   v27      activation scales, v28 v29 as above, v30 minus the magic number, v2 v3 v24-v26 v31 in passing
+// FMLAL widens f16 exactly in 1 slot, where FCVTL takes 2. Q4_0 codes are 16 times too large, so its scales are as much
+// smaller: neither factor rounds.
+//   x1 inputs, x3 weights, x4 groups, x5 activation scales, x6 results, x17 constants
 
-.macro products dot, at, a, low, high
-    ldr q20, [x10, #\at]
-    shl v21.16b, v20.16b, #4
-    and v20.16b, v20.16b, v29.16b
+#define ONE_START 0  // in the constants
+#define ZERO 16
+#define SIGNS 32
+#define TWO_START 48
+#define MINUS_MAGIC 64
+#define ONES 80
+
+.macro multiply dot, w0, w1, input
 .ifc \dot, sdot
-    sdot v\a\().4s, v21.16b, v\low\().16b
-    sdot v\a\().4s, v20.16b, v\high\().16b
+    sdot v0.4s, v\w0\().16b, v\input\().16b
+    sdot v1.4s, v\w1\().16b, v\input\().16b
 .else
-    smmla v\a\().4s, v\low\().16b, v21.16b
-    smmla v\a\().4s, v\high\().16b, v20.16b
+    smmla v0.4s, v\input\().16b, v\w0\().16b
+    smmla v1.4s, v\input\().16b, v\w1\().16b
 .endif
 .endm
 
-// The products of quad `j` of group `g` to sums a and b, and v27, its scales less those of the next group or 0.
-.macro quad dot, g, j, a, b
-    products \dot, 576 * \g + 32 * \j, \a, 16, 18
-    products \dot, 576 * \g + 32 * \j + 16, \b, 16, 18
-    products \dot, 576 * \g + 256 + 32 * \j, \a, 17, 19
-    products \dot, 576 * \g + 256 + 32 * \j + 16, \b, 17, 19
-    ldr q27, [x17, #32]
-    ldr d25, [x11, #576 * \g + 8 * \j]
-    fmlal v27.4s, v25.4h, v28.4h
-.if \g < 3
-    ldr d26, [x11, #576 * (\g + 1) + 8 * \j]
-    fmlsl v27.4s, v26.4h, v28.4h
-.endif
+.macro chunk_q8 dot, at, input
+    ldr q24, [x3, #\at]
+    ldr q25, [x3, #\at + 16]
+    multiply \dot, 24, 25, \input
 .endm
 
-// A segment's sum += (float)P * difference; the first time there is nothing to add to.
-.macro add_sum g, p, s, difference
-    fsub v\p\().4s, v\p\().4s, v30.4s
-.if \g == 0
-    fmul v\s\().4s, v\p\().4s, v\difference\().4s
+// Codes of chunks 0 and 1 are in the low halves of bytes, of 2 and 3 in the high ones.
+.macro chunks_q4 dot, at, low, high
+    ldr q24, [x3, #\at]
+    ldr q25, [x3, #\at + 16]
+    shl v2.16b, v24.16b, #4
+    shl v3.16b, v25.16b, #4
+    and v24.16b, v24.16b, v29.16b
+    and v25.16b, v25.16b, v29.16b
+    multiply \dot, 2, 3, \low
+    multiply \dot, 24, 25, \high
+.endm
+
+// Sums of quad `j`, and its scales to v26; v21 has those of two quads.
+.macro products type, dot, j, h, x0, x1, x2, x3
+.ifc \type, q8
+    chunk_q8 \dot, 32 * \j, \x0
+    chunk_q8 \dot, 256 + 32 * \j, \x1
+    chunk_q8 \dot, 512 + 32 * \j, \x2
+    chunk_q8 \dot, 768 + 32 * \j, \x3
 .else
-    fmla v\s\().4s, v\p\().4s, v\difference\().4s
+    chunks_q4 \dot, 32 * \j, \x0, \x2
+    chunks_q4 \dot, 256 + 32 * \j, \x1, \x3
 .endif
-.endm
-
-.macro quad_1 g, j, a, b, s
-    quad sdot, \g, \j, \a, \b
-    addp v26.4s, v\a\().4s, v\b\().4s
-    add_sum \g, 26, \s, 27
-.endm
-
-.macro quad_2 g, j, a, b, s, t
-    quad smmla, \g, \j, \a, \b
-    dup v25.2d, v27.d[0]
-    dup v26.2d, v27.d[1]
-    fsub v22.4s, v\a\().4s, v30.4s
-    fsub v23.4s, v\b\().4s, v30.4s
-.if \g == 0
-    fmul v\s\().4s, v22.4s, v25.4s
-    fmul v\t\().4s, v23.4s, v26.4s
+    ldr q26, [x17, #ZERO]
+.if \j % 2 == 0
+.ifc \type, q8
+    ldr q\h, [x3, #1024 + 8 * \j]
 .else
-    fmla v\s\().4s, v22.4s, v25.4s
-    fmla v\t\().4s, v23.4s, v26.4s
+    ldr q\h, [x3, #512 + 8 * \j]
+.endif
+    fmlal v26.4s, v\h\().4h, v28.4h
+.else
+    fmlal2 v26.4s, v\h\().4h, v28.4h
 .endif
 .endm
 
-// x15: a group's inputs.
-.macro inputs g
-    ldr q16, [x15, #64 * \g]
-    ldr q17, [x15, #64 * \g + 16]
-    ldr q18, [x15, #64 * \g + 32]
-    ldr q19, [x15, #64 * \g + 48]
+// Results += (scale * sum, rounded once) * activation scale.
+.macro quad_1 type, j, r
+.ifc \type, q8
+    mov v0.16b, v31.16b
+.if \j % 2
+    mov v1.16b, v31.16b
+.else
+    ldr q1, [x17, #ONE_START]
+.endif
+.else
+    ldr q0, [x17, #ONE_START]
+    ldr q1, [x17, #ONE_START]
+.endif
+    products \type, sdot, \j, 21, 16, 17, 18, 19
+    ldr q22, [x17, #ZERO]  // a product alone could be -0
+    faddp v23.4s, v0.4s, v1.4s
+    fmla v22.4s, v23.4s, v26.4s
+    fmla v\r\().4s, v22.4s, v27.s[0]
 .endm
 
-.macro group_1 g
-    inputs \g
-    quad_1 \g, 0, 0, 1, 8
-    quad_1 \g, 1, 2, 3, 9
-    quad_1 \g, 2, 4, 5, 10
-    quad_1 \g, 3, 6, 7, 11
+.macro quad_2 type, j, r, t
+    ldr q0, [x17, #TWO_START]
+    ldr q1, [x17, #TWO_START]
+    products \type, smmla, \j, 31, 4, 5, 6, 7
+    dup v24.2d, v26.d[0]
+    dup v25.2d, v26.d[1]
+    fmul v2.4s, v24.4s, v30.4s
+    fmul v3.4s, v25.4s, v30.4s
+    fmla v2.4s, v0.4s, v24.4s
+    fmla v3.4s, v1.4s, v25.4s
+    fmla v\r\().4s, v2.4s, v27.4s
+    fmla v\t\().4s, v3.4s, v27.4s
 .endm
 
-.macro group_2 g
-    inputs \g
-    quad_2 \g, 0, 0, 1, 8, 9
-    quad_2 \g, 1, 2, 3, 10, 11
-    quad_2 \g, 2, 4, 5, 12, 13
-    quad_2 \g, 3, 6, 7, 14, 15
+// Every eight inputs twice, the last four negated.
+.macro inputs_1
+    ldr q16, [x1]
+    ldr q18, [x1, #16]
+    ldr s27, [x5]
+    add x1, x1, #32
+    add x5, x5, #4
+    mul v16.16b, v16.16b, v30.16b
+    mul v18.16b, v18.16b, v30.16b
+    dup v17.2d, v16.d[1]
+    dup v16.2d, v16.d[0]
+    dup v19.2d, v18.d[1]
+    dup v18.2d, v18.d[0]
 .endm
 
-// Started by what lies `at` in the constants.
-.macro start at
-.irp n, 0, 1, 2, 3, 4, 5, 6, 7
-    ldr q\n, [x17, #\at]
+.macro inputs_2
+    ldr q4, [x1]
+    ldr q5, [x1, #16]
+    ldr q6, [x1, #32]
+    ldr q7, [x1, #48]
+    ldr q27, [x5]
+    add x1, x1, #64
+    add x5, x5, #16
+.endm
+
+// v\from to v\to, at x6 from \at on.
+.macro each_result op, first, n
+.altmacro
+.set at, 0
+.rept \n
+    one_result \op, %(\first + at), %(16 * at)
+.set at, at + 1
 .endr
+.noaltmacro
 .endm
 
-.macro begin name
+.macro one_result op, register, at
+    \op q\register, [x6, #\at]
+.endm
+
+.macro begin name, type
     .global \name\()__i8mm
     .hidden \name\()__i8mm
     .type \name\()__i8mm, %function
@@ -109,17 +163,29 @@
     stp d10, d11, [sp, #16]
     stp d12, d13, [sp, #32]
     stp d14, d15, [sp, #48]
-    ldp x1, x2, [x0]         // inputs and the bytes from eight to eight of a row
-    ldp x3, x4, [x0, #16]    // packed weights, segments
-    ldp x5, x16, [x0, #32]   // activation scales and the bytes from row to row
-    ldr x6, [x0, #48]        // results
+    ldp x1, x3, [x0]
+    ldp x4, x5, [x0, #16]
+    ldr x6, [x0, #32]
     adr x17, lw_constants_of_rows__i8mm
-    fmov v28.8h, #1.0
+.ifc \type, q4
+    ldr q28, [x17, #ONES + 16]
     movi v29.16b, #0xF0
-    ldr q30, [x17, #16]
+.else
+    ldr q28, [x17, #ONES]
+.endif
 .endm
 
-.macro end name
+.macro end name, type
+.ifc \type, q4
+    add x3, x3, #576
+.else
+    add x3, x3, #1088
+.endif
+    subs x4, x4, #1
+    b.ne 1b
+.endm
+
+.macro return name
     ldp d10, d11, [sp, #16]
     ldp d12, d13, [sp, #32]
     ldp d14, d15, [sp, #48]
@@ -128,92 +194,63 @@
     .size \name\()__i8mm, . - \name\()__i8mm
 .endm
 
+.macro one_row type
+    begin gemv_\type, \type
+    ldr q30, [x17, #SIGNS]
+    ldr q31, [x17, #ONE_START]
+    each_result ldr, 8, 8
+1:
+    inputs_1
+    quad_1 \type, 0, 8
+    quad_1 \type, 1, 9
+    quad_1 \type, 2, 10
+    quad_1 \type, 3, 11
+    quad_1 \type, 4, 12
+    quad_1 \type, 5, 13
+    quad_1 \type, 6, 14
+    quad_1 \type, 7, 15
+    end gemv_\type, \type
+    each_result str, 8, 8
+    return gemv_\type
+.endm
+
+.macro two_rows type
+    begin gemm_2_\type, \type
+    ldr q30, [x17, #MINUS_MAGIC]
+    each_result ldr, 8, 16
+1:
+    inputs_2
+    quad_2 \type, 0, 8, 9
+    quad_2 \type, 1, 10, 11
+    quad_2 \type, 2, 12, 13
+    quad_2 \type, 3, 14, 15
+    quad_2 \type, 4, 16, 17
+    quad_2 \type, 5, 18, 19
+    quad_2 \type, 6, 20, 21
+    quad_2 \type, 7, 22, 23
+    end gemm_2_\type, \type
+    each_result str, 8, 16
+    return gemm_2_\type
+.endm
+
     .text
     .balign 16
 lw_constants_of_rows__i8mm:
-    .word 0x4B400000, 0, 0x4B400000, 0
-    .word 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000
+    .word 0x4B400000, 0xCB400000, 0x4B400000, 0xCB400000
     .word 0, 0, 0, 0
-    .word 0x3D800000         // 1 / 16
+    .word 0x01010101, 0xFFFFFFFF, 0x01010101, 0xFFFFFFFF
+    .word 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000
+    .word 0xCB400000, 0xCB400000, 0xCB400000, 0xCB400000
+    .rept 8
+    .hword 0x3C00  // 1
+    .endr
+    .rept 8
+    .hword 0x2C00  // 1 / 16
+    .endr
 
-    begin gemv_q4
-    sub sp, sp, #256         // a segment's inputs, every eight of them twice
-    mov x15, sp
-1:
-    mov x9, sp
-    add x13, sp, #256
-2:                           // through integer registers, which leaves the vector pipes alone
-    ldr x7, [x1]
-    add x1, x1, x2
-    ldr x8, [x1]
-    add x1, x1, x2
-    stp x7, x7, [x9]
-    stp x8, x8, [x9, #16]
-    add x9, x9, #32
-    cmp x9, x13
-    b.ne 2b
-    mov x10, x3
-    add x11, x3, #512
-    mov x14, x6
-    ldr s31, [x5], #4
-    ldr s27, [x17, #48]      // codes are 16 times too large, and so are a segment's sums: neither factor rounds
-    fmul s31, s31, s27
-    mov w12, #2
-3:
-    start 0
-    group_1 0
-    group_1 1
-    group_1 2
-    group_1 3
-.irp s, 8, 9, 10, 11
-    ldr q24, [x14]
-    fmla v24.4s, v\s\().4s, v31.s[0]
-    str q24, [x14]
-    add x14, x14, #16
-.endr
-    add x10, x10, #128
-    add x11, x11, #32
-    subs w12, w12, #1
-    b.ne 3b
-    add x3, x3, #4 * 576
-    subs x4, x4, #1
-    b.ne 1b
-    add sp, sp, #256
-    end gemv_q4
-
-    begin gemm_2_q4
-    mov x15, x1
-    add x16, x5, x16
-1:
-    mov x10, x3
-    add x11, x3, #512
-    mov x14, x6
-    ld1r {v31.2s}, [x5], #4
-    ld1r {v26.2s}, [x16], #4
-    ldr s27, [x17, #48]
-    zip1 v31.2d, v31.2d, v26.2d
-    fmul v31.4s, v31.4s, v27.s[0]
-    mov w12, #2
-2:
-    start 16
-    group_2 0
-    group_2 1
-    group_2 2
-    group_2 3
-.irp s, 8, 9, 10, 11, 12, 13, 14, 15
-    ldr q24, [x14]
-    fmla v24.4s, v\s\().4s, v31.4s
-    str q24, [x14]
-    add x14, x14, #16
-.endr
-    add x10, x10, #128
-    add x11, x11, #32
-    subs w12, w12, #1
-    b.ne 2b
-    add x15, x15, #256
-    add x3, x3, #4 * 576
-    subs x4, x4, #1
-    b.ne 1b
-    end gemm_2_q4
+    one_row q8
+    one_row q4
+    two_rows q8
+    two_rows q4
 
     .section .note.GNU-stack, "", %progbits

@@ -5,53 +5,54 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Some pairs of rows by a panel over one segment. Everything lies in periods of 256 bytes, a place in which belongs to
+#include "kernels/kernel.h"
+
+// Some pairs of rows by a panel over some segments. Everything lies in periods of 256 bytes, a place in which belongs to
 // one output or pair of outputs; tile__*.S know the order of the fields.
 typedef struct lw_mm_tile {
     const int8_t* q;        // [pairs][q_stride]: eight inputs of one row, then of the other
     size_t q_stride;        // bytes
     const uint8_t* codes;   // [groups][code_stride]: [4 chunks][32 outputs][8 inputs] int8
     size_t code_stride;     // bytes
-    const float* ds;        // [groups or twice as many][16 pairs of outputs][s0 s1 s0 s1]: scale differences
-    size_t groups;          // of 32 inputs, 1 to 4
-    const float* scale;     // [pairs][a a b b]: the activation scales of two rows
+    const float* scales;    // of each step LW_MM_STEP_FLOATS
+    size_t groups;          // of 32 inputs, at least 1
+    const float* x_scale;   // [pairs][x_scale_stride]: [groups][a a b b], activation scales of two rows
+    size_t x_scale_stride;  // bytes
     float* results;         // [pairs][16 pairs of outputs][2 rows][2 outputs], added to
     const uint8_t* packed;  // tile_12_q4 only: packed Q4_0, which it decodes to `codes` on its way
 } lw_mm_tile;
 
+// As workspace.scales with two copies has the scales of a step.
+enum { LW_MM_STEP_FLOATS = 4 * LW_PANEL };
+
 typedef void (*lw_mm_tile_fn)(const lw_mm_tile* t);
 
-// Kinds of tiles by the inputs that share a scale, each for 3 to 6 pairs of rows. Q4 is a tile of 6 pairs that decodes
-// what others reuse, so that products hide the stores. G64 and G128 want whole segments.
-enum { LW_MM_G32, LW_MM_G16, LW_MM_Q4, LW_MM_G64, LW_MM_G128, LW_MM_KINDS };
+// Kinds of tiles by the inputs of a step, each for 3 to 6 pairs of rows. Q4 is a tile of 6 pairs that decodes what others
+// reuse, so that products hide the stores.
+enum { LW_MM_G32, LW_MM_G16, LW_MM_Q4, LW_MM_KINDS };
 #define LW_MM_DECLARE(kind, level)                                                                        \
     extern void tile_6_##kind##__##level(const lw_mm_tile*), tile_8_##kind##__##level(const lw_mm_tile*), \
         tile_10_##kind##__##level(const lw_mm_tile*), tile_12_##kind##__##level(const lw_mm_tile*)
 #define LW_MM_ROW(kind, level) \
     {tile_6_##kind##__##level, tile_8_##kind##__##level, tile_10_##kind##__##level, tile_12_##kind##__##level}
-#define LW_MM_TILES(level)                                                                             \
-    LW_MM_DECLARE(g32, level);                                                                         \
-    LW_MM_DECLARE(g16, level);                                                                         \
-    LW_MM_DECLARE(g64, level);                                                                         \
-    LW_MM_DECLARE(g128, level);                                                                        \
-    extern void tile_12_q4__##level(const lw_mm_tile*);                                                \
-    static const lw_mm_tile_fn lw_mm_tiles[LW_MM_KINDS][4] = {LW_MM_ROW(g32, level),                   \
-                                                              LW_MM_ROW(g16, level),                   \
-                                                              {NULL, NULL, NULL, tile_12_q4__##level}, \
-                                                              LW_MM_ROW(g64, level),                   \
-                                                              LW_MM_ROW(g128, level)}
+#define LW_MM_TILES(level)                                     \
+    LW_MM_DECLARE(g32, level);                                 \
+    LW_MM_DECLARE(g16, level);                                 \
+    extern void tile_12_q4__##level(const lw_mm_tile*);        \
+    static const lw_mm_tile_fn lw_mm_tiles[LW_MM_KINDS][4] = { \
+        LW_MM_ROW(g32, level), LW_MM_ROW(g16, level), {NULL, NULL, NULL, tile_12_q4__##level}}
 
-// One row or two by a panel of packed Q4_0, whole segments only (rows__i8mm.S knows the order of the fields).
+// One row or two by a panel of packed Q4_0 or Q8_0 (rows__i8mm.S knows the order of the fields).
 typedef struct lw_mm_rows {
     const int8_t* q;
-    size_t q_step;  // one row: bytes from eight inputs to the next eight; two rows alternate every eight
     const uint8_t* packed;
-    size_t segments;      // at least 1
-    const float* scale;   // [rows][segments]: activation scales
-    size_t scale_stride;  // bytes from row to row
-    float* results;       // one row: [32 outputs]; two: [16 pairs of outputs][2 rows][2 outputs]; added to
+    size_t groups;         // at least 1
+    const float* x_scale;  // one row: [groups]; two: [groups][a a b b]
+    float* results;        // one row: [32 outputs]; two: [16 pairs of outputs][2 rows][2 outputs]; added to
 } lw_mm_rows;
 
-extern void gemv_q4__i8mm(const lw_mm_rows* t), gemm_2_q4__i8mm(const lw_mm_rows* t);
+typedef void (*lw_mm_rows_fn)(const lw_mm_rows* t);
+extern void gemv_q4__i8mm(const lw_mm_rows* t), gemv_q8__i8mm(const lw_mm_rows* t);
+extern void gemm_2_q4__i8mm(const lw_mm_rows* t), gemm_2_q8__i8mm(const lw_mm_rows* t);
 
 #endif

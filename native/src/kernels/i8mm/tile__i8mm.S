@@ -1,31 +1,31 @@
-// Rows by a panel of decoded weights over one segment (lw_mm_tile in tile.h), four outputs at a time.
+// Rows by a panel of decoded weights over some segments (lw_mm_tile in tile.h), four outputs at a time.
 //
-// In assembly because every register is needed: 12 sums, 12 segment sums, and 8 to work with.
-//   v0-v11   prefix sums P of 6 pairs of rows by 2 pairs of outputs, started at the magic number
-//   v12-v23  the segment's sums
-//   v24 v25  weights, v26 inputs, v28 v29 scale differences, v30 the magic number, v27 v31 in passing
-//   x1-x6    inputs of each pair, x7 weights, x8 differences, x9 activation scales, x10 place in the panel,
+// In assembly because every register is needed: 12 integer sums, 12 results, and 8 to work with.
+//   v0-v11   integer sums of 6 pairs of rows by 2 pairs of outputs, started at the magic number for each step
+//   v12-v23  results
+//   v24 v25  weights, v26 inputs, v28 v29 scales of weights, v30 of activations, v27 v31 in passing
+//   x1-x6    inputs of each pair, x19-x24 their activation scales, x7 weights, x8 scales, x10 place in the panel,
 //            x11 results, x12 packed weights
 // Loads are single: a pair is more micro-operations on most cores than two loads. Slots of the vector pipes per sum and
-// segment of 4 groups: 16 SMMLA, 8 for the differences, 1 for the activation scale and 1 to store; clearing is a load.
+// 32 inputs: 4 SMMLA and 2 FMLA. Sums start, and products with scales too, as loads, which take none.
 
-// `op` for each pair of rows, with the numbers of its sums and the register of its inputs.
+// `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
 .macro each_pair pairs, op
-    \op 0, 1, 12, 13, x1
-    \op 2, 3, 14, 15, x2
-    \op 4, 5, 16, 17, x3
+    \op 0, 1, 12, 13, x1, x19
+    \op 2, 3, 14, 15, x2, x20
+    \op 4, 5, 16, 17, x3, x21
 .if \pairs > 3
-    \op 6, 7, 18, 19, x4
+    \op 6, 7, 18, 19, x4, x22
 .endif
 .if \pairs > 4
-    \op 8, 9, 20, 21, x5
+    \op 8, 9, 20, 21, x5, x23
 .endif
 .if \pairs > 5
-    \op 10, 11, 22, 23, x6
+    \op 10, 11, 22, 23, x6, x24
 .endif
 .endm
 
-.macro multiply at, a, b, sa, sb, x
+.macro multiply at, a, b, ra, rb, x, d
     ldr q26, [\x, #\at]
     smmla v\a\().4s, v26.16b, v24.16b
     smmla v\b\().4s, v26.16b, v25.16b
@@ -60,72 +60,94 @@
     each_pair \pairs, "multiply 64 * \g + 16 * \c,"
 .endm
 
-// The segment's sums += (float)P * difference; the first time there is nothing to add to.
-.macro add_first a, b, sa, sb, x
-    fsub v27.4s, v\a\().4s, v30.4s
-    fsub v31.4s, v\b\().4s, v30.4s
-    fmul v\sa\().4s, v27.4s, v28.4s
-    fmul v\sb\().4s, v31.4s, v29.4s
+// A step's end: results += (scale * sum, rounded once) * activation scale. `at`: where in x8 lie the scales, and 256
+// bytes on minus the magic number times them; \d has the activation scales of a pair.
+.macro add_step at, g, a, b, ra, rb, x, d
+    ldr q30, [\d, #16 * \g]
+    ldr q27, [x8, #\at + 256]
+    ldr q31, [x8, #\at + 272]
+    fmla v27.4s, v\a\().4s, v28.4s
+    fmla v31.4s, v\b\().4s, v29.4s
+    fmla v\ra\().4s, v27.4s, v30.4s
+    fmla v\rb\().4s, v31.4s, v30.4s
 .endm
 
-.macro add_next a, b, sa, sb, x
-    fsub v27.4s, v\a\().4s, v30.4s
-    fsub v31.4s, v\b\().4s, v30.4s
-    fmla v\sa\().4s, v27.4s, v28.4s
-    fmla v\sb\().4s, v31.4s, v29.4s
-.endm
-
-// 32 inputs, group `g` of the segment; `first` adds what comes first of them. Of more than 32 inputs that share a scale,
-// the last 32 add, and there are whole segments.
-.macro group load, pairs, size, g, first
-.if \size <= 32 || (\g + 1) * 32 % \size == 0
-    ldr q28, [x8]
-    ldr q29, [x8, #16]
+// Half of the sums start as copies: as loads alone they would take more slots of the load pipes than all else does of the
+// vector pipes.
+.macro starts pairs
+    ldr q26, [x17]
+    mov v0.16b, v26.16b
+    mov v1.16b, v26.16b
+.if \pairs > 3
+    mov v2.16b, v26.16b
+    mov v3.16b, v26.16b
+.else
+    ldr q2, [x17]
+    ldr q3, [x17]
 .endif
+.if \pairs > 5
+    mov v4.16b, v26.16b
+    mov v5.16b, v26.16b
+.else
+    ldr q4, [x17]
+    ldr q5, [x17]
+.endif
+.if \pairs > 3
+    ldr q6, [x17]
+    ldr q7, [x17]
+.endif
+.if \pairs > 4
+    ldr q8, [x17]
+    ldr q9, [x17]
+.endif
+.if \pairs > 5
+    ldr q10, [x17]
+    ldr q11, [x17]
+.endif
+.endm
+
+.macro step_end pairs, at, g
+    ldr q28, [x8, #\at]
+    ldr q29, [x8, #\at + 16]
+    each_pair \pairs, "add_step \at, \g,"
+.endm
+
+// 32 inputs, group `g` of a segment.
+.macro group load, pairs, size, g
+    starts \pairs
     chunk \load, \pairs, \g, 0
     chunk \load, \pairs, \g, 1
 .if \size == 16
-    each_pair \pairs, \first
-    ldr q28, [x8, #256]
-    ldr q29, [x8, #272]
+    step_end \pairs, 0, \g
+    starts \pairs
+.endif
     chunk \load, \pairs, \g, 2
     chunk \load, \pairs, \g, 3
-    each_pair \pairs, add_next
-.else
-    chunk \load, \pairs, \g, 2
-    chunk \load, \pairs, \g, 3
-.if (\g + 1) * 32 == \size
-    each_pair \pairs, add_first
-.elseif (\g + 1) * 32 % \size == 0
-    each_pair \pairs, \first
-.endif
-.endif
+    step_end \pairs, 16384 / \size - 512, \g
 .if \g < 3
+    cmp x14, #\g + 1
+    b.eq 3f
+.endif
     add x7, x7, x15
-.if \size <= 32
-    cmp x16, #\g + 1
-    b.eq 2f
+    add x8, x8, #16384 / \size
+.ifc \load, load_q4
     add x12, x12, #576
-    add x8, x8, #8192 / \size
-.elseif (\g + 1) * 32 % \size == 0
-    add x8, x8, #256
-.endif
 .endif
 .endm
 
-.macro clear a, b, sa, sb, x
-    ldr q\a, [x17]
-    ldr q\b, [x17]
+.macro next_segment a, b, ra, rb, x, d
+    add \x, \x, #256
+    add \d, \d, #64
 .endm
 
-.macro fold a, b, sa, sb, x
-    ldr q26, [x9, #8 * \a]
-    ldr q24, [x11]
-    ldr q25, [x11, #16]
-    fmla v24.4s, v\sa\().4s, v26.4s
-    fmla v25.4s, v\sb\().4s, v26.4s
-    stp q24, q25, [x11]
-    add x11, x11, #256
+.macro load_results a, b, ra, rb, x, d
+    ldr q\ra, [x11, #128 * \a]
+    ldr q\rb, [x11, #128 * \a + 16]
+.endm
+
+.macro store_results a, b, ra, rb, x, d
+    str q\ra, [x11, #128 * \a]
+    str q\rb, [x11, #128 * \a + 16]
 .endm
 
 .macro tile name, load, pairs, size
@@ -135,45 +157,57 @@
     .balign 64
 tile_\name\()__i8mm:
     hint #34  // bti c
-    stp d8, d9, [sp, #-64]!
+    stp d8, d9, [sp, #-112]!
     stp d10, d11, [sp, #16]
     stp d12, d13, [sp, #32]
     stp d14, d15, [sp, #48]
-    ldp x13, x14, [x0]       // inputs and the bytes from pair to pair
+    stp x19, x20, [sp, #64]
+    stp x21, x22, [sp, #80]
+    stp x23, x24, [sp, #96]
     ldr x15, [x0, #24]       // bytes from group to group of codes
-    ldr x16, [x0, #40]       // groups
     adr x17, lw_magic__i8mm
-    ldr q30, [x17]
-    mov x1, x13
-    add x2, x1, x14
-    add x3, x2, x14
-    add x4, x3, x14
-    add x5, x4, x14
-    add x6, x5, x14
     mov x10, #0
 1:
+    ldp x1, x9, [x0]         // inputs and the bytes from pair to pair
+    add x2, x1, x9
+    add x3, x2, x9
+    add x4, x3, x9
+    add x5, x4, x9
+    add x6, x5, x9
+    ldp x19, x9, [x0, #48]   // activation scales and the bytes from pair to pair
+    add x20, x19, x9
+    add x21, x20, x9
+    add x22, x21, x9
+    add x23, x22, x9
+    add x24, x23, x9
     ldr x7, [x0, #16]
-    ldr x8, [x0, #32]
-    ldr x12, [x0, #64]
+    ldp x8, x14, [x0, #32]   // groups left
+    ldp x11, x12, [x0, #64]
     add x7, x7, x10
     add x12, x12, x10
     add x8, x8, x10
-    each_pair \pairs, clear
-    group \load, \pairs, \size, 0, add_first
-    group \load, \pairs, \size, 1, add_next
-    group \load, \pairs, \size, 2, add_next
-    group \load, \pairs, \size, 3, add_next
-2:
-    ldp x9, x11, [x0, #48]
     add x11, x11, x10
-    each_pair \pairs, fold
+    each_pair \pairs, load_results
+2:
+    group \load, \pairs, \size, 0
+    group \load, \pairs, \size, 1
+    group \load, \pairs, \size, 2
+    group \load, \pairs, \size, 3
+    each_pair \pairs, next_segment
+    subs x14, x14, #4
+    b.ne 2b
+3:
+    each_pair \pairs, store_results
     add x10, x10, #32
     cmp x10, #256
     b.ne 1b
+    ldp x23, x24, [sp, #96]
+    ldp x21, x22, [sp, #80]
+    ldp x19, x20, [sp, #64]
     ldp d10, d11, [sp, #16]
     ldp d12, d13, [sp, #32]
     ldp d14, d15, [sp, #48]
-    ldp d8, d9, [sp], #64
+    ldp d8, d9, [sp], #112
     ret
     .size tile_\name\()__i8mm, . - tile_\name\()__i8mm
 .endm
@@ -196,11 +230,5 @@ lw_magic__i8mm:
     tile 10_g16, load_decoded, 5, 16
     tile 12_g16, load_decoded, 6, 16
     tile 12_q4, load_q4, 6, 32
-.irp size, 64, 128
-    tile 6_g\size, load_decoded, 3, \size
-    tile 8_g\size, load_decoded, 4, \size
-    tile 10_g\size, load_decoded, 5, \size
-    tile 12_g\size, load_decoded, 6, \size
-.endr
 
     .section .note.GNU-stack, "", %progbits

@@ -2,8 +2,6 @@
 #ifndef LW_KERNELS_NEON_CB2_H
 #define LW_KERNELS_NEON_CB2_H
 
-#include <math.h>
-
 #include "kernels/neon/coded.h"
 
 typedef struct lw_cb2_row {  // gemv_cb2.inc knows the order of the fields
@@ -12,21 +10,16 @@ typedef struct lw_cb2_row {  // gemv_cb2.inc knows the order of the fields
     int8_t* room;              // [2][256]: inputs of this segment and the next
     const uint8_t* segments;   // whole ones, as packed
     const uint8_t* selectors;  // [segments][32 outputs]
-    const float* scale;        // [segments]: activation scales
-    const float* supers;       // [32 outputs], then the same times -LW_MAGIC
+    const float* scale;        // [segments][4 groups]: activation scales
+    const float* supers;       // [32 outputs], then the same times -(2^15 + 128)
     float* results;            // [32 outputs], added to
     const uint8_t* tables;     // [selectors of two outputs][first code, second code][output][16 nibbles]
 } lw_cb2_row;
 
-// Fills what a panel needs besides its codes. False if LW_MAGIC times a super scale is too large for a float: as its
-// significand has 12 bits, it is exact if it is not.
-INLINE bool prepare_cb2(const lw_matrix* w, const uint8_t* supers, float* scales, uint8_t* tables) {
-    float largest = 0;
+// Fills what a panel needs besides its codes. As super scales have 12 significant bits, all is exact.
+INLINE void prepare_cb2(const lw_matrix* w, const uint8_t* supers, float* scales, uint8_t* tables) {
     memcpy(scales, supers, LW_PANEL * sizeof *scales);
-    for (size_t i = 0; i < LW_PANEL; ++i) {
-        scales[LW_PANEL + i] = -LW_MAGIC * scales[i];
-        largest = fmaxf(largest, fabsf(scales[i]));
-    }
+    for (size_t i = 0; i < LW_PANEL; ++i) scales[LW_PANEL + i] = -32896.0f * scales[i];
     const uint8x16_t table = vld1q_u8((const uint8_t*)w->table);
     const uint8x16_t nibbles = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     uint8x16_t first[4], second[4];  // of each codebook
@@ -43,7 +36,6 @@ INLINE bool prepare_cb2(const lw_matrix* w, const uint8_t* supers, float* scales
         vst1q_u8(tables + 32, second[selectors & 3]);
         vst1q_u8(tables + 48, second[selectors >> 2]);
     }
-    return largest < 0x1p100f;
 }
 
 INLINE bool is_cb2(const lw_format f) { return f.map == LW_MAP_TABLE && f.selector == 2; }
@@ -55,7 +47,8 @@ INLINE bool row_of_cb2(void (*kernel)(const lw_cb2_row*), const lw_matrix* w, co
     const uint8_t* data = w->data + panel * w->panel_bytes;
     _Alignas(16) float scales[2 * LW_PANEL];
     _Alignas(64) uint8_t tables[1024];
-    if (x->rows != 1 || !prepare_cb2(w, data + p.supers, scales, tables)) return false;
+    if (x->rows != 1) return false;
+    prepare_cb2(w, data + p.supers, scales, tables);
     const lw_cb2_row t = {.q = x->q,
                           .n_segments = x->segments,
                           .room = work->codes,

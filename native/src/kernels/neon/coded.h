@@ -1,4 +1,4 @@
-// What the coded types (kernels/formats.inc) have in common on every Arm level: codes and scale differences of a segment.
+// What the coded types (kernels/formats.inc) have in common on every Arm level: codes and scales of a segment.
 // Columns of formats.inc are constants where these are called, so each type gets its own code.
 //
 // Vectors of 16 codes of a group are numbered as they lie decoded, [chunk][32 outputs][inputs of a chunk]: a chunk takes
@@ -95,6 +95,16 @@ INLINE void trellis_column(const int stride, const coded_segment* s, size_t g, s
     }
 }
 
+// Vector `c` of a column whose vectors lie `stride` apart. Of stride 8, four lie around a place that they reach with LDUR,
+// which in LLVM's model of N1 takes one micro-operation where LDR takes two.
+INLINE uint8x16_t load_of_column(const uint8_t* column, const int stride, const int c) {
+    if (stride != 8) return vld1q_u8(column + c * stride * 16);
+    const uint8_t* middle = column + c / 4 * 512 + 256;
+    uint8x16_t vector;  // of weights, which nothing writes to: the compiler need not know what is read
+    __asm__("ldur %q0, [%1, %2]" : "=w"(vector) : "r"(middle), "i"(c % 4 * 128 - 256));
+    return vector;
+}
+
 // The bits of codes, selectors above them.
 INLINE void bits_column(const lw_format f, const int stride, const coded_segment* s, size_t g, size_t at,
                         uint8x16_t* out) {
@@ -103,7 +113,7 @@ INLINE void bits_column(const lw_format f, const int stride, const coded_segment
     const uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << f.low) - 1));
     UNROLL
     for (int c = 0; c < chunks; ++c) {
-        const uint8x16_t raw = vld1q_u8(group + c % places * stride * 16);
+        const uint8x16_t raw = load_of_column(group, stride, c % places);
         const int part = c / places;
         if (f.low == 8)
             out[c] = raw;
@@ -195,13 +205,6 @@ INLINE float32x4_t e8m0_scale(uint16x4_t bytes) {
     return vreinterpretq_f32_u32(vbicq_u32(value, vceqq_u32(e, vdupq_n_u32(255))));
 }
 
-// Scales of eight outputs of F16 and E8M0.
-INLINE float32x4x2_t coded_scale8(const lw_format f, const uint8_t* at) {
-    if (f.scale == LW_SCALE_F16) return load_half8(at);
-    const uint16x8_t bytes = vmovl_u8(vld1_u8(at));
-    return (float32x4x2_t){{e8m0_scale(vget_low_u16(bytes)), e8m0_scale(vget_high_u16(bytes))}};
-}
-
 // Super scales of eight outputs.
 INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, size_t output) {
     if (f.super == LW_SUPER_BLOCK) return load_half8(s->supers + 2 * output);
@@ -210,65 +213,49 @@ INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, siz
     return (float32x4x2_t){{vld1q_f32(at), vld1q_f32(at + 4)}};
 }
 
-// super * (scale - next) of eight outputs, exact; there may be no next.
-INLINE float32x4x2_t small_difference(const lw_format f, float32x4x2_t super, const uint8_t* scale,
-                                      const uint8_t* next) {
-    uint8x8_t a = vld1_u8(scale), b = next ? vld1_u8(next) : vdup_n_u8(0);
-    if (f.scale != LW_SCALE_I8) {  // the rest is the minimum's
-        const uint8x8_t mask = vdup_n_u8((uint8_t)lw_scale_mask(f));
-        a = vand_u8(a, mask);
-        b = vand_u8(b, mask);
-    }
-    const int16x8_t difference = vsubl_s8(vreinterpret_s8_u8(a), vreinterpret_s8_u8(b));
-    const int32x4_t low = vaddw_s16(vdupq_n_s32(LW_MAGIC_BITS), vget_low_s16(difference));
-    const int32x4_t high = vaddw_high_s16(vdupq_n_s32(LW_MAGIC_BITS), difference);
-    if (f.super == LW_SUPER_BLOCK) {  // an f16 times the magic number is exact: one rounding, of what needs none
-        const float32x4_t low_off = vmulq_n_f32(super.val[0], -LW_MAGIC),
-                          high_off = vmulq_n_f32(super.val[1], -LW_MAGIC);
-        return (float32x4x2_t){{vfmaq_f32(low_off, super.val[0], vreinterpretq_f32_s32(low)),
-                                vfmaq_f32(high_off, super.val[1], vreinterpretq_f32_s32(high))}};
-    }
-    const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
-    return (float32x4x2_t){
-        {vmulq_f32(super.val[0], prefix_float(low, magic)), vmulq_f32(super.val[1], prefix_float(high, magic))}};
+// Whether scales are small numbers times a super scale.
+INLINE bool small_scales(const lw_format f) {
+    return f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES || f.scale == LW_SCALE_SIX;
 }
 
-INLINE void store_difference(const int copies, float32x4_t ds, float* to) {
-    const float64x2_t twos = vreinterpretq_f64_f32(ds);
-    if (copies == 1) {
-        vst1q_f32(to, ds);
-    } else {
-        vst1q_f32(to, vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 0)));
-        vst1q_f32(to + 4, vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 1)));
+// Scales of eight outputs from `output` on, of the inputs that share the `g`th of a segment; `super` is
+// coded_super8 and `magic` its magic_times8.
+INLINE float32x4x2_t coded_scale8_of(const lw_format f, const coded_segment* s, float32x4x2_t super,
+                                     float32x4x2_t magic, size_t g, size_t output) {
+    const size_t bytes = lw_scale_bytes(f);
+    const uint8_t* at =
+        s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high) + (g * LW_PANEL + output) * bytes;
+    if (f.scale == LW_SCALE_F16) return load_half8(at);
+    if (f.part == LW_FLOAT_HIGH) return (float32x4x2_t){{vmulq_n_f32(super.val[0], 4), vmulq_n_f32(super.val[1], 4)}};
+    if (f.scale == LW_SCALE_ONE) return super;
+    const uint8x8_t codes = vld1_u8(at);
+    if (f.scale == LW_SCALE_E8M0) {
+        const uint16x8_t wide = vmovl_u8(codes);
+        return (float32x4x2_t){{e8m0_scale(vget_low_u16(wide)), e8m0_scale(vget_high_u16(wide))}};
     }
+    if (f.scale == LW_SCALE_I8) return small_scale8(super, magic, vmovl_s8(vreinterpret_s8_u8(codes)));
+    const uint8x8_t own = vand_u8(codes, vdup_n_u8((uint8_t)lw_scale_mask(f)));  // the rest is the minimum's
+    return small_scale8(super, magic, vreinterpretq_s16_u16(vmovl_u8(own)));
 }
 
-// A segment's scale differences: [scale groups][32 outputs], or with `copies` 2 [scale groups][16 pairs][s0 s1 s0 s1].
-INLINE void coded_differences(const lw_format f, const int copies, const coded_segment* s, float* ds) {
-    const size_t groups = LW_SEGMENT / f.group, step = LW_PANEL * lw_scale_bytes(f);
-    const bool small = f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES || f.scale == LW_SCALE_SIX;
-    const uint8_t* scales = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high);
+INLINE float32x4x2_t coded_scale8(const lw_format f, const coded_segment* s, float32x4x2_t super, size_t g,
+                                  size_t output) {
+    return coded_scale8_of(f, s, super, magic_times8(super), g, output);
+}
+
+// A segment's scales as workspace.scales has them, of each step: those that serve more than 32 inputs are there once for
+// each 32.
+INLINE void coded_scales(const lw_format f, const int copies, const coded_segment* s, float* scales) {
+    const size_t groups = LW_SEGMENT / f.group, spread = f.group > LW_GROUP ? f.group / LW_GROUP : 1;
+    const size_t step = 2 * (size_t)copies * LW_PANEL;
     for (size_t output = 0; output < LW_PANEL; output += 8) {
-        const uint8_t* at = scales + output * lw_scale_bytes(f);
-        const float32x4x2_t super = coded_super8(f, s, output);
-        float32x4x2_t scale = super;
-        if (!small && f.scale != LW_SCALE_ONE) scale = coded_scale8(f, at);
-        if (f.part == LW_FLOAT_HIGH)
-            scale = (float32x4x2_t){{vmulq_n_f32(scale.val[0], 4), vmulq_n_f32(scale.val[1], 4)}};
+        const float32x4x2_t super = coded_super8(f, s, output), magic = magic_times8(super);
         UNROLL
-        for (size_t g = 0; g < groups; ++g, at += step) {
-            float32x4x2_t difference = scale;
-            if (small) {
-                difference = small_difference(f, super, at, g + 1 < groups ? at + step : NULL);
-            } else if (g + 1 < groups) {
-                const float32x4x2_t next = coded_scale8(f, at + step);
-                difference.val[0] = vsubq_f32(scale.val[0], next.val[0]);
-                difference.val[1] = vsubq_f32(scale.val[1], next.val[1]);
-                scale = next;
-            }
-            float* to = ds + (g * LW_PANEL + output) * (size_t)copies;
-            store_difference(copies, difference.val[0], to);
-            store_difference(copies, difference.val[1], to + 4 * copies);
+        for (size_t g = 0; g < groups; ++g) {
+            const float32x4x2_t scale = coded_scale8_of(f, s, super, magic, g, output);
+            UNROLL
+            for (size_t i = g * spread; i < (g + 1) * spread; ++i)
+                store_scale8(copies, scale, scales + i * step + output * (size_t)copies);
         }
     }
 }
@@ -285,7 +272,7 @@ INLINE void coded_decoded(const lw_format f, const int copies, const int stride,
         UNROLL
         for (int pass = 0; pass < lw_passes(f); ++pass) {
             const lw_format part = lw_pass(f, pass);
-            coded_differences(part, copies, &s, work->ds);
+            coded_scales(part, copies, &s, work->scales);
             decode_coded(part, stride, &s, work->codes);
             product(part, x, i, work);
         }
@@ -295,7 +282,7 @@ INLINE void coded_decoded(const lw_format f, const int copies, const int stride,
 // The integer part of a product becomes the product, and goes out.
 INLINE void finish_coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                          const workspace* work) {
-    float* minimums = work->ds + 16 * 2 * LW_PANEL;
+    float* minimums = work->scales + 16 * 2 * LW_PANEL;
     if (f.minimum != LW_MINIMUM_NONE)
         lw_subtract_minimums(f, w, x, panel, work->results, minimums, minimums + LW_MINIMUM_FLOATS);
     lw_store_panel(w, panel, x->rows, work->results, out);

@@ -14,18 +14,12 @@ INLINE size_t coded_terms(const lw_format f) {
     return f.group == 16 || (f.high != 0 && f.offset == 0) ? 8 : 16;
 }
 
-// Groups of more than 32 inputs have their difference with their last 32, and 0 before.
-INLINE void spread_differences(const lw_format f, float* ds) {
-    const size_t parts = f.group / LW_GROUP;
-    for (size_t i = LW_SEGMENT_GROUPS; parts > 1 && i-- > 0;)
-        for (size_t o = 0; o < LW_PANEL; ++o)
-            ds[i * LW_PANEL + o] = i % parts == parts - 1 ? ds[i / parts * LW_PANEL + o] : 0;
-}
-
 INLINE void decoded_segment(const lw_format f, const lw_activations* x, size_t index, const workspace* work) {
-    spread_differences(f, work->ds);
-    const segment s = {
-        .codes = work->codes, .ds = work->ds, .k = index * LW_SEGMENT, .groups = LW_SEGMENT_GROUPS, .index = index};
+    const segment s = {.codes = work->codes,
+                       .scales = work->scales,
+                       .k = index * LW_SEGMENT,
+                       .groups = LW_SEGMENT_GROUPS,
+                       .index = index};
     decoded_rows__neon(&s, f.group == 16, coded_terms(f), x, work->results);
 }
 
@@ -36,10 +30,10 @@ INLINE void coded_product(const lw_format f, const lw_matrix* w, const lw_activa
     finish_coded(f, w, x, panel, out, &work);
 }
 
-#define LW_CODED_KERNELS(name)                                                                                       \
-    void matmul_##name##_q8s128_1x32__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                           void* scratch) {                                                          \
-        coded_product(lw_format_##name, w, x, panel, out, scratch);                                                  \
+#define LW_CODED_KERNELS(name)                                                                                      \
+    void matmul_##name##_q8g32_1x32__neon(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                          void* scratch) {                                                          \
+        coded_product(lw_format_##name, w, x, panel, out, scratch);                                                 \
     }
 
 #endif

@@ -15,9 +15,9 @@
 // Loops over the vectors of a tile: unrolled, or their arrays would live in memory instead of registers.
 #define UNROLL _Pragma("GCC unroll 16")
 
-// Where a tile takes its weights from. Decoded weights are int8 in scratch, with their scale differences in float.
+// Where a tile takes its weights from. Decoded weights are int8 in scratch, with their scales in float.
 typedef enum source {
-    FROM_Q4,  // codes come out 16 times too large: the segment's sum is divided by 16, which is exact
+    FROM_Q4,
     FROM_Q8,
     FROM_Q6,
     FROM_DECODED32,  // groups of 32 inputs (Q4_0, Q8_0)
@@ -26,14 +26,11 @@ typedef enum source {
 
 enum { QUADS = LW_PANEL / 4 };  // vectors of four outputs in a panel
 
-// Stands in for the scales past the last group of a segment.
-static const uint8_t lw_zero_scales[2 * LW_PANEL] = {0};
-
 // One segment of one panel and the inputs it meets.
 typedef struct segment {
     const uint8_t* data;   // packed groups; null when decoded
     const int8_t* codes;   // decoded
-    const float* ds;       // decoded
+    const float* scales;   // of each step, see workspace
     const uint8_t* super;  // FROM_Q6: the 32 f16 scales
     size_t k;              // first input
     size_t groups;         // of 32 inputs, 1 to 4
@@ -71,45 +68,179 @@ INLINE float32x4x2_t load_half8(const uint8_t* p) {
     return (float32x4x2_t){{vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}};
 }
 
-// d * (scale - next) of four outputs: d, scale and next are exact, and so is everything here.
-INLINE float32x4_t q6_difference(float32x4_t d, const int8_t* scale, const int8_t* next) {
-    const int16x8_t difference = vsubl_s8(vld1_s8(scale), vld1_s8(next));
-    const int32x4_t biased = vaddw_s16(vdupq_n_s32(LW_MAGIC_BITS), vget_low_s16(difference));
-    return vmulq_f32(d, vsubq_f32(vreinterpretq_f32_s32(biased), vdupq_n_f32(LW_MAGIC)));
+// LW_MAGIC plus each code: what an integer sum that started at LW_MAGIC_BITS is as a float.
+INLINE float32x4x2_t magic_codes(int16x8_t codes) {
+    const int32x4_t magic = vdupq_n_s32(LW_MAGIC_BITS);
+    return (float32x4x2_t){{vreinterpretq_f32_s32(vaddw_s16(magic, vget_low_s16(codes))),
+                            vreinterpretq_f32_s32(vaddw_high_s16(magic, codes))}};
+}
+
+INLINE float32x4_t magic_times(float32x4_t scale) { return vmulq_n_f32(scale, -LW_MAGIC); }
+
+// round(scale * I) of a sum I that started at LW_MAGIC_BITS; `magic` is magic_times(scale). Never -0.
+// This and fma_lane are assembly, because the compiler otherwise copies addends, and lanes to whole vectors.
+INLINE float32x4_t scaled_sum(int32x4_t sum, float32x4_t scale, float32x4_t magic) {
+    __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(magic) : "w"(sum), "w"(scale));
+    return magic;
+}
+
+INLINE float32x4_t fma_lane(float32x4_t acc, float32x4_t scaled, float32x4_t da) {
+    __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(acc) : "w"(scaled), "w"(da));
+    return acc;
+}
+
+// acc + scaled * da[group], `da` the activation scales of a segment of one row.
+INLINE float32x4_t fma_group(float32x4_t acc, float32x4_t scaled, float32x4_t da, const size_t group) {
+    return group == 0   ? vfmaq_laneq_f32(acc, scaled, da, 0)
+           : group == 1 ? vfmaq_laneq_f32(acc, scaled, da, 1)
+           : group == 2 ? vfmaq_laneq_f32(acc, scaled, da, 2)
+                        : vfmaq_laneq_f32(acc, scaled, da, 3);
+}
+
+// An addend from memory: FMLA overwrites it, and a load takes no slot of the vector pipes, which a copy does.
+INLINE float32x4_t load_addend(const float* from) {
+    float32x4_t addend;
+    __asm__ volatile("ldr %q0, %1" : "=w"(addend) : "m"(*(const float(*)[4])from));
+    return addend;
+}
+
+// A number in lane 0, without copies of it in the others.
+INLINE float32x4_t load_lane(const float* from) {
+    float32x4_t lane;
+    __asm__("ldr %s0, %1" : "=w"(lane) : "m"(*from));
+    return lane;
+}
+
+// acc + round(scale * I) * da of a step; `magic` is magic_times(scale), da in lane 0.
+INLINE float32x4_t add_step(float32x4_t acc, int32x4_t sum, float32x4_t scale, float32x4_t magic, float32x4_t da) {
+    return fma_lane(acc, scaled_sum(sum, scale, magic), da);
+}
+
+// super * code of eight outputs, exact; `magic` is magic_times(super).
+INLINE float32x4x2_t small_scale8(float32x4x2_t super, float32x4x2_t magic, int16x8_t codes) {
+    const float32x4x2_t code = magic_codes(codes);
+    return (float32x4x2_t){
+        {vfmaq_f32(magic.val[0], code.val[0], super.val[0]), vfmaq_f32(magic.val[1], code.val[1], super.val[1])}};
+}
+
+INLINE float32x4x2_t magic_times8(float32x4x2_t scale) {
+    return (float32x4x2_t){{magic_times(scale.val[0]), magic_times(scale.val[1])}};
+}
+
+INLINE float32x4x2_t load_addend8(const float* from) {
+    return (float32x4x2_t){{load_addend(from), load_addend(from + 4)}};
+}
+
+// Scales of a step of Q4_0, Q8_0 and Q6_K of eight outputs from `output` on; `half` is the step of 16 inputs of Q6_K,
+// `super` what its scales are multiplied by and `magic` its magic_times8.
+INLINE float32x4x2_t packed_scale8(const source from, const segment* s, float32x4x2_t super, float32x4x2_t magic,
+                                   size_t group, size_t half, size_t output) {
+    const uint8_t* at = s->data + group * packed_group_bytes(from) + scale_offset(from);
+    if (from != FROM_Q6) return load_half8(at + 2 * output);
+    return small_scale8(super, magic, vmovl_s8(vld1_s8((const int8_t*)at + half * LW_PANEL + output)));
+}
+
+INLINE float32x4x2_t packed_super8(const source from, const segment* s, size_t output) {
+    return from == FROM_Q6 ? load_half8(s->super + 2 * output) : (float32x4x2_t){{vdupq_n_f32(0), vdupq_n_f32(0)}};
+}
+
+// Scales of eight outputs and -LW_MAGIC times them to one step of workspace.scales, `copies` 1 or 2.
+INLINE void store_scale8(const int copies, float32x4x2_t scale, float* to) {
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const float32x4_t magic = magic_times(scale.val[i]);
+        float* at = to + 4 * i * copies;
+        if (copies == 1) {
+            vst1q_f32(at, scale.val[i]);
+            vst1q_f32(at + LW_PANEL, magic);
+        } else {
+            const float64x2_t twos = vreinterpretq_f64_f32(scale.val[i]), magics = vreinterpretq_f64_f32(magic);
+            vst1q_f64((double*)at, vdupq_laneq_f64(twos, 0));
+            vst1q_f64((double*)(at + 4), vdupq_laneq_f64(twos, 1));
+            vst1q_f64((double*)(at + 2 * LW_PANEL), vdupq_laneq_f64(magics, 0));
+            vst1q_f64((double*)(at + 2 * LW_PANEL + 4), vdupq_laneq_f64(magics, 1));
+        }
+    }
+}
+
+// A segment's scales of Q4_0, Q8_0 and Q6_K as workspace.scales has them.
+INLINE void packed_scales(const source from, const int copies, const segment* s, float* scales) {
+    const size_t halves = from == FROM_Q6 ? 2 : 1, step = 2 * (size_t)copies * LW_PANEL;
+    for (size_t output = 0; output < LW_PANEL; output += 8) {
+        const float32x4x2_t super = packed_super8(from, s, output), magic = magic_times8(super);
+        for (size_t g = 0; g < s->groups; ++g) UNROLL
+        for (size_t h = 0; h < halves; ++h)
+            store_scale8(copies, packed_scale8(from, s, super, magic, g, h, output),
+                         scales + (g * halves + h) * step + output * (size_t)copies);
+    }
 }
 
 // What one row's results and the decoded segment take of the scratch.
 typedef struct workspace {
     float* results;  // [rows rounded up to 2][LW_PANEL]
     int8_t* codes;   // [LW_SEGMENT * LW_PANEL]
-    float* ds;       // at most 16 groups, twice
+    // Of each step of a segment scales and then -LW_MAGIC times them: [step][2][LW_PANEL], or with two copies
+    // [step][2][16 pairs][s0 s1 s0 s1].
+    float* scales;
 } workspace;
 
 INLINE workspace workspace_of(void* scratch, size_t rows) {
     const size_t rounded = (rows + 1) / 2 * 2;
     workspace work = {.results = scratch};
     work.codes = (int8_t*)(work.results + rounded * LW_PANEL);
-    work.ds = (float*)(work.codes + LW_SEGMENT * LW_PANEL);
+    work.scales = (float*)(work.codes + LW_SEGMENT * LW_PANEL);
     memset(work.results, 0, rounded * LW_PANEL * sizeof(float));
     return work;
 }
 
 #ifdef __ARM_FEATURE_DOTPROD
+// As assembly, because the compiler otherwise copies the sum from register to register.
 INLINE int32x4_t dot16(int32x4_t acc, const int8x16_t w[4], int8x16_t x) {
-    acc = vdotq_laneq_s32(acc, w[0], x, 0);
-    acc = vdotq_laneq_s32(acc, w[1], x, 1);
-    acc = vdotq_laneq_s32(acc, w[2], x, 2);
-    return vdotq_laneq_s32(acc, w[3], x, 3);
+    __asm__(
+        "sdot %0.4s, %1.16b, %5.4b[0]\n\t"
+        "sdot %0.4s, %2.16b, %5.4b[1]\n\t"
+        "sdot %0.4s, %3.16b, %5.4b[2]\n\t"
+        "sdot %0.4s, %4.16b, %5.4b[3]"
+        : "+&w"(acc)
+        : "w"(w[0]), "w"(w[1]), "w"(w[2]), "w"(w[3]), "w"(x));
+    return acc;
 }
 #endif
 
-// (float)P of a prefix sum that was started at LW_MAGIC_BITS.
-INLINE float32x4_t prefix_float(int32x4_t acc, float32x4_t magic) {
-    return vsubq_f32(vreinterpretq_f32_s32(acc), magic);
+static const int32_t lw_magic_start[4] = {LW_MAGIC_BITS, LW_MAGIC_BITS, LW_MAGIC_BITS, LW_MAGIC_BITS};
+
+// A vector of sums as it starts. A load takes no slot of the vector pipes; a copy of a register, which the compiler would
+// make of it, does.
+INLINE int32x4_t load_start(const int32_t* from) {
+    int32x4_t start;
+    __asm__ volatile("ldur %q0, %1" : "=w"(start) : "Q"(*(const int32_t(*)[4])from));
+    return start;
 }
 
-// Codes that are larger than the weight by a constant make a prefix sum too large by that times the sum of the
-// inputs, `excess`: subtracted with the magic number, it costs nothing and is as exact.
-INLINE float32x4_t biased_magic(int32_t excess) { return vreinterpretq_f32_s32(vdupq_n_s32(LW_MAGIC_BITS + excess)); }
+// Where sums of a segment start whose codes are `bias` larger than the weights: `to` has [4 groups][2][4 lanes], the two of
+// a group of the first 16 inputs and of the second (`halves`) or of all 32.
+INLINE void find_starts(const int bias, const bool halves, const int32_t* totals, int32_t* to) {
+    UNROLL
+    for (int i = 0; i < 2; ++i, to += 16) {
+        int32x4_t sums = vld1q_s32(totals + 4 * i);
+        if (halves)  // the second half alone: the group's total less that of the first
+            sums = vsubq_s32(sums, vreinterpretq_s32_s64(vshlq_n_s64(vreinterpretq_s64_s32(sums), 32)));
+        sums = vmlsq_s32(vdupq_n_s32(LW_MAGIC_BITS), sums, vdupq_n_s32(bias));
+        vst1q_s32(to, vdupq_laneq_s32(sums, 0));
+        vst1q_s32(to + 4, vdupq_laneq_s32(sums, 1));
+        vst1q_s32(to + 8, vdupq_laneq_s32(sums, 2));
+        vst1q_s32(to + 12, vdupq_laneq_s32(sums, 3));
+    }
+}
+
+// The same of whole groups, without the first 16 inputs, in fewer slots: [4 groups][4 lanes].
+INLINE void find_group_starts(const int bias, const int32_t* totals, int32_t* to) {
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const int32x4_t sums = vmlsq_s32(vdupq_n_s32(LW_MAGIC_BITS), vld1q_s32(totals + 4 * i), vdupq_n_s32(bias));
+        vst1q_s32(to + 8 * i, vdupq_laneq_s32(sums, 1));
+        vst1q_s32(to + 8 * i + 4, vdupq_laneq_s32(sums, 3));
+    }
+}
 
 #endif

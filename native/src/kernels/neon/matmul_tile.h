@@ -27,42 +27,33 @@ INLINE int8x16_t load_chunk(const source from, const segment* s, size_t group, s
 // What a packed code is larger by than the weight.
 INLINE int32_t code_bias(const source from) { return from == FROM_Q4 ? 8 : from == FROM_Q6 ? 32 : 0; }
 
-// The scale differences of a segment as [group][LW_PANEL].
-INLINE void store_differences(const source from, const segment* s, float* ds) {
-    for (size_t quad = 0; quad < QUADS; ++quad) {
-        float32x4_t scale = load_half4((from == FROM_Q6 ? s->super : s->data + scale_offset(from)) + 8 * quad);
-        for (size_t g = 0; g < s->groups; ++g) {
-            const uint8_t* here = s->data + g * packed_group_bytes(from) + scale_offset(from);
-            const uint8_t* next = g + 1 < s->groups ? here + packed_group_bytes(from) : lw_zero_scales;
-            if (from == FROM_Q6) {
-                const int8_t* codes = (const int8_t*)here + 4 * quad;
-                const float32x4_t second = q6_difference(scale, codes + LW_PANEL, (const int8_t*)next + 4 * quad);
-                vst1q_f32(ds + 2 * g * LW_PANEL + 4 * quad, q6_difference(scale, codes, codes + LW_PANEL));
-                vst1q_f32(ds + (2 * g + 1) * LW_PANEL + 4 * quad, second);
-            } else {
-                const float32x4_t after = load_half4(next + 8 * quad);
-                vst1q_f32(ds + g * LW_PANEL + 4 * quad, vsubq_f32(scale, after));
-                scale = after;
-            }
-        }
-    }
-}
-
-// One row over one segment, added to results[row][LW_PANEL]. `terms` products of one lane fit an int16.
+// One row over one segment, added to results[row][LW_PANEL]. `terms` products of one lane fit an int16. Without scales in
+// memory they are made where they are used.
 INLINE void tile(const source from, const size_t terms, const segment* s, const lw_activations* x, size_t row,
                  float* results) {
     const size_t halves = from == FROM_Q6 || from == FROM_DECODED16 ? 2 : 1, chunks = CHUNKS / halves;
     const int8_t* q = x->q + row * x->stride + s->k;
-    const int32_t* prefix = x->prefix + row * (x->stride / 16) + s->k / 16;
-    int32x4_t acc[QUADS];
-    float32x4_t seg[QUADS];
+    const float* da = x->scale + row * x->segments * LW_SEGMENT_GROUPS + s->index * LW_SEGMENT_GROUPS;
+    int32_t starts[8 * LW_SEGMENT_GROUPS];
+    const int32_t* totals = x->totals + (row * x->stride + s->k) / 16;
+    if (code_bias(from) != 0 && halves == 2)
+        find_starts(code_bias(from), true, totals, starts);
+    else if (code_bias(from) != 0)
+        find_group_starts(code_bias(from), totals, starts);
+    float supers[2][LW_PANEL];
+    if (from == FROM_Q6 && s->scales == NULL)
+        for (size_t output = 0; output < LW_PANEL; output += 8) {
+            const float32x4x2_t super = packed_super8(from, s, output);
+            vst1q_f32_x2(supers[0] + output, super);
+            vst1q_f32_x2(supers[1] + output, magic_times8(super));
+        }
+    float32x4_t acc[QUADS];
     UNROLL
-    for (size_t i = 0; i < QUADS; ++i) {
-        acc[i] = vdupq_n_s32(LW_MAGIC_BITS);
-        seg[i] = vdupq_n_f32(0);
-    }
+    for (size_t i = 0; i < QUADS; ++i) acc[i] = vld1q_f32(results + row * LW_PANEL + 4 * i);
     for (size_t g = 0; g < s->groups; ++g) UNROLL
     for (size_t h = 0; h < halves; ++h) {
+        const int32_t* start = code_bias(from) == 0 ? lw_magic_start : starts + 4 * (halves * g + h);
+        int32x4_t total[QUADS];
         UNROLL
         for (size_t first = h * chunks; first < (h + 1) * chunks; first += terms) {
             int16x8_t sum[QUADS];
@@ -84,20 +75,31 @@ INLINE void tile(const source from, const size_t terms, const segment* s, const 
                 }
             }
             UNROLL
-            for (size_t i = 0; i < QUADS; ++i) acc[i] = vpadalq_s16(acc[i], sum[i]);
+            for (size_t i = 0; i < QUADS; ++i)
+                total[i] = vpadalq_s16(first == h * chunks ? load_start(start) : total[i], sum[i]);
         }
-        const float32x4_t magic =
-            biased_magic(code_bias(from) ? code_bias(from) * prefix[halves == 2 ? 2 * g + h : 2 * g + 1] : 0);
+        const float32x4_t scale_of_x = load_lane(da + g);
         UNROLL
-        for (size_t i = 0; i < QUADS; ++i)
-            seg[i] =
-                vfmaq_f32(seg[i], prefix_float(acc[i], magic), vld1q_f32(s->ds + (g * halves + h) * LW_PANEL + 4 * i));
+        for (size_t i = 0; i < QUADS; i += 2) {
+            float32x4x2_t scale = {{vdupq_n_f32(0), vdupq_n_f32(0)}}, magic;
+            if (s->scales != NULL) {
+                const float* at = s->scales + (g * halves + h) * 2 * LW_PANEL + 4 * i;
+                scale = vld1q_f32_x2(at);
+                magic = vld1q_f32_x2(at + LW_PANEL);
+            } else {
+                if (from == FROM_Q6)
+                    scale = packed_scale8(from, s, vld1q_f32_x2(supers[0] + 4 * i), load_addend8(supers[1] + 4 * i), g,
+                                          h, 4 * i);
+                else
+                    scale = packed_scale8(from, s, scale, scale, g, h, 4 * i);
+                magic = magic_times8(scale);
+            }
+            acc[i] = add_step(acc[i], total[i], scale.val[0], magic.val[0], scale_of_x);
+            acc[i + 1] = add_step(acc[i + 1], total[i + 1], scale.val[1], magic.val[1], scale_of_x);
+        }
     }
     UNROLL
-    for (size_t i = 0; i < QUADS; ++i) {
-        float* to = results + row * LW_PANEL + 4 * i;
-        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[i], x->scale[row * x->segments + s->index]));
-    }
+    for (size_t i = 0; i < QUADS; ++i) vst1q_f32(results + row * LW_PANEL + 4 * i, acc[i]);
 }
 
 // Writes one segment of a panel to scratch as [group][chunk][octet] vectors of weights.
@@ -114,8 +116,13 @@ INLINE void gemv(const source from, const size_t terms, const lw_matrix* w, cons
     const workspace work = workspace_of(scratch, x->rows);
     for (size_t i = 0; i < x->segments; ++i) {
         segment s = segment_of(w, panel, i, packed_group_bytes(from));
-        store_differences(from, &s, work.ds);
-        s.ds = work.ds;
+        if (x->rows == 1) {
+            s.scales = NULL;
+            tile(from, terms, &s, x, 0, work.results);
+            continue;
+        }
+        packed_scales(from, 1, &s, work.scales);
+        s.scales = work.scales;
         for (size_t row = 0; row < x->rows; ++row) tile(from, terms, &s, x, row, work.results);
     }
     lw_store_panel(w, panel, x->rows, work.results, out);
@@ -128,9 +135,9 @@ INLINE void gemm(const source from, const size_t terms, const lw_matrix* w, cons
     const workspace work = workspace_of(scratch, x->rows);
     for (size_t i = 0; i < x->segments; ++i) {
         segment s = segment_of(w, panel, i, packed_group_bytes(from));
-        store_differences(from, &s, work.ds);
+        packed_scales(from, 1, &s, work.scales);
         decode(from, &s, work.codes);
-        s.ds = work.ds;
+        s.scales = work.scales;
         s.codes = work.codes;
         for (size_t row = 0; row < x->rows; ++row) tile(decoded, terms, &s, x, row, work.results);
     }

@@ -22,31 +22,39 @@ INLINE void trellis_group(const coded_segment* s, const int8_t* q, size_t g, siz
     }
 }
 
-// Adds the products of x's only row by segment `index` to results[LW_PANEL]. `ds`: its scale differences [4][LW_PANEL].
-INLINE void trellis_segment(const coded_segment* s, const float* ds, const lw_activations* x, size_t index,
+// Adds the products of x's only row by segment `index` to results[LW_PANEL].
+INLINE void trellis_segment(const lw_format f, const coded_segment* s, const lw_activations* x, size_t index,
                             float* results) {
     const int8_t* q = x->q + index * LW_SEGMENT;
-    const float32x4_t magic = vdupq_n_f32(LW_MAGIC);
+    const float32x4_t da = vld1q_f32(x->scale + index * LW_SEGMENT_GROUPS);
     for (size_t quad = 0; quad < LW_PANEL / 4; quad += TRELLIS_QUADS) {
-        int32x4_t acc[TRELLIS_QUADS];
-        float32x4_t seg[TRELLIS_QUADS];
+        float32x4_t acc[TRELLIS_QUADS];
+        float32x4x2_t super[TRELLIS_QUADS / 2];
+        float magics[4 * TRELLIS_QUADS];
         UNROLL
-        for (int j = 0; j < TRELLIS_QUADS; ++j) {
-            acc[j] = vdupq_n_s32(LW_MAGIC_BITS);
-            seg[j] = vdupq_n_f32(0);
+        for (size_t j = 0; j < TRELLIS_QUADS; ++j) {
+            acc[j] = vld1q_f32(results + 4 * (quad + j));
+            if (j % 2 == 0) super[j / 2] = coded_super8(f, s, 4 * (quad + j));
+            vst1q_f32(magics + 4 * j, magic_times(super[j / 2].val[j % 2]));
         }
         UNROLL
         for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
-            trellis_group(s, q + g * LW_GROUP, g, quad, acc);
+            int32x4_t sum[TRELLIS_QUADS];
             UNROLL
-            for (size_t j = 0; j < TRELLIS_QUADS; ++j)
-                seg[j] = vfmaq_f32(seg[j], prefix_float(acc[j], magic), vld1q_f32(ds + g * LW_PANEL + 4 * (quad + j)));
+            for (int j = 0; j < TRELLIS_QUADS; ++j) sum[j] = load_start(lw_magic_start);
+            trellis_group(s, q + g * LW_GROUP, g, quad, sum);
+            UNROLL
+            for (size_t p = 0; p < TRELLIS_QUADS / 2; ++p) {
+                const float32x4x2_t scale =
+                    coded_scale8_of(f, s, super[p], load_addend8(magics + 8 * p), g, 4 * quad + 8 * p);
+                UNROLL
+                for (size_t j = 0; j < 2; ++j)
+                    acc[2 * p + j] = fma_group(
+                        acc[2 * p + j], scaled_sum(sum[2 * p + j], scale.val[j], magic_times(scale.val[j])), da, g);
+            }
         }
         UNROLL
-        for (size_t j = 0; j < TRELLIS_QUADS; ++j) {
-            float* to = results + 4 * (quad + j);
-            vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), seg[j], x->scale[index]));
-        }
+        for (size_t j = 0; j < TRELLIS_QUADS; ++j) vst1q_f32(results + 4 * (quad + j), acc[j]);
     }
 }
 
@@ -55,8 +63,7 @@ INLINE void trellis_row(const lw_format f, const lw_matrix* w, const lw_activati
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
-        coded_differences(f, 1, &s, work->ds);
-        trellis_segment(&s, work->ds, x, i, work->results);
+        trellis_segment(f, &s, x, i, work->results);
     }
 }
 

@@ -1,17 +1,16 @@
 // The definition of every quantized and float matrix product: what all other kernels must equal to the bit.
 //
-// Quantized weights, one output, one row:            (P is exact; each fmaf and subtraction rounds once)
-//     for each segment of 128 inputs:
-//         P = 0, seg = 0
-//         for each weight group g of the segment, ascending:
-//             P += sum over the group of weight code * activation code
-//             seg = fmaf((float)P, s[g] - s[g + 1], seg)          with s past the segment's last group = 0
-//         acc = fmaf(seg, activation scale of the segment, acc)
-// which is the sum over groups of s[g] * (integer product of the group), by parts. Then, for types with minimums,
+// Quantized weights, one output, one row:            (I is exact; each product and fmaf rounds once)
+//     acc = 0
+//     for each 32 inputs, ascending, and in them each step of inputs that share a weight scale s (32, or twice 16):
+//         I = sum over the step of weight code * activation code
+//         acc = fmaf(s * I, activation scale of the 32 inputs, acc)
+// Then, for types with minimums,
 //     taken = 0
-//     for each group, ascending: taken = fmaf(activation scale * sum of the group's activation codes, -minimum, taken)
+//     for each step, ascending: taken = fmaf(activation scale * sum of the step's activation codes, -minimum, taken)
 //     acc = acc + taken
-// Weights of types with two passes (lw_passes) are two such codes with two scales: every segment is there twice.
+// Weights of types with two passes (lw_passes) are two such codes with two scales: every segment is there twice. What
+// inputs that are outliers add comes after the product (kernels/outliers.inc).
 #include <math.h>
 #include <string.h>
 
@@ -19,21 +18,17 @@
 
 typedef void (*read_group)(const lw_matrix*, const uint8_t*, size_t, size_t, lw_group*);
 
-// One segment, `n` groups of `size` inputs from group `first` of the row on, of one output for all rows.
-static inline void add_segment(const lw_activations* x, const lw_group* groups, size_t n, const size_t size,
+// One segment, `n` steps of `size` inputs from step `first` of the row on, of one output for all rows.
+static inline void add_segment(const lw_activations* x, const lw_group* steps, size_t n, const size_t size,
                                size_t first, float* results) {
-    const size_t segment = first * size / LW_SEGMENT;
-    for (size_t row = 0; row < x->rows; ++row, results += LW_PANEL) {
-        float seg = 0;
-        int32_t sum = 0;
+    for (size_t row = 0; row < x->rows; ++row, results += LW_PANEL)
         for (size_t g = 0; g < n; ++g) {
-            for (size_t i = 0; i < size; ++i)
-                sum += groups[g].codes[i] * x->q[lw_q_offset(x, row, (first + g) * size + i)];
-            const float next = g + 1 < n ? groups[g + 1].scale : 0.0f;
-            seg = fmaf((float)sum, groups[g].scale - next, seg);
+            const size_t k = (first + g) * size;
+            int32_t sum = 0;
+            for (size_t i = 0; i < size; ++i) sum += steps[g].codes[i] * x->q[lw_q_offset(x, row, k + i)];
+            const float scaled = (float)sum * steps[g].scale + 0.0f;  // never -0, as with LW_MAGIC
+            *results = fmaf(scaled, x->scale[lw_scale_offset(x, row, k / LW_GROUP)], *results);
         }
-        *results = fmaf(seg, x->scale[lw_scale_offset(x, row, segment)], *results);
-    }
 }
 
 // The inputs of one output, group after group, for all rows; `size` is the inputs per group.
@@ -53,18 +48,17 @@ static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t
     lw_store_panel(w, panel, x->rows, results, out);
 }
 
-void matmul_q4g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                 void* scratch) {
+void matmul_q4g32_q8g32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q4, LW_GROUP);
 }
 
-void matmul_q8g32_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                 void* scratch) {
+void matmul_q8g32_q8g32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q8, LW_GROUP);
 }
 
-void matmul_q6k_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                               void* scratch) {
+void matmul_q6k_q8g32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch) {
     quantized(w, x, panel, out, scratch, lw_unpack_q6, 16);
 }
 
@@ -108,10 +102,10 @@ static void coded(const lw_format f, const lw_matrix* w, const lw_activations* x
     lw_store_panel(w, panel, x->rows, results, out);
 }
 
-#define CODED(type, name, ...)                                                                                    \
-    void matmul_##name##_q8s128__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
-                                        void* scratch) {                                                          \
-        coded(lw_format_##name, w, x, panel, out, scratch);                                                       \
+#define CODED(type, name, ...)                                                                                   \
+    void matmul_##name##_q8g32__scalar(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
+                                       void* scratch) {                                                          \
+        coded(lw_format_##name, w, x, panel, out, scratch);                                                      \
     }
 #include "kernels/formats.inc"
 #undef CODED

@@ -2,7 +2,7 @@
 
 LW_MM_TILES(sve);
 
-void gemm_q8g32_q8s128_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                                 void* scratch) {
+void gemm_q8g32_q8g32_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                void* scratch) {
     gemm_decoded(FROM_Q8, lw_mm_tiles, w, x, panel, out, scratch);
 }
