@@ -62,7 +62,7 @@ def test_logits_are_those_of_the_same_weights_in_float32(name, tmp_path):
     found = logits(model.packed)
     assert distance(found, expected) < 0.04
     reference = logits(model.packed, float_activations=True)
-    assert distance(reference, expected) < 1e-6  # in another order, where that is the model's
+    assert distance(reference, expected) < 1e-5  # in another order, where that is the model's
 
 
 @pytest.fixture(scope="module")
