@@ -21,7 +21,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench bench-arm format setup check test-native sanitize sanitize-threads fuzz golden reference loadtest wheel sbom lock check-lock image clean
+.PHONY: serve test lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference loadtest wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -42,6 +42,9 @@ bench: $(VENV)/.installed           ## prefill, decode and batched decode agains
 
 bench-arm: setup                    ## instructions and modelled cycles of the Arm kernels, under emulation
 	$(BIN)/python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md $(BENCH_ARGS)
+
+bench-cores: build/native/.built    ## how prompts and decode scale to 192 cores, simulated; BENCH_ARGS="--check 4" measures here
+	build/native/simulate_cores $(BENCH_ARGS)
 
 format: setup                       ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

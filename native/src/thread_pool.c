@@ -14,10 +14,7 @@
 #include "numa.h"
 #include "profile.h"
 
-enum {
-    SPINS = 400,  // some tens of microseconds of pauses
-    GROUP = 8,    // threads that meet on lines of their own
-};
+enum { SPINS = 400 };  // some tens of microseconds of pauses
 
 // How a thread waits for others inside a run.
 typedef struct patience {
@@ -161,9 +158,9 @@ static void meet_groups(lw_pool* pool) {
 
 void lw_pool_barrier(lw_pool* pool, unsigned thread) {
     if (pool->threads == 1) return;
-    meeting* here = &pool->groups[thread / GROUP].here;
-    const unsigned rest = pool->threads - thread / GROUP * GROUP, seen = value_of(&here->left);
-    if (comes_last(here, rest < GROUP ? rest : GROUP)) {
+    meeting* here = &pool->groups[thread / LW_POOL_GROUP].here;
+    const unsigned rest = pool->threads - thread / LW_POOL_GROUP * LW_POOL_GROUP, seen = value_of(&here->left);
+    if (comes_last(here, rest < LW_POOL_GROUP ? rest : LW_POOL_GROUP)) {
         meet_groups(pool);
         raise_signal(&here->left);
     } else {
@@ -175,8 +172,8 @@ static void* worker(void* argument) {
     const worker_start self = *(worker_start*)argument;
     free(argument);
     lw_pool* pool = self.pool;
-    lw_signal* group_start = &pool->groups[self.thread / GROUP].start;
-    const _Bool is_first = self.thread % GROUP == 0;
+    lw_signal* group_start = &pool->groups[self.thread / LW_POOL_GROUP].start;
+    const _Bool is_first = self.thread % LW_POOL_GROUP == 0;
     lw_fp_enter();
     for (unsigned seen = 0;; ++seen) {
         wait_while_equal(is_first ? &pool->start : group_start, seen, NULL);
@@ -223,7 +220,7 @@ static _Bool start_worker(lw_pool* pool, unsigned thread, const uint32_t* cpus) 
 }
 
 lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {
-    const unsigned n_groups = (threads + GROUP - 1) / GROUP;
+    const unsigned n_groups = (threads + LW_POOL_GROUP - 1) / LW_POOL_GROUP;
     const size_t bytes = sizeof(lw_pool) + n_groups * sizeof(group);
     lw_pool* pool = aligned_alloc(64, bytes);
     if (pool == NULL) return NULL;

@@ -13,6 +13,8 @@
 
 typedef struct lw_pool lw_pool;
 
+enum { LW_POOL_GROUP = 8 };  // threads that meet on lines of their own, before groups do
+
 // A counter that threads sleep on until it changes.
 typedef struct lw_signal {
     _Alignas(64) atomic_uint value;

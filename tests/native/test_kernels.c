@@ -212,8 +212,14 @@ static bool run_case(const lw_kernel* kernel, lw_level level, const problem* p, 
     const size_t scratch_bytes = lw_matmul_scratch_bytes(rows);
     uint8_t* scratch = guarded_alloc(scratch_bytes);
     for (size_t panel = 0; panel < w->panels; ++panel) {
-        memset(scratch, 0xFF, scratch_bytes);
-        kernel->run(w, &x, panel, (lw_output){.data = got, .stride = stride, .add = add}, scratch);
+        // Every other panel in two piece_rows of the rows, as threads may share it out.
+        const size_t first = panel % 2 == 1 && rows > 8 ? 4 : rows;
+        for (size_t row = 0, piece_rows = first; row < rows; row += piece_rows, piece_rows = rows - first) {
+            const lw_activations part = lw_rows_of(&x, row, piece_rows);
+            memset(scratch, 0xFF, scratch_bytes);
+            kernel->run(w, &part, panel, (lw_output){.data = got + row * stride, .stride = stride, .add = add},
+                        scratch);
+        }
     }
     const bool ok = memcmp(got, want, n * sizeof *got) == 0;
     for (size_t i = 0; !ok && !quiet && i < n; ++i) {

@@ -14,7 +14,7 @@
 
 enum { MOST_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 1000000 };
 enum { RANK = 40 };  // two panels, which threads share
-enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80 };
+enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80, CUT_ROWS = 201 };
 
 static void must(lw_status status) {
     if (status == LW_OK) return;
@@ -269,6 +269,61 @@ static void test_long_context(const lw_model* model) {
     expect(memcmp(alone, shared, sizeof alone) == 0, "threads that share a context change nothing");
 }
 
+// A prompt whose products are cut by rows too, the last piece of an odd number of them; some of its rows have an adapter.
+typedef struct long_prompt {
+    uint32_t tokens[CUT_ROWS], rows[CUT_ROWS], blocks[CUT_ROWS / LW_BLOCK_TOKENS + 1], starts[4], contexts[3];
+    const lw_adapter* adapters[3];
+    float logits[CUT_ROWS][VOCAB];
+} long_prompt;
+
+static void run_prompt(const lw_model* model, const lw_adapter* adapter, uint32_t threads, long_prompt* p) {
+    const uint32_t n_blocks = CUT_ROWS / LW_BLOCK_TOKENS + 1;
+    lw_session_config config = small_session(threads, LW_F16);
+    config.n_blocks = n_blocks;
+    config.max_batch_tokens = config.max_batch_logits = CUT_ROWS;
+    config.max_adapter_rank = RANK;
+    lw_session* session = NULL;
+    must(lw_session_open(model, &config, &session));
+    *p = (long_prompt){.starts = {0, 32, 96, CUT_ROWS}, .adapters = {NULL, adapter, NULL}};
+    for (uint32_t i = 0; i < CUT_ROWS; ++i) p->tokens[i] = (i * 7 + 3) % VOCAB, p->rows[i] = i;
+    uint32_t tables[3][CUT_ROWS / LW_BLOCK_TOKENS + 1] = {{0}};
+    for (uint32_t sequence = 0; sequence < 3; ++sequence)  // of one, two and the rest of the blocks
+        for (uint32_t i = 0; i < n_blocks; ++i)
+            tables[sequence][i] = (p->starts[sequence] / LW_BLOCK_TOKENS + i) % n_blocks;
+    const lw_batch batch = {.n_seqs = 3,
+                            .n_logits = CUT_ROWS,
+                            .block_table_stride = n_blocks,
+                            .token_ids = p->tokens,
+                            .query_start = p->starts,
+                            .context_lens = p->contexts,
+                            .block_tables = tables[0],
+                            .logit_rows = p->rows,
+                            .adapters = p->adapters};
+    must(lw_step(session, &batch, p->logits[0], NULL));
+    must(lw_step(session, &batch, p->logits[0], NULL));  // counters are as they were before the first
+    lw_session_close(session);
+}
+
+static void test_cuts(const char* isa) {
+    static long_prompt alone, shared;
+    lw_model_config config = small_config();
+    lw_model* model = NULL;
+    config.context_length = 2 * CUT_ROWS;
+    must(lw_model_create(&config, isa, 2, &model));
+    must(load_all(model));
+    must(lw_model_finish(model));
+    lw_adapter* adapter = load_adapter(model);
+    run_prompt(model, adapter, 1, &alone);
+    for (uint32_t threads = 2; threads < 8; ++threads) {
+        run_prompt(model, adapter, threads, &shared);
+        expect(memcmp(alone.logits, shared.logits, sizeof alone.logits) == 0, "how rows are cut changes nothing");
+    }
+    expect(lw_cut_rows(CUT_ROWS, 2, 1).n == 1 && lw_cut_rows(CUT_ROWS, 2, 2).n == 1, "rows stay whole for one or two");
+    expect(lw_cut_rows(CUT_ROWS, 2, 3).n == 3 && lw_cut_rows(CUT_ROWS, 6, 5).n == 3, "rows are cut for more");
+    lw_adapter_close(adapter);
+    lw_model_close(model);
+}
+
 int main(int argc, char** argv) {
     lw_model_config config = small_config();
     lw_model* model = NULL;
@@ -282,6 +337,9 @@ int main(int argc, char** argv) {
     test_sleep();
     test_sessions(model);
     test_long_context(model);
+    for (int level = 0; level < LW_LEVEL_COUNT; ++level)
+        if (argc > 1 ? strcmp(argv[1], lw_level_names[level]) == 0 : lw_cpu_levels() >> level & 1)
+            test_cuts(lw_level_names[level]);
     lw_model_close(model);
     return report();
 }

@@ -79,17 +79,21 @@ static int quantize(const lw_lane_ops* const ops[2], lw_level level, size_t n) {
         x[i] = (lw_activations){.rows = 1, .cols = n};
         lw_lay_out_activations(&x[i], lw_level_layouts[level]);
         x[i].q = calloc(2, lw_activation_stride(n));
-        x[i].scale = calloc(2 * x[i].segments, sizeof(float));
-        x[i].prefix = calloc(lw_activation_stride(n) / 8, sizeof(int32_t));
+        x[i].scale = calloc(lw_scale_floats(&x[i]), sizeof(float));
+        x[i].totals = calloc(lw_activation_stride(n) / 8, sizeof(int32_t));
+        x[i].outlying = calloc(x[i].segments, 1);
+        x[i].outliers = calloc(x[i].segments * LW_SEGMENT_GROUPS, sizeof(lw_outlier));
         ops[i]->quantize(&x[i], 0, 0, x[i].segments, values);
     }
     printf("%zu\n", n);
-    const int status =
-        compare(x[0].q, x[1].q, n, "codes") | compare(x[0].scale, x[1].scale, x[0].segments * 4, "scales");
+    const int status = compare(x[0].q, x[1].q, n, "codes") |
+                       compare(x[0].scale, x[1].scale, x[0].segments * LW_SEGMENT_GROUPS * sizeof(float), "scales");
     for (int i = 0; i < 2; ++i) {
         free((void*)x[i].q);
         free((void*)x[i].scale);
-        free((void*)x[i].prefix);
+        free((void*)x[i].totals);
+        free((void*)x[i].outlying);
+        free((void*)x[i].outliers);
     }
     free(values);
     return status;

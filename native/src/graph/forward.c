@@ -111,7 +111,9 @@ void lw_count_products(worker* w, size_t n, size_t rows) {
 
 static void multiply(worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x) {
     const lw_matmul_worker self = {w->scratch, w->profile, operation};
-    lw_matmul(lw_this_phase(w, lw_count_panels(products, n)), products, x, &self);
+    const size_t panels = lw_count_panels(products, n);
+    const lw_cuts cuts = lw_cut_rows(x->rows, panels, w->s->config.n_threads);
+    lw_matmul(lw_this_phase(w, panels * cuts.n), cuts, products, x, &self);
     lw_count_products(w, n, x->rows);
     lw_end_phase(w, operation);
 }

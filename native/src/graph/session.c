@@ -77,7 +77,8 @@ static void take_all(arena* a, lw_session* s) {
     s->b.split_states = take(a, s->split_floats * sizeof(float));
     s->b.splits_done = take(a, s->split_tiles * c->n_kv_heads * sizeof *s->b.splits_done);
     s->phases = take(a, s->n_phases * sizeof *s->phases);
-    s->run_panels_done = take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * sizeof *s->run_panels_done);
+    s->run_panels_done =
+        take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * LW_MAX_CUTS * sizeof *s->run_panels_done);
     s->drawn_tokens = take(a, s->config.max_batch_logits * sizeof *s->drawn_tokens);
     s->own = take(a, threads * sizeof *s->own);
     s->copies = take(a, threads * sizeof *s->copies);

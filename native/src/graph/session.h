@@ -91,10 +91,11 @@ struct lw_session {
     size_t scratch_bytes;
     uint8_t* draw_scratch;  // [threads][draw_scratch_bytes]
     size_t draw_scratch_bytes;
-    lw_own* own;                   // [threads]
-    const lw_model** copies;       // [threads] the copy of the model that each reads
-    atomic_uint* run_panels_done;  // [segments of ffn_size] panels done of each run, between phases all 0 (ffn.c)
-    lw_work* phases;               // one counter per phase of a step
+    lw_own* own;              // [threads]
+    const lw_model** copies;  // [threads] the copy of the model that each reads
+    atomic_uint*
+        run_panels_done;  // [segments of ffn_size][LW_MAX_CUTS] panels done of each run, between phases all 0 (ffn.c)
+    lw_work* phases;      // one counter per phase of a step
     size_t n_phases;
     size_t partial_floats;                 // see b.partial
     _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that are there

@@ -113,7 +113,8 @@ static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t
     const size_t groups = x->segments * LW_SEGMENT_GROUPS;
     if (x->row_block == 2) return (row / 2 * groups + group) * 4 + row % 2 * 2;
     if (!x->segment_major) return row * groups + group;
-    return (group / LW_SEGMENT_GROUPS * x->rows + row) * LW_SEGMENT_GROUPS + group % LW_SEGMENT_GROUPS;
+    const size_t rows = x->segment_stride / LW_SEGMENT;
+    return (group / LW_SEGMENT_GROUPS * rows + row) * LW_SEGMENT_GROUPS + group % LW_SEGMENT_GROUPS;
 }
 
 // Floats of the scales of a batch.
@@ -124,6 +125,22 @@ static inline size_t lw_scale_floats(const lw_activations* x) {
 
 // Per segment: scale times the sum of the codes of each 32 inputs, then of each 16, rounded once.
 enum { LW_SUMS_16 = LW_SEGMENT / 32, LW_SUMS = LW_SUMS_16 + LW_SEGMENT / 16 };
+
+// Some rows of a batch as a batch of their own. `first` is a multiple of row_block, and no row is alone unless all are one.
+static inline lw_activations lw_rows_of(const lw_activations* x, size_t first, size_t n) {
+    lw_activations part = *x;
+    part.rows = n;
+    if (first == 0) return part;
+    if (x->f32 != NULL) part.f32 += first * x->f32_stride;
+    if (x->q == NULL) return part;
+    part.q += lw_q_offset(x, first, 0);
+    part.scale += lw_scale_offset(x, first, 0);
+    part.totals += lw_totals_offset(x, first, 0);
+    if (x->sums != NULL) part.sums += first * x->segments * LW_SUMS;
+    if (x->outlying != NULL) part.outlying += first * x->segments;
+    if (x->outliers != NULL) part.outliers += first * x->segments * LW_SEGMENT_GROUPS;
+    return part;
+}
 
 typedef struct lw_output {
     float* data;  // row r, output n of the matrix at data[r * stride + n]

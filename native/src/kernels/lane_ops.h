@@ -1,8 +1,8 @@
 // Everything of the forward step that is not a matrix product, one table of functions per level.
 //
 // Each is written once, over 16 virtual lanes (lane_ops.inc, lanes.h), and compiled for each ISA: the order of every
-// sum is fixed by the 16 lanes and not by the width of the vectors. Only sums of integers, which have no order, are
-// written for each ISA (code_dots.h).
+// sum is fixed by the 16 lanes and not by the width of the vectors. Written for each ISA are only sums of integers, which
+// have no order (code_dots.h), and for NEON what shares conversions between rows (float_dots.h).
 #ifndef LW_KERNELS_LANE_OPS_H
 #define LW_KERNELS_LANE_OPS_H
 

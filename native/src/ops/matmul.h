@@ -54,9 +54,40 @@ static inline size_t lw_decoded_scratch_bytes(size_t rows, size_t cols) {
 // The panel of a product that decodes its weights (matmul.c).
 void lw_product_decoded(const lw_product* p, const lw_activations* x, size_t panel, lw_output out, void* scratch);
 
-// One panel of a product and of what is added to it: outputs are added to while they are in a cache.
-static inline void lw_product_panel(const lw_product* p, const lw_activations* x, size_t panel, lw_output out,
-                                    void* scratch) {
+// The rows of a phase in pieces: a panel of one of them is an item. No result depends on how they are cut.
+typedef struct lw_cuts {
+    size_t n, rows;  // pieces, and rows of each but the last, which may have fewer
+} lw_cuts;
+
+enum {
+    LW_MAX_CUTS = 16,
+    LW_DECODING_ROWS = 4,  // that take as long as to decode the weights, which each piece does anew
+};
+
+// Cuts rows where threads would wait for each other otherwise: each piece decodes the weights anew.
+lw_cuts lw_cut_rows(size_t rows, size_t panels, unsigned threads);
+
+typedef struct lw_rows {
+    size_t first, n;
+} lw_rows;
+
+static inline lw_rows lw_piece(lw_cuts cuts, size_t rows, size_t i) {
+    const size_t first = i * cuts.rows;
+    return (lw_rows){first, rows - first < cuts.rows ? rows - first : cuts.rows};
+}
+
+// Those of the rows that something is added to.
+static inline lw_rows lw_common_rows(const lw_addend* a, lw_rows rows) {
+    const size_t last = a->first + a->rows, end = rows.first + rows.n, common = last < end ? last : end;
+    const size_t first = a->first > rows.first ? a->first : rows.first;
+    return (lw_rows){first, first < common ? common - first : 0};
+}
+
+// Some rows of one panel of a product and of what is added to it: outputs are added to while they are in a cache.
+static inline void lw_product_panel(const lw_product* p, const lw_activations* all, lw_rows rows, size_t panel,
+                                    lw_output to, void* scratch) {
+    const lw_activations part = lw_rows_of(all, rows.first, rows.n), *x = &part;
+    const lw_output out = {to.data + rows.first * to.stride, to.stride, to.add};
     if (p->decode != NULL)
         lw_product_decoded(p, x, panel, out, scratch);
     else
@@ -66,20 +97,24 @@ static inline void lw_product_panel(const lw_product* p, const lw_activations* x
     if (p->n_addends == 0) return;
     lw_wait_for(p->computed, p->wanted);
     for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a) {
-        const size_t n = a->weights->cols;
-        const lw_activations low = {.rows = a->rows, .cols = n, .f32 = a->x, .f32_stride = n};
-        a->kernel->run(a->weights, &low, panel, (lw_output){out.data + a->first * out.stride, out.stride, true},
+        const lw_rows both = lw_common_rows(a, rows);
+        if (both.n == 0) continue;
+        const size_t cols = a->weights->cols;
+        const float* from = a->x + (both.first - a->first) * cols;
+        const lw_activations low = {.rows = both.n, .cols = cols, .f32 = from, .f32_stride = cols};
+        a->kernel->run(a->weights, &low, panel, (lw_output){to.data + both.first * to.stride, to.stride, true},
                        scratch);
     }
 }
 
-// Charges panels begin .. end-1 of one product to the thread's profile, if it has one.
-void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const lw_activations* x, size_t begin,
-                      size_t end);
+// Charges some rows of one panel of a product to the thread's profile, if it has one.
+void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const lw_activations* x, lw_rows rows,
+                      size_t panel);
 
-// Panels of n products together: the items of their phase.
+// Panels of n products together. The items of their phase are the pieces of each, one panel after the other.
 size_t lw_count_panels(const lw_product* products, size_t n);
-// Every thread of the pool calls this with the same products and its own part of their panels.
-void lw_matmul(lw_taker panels, const lw_product* products, const lw_activations* x, const lw_matmul_worker* self);
+// Every thread of the pool calls this with the same products and its own part of the items.
+void lw_matmul(lw_taker items, lw_cuts cuts, const lw_product* products, const lw_activations* x,
+               const lw_matmul_worker* self);
 
 #endif

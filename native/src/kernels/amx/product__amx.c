@@ -98,8 +98,8 @@ LW_INLINE void step(const int tiles, const uint8_t* codes, const row_block* now,
 
 LW_INLINE row_block open_block(const lw_activations* x, size_t segment, size_t first, size_t tile_rows, int tiles) {
     const size_t last = x->rows - tile_rows, second = first + tile_rows, end = first + (size_t)tiles * tile_rows;
-    return (row_block){.q = x->q + segment * x->rows * LW_SEGMENT,
-                       .scale = x->scale + segment * x->rows * LW_SEGMENT_GROUPS,
+    return (row_block){.q = x->q + segment * x->segment_stride,
+                       .scale = x->scale + segment * (x->segment_stride / LW_GROUP),
                        .first = first,
                        .end = end < x->rows ? end : x->rows,
                        .second = second,

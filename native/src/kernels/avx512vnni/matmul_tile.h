@@ -188,7 +188,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
 }
 
 LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t row, float* results) {
-    const size_t at = segment * x->rows + row;
+    const size_t at = segment * (x->segment_stride / LW_SEGMENT) + row;
     return (row_segment){.q = x->q + at * LW_SEGMENT,
                          .totals = x->totals + at * STEPS,
                          .scale = x->scale + at * LW_SEGMENT_GROUPS,
