@@ -147,11 +147,12 @@ static float float_product(const plain_matrix* m, const plain_activations* x, si
     return acc;
 }
 
+// Never -0.
 static float product(const plain_matrix* m, const plain_activations* x, size_t output, size_t row) {
     lw_format f;
-    if (is_float_type(m->type)) return float_product(m, x, output, row);
-    if (lw_find_format(m->type, &f)) return coded_product(m, f, x, output, row);
-    return quantized_product(m, x, output, row);
+    if (is_float_type(m->type)) return float_product(m, x, output, row) + 0.0f;
+    if (lw_find_format(m->type, &f)) return coded_product(m, f, x, output, row) + 0.0f;
+    return quantized_product(m, x, output, row) + 0.0f;
 }
 
 static void expect(problem* p, size_t max_rows) {

@@ -167,16 +167,17 @@ static inline size_t lw_panel_outputs(const lw_matrix* w, size_t panel) {
     return left < LW_PANEL ? left : LW_PANEL;
 }
 
-// Epilogue shared by all kernels: results[row][32] to the output.
+// Epilogue shared by all kernels: results[row][32] to the output. None is -0: what underflows to it would depend on whether
+// groups of zeros follow.
 static inline void lw_store_panel(const lw_matrix* w, size_t panel, size_t rows, const float* results, lw_output out) {
     const size_t n = lw_panel_outputs(w, panel);
     for (size_t r = 0; r < rows; ++r) {
         float* to = out.data + r * out.stride + panel * LW_PANEL;
         const float* from = results + r * LW_PANEL;
         if (out.add)
-            for (size_t i = 0; i < n; ++i) to[i] += from[i];
+            for (size_t i = 0; i < n; ++i) to[i] += from[i] + 0.0f;
         else
-            for (size_t i = 0; i < n; ++i) to[i] = from[i];
+            for (size_t i = 0; i < n; ++i) to[i] = from[i] + 0.0f;
     }
 }
 

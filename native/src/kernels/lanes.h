@@ -48,7 +48,6 @@ LW_INLINE int32_t vi_sum(vi a) {
 // x[i] = exp(x[i]) for -87 <= x[i] <= 88, relative error below 2e-7; anything for others. Cody-Waite reduction and a
 // Taylor-like polynomial of degree 6 on [-ln2/2, ln2/2], all steps fused or exact. Its steps wait for each other: several
 // vectors side by side keep a core busy where a vector is one register.
-#if !defined(__aarch64__) || defined(LW_ISA_scalar)
 LW_INLINE void vf_exp_each(vf* x, const int n) {
     static const float terms[] = {8.3333333e-3f, 4.1666667e-2f, 0.16666667f, 0.5f, 1.0f, 1.0f};
     vf shifted[8], p[8];
@@ -71,7 +70,6 @@ LW_INLINE void vf_exp_each(vf* x, const int n) {
 #pragma GCC unroll 8
     for (int i = 0; i < n; ++i) x[i] = vi_as_float(vi_add(vf_bits(p[i]), vi_shl(vf_bits(shifted[i]), 23)));
 }
-#endif
 
 // exp(x); 0 for x < -87, x is clamped at 88.
 LW_INLINE vf vf_exp(vf x) {

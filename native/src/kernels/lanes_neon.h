@@ -84,41 +84,4 @@ LW_INLINE void vi_store_i8(int8_t* p, vi x) {
 }
 LW_INLINE float vf_largest(vf x) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.v[0], x.v[1]), vmaxq_f32(x.v[2], x.v[3]))); }
 
-// FMLA overwrites its addend: a constant is loaded each time, since loads have pipes of their own and copies take a slot.
-LW_INLINE float32x4_t load_again(const float* four) {
-    float32x4_t r;
-    __asm__ volatile("ldr %q0, %1" : "=w"(r) : "m"(*(const float(*)[4])four));
-    return r;
-}
-
-// See lanes.h: the same steps, register by register.
-#define LW_FOUR(x) {x, x, x, x}
-LW_INLINE void vf_exp_each(vf* x, const int n) {
-    static const float magic[4] = LW_FOUR(12582912.0f);
-    static const float terms[6][4] = {LW_FOUR(8.3333333e-3f), LW_FOUR(4.1666667e-2f), LW_FOUR(0.16666667f),
-                                      LW_FOUR(0.5f),          LW_FOUR(1.0f),          LW_FOUR(1.0f)};
-#pragma GCC unroll 2
-    for (int v = 0; v < n; ++v) {
-        float32x4_t in[4], shifted[4], p[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-            in[i] = x[v].v[i];
-            shifted[i] = vfmaq_n_f32(load_again(magic), in[i], 1.44269504f);
-            const float32x4_t whole = vsubq_f32(shifted[i], vdupq_n_f32(12582912.0f));
-            in[i] = vfmaq_n_f32(in[i], whole, -0.693359375f);
-            in[i] = vfmaq_n_f32(in[i], whole, 2.12194440e-4f);
-            p[i] = vdupq_n_f32(1.3888889e-3f);
-        }
-#pragma GCC unroll 6
-        for (int t = 0; t < 6; ++t)
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) p[i] = vfmaq_f32(load_again(terms[t]), p[i], in[i]);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-            const int32x4_t power = vshlq_n_s32(vreinterpretq_s32_f32(shifted[i]), 23);
-            x[v].v[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p[i]), power));
-        }
-    }
-}
-#undef LW_FOUR
 #undef LW_EACH
