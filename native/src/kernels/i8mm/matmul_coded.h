@@ -53,7 +53,7 @@ INLINE float32x4x2_t row_scale8(const lw_format f, const coded_segment* s, const
         return (float32x4x2_t){{vfmlalq_low_f16(load_zero(), halves, one), vfmlalq_high_f16(load_zero(), halves, one)}};
     }
     const float32x4x2_t super = coded_super8(f, s, output);
-    return coded_scale8(f, s, super, is_small(f) ? load_addend8(magics + output) : super, g, output);
+    return coded_scale8_of(f, s, super, is_small(f) ? load_addend8(magics + output) : super, g, output);
 }
 
 // One row by group `g` of a segment, to acc[8 quads]. `shared`: scales of the group, where more groups share them.
