@@ -22,8 +22,8 @@ typedef struct patience {
     atomic_uint_fast64_t lost_until;  // so long as there is no use in it
 } patience;
 
-// Longer than the last item of a phase takes where others have none: some 10^8 multiplications by a slow core.
-static const uint64_t patience_ns = 4000000;
+// Longer than the last items of a phase take in decode. Not much longer: the one that is waited for may have lost its CPU.
+static const uint64_t patience_ns = 250000;
 
 // Who meets: the threads of a group, or the last ones of all groups. No line is written by every thread of a large pool.
 typedef struct meeting {
@@ -81,7 +81,7 @@ static _Bool changes_in_time(patience* p, const lw_signal* word, unsigned seen) 
     for (uint64_t before = begin, now;; before = now) {
         const _Bool changed = changes_soon(word, seen);
         now = lw_profile_now();
-        if (now - before > p->ns / 16 || (!changed && now - begin > p->ns)) {
+        if (now - before > p->ns / 4 || (!changed && now - begin > p->ns)) {
             atomic_store_explicit(&p->lost_until, now + 50 * (now - begin), memory_order_relaxed);
             return changed;
         }

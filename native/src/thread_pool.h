@@ -2,7 +2,7 @@
 //
 // Threads spin and then sleep on a futex. Between runs they spin briefly: an idle pool burns nothing. At barriers they do
 // too where there are fewer CPUs than threads, since one that spins may keep from its CPU the one it waits for; else they
-// spin for milliseconds: nobody goes to sleep inside a run that goes as it should.
+// spin for a fraction of a millisecond: few go to sleep inside a run that goes as it should.
 #ifndef LW_THREAD_POOL_H
 #define LW_THREAD_POOL_H
 

@@ -12,7 +12,7 @@
 #include "numa.h"
 #include "small_model.h"
 
-enum { MOST_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 1000000 };
+enum { MOST_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 100000 };
 enum { RANK = 40 };  // two panels, which threads share
 enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80, CUT_ROWS = 201 };
 
