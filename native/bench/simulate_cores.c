@@ -1,32 +1,21 @@
-// How a step scales to cores that are not at hand: the library's own sharing
-// code (lw_taker, lw_cut_rows, groups of a barrier), run for T virtual threads,
-// each with a clock of its own.
+// How a step scales to cores that are not at hand: the library's own sharing code (lw_taker, lw_cut_rows, groups of a
+// barrier), run for T virtual threads, each with a clock of its own.
 //
-// Usage: simulate_cores [--gmac N] [--attention N] [--values N] [--bandwidth N]
-// [--core N] [--line NS] [--rows N] [--before 1]
-//                       [--check LAYERS]
-//   --gmac       int8 multiplications of a core, 10^9 a second (bench_kernels:
-//   gmac_s at 64 to 512 rows); 100
-//   --attention  float multiplications of a core in attention, 10^9 a second
-//   (bench_attention); 12
-//   --values     values that a core normalizes, rotates or activates, 10^9 a
-//   second; 0.5
-//   --bandwidth, --core  GB/s that all cores together and one alone read; 430
-//   and 30
-//   --line       nanoseconds until a line that another core has written can be
-//   written, and then for the next core to have
-//                its turn; readers of one line have theirs in a quarter of it;
-//                50
-//   --before 1   as it was before lines were spread: whole panels, one line for
-//   all at a barrier and at every first share
-//   --check N    measures a model of N layers of the 1B shape here, at 1 and 2
-//   threads, and simulates it with the speeds of
+// Usage: simulate_cores [--gmac N] [--attention N] [--values N] [--bandwidth N] [--core N] [--line NS] [--rows N]
+//                       [--before 1] [--check LAYERS]
+//   --gmac       int8 multiplications of a core, 10^9 a second (bench_kernels: gmac_s at 64 to 512 rows); 100
+//   --attention  float multiplications of a core in attention, 10^9 a second (bench_attention); 12
+//   --values     values that a core normalizes and quantizes, rotates or activates, 10^9 a second; 2, what bench-arm's rows
+//                of rmsnorm and quantize come to together on V2 at 2.8 GHz
+//   --bandwidth, --core  GB/s that all cores together and one alone read; 430 and 30
+//   --line       nanoseconds until a line that another core has written can be written, and then for the next core to have
+//                its turn; readers of one line have theirs in a quarter of it; 50
+//   --before 1   as it was before lines were spread: whole panels, one line for all at a barrier and at every first share
+//   --check N    measures a model of N layers of the 1B shape here, at 1 and 2 threads, and simulates it with the speeds of
 //                its parts as its profile at 1 thread has them
-// Prints, for prompts of --rows tokens, the share of T cores' time that would
-// do with one core; for decode of one sequence, the share of the time beyond
-// reading the weights at full bandwidth, its context still empty: attention is
-// work and no fixed cost. Weights are Q4_0, the head Q6_K. Nobody is
-// interrupted, and memory is as far from every core.
+// Prints, for prompts of --rows tokens, the share of T cores' time that would do with one core; for decode of one
+// sequence, the share of the time beyond reading the weights at full bandwidth, its context still empty: attention is work
+// and no fixed cost. Weights are Q4_0, the head Q6_K. Nobody is interrupted, and memory is as far from every core.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -444,7 +433,7 @@ static void usage(void) {
 }
 
 int main(int argc, char** argv) {
-    machine m = {.gmac = 100, .attention = 12, .values = 0.5, .bandwidth = 430, .core = 30, .line = 50};
+    machine m = {.gmac = 100, .attention = 12, .values = 2, .bandwidth = 430, .core = 30, .line = 50};
     double rows = 512, before = 0, layers = 0;
     const struct {
         const char* name;
