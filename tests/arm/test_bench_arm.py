@@ -71,3 +71,16 @@ def test_attention_is_counted_and_modelled_at_three_contexts(ready) -> None:
         assert sdots < row["instructions"] < 8 * sdots
         assert sdots / 2 < row["cycles"]["N1"] < 8 * sdots
     assert rows[2]["cycles"]["N1"] > 3.9 * rows[1]["cycles"]["N1"]
+
+
+def test_steps_of_a_model_are_counted_and_modelled(ready) -> None:
+    run = bench_arm("--steps", "--prompt", "8", "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    steps = {step["level"]: step for step in json.loads(run.stdout)["steps"]}
+    assert list(steps) == ["neon", "dotprod", "i8mm", "sve"]
+    for name, cores in (("dotprod", {"N1"}), ("sve", {"V1/5", "V1/8"})):
+        assert set(steps[name]["decode_cycles"]) == cores
+        for kind in ("decode", "prefill"):
+            for cycles in steps[name][f"{kind}_cycles"].values():  # of 4 or 5 a cycle at most
+                assert steps[name][kind] / 8 < cycles < 2 * steps[name][kind]
+    assert steps["sve"]["prefill"] < steps["i8mm"]["prefill"] < steps["dotprod"]["prefill"]

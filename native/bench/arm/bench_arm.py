@@ -6,8 +6,8 @@
 
 Builds native/ for aarch64, runs every Arm row of the kernel table under emulation and checks its
 bits against scalar, counts its instructions and models the cycles of a whole call (model.py); the
-same for attention, norms and quantization (operations.py). Then counts one decode step and one
-prefill of the bundled model at every level.
+same for attention, norms and quantization (operations.py). Then counts and models one decode step
+and one prefill of a model at every level (steps.py): the bundled one, or that of --model.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,9 +25,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "service")]
 
 import model  # noqa: E402
 import operations  # noqa: E402
+import steps as whole_steps  # noqa: E402
 
-from lanewise.loading.checkpoint import Checkpoint  # noqa: E402
-from lanewise.loading.gguf_checkpoint import open_gguf  # noqa: E402
 from lanewise.loading.hub import bundled_model  # noqa: E402
 
 COMPILER = "aarch64-linux-gnu-gcc"
@@ -57,15 +55,6 @@ class KernelResult:
     mac_per_cycle: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass
-class StepResult:
-    """Instructions of one decode step after the prompt, and of the prompt in one step."""
-
-    level: str
-    decode: int
-    prefill: int
-
-
 def main() -> int:
     args = arguments()
     if missing := [tool for tool in TOOLS if find(tool) is None]:
@@ -79,12 +68,13 @@ def main() -> int:
         print(f"no Arm kernel with {args.kernel!r} in its name is used for {args.rows} rows")
         return 2
     whole = args.steps or not args.kernel
-    steps = bench_steps(BUILD / "one_step", plugin) if whole else []
+    steps = whole_steps.bench(BUILD / "one_step", plugin, CPU, args) if whole else []
     if args.json:
         results = {"kernels": kernels, "operations": others, "steps": steps}
         print(json.dumps({name: list(map(asdict, rows)) for name, rows in results.items()}))
         return 0
-    text = "\n".join([*kernel_table(kernels), *operations.table(others), *step_table(steps)])
+    text = "\n".join([*kernel_table(kernels), *operations.table(others)])
+    text += "\n".join(["", *whole_steps.table(steps, args)])
     if args.write:
         args.write.write_text(HEADER + text + "\n")
     print(text)
@@ -96,7 +86,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kernel", default="", metavar="TEXT", help="only symbols that contain it")
     parser.add_argument("--rows", type=rows_list, default=ROWS, help="rows of activations: 1,8")
     parser.add_argument("--cpu", default=CPU, help="the emulator's CPU, which has every level")
-    parser.add_argument("--steps", action="store_true", help="only the steps of the bundled model")
+    parser.add_argument("--steps", action="store_true", help="only the steps of a model")
+    parser.add_argument("--model", type=Path, default=bundled_model(), help="a GGUF file")
+    parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens before the decode step")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--write", type=Path, metavar="FILE", help="also write the table here")
     return parser.parse_args()
@@ -180,40 +172,6 @@ def bench_kernel(
     return result
 
 
-def describe(checkpoint: Checkpoint, folder: Path) -> tuple[Path, Path]:
-    """A checkpoint as one_step.c reads it."""
-    c, description, data = checkpoint.config, folder / "model.txt", folder / "model.bin"
-    if c.rope_factors:
-        raise SystemExit(f"{checkpoint.path}: rope_factors: one_step.c knows none")
-    numbers = [c.n_layers, c.hidden_size, c.ffn_size, c.n_heads, c.n_kv_heads, c.head_dim]
-    numbers += [c.vocab_size, c.context_length, c.sliding_window or 0]
-    numbers += [int(c.tied_embeddings), int(c.qkv_bias), int(c.qk_norm)]
-    lines = [" ".join(map(str, ["config", *numbers, c.rms_norm_eps, c.rope_theta]))]
-    with data.open("wb") as out:
-        for t in checkpoint.tensors:
-            shape = [int(t.role), t.layer, int(t.type), t.rows, t.cols, t.rope_heads, t.data.nbytes]
-            lines.append(" ".join(map(str, ["tensor", *shape])))
-            out.write(t.data)
-    description.write_text("\n".join(lines) + "\n")
-    return description, data
-
-
-def bench_steps(program: Path, plugin: Path) -> list[StepResult]:
-    with tempfile.TemporaryDirectory() as folder, open_gguf(bundled_model()) as checkpoint:
-        files = describe(checkpoint, Path(folder))
-
-        def total(level: str, prompt: int, steps: int) -> int:
-            _, counts = model.run(plugin, CPU, program, *files, level, prompt, steps)
-            return counts.total()
-
-        def one(level: str) -> StepResult:
-            loaded, prompt, step = (total(level, *n) for n in ((0, 0), (PROMPT, 0), (PROMPT, 1)))
-            return StepResult(level, step - prompt, prompt - loaded)
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(one, model.LEVELS))
-
-
 HEADER = f"""# What the Arm code costs, without an Arm CPU
 
 Made by `make bench-arm`, which a change to Arm code is followed by: the diff of this file is what
@@ -223,7 +181,7 @@ Neoverse V1 with two dispatch widths. One row of DotProd is modelled on the core
 compare the levels on the same core. Operations that are no matrix products are given in thousands
 of instructions and cycles: attention of a decode step over so many tokens, for one KV head with
 {operations.GROUP} query heads of {operations.HEAD_DIM} dimensions, norm and quantization of so many
-values.
+values. Cycles of whole steps are those of each block of instructions in its steady state.
 
 """
 
@@ -241,16 +199,6 @@ def kernel_table(results: list[KernelResult]) -> list[str]:
         cells = [r.kernel, str(r.rows), f"{r.macs / r.instructions:.2f}", *rates]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
-
-
-def step_table(results: list[StepResult]) -> list[str]:
-    if not results:
-        return []
-    title = f"bundled model, 10^6 instructions | decode, context {PROMPT} | prefill {PROMPT}"
-    lines = ["", f"| {title} |", "|---|---|---|"]
-    return lines + [
-        f"| {r.level} | {r.decode / 1e6:.3f} | {r.prefill / 1e6:.1f} |" for r in results
-    ]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+TURNS = 100  # of a block in its steady state
 EMULATOR, MCA = "qemu-aarch64", "llvm-mca-19"
 OBJDUMP, NM = "llvm-objdump-19", "aarch64-linux-gnu-nm"
 
@@ -150,6 +151,23 @@ def cycles(core: Core, instructions: Sequence[str]) -> int:
     if found is None:
         raise SystemExit(f"{MCA} for {core.cpu}: {done.stderr[:500]}")
     return int(found[1])
+
+
+def steady_cycles(core: Core, blocks: Sequence[Sequence[str]]) -> list[float]:
+    """The cycles of each block when it follows itself, as in a loop."""
+    command = [MCA, "-mtriple=aarch64", f"-mcpu={core.cpu}", "-mattr=+all", "-call-latency=1"]
+    command += [f"-iterations={TURNS}", f"-dispatch={core.dispatch}"]
+    command += ["-skip-unsupported-instructions=lack-sched"]  # of the system, seldom executed
+    command += ["-resource-pressure=0", "-instruction-info=0"]
+    lines = ["target:"]
+    for number, block in enumerate(blocks):
+        lines += [f"# LLVM-MCA-BEGIN {number}", *block, "# LLVM-MCA-END"]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True)
+    found = re.findall(r"Total Cycles:\s+(\d+)", done.stdout)
+    if len(found) != len(blocks):
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        raise SystemExit(f"{MCA} for {core.cpu}: {len(found)} of {len(blocks)} blocks: {errors[:5]}")
+    return [int(total) / TURNS for total in found]
 
 
 def _assembly(mnemonic: str, operands: str) -> str:

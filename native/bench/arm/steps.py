@@ -1,0 +1,107 @@
+"""Counts and models a decode step and a prompt of a model at every level."""
+
+import argparse
+import os
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import model
+
+from lanewise.loading.checkpoint import Checkpoint
+from lanewise.loading.gguf_checkpoint import open_gguf
+
+# Of the instructions executed, by the blocks that execute most: the rest costs as much each.
+MODELLED = 0.995
+
+Blocks = Counter[tuple[int, int]]  # executions by address and instructions
+
+
+@dataclass
+class StepResult:
+    """Instructions, and cycles by core, of one decode step after the prompt and of the prompt."""
+
+    level: str
+    decode: int
+    prefill: int
+    decode_cycles: dict[str, float] = field(default_factory=dict)
+    prefill_cycles: dict[str, float] = field(default_factory=dict)
+
+
+def describe(checkpoint: Checkpoint, folder: Path) -> tuple[Path, Path]:
+    """A checkpoint as one_step.c reads it."""
+    c, description, data = checkpoint.config, folder / "model.txt", folder / "model.bin"
+    if c.rope_factors:
+        raise SystemExit(f"{checkpoint.path}: rope_factors: one_step.c knows none")
+    numbers = [c.n_layers, c.hidden_size, c.ffn_size, c.n_heads, c.n_kv_heads, c.head_dim]
+    numbers += [c.vocab_size, c.context_length, c.sliding_window or 0]
+    numbers += [int(c.tied_embeddings), int(c.qkv_bias), int(c.qk_norm)]
+    lines = [" ".join(map(str, ["config", *numbers, c.rms_norm_eps, c.rope_theta]))]
+    with data.open("wb") as out:
+        for t in checkpoint.tensors:
+            shape = [int(t.role), t.layer, int(t.type), t.rows, t.cols, t.rope_heads, t.data.nbytes]
+            lines.append(" ".join(map(str, ["tensor", *shape])))
+            out.write(t.data)
+    description.write_text("\n".join(lines) + "\n")
+    return description, data
+
+
+def instructions_of(blocks: Blocks) -> int:
+    return sum(n * executions for (_, n), executions in blocks.items())
+
+
+def cycles_of(core: model.Core, code: model.Code, blocks: Blocks) -> float:
+    """What a core takes for these blocks, each in its steady state."""
+    total, covered, chosen = instructions_of(blocks), 0, []
+    for block, executions in sorted(blocks.items(), key=lambda b: -b[0][1] * b[1]):
+        if covered >= MODELLED * total:
+            break
+        chosen.append((block, executions))
+        covered += block[1] * executions
+    each = model.steady_cycles(core, [code.block(*block) for block, _ in chosen])
+    cycles = sum(c * executions for c, (_, executions) in zip(each, chosen, strict=True))
+    return cycles * total / covered
+
+
+def bench(program: Path, plugin: Path, cpu: str, options: argparse.Namespace) -> list[StepResult]:
+    code, prompt = model.Code(program), options.prompt
+    with tempfile.TemporaryDirectory() as folder, open_gguf(options.model) as checkpoint:
+        files = describe(checkpoint, Path(folder))
+
+        def executed(level: str, prompt: int, steps: int) -> Blocks:
+            _, counts = model.run(plugin, cpu, program, *files, level, prompt, steps)
+            return Counter({(address, n): times for address, n, times in counts.blocks})
+
+        def one(level: str) -> StepResult:
+            runs = [executed(level, *n) for n in ((0, 0), (prompt, 0), (prompt, 1))]
+            prefill, decode = runs[1] - runs[0], runs[2] - runs[1]
+            result = StepResult(level, instructions_of(decode), instructions_of(prefill))
+            for core in model.CORES:
+                if level in core.levels:
+                    result.decode_cycles[core.name] = cycles_of(core, code, decode)
+                    result.prefill_cycles[core.name] = cycles_of(core, code, prefill)
+            return result
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(one, model.LEVELS))
+
+
+def table(results: list[StepResult], options: argparse.Namespace) -> list[str]:
+    if not results:
+        return []
+    names = [core.name for core in model.CORES]
+    columns = f"| level | instructions | {' | '.join(names)} |"
+    lines = ["", f"{options.model.stem}, millions of instructions and modelled cycles:", ""]
+    lines += [columns.replace("level", "step"), "|---" * (2 + len(names)) + "|"]
+    for title, count, cycles in (
+        (f"decode after {options.prompt} tokens", "decode", "decode_cycles"),
+        (f"prompt of {options.prompt}", "prefill", "prefill_cycles"),
+    ):
+        for r in results:
+            of_core = getattr(r, cycles)
+            cells = [f"{of_core[n] / 1e6:.3f}" if n in of_core else "" for n in names]
+            count_text = f"{getattr(r, count) / 1e6:.3f}"
+            lines.append(f"| {title}, {r.level} | {count_text} | {' | '.join(cells)} |")
+    return lines
