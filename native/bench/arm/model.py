@@ -166,7 +166,8 @@ def steady_cycles(core: Core, blocks: Sequence[Sequence[str]]) -> list[float]:
     found = re.findall(r"Total Cycles:\s+(\d+)", done.stdout)
     if len(found) != len(blocks):
         errors = [line for line in done.stderr.splitlines() if "error" in line]
-        raise SystemExit(f"{MCA} for {core.cpu}: {len(found)} of {len(blocks)} blocks: {errors[:5]}")
+        of_all = f"{len(found)} of {len(blocks)} blocks"
+        raise SystemExit(f"{MCA} for {core.cpu}: {of_all}: {errors[:5]}")
     return [int(total) / TURNS for total in found]
 
 

@@ -23,10 +23,12 @@ void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const l
     const size_t weight_bytes = rows.first == 0 ? p->weights->panel_bytes : 0;  // the other pieces find them in a cache
     lw_profile_work(self->profile, self->operation, 1 + (size_t)(p->kernel - lw_kernels),
                     weight_bytes + input_bytes + output_bytes, rows.n * LW_PANEL * x->cols);
-    for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a)
+    for (size_t i = 0; i < p->n_addends; ++i) {
+        const lw_addend* a = &p->addends[i];
         lw_profile_work(self->profile, self->operation, 1 + (size_t)(a->kernel - lw_kernels),
                         rows.first == 0 ? a->weights->panel_bytes : 0,
                         lw_common_rows(a, rows).n * LW_PANEL * a->weights->cols);
+    }
 }
 
 // Pieces are a multiple of TILE_ROWS, of which kernels make whole tiles or nearly so, and no shorter than LEAST_ROWS. To
