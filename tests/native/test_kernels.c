@@ -213,8 +213,9 @@ static bool run_case(const lw_kernel* kernel, lw_level level, const problem* p, 
     const size_t scratch_bytes = lw_matmul_scratch_bytes(rows);
     uint8_t* scratch = guarded_alloc(scratch_bytes);
     for (size_t panel = 0; panel < w->panels; ++panel) {
-        // Every other panel in two piece_rows of the rows, as threads may share it out.
-        const size_t first = panel % 2 == 1 && rows > 8 ? 4 : rows;
+        // Every other panel in two pieces of the rows, as threads may share it out, none of them too small for the kernel.
+        const size_t least = (kernel->min_rows + 3) / 4 * 4;
+        const size_t first = panel % 2 == 1 && rows > 8 && rows >= 2 * least ? least : rows;
         for (size_t row = 0, piece_rows = first; row < rows; row += piece_rows, piece_rows = rows - first) {
             const lw_activations part = lw_rows_of(&x, row, piece_rows);
             memset(scratch, 0xFF, scratch_bytes);
