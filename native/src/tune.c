@@ -28,7 +28,9 @@ typedef struct bench {
 static _Bool open_bench(lw_type type, lw_level level, bench* b) {
     const size_t panel_bytes = lw_panel_bytes(type, COLS), weights = lw_round_up(PANELS * panel_bytes, 64);
     const size_t codes = lw_round_up((MOST_ROWS + 2) * lw_activation_stride(COLS), 64);
-    const size_t scales = lw_round_up((MOST_ROWS + 1) * (COLS / LW_GROUP) * 2 * sizeof(float), 64);
+    lw_activations most = {.rows = MOST_ROWS, .cols = COLS};
+    lw_lay_out_activations(&most, lw_level_layouts[level]);
+    const size_t scales = lw_round_up(lw_scale_floats(&most) * sizeof(float), 64);
     const size_t totals = codes / 16 * sizeof(int32_t), out = MOST_ROWS * PANELS * LW_PANEL * sizeof(float);
     const size_t scratch = lw_round_up(lw_matmul_scratch_bytes(MOST_ROWS), 64);
     if (!lw_block_map(weights + codes + scales + totals + out + scratch, &b->block)) return 0;

@@ -92,9 +92,8 @@ def table(results: list[StepResult], options: argparse.Namespace) -> list[str]:
     if not results:
         return []
     names = [core.name for core in model.CORES]
-    columns = f"| level | instructions | {' | '.join(names)} |"
     lines = ["", f"{options.model.stem}, millions of instructions and modelled cycles:", ""]
-    lines += [columns.replace("level", "step"), "|---" * (2 + len(names)) + "|"]
+    lines += [f"| step | instructions | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
     for title, count, cycles in (
         (f"decode after {options.prompt} tokens", "decode", "decode_cycles"),
         (f"prompt of {options.prompt}", "prefill", "prefill_cycles"),

@@ -7,7 +7,7 @@
 #include "status.h"
 
 static const lw_operation kinds[] = {LW_OP_QKV, LW_OP_ATTN_OUTPUT, LW_OP_GATE_UP, LW_OP_DOWN, LW_OP_HEAD};
-enum { IN_LAYER = 4, OUTLIER = 8 };  // of these; the head is there once. How far the largest of a group stands out
+enum { IN_LAYER = 4 };  // of these; the head is there once
 
 size_t lw_observed_cells(const lw_session* s) { return (size_t)s->model->config.n_layers * IN_LAYER + 1; }
 
@@ -36,7 +36,7 @@ static void observe_group(lw_input_stats* cell, const float* values, size_t n, s
     cell->values += n;
     cell->total += (double)total;
     ++cell->groups;
-    cell->outlier_groups += largest > OUTLIER * second;
+    cell->outlier_groups += largest > LW_OUTLYING * second;
     if (largest <= cell->largest) return;
     cell->largest = largest;
     cell->largest_input = (uint32_t)(first + at);

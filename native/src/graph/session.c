@@ -27,9 +27,10 @@ static void* take(arena* a, size_t bytes) {
 
 static lw_codes take_codes(arena* a, const lw_model* model, size_t rows, size_t widest) {
     const size_t segments = widest / LW_SEGMENT, groups = segments * LW_SEGMENT_GROUPS;
-    const size_t copies = lw_level_layouts[model->level].row_block;
+    lw_activations x = {.rows = rows, .cols = widest};
+    lw_lay_out_activations(&x, lw_level_layouts[model->level]);
     return (lw_codes){.q = take(a, (rows + 1) * lw_activation_stride(widest)),
-                      .scales = take(a, (rows + 1) * groups * copies * sizeof(float)),
+                      .scales = take(a, lw_scale_floats(&x) * sizeof(float)),
                       .totals = take(a, (rows + 1) * (lw_activation_stride(widest) / 16) * sizeof(int32_t)),
                       .sums = model->has_minimums ? take(a, rows * segments * LW_SUMS * sizeof(float)) : NULL,
                       .outlying = take(a, rows * segments),

@@ -25,7 +25,7 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
 
 typedef struct lw_codes {  // quantized activations, see lw_activations
     int8_t* q;             // [rows + 1][widest input, in whole segments]
-    float* scales;         // [rows + 1][groups, in whole segments]; of interleaved rows twice each
+    float* scales;         // [lw_scale_floats]
     int32_t* totals;       // [rows + 1][stride / 16]
     float* sums;           // [rows][segments][LW_SUMS], NULL unless the model has minimums
     uint8_t* outlying;     // [rows][segments]

@@ -97,8 +97,8 @@ LW_INLINE void dot_add(vf* sum, vf y, factor_pair x, const int which, const int 
         }
 }
 
-// As float_dots_plain. Factors lie side by side for rows (then three floats
-// behind the last one may be read) or for products.
+// As float_dots_plain. Factors lie side by side for rows (then three floats behind the last one may be read) or for
+// products.
 LW_INLINE void float_dots(vf* sum, dot_factors x, dot_vectors y, size_t n, dot_fetch fetch, const int rows,
                           const int vectors) {
     if (rows <= 2 || vectors != 1) {

@@ -54,7 +54,9 @@ typedef struct lw_matrix {
     int8_t table[16];     // of table and trellis types
 } lw_matrix;
 
-// An input that stands out of its group: it has code 0 there, and its product is added in f32 (lw_add_outliers).
+// An input that stands out of its group: its magnitude is more than LW_OUTLYING times that of every other. It has code 0
+// there, and its product is added in f32 (kernels/outliers.inc).
+enum { LW_OUTLYING = 8 };
 typedef struct lw_outlier {
     float value;
     uint32_t input;  // of the row
@@ -117,7 +119,7 @@ static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t
     return (group / LW_SEGMENT_GROUPS * rows + row) * LW_SEGMENT_GROUPS + group % LW_SEGMENT_GROUPS;
 }
 
-// Floats of the scales of a batch.
+// Floats of the scales of a batch, or of any that has fewer rows and inputs.
 static inline size_t lw_scale_floats(const lw_activations* x) {
     const size_t groups = x->segments * LW_SEGMENT_GROUPS;
     return x->row_block == 2 ? (x->rows + 1) / 2 * groups * 4 : x->rows * groups;

@@ -10,7 +10,6 @@
 
 enum { ROWS = 9, COLS = 512, OUTPUTS = LW_PANEL + 5 };
 enum {
-    SCALE_BYTES = (ROWS + 1) * (COLS / LW_GROUP) * 2 * sizeof(float),  // of rows that are interleaved
     TOTAL_BYTES = (ROWS + 1) * (COLS / LW_SEGMENT + 1) * (LW_SEGMENT / 16) * sizeof(int32_t),
 };
 
@@ -93,7 +92,7 @@ static lw_status compare(const lw_model* model, const lw_kernel* kernel, const l
     x.outliers = b->outliers;
     lw_lay_out_activations(&x, w->layout);
     memset(b->q, 0, (ROWS + 1) * lw_activation_stride(COLS));
-    memset(b->scale, 0, SCALE_BYTES);
+    memset(b->scale, 0, lw_scale_floats(&x) * sizeof(float));
     memset(b->totals, 0, TOTAL_BYTES);
     for (size_t r = 0; r < rows; ++r) model->ops->quantize(&x, r, 0, x.segments, b->x + r * COLS);
     run_all(scalar, w, &x, b->expected, b->scratch);
@@ -139,10 +138,12 @@ static lw_status test_all(const lw_model* model, lw_pool* pool, const bool* hold
 }
 
 lw_status lw_selftest(const lw_model* model, lw_pool* pool, const bool holds[LW_TYPE_LIMIT]) {
+    lw_activations most = {.rows = ROWS, .cols = COLS};
+    lw_lay_out_activations(&most, lw_level_layouts[model->level]);
     buffers b = {.source = malloc(OUTPUTS * COLS * 4),
                  .q = malloc((ROWS + 1) * lw_activation_stride(COLS)),
                  .x = malloc(ROWS * COLS * sizeof(float)),
-                 .scale = malloc(SCALE_BYTES),
+                 .scale = malloc(lw_scale_floats(&most) * sizeof(float)),
                  .sums = malloc(ROWS * (COLS / LW_SEGMENT) * LW_SUMS * sizeof(float)),
                  .expected = malloc(ROWS * OUTPUTS * sizeof(float)),
                  .actual = malloc(ROWS * OUTPUTS * sizeof(float)),

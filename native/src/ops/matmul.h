@@ -88,12 +88,12 @@ static inline void lw_product_panel(const lw_product* p, const lw_activations* a
                                     lw_output to, void* scratch) {
     const lw_activations part = lw_rows_of(all, rows.first, rows.n), *x = &part;
     const lw_output out = {to.data + rows.first * to.stride, to.stride, to.add};
-    if (p->decode != NULL)
+    if (p->decode != NULL) {
         lw_product_decoded(p, x, panel, out, scratch);
-    else
+    } else {
         p->kernel->run(p->weights, x, panel, out, scratch);
-    if (p->decode == NULL && lw_is_quantized(p->weights->type))
-        p->ops->add_outliers(p->weights, x, panel, out, scratch);
+        if (lw_is_quantized(p->weights->type)) p->ops->add_outliers(p->weights, x, panel, out, scratch);
+    }
     if (p->n_addends == 0) return;
     lw_wait_for(p->computed, p->wanted);
     for (const lw_addend* a = p->addends; a < p->addends + p->n_addends; ++a) {

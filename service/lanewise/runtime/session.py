@@ -1,7 +1,7 @@
 """A session: KV cache and worker threads; runs forward steps and draws tokens."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -259,17 +259,22 @@ class Session:
             held_seconds=out.held_seconds,
         )
 
+    def _rows_of(self, kind: str, write: Callable[..., int]) -> Any:
+        """All rows that a function of the library writes, which also says how many there are."""
+        count = self._native.ffi.new("uint32_t*")
+        self._native.check(write(self._open_handle(), self._native.ffi.NULL, 0, count))
+        rows = self._native.ffi.new(kind, count[0])
+        self._native.check(write(self._handle, rows, count[0], count))
+        return rows
+
     def start_profile(self) -> None:
         """Measure where the time goes from now on, from zero."""
         self._native.check(self._native.lib.lw_session_profile(self._open_handle(), 1))
 
     def stop_profile(self) -> list[OperationTime]:
         """What was measured since ``start_profile``, in the order operations run."""
-        ffi, lib = self._native.ffi, self._native.lib
-        count = ffi.new("uint32_t*")
-        self._native.check(lib.lw_session_profile_rows(self._open_handle(), ffi.NULL, 0, count))
-        rows = ffi.new("lw_profile_row[]", count[0])
-        self._native.check(lib.lw_session_profile_rows(self._handle, rows, count[0], count))
+        lib = self._native.lib
+        rows = self._rows_of("lw_profile_row[]", lib.lw_session_profile_rows)
         self._native.check(lib.lw_session_profile(self._handle, 0))
         return [
             OperationTime(
@@ -285,11 +290,7 @@ class Session:
 
     def inputs(self) -> list[InputStats]:
         """What a session that observes inputs has seen: four for each layer, and the head."""
-        ffi, lib = self._native.ffi, self._native.lib
-        count = ffi.new("uint32_t*")
-        self._native.check(lib.lw_session_inputs(self._open_handle(), ffi.NULL, 0, count))
-        rows = ffi.new("lw_input_stats[]", count[0])
-        self._native.check(lib.lw_session_inputs(self._handle, rows, count[0], count))
+        rows = self._rows_of("lw_input_stats[]", self._native.lib.lw_session_inputs)
         return [
             InputStats(
                 operation=self._native.text(row.operation),

@@ -14,12 +14,12 @@
 
 #include "kernels/fetch.h"
 #include "kernels/lanes.h"
+#include "kernels/step_starts_x86.h"
 
 enum {
     TILE_ROWS = 2,
-    CACHED_ROWS = 16,         // whose activations stay in a private cache
-    STEPS = LW_SEGMENT / 16,  // most steps of a segment, and totals of a row in it
-    VECTORS = LW_PANEL / 8,   // of one input chunk, or one scale, of a panel
+    CACHED_ROWS = 16,        // whose activations stay in a private cache
+    VECTORS = LW_PANEL / 8,  // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
     SIGNED = 0,  // weight_type.run of signed codes
 };
@@ -103,22 +103,11 @@ typedef struct tile_rows {
     _Alignas(32) int16_t words[TILE_ROWS][LW_SEGMENT];  // per 32 inputs: 16 even ones, 16 odd ones
 } tile_rows;
 
-LW_INLINE void find_magics(const weight_type type, const int32_t* totals, int32_t* to) {
-    _Static_assert(STEPS == 8, "one vector holds the totals of a segment");
-    __m256i sums = _mm256_setzero_si256();
-    if (type.shift >= 0) {
-        sums = _mm256_loadu_si256((const __m256i*)totals);
-        // The second half of a group alone: its total less that of the first.
-        if (type.chunks == 4) sums = _mm256_sub_epi32(sums, _mm256_slli_epi64(sums, 32));
-        sums = _mm256_slli_epi32(sums, type.shift);
-    }
-    _mm256_store_si256((__m256i*)to, _mm256_sub_epi32(_mm256_set1_epi32(LW_MAGIC_BITS), sums));
-}
-
 LW_INLINE void prepare_rows(const weight_type type, const int rows, const bool packed, const row_segment* x,
                             tile_rows* to) {
     for (int r = 0; r < rows; ++r) {
-        if (type.run != SIGNED) find_magics(type, x->totals + (size_t)r * (x->stride / 16), to->magics[r]);
+        if (type.run != SIGNED)
+            lw_step_starts(type.shift, type.chunks == 4, x->totals + (size_t)r * (x->stride / 16), to->magics[r]);
         for (int i = 0; type.run == SIGNED && !packed && i < LW_SEGMENT; i += 32) {
             const __m256i bytes = _mm256_loadu_si256((const __m256i*)(x->q + (size_t)r * x->stride + i));
             _mm256_store_si256((__m256i*)(to->words[r] + i), even_words(bytes));

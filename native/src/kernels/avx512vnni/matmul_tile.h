@@ -11,13 +11,13 @@
 
 #include "kernels/fetch.h"
 #include "kernels/lanes.h"
+#include "kernels/step_starts_x86.h"
 
 enum {
     FEW_ROWS = 16,            // up to here tiles decode the weights themselves (coded_rows: or more)
     FEW_TILE_ROWS = 8,        // most rows of such a tile: decoding half as often is worth float sums in memory
     PACKED_TILE_ROWS = 6,     // most that leave registers for decoding beside all sums
     TILE_ROWS = 7,            // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
-    STEPS = LW_SEGMENT / 16,  // most steps of a segment, and totals of a row in it
     VECTORS = LW_PANEL / 16,  // of one input chunk, or one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
 };
@@ -75,19 +75,6 @@ LW_INLINE void dot4_row(__m512i sum[VECTORS], __m512i w0, __m512i w1, const int8
 // Steps of a segment: of 16 inputs where they share a scale, otherwise of the 32 that share an activation scale.
 LW_INLINE int steps_of(const weight_type type) { return type.chunks == 4 ? STEPS : LW_SEGMENT_GROUPS; }
 LW_INLINE int step_chunks(const weight_type type) { return type.chunks == 4 ? 4 : 8; }
-
-// Where the integer sums of each step start, for all lanes.
-LW_INLINE void find_starts(const weight_type type, const int32_t* totals, int32_t* to) {
-    _Static_assert(STEPS == 8, "one vector of 256 bits holds the totals of a segment");
-    __m256i sums = _mm256_setzero_si256();
-    if (type.shift >= 0) {
-        sums = _mm256_loadu_si256((const __m256i*)totals);
-        // The second half of a group alone: its total less that of the first.
-        if (type.chunks == 4) sums = _mm256_sub_epi32(sums, _mm256_slli_epi64(sums, 32));
-        sums = _mm256_slli_epi32(sums, (unsigned)type.shift);
-    }
-    _mm256_store_si256((__m256i*)to, _mm256_sub_epi32(_mm256_set1_epi32(LW_MAGIC_BITS), sums));
-}
 
 LW_INLINE __m512 step_scale(const weight_type type, const weight_segment* w, size_t step, int v) {
     return type.scale(w, type.chunks <= 8 ? step : step * 8 / (size_t)type.chunks, v);
@@ -160,7 +147,7 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
     __m512 acc[FEW_TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-        find_starts(type, x->totals + r * STEPS, starts[r]);
+        lw_step_starts(type.shift, type.chunks == 4, x->totals + r * STEPS, starts[r]);
         acc[r][0] = _mm512_load_ps(x->results + r * LW_PANEL);
         acc[r][1] = _mm512_load_ps(x->results + r * LW_PANEL + 16);
     }

@@ -15,11 +15,6 @@ extern void gemv_cb2__i8mm(const lw_cb2_row* t);
 
 enum { STRIDE = 16 };  // vectors of a chunk of eight inputs
 
-// Whether scales are products of super scales and integers.
-INLINE bool is_small(const lw_format f) {
-    return f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES || f.scale == LW_SCALE_SIX;
-}
-
 // Whether one row multiplies bytes as they are, without a sign, by the inputs: not having to change the sign bit of every
 // code pays for taking 128 times the sum of the inputs off.
 INLINE bool is_unsigned(const lw_format f) { return f.map == LW_MAP_OFFSET && f.low == 8; }
@@ -53,7 +48,7 @@ INLINE float32x4x2_t row_scale8(const lw_format f, const coded_segment* s, const
         return (float32x4x2_t){{vfmlalq_low_f16(load_zero(), halves, one), vfmlalq_high_f16(load_zero(), halves, one)}};
     }
     const float32x4x2_t super = coded_super8(f, s, output);
-    return coded_scale8_of(f, s, super, is_small(f) ? load_addend8(magics + output) : super, g, output);
+    return coded_scale8_of(f, s, super, small_scales(f) ? load_addend8(magics + output) : super, g, output);
 }
 
 // One row by group `g` of a segment, to acc[8 quads]. `shared`: scales of the group, where more groups share them.
@@ -90,7 +85,7 @@ INLINE void coded_row_group(const lw_format f, const coded_segment* s, const lw_
 INLINE void coded_row(const lw_format f, const coded_segment* s, const lw_activations* x, size_t index,
                       float32x4_t acc[QUADS]) {
     float magics[LW_PANEL];
-    for (size_t i = 0; i < LW_PANEL && is_small(f); i += 8) {
+    for (size_t i = 0; i < LW_PANEL && small_scales(f); i += 8) {
         const float32x4x2_t magic = magic_times8(coded_super8(f, s, i));
         vst1q_f32(magics + i, magic.val[0]);
         vst1q_f32(magics + i + 4, magic.val[1]);

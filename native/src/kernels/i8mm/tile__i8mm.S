@@ -9,6 +9,8 @@
 // Loads are single: a pair is more micro-operations on most cores than two loads. Slots of the vector pipes per sum and
 // 32 inputs: 4 SMMLA and 2 FMLA. Sums start, and products with scales too, as loads, which take none.
 
+#include "kernels/i8mm/tile_frame.inc"
+
 // `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
 .macro each_pair pairs, op
     \op 0, 1, 12, 13, x1, x19
@@ -157,29 +159,12 @@
     .balign 64
 tile_\name\()__i8mm:
     hint #34  // bti c
-    stp d8, d9, [sp, #-112]!
-    stp d10, d11, [sp, #16]
-    stp d12, d13, [sp, #32]
-    stp d14, d15, [sp, #48]
-    stp x19, x20, [sp, #64]
-    stp x21, x22, [sp, #80]
-    stp x23, x24, [sp, #96]
+    save_registers
     ldr x15, [x0, #24]       // bytes from group to group of codes
     adr x17, lw_magic__i8mm
     mov x10, #0
 1:
-    ldp x1, x9, [x0]         // inputs and the bytes from pair to pair
-    add x2, x1, x9
-    add x3, x2, x9
-    add x4, x3, x9
-    add x5, x4, x9
-    add x6, x5, x9
-    ldp x19, x9, [x0, #48]   // activation scales and the bytes from pair to pair
-    add x20, x19, x9
-    add x21, x20, x9
-    add x22, x21, x9
-    add x23, x22, x9
-    add x24, x23, x9
+    pair_addresses
     ldr x7, [x0, #16]
     ldp x8, x14, [x0, #32]   // groups left
     ldp x11, x12, [x0, #64]
@@ -201,13 +186,7 @@ tile_\name\()__i8mm:
     add x10, x10, #32
     cmp x10, #256
     b.ne 1b
-    ldp x23, x24, [sp, #96]
-    ldp x21, x22, [sp, #80]
-    ldp x19, x20, [sp, #64]
-    ldp d10, d11, [sp, #16]
-    ldp d12, d13, [sp, #32]
-    ldp d14, d15, [sp, #48]
-    ldp d8, d9, [sp], #112
+    restore_registers
     ret
     .size tile_\name\()__i8mm, . - tile_\name\()__i8mm
 .endm

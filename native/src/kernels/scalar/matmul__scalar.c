@@ -9,8 +9,8 @@
 //     taken = 0
 //     for each step, ascending: taken = fmaf(activation scale * sum of the step's activation codes, -minimum, taken)
 //     acc = acc + taken
-// A result of -0 is +0 (lw_store_panel). Weights of types with two passes (lw_passes) are two such codes with two scales: every segment is there twice. What
-// inputs that are outliers add comes after the product (kernels/outliers.inc).
+// A result of -0 is +0 (lw_store_panel). Weights of types with two passes (lw_passes) are two such codes with two scales:
+// every segment is there twice. What inputs that are outliers add comes after the product (kernels/outliers.inc).
 #include <math.h>
 #include <string.h>
 
