@@ -14,6 +14,8 @@ VOCABULARY = {
     "vocabulary": {"n_tokens": 300, "special": [(299, "</s>")], "eos_ids": [299], "bos_id": None}
 }
 N_JOBS = 24
+# An endless job takes some 0.4 GB each second: it should not end by its memory on any machine.
+ENDLESS = TextBudgets(grammar_timeout_s=600, grammar_memory=16 << 30)
 
 
 def job(number: int) -> bytes:
@@ -31,7 +33,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def reasons_after(delay_s: float) -> list[str]:
     """How endless jobs end in a sandbox that is closed after some time."""
-    sandbox = TextBudgets(grammar_timeout_s=600).sandbox(100, uncounted())
+    sandbox = ENDLESS.sandbox(100, uncounted())
     await sandbox.prepare(VOCABULARY)
     asked = [
         asyncio.create_task(sandbox.grammars.run(job(i), VOCABULARY, i)) for i in range(N_JOBS)
@@ -50,7 +52,7 @@ async def reasons_after(delay_s: float) -> list[str]:
 def test_every_job_ends_with_the_sandbox(delay_s):
     found = asyncio.run(reasons_after(delay_s))
     assert len(found) == N_JOBS
-    assert set(found) <= {"stopped", "busy", "memory"}  # a fast machine gets as far as the limit
+    assert set(found) <= {"stopped", "busy"}
     assert "stopped" in found
 
 
@@ -58,15 +60,17 @@ def test_a_job_that_is_begun_again_in_the_slow_lane_ends_with_the_sandbox():
     """Its turn comes in the moment in which the sandbox is closed."""
 
     async def close_then() -> str:
-        sandbox = TextBudgets(grammar_timeout_s=600).sandbox(100, uncounted())
+        sandbox = ENDLESS.sandbox(100, uncounted())
         await sandbox.prepare(VOCABULARY)
         lane = sandbox.grammars
         asked = [asyncio.create_task(lane.run(job(i), VOCABULARY, i)) for i in range(4)]
-        await until(lambda: lane.n_slow_waiting == 2)
-        asked[0].cancel()
-        asked[1].cancel()
-        await until(lambda: lane.n_slow_waiting < 2)  # its task has been made, but has not run
-        await sandbox.close()
+        try:
+            await until(lambda: lane.n_slow_waiting == 2)
+            asked[0].cancel()
+            asked[1].cancel()
+            await until(lambda: lane.n_slow_waiting < 2)  # its task is made, but has not run
+        finally:
+            await sandbox.close()
         ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
         return [end.reason for end in ends[2:]]
 
