@@ -27,7 +27,7 @@ serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
 
 test: setup                         ## everything this machine can run; -rs prints one line for what it cannot
-	$(BIN)/python -m pytest -rs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
 
 lint: setup                         ## formatting, style, types, C analysis, shell scripts
 	$(BIN)/ruff check .
@@ -73,7 +73,7 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 	$(REFERENCE)/bin/python tests/golden/reference/make_reference.py
 
 reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
-	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rs $(wildcard tests/correctness) tests/text
+	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs $(wildcard tests/correctness) tests/text
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)

@@ -50,7 +50,7 @@ class RunningServer:
     def metric(self, name: str, **labels: str) -> float:
         return metric(self.state.engine, name, **labels)
 
-    def wait_until(self, condition, timeout_s: float = 10) -> None:
+    def wait_until(self, condition, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
