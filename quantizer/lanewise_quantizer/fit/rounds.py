@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from lanewise.runtime.fitting import Candidates
 from lanewise_quantizer import coded
 from lanewise_quantizer.coded import SEGMENT
+from lanewise_quantizer.fit.first_pass import FirstPass
 from lanewise_quantizer.fit.group import GroupFitter, Metric
 from lanewise_quantizer.fit.hessian import factor
-
-if TYPE_CHECKING:
-    from lanewise_quantizer.fit.feedback import Pass
 
 Floats = npt.NDArray[np.float32]
 
@@ -23,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 BLOCK_INPUTS = 512
 
 
-def improve(state: Pass) -> None:
+def improve(state: FirstPass) -> None:
     """One round over all groups; a trellis is gone through segment by segment."""
     errors = state.wanted - state.values
     size = SEGMENT if state.kind.map is coded.Map.TRELLIS else state.kind.group
@@ -38,7 +34,7 @@ def improve(state: Pass) -> None:
             _improve_span(state, span, pull, errors)
 
 
-def _improve_span(state: Pass, span: slice, pull: Floats, errors: Floats) -> None:
+def _improve_span(state: FirstPass, span: slice, pull: Floats, errors: Floats) -> None:
     targets, metric = held(state, span, pull - state.hessian.h[span, span] @ errors[span])
     before = metric.loss(targets - state.values[span])
     if state.kind.map is coded.Map.TRELLIS:
@@ -48,7 +44,7 @@ def _improve_span(state: Pass, span: slice, pull: Floats, errors: Floats) -> Non
     errors[span] = state.wanted[span] - state.values[span]
 
 
-def held(state: Pass, span: slice, pull: Floats) -> tuple[Floats, Metric]:
+def held(state: FirstPass, span: slice, pull: Floats) -> tuple[Floats, Metric]:
     """The targets and the loss of some inputs while all others keep their errors, whose product
     with H is ``pull``."""
     block = state.hessian.h[span, span].astype(np.float64)
@@ -56,7 +52,7 @@ def held(state: Pass, span: slice, pull: Floats) -> tuple[Floats, Metric]:
     return np.ascontiguousarray(targets), Metric.factored(*factor(block))
 
 
-def _group(state: Pass, span: slice, targets: Floats, metric: Metric, before: Floats) -> None:
+def _group(state: FirstPass, span: slice, targets: Floats, metric: Metric, before: Floats) -> None:
     stored, g = state.stored, span.start // state.kind.group
     fitter = GroupFitter(state.book, state.grid(span.start), state.encode)
     states = np.zeros(state.rows, np.uint8)
@@ -91,7 +87,9 @@ def _other_books(
     return Candidates(fitter.grid.scales(wanted)[:, None], None, numbers)
 
 
-def _segment(state: Pass, span: slice, targets: Floats, metric: Metric, before: Floats) -> None:
+def _segment(
+    state: FirstPass, span: slice, targets: Floats, metric: Metric, before: Floats
+) -> None:
     """A trellis's segment at once: codes, then scales for these codes, then codes again."""
     stored, group = state.stored, state.kind.group
     first, last = span.start // group, -(-span.stop // group)
