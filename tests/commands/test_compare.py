@@ -9,7 +9,8 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.commands.compare import Compared, kl_divergences, with_front
+from lanewise.commands.compare import kl_divergences, with_front
+from lanewise.commands.compared import Compared
 
 WORDS = 700
 OPTIONS = ["--tokens", "600", "--context", "64"]

@@ -31,6 +31,7 @@ from rich.table import Column, Table
 
 from lanewise.commands.bench import run_tests
 from lanewise.commands.compare_picture import check_picture, draw
+from lanewise.commands.compared import Compared
 from lanewise.commands.opening import Opened, open_model, steps_bar
 from lanewise.commands.perplexity import (
     context_of,
@@ -52,26 +53,6 @@ CHUNK = 512  # tokens of a window in one step
 BENCH_CONTEXT = 32  # tokens before those whose decoding is timed
 
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One model's row; what was not measured is None."""
-
-    model: str
-    name: str  # that tells it from the others
-    weights: str
-    bytes: int  # of the weights' files
-    bits_per_weight: float
-    perplexity: float
-    kl: float | None = None  # mean, nats; None for the original
-    kl_error: float | None = None  # standard error of the mean
-    kl_p99: float | None = None  # of one position in a hundred it is more
-    top1: float | None = None  # share of positions with the original's most likely token
-    prefill: float | None = None  # tokens per second
-    decode: float | None = None
-    activations: str = "int8"  # of quantized matrices
-    on_front: bool = False
 
 
 @dataclass(frozen=True, slots=True)

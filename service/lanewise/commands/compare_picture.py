@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lanewise.commands.compared import Compared
 from lanewise.settings import SettingsError
-
-if TYPE_CHECKING:
-    from lanewise.commands.compare import Compared
 
 KINDS = (".png", ".svg")
 
@@ -28,7 +25,7 @@ def check_picture(picture: str | None) -> None:
         ) from None
 
 
-def draw(rows: Sequence["Compared"], picture: str) -> list[Path]:
+def draw(rows: Sequence[Compared], picture: str) -> list[Path]:
     """Draw a PNG and an SVG file; returns their paths."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -1,0 +1,23 @@
+"""What ``lanewise compare`` says of one model."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One model's row; what was not measured is None."""
+
+    model: str
+    name: str  # that tells it from the others
+    weights: str
+    bytes: int  # of the weights' files
+    bits_per_weight: float
+    perplexity: float
+    kl: float | None = None  # mean, nats; None for the original
+    kl_error: float | None = None  # standard error of the mean
+    kl_p99: float | None = None  # of one position in a hundred it is more
+    top1: float | None = None  # share of positions with the original's most likely token
+    prefill: float | None = None  # tokens per second
+    decode: float | None = None
+    activations: str = "int8"  # of quantized matrices
+    on_front: bool = False
