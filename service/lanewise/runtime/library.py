@@ -1,14 +1,13 @@
 """Opens the native library; the text between the markers of its header is the cffi definition."""
 
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import cffi
-
-import lanewise.runtime
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
@@ -85,7 +84,7 @@ def definitions(header: Path) -> str:
 
 def _package_folders() -> Iterator[Path]:
     # An editable install has two: the sources, and the folder the build put the library in.
-    for folder in lanewise.runtime.__path__:
+    for folder in sys.modules[__name__.rpartition(".")[0]].__path__:
         yield Path(folder)
 
 

@@ -4,7 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from lanewise.loading.architectures import HF, TENSOR_NAMES
 from lanewise.loading.checkpoint import (
@@ -22,9 +22,6 @@ from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.targets import MATRICES, target_types
 from lanewise.topology import Placement
-
-if TYPE_CHECKING:
-    from lanewise.runtime.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +45,13 @@ class ModelInfo:
     numerics: int
 
 
+class Closable(Protocol):
+    """Whatever reads a model's weights and must be closed before them: its sessions."""
+
+    def close(self) -> None:
+        """Free everything; a second call does nothing."""
+
+
 class Model:
     """An immutable loaded model, which sessions of any thread may share; close it when done."""
 
@@ -67,7 +71,7 @@ class Model:
     ) -> None:
         self._native = native()
         self._mapped: list[Any] = []  # views of the file that the native model reads
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[Closable] = weakref.WeakSet()
         self.config = checkpoint.config
         self.name = checkpoint.name
         self.weights = checkpoint.weights_name
@@ -255,7 +259,7 @@ class Model:
             raise ValueError("the model is closed")
         return self._handle
 
-    def opened(self, session: "Session") -> None:
+    def opened(self, session: Closable) -> None:
         """Remember a session, which must not outlive the weights it reads."""
         self._sessions.add(session)
 
