@@ -13,8 +13,7 @@ import pytest
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.window import Window
 from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.runtime import Model, Session

@@ -12,8 +12,8 @@ from lanewise.engine.adapters import (
     Adapters,
     UnknownAdapterError,
 )
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.sequence import Sequence
 from lanewise.engine.stream import EngineError
 from toy import ToyAdapter
 from toy_server import metric, outputs_of

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import DRAWN_BEFORE, Sampled
 from scheduling import counts, scheduler, sequence

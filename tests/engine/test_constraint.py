@@ -7,8 +7,7 @@ import pytest
 
 from lanewise.engine import constraint, masks
 from lanewise.engine.constraint import ConstraintError
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from toy_server import metric, outputs_of
 from toy_tokenizer import toy_tokenizer

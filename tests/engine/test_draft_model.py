@@ -8,8 +8,7 @@ import pytest
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.step_costs import StepCosts
 from lanewise.engine.stream import TokenOutput
 from lanewise.runtime import Sampled

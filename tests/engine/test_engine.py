@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lanewise.engine.config import EngineConfig
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
 from toy_server import metric, outputs_of
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from engine_by_hand import EngineByHand, answer_alone, outputs_of
 from lanewise.engine.config import EngineConfig
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import BLOCK_TOKENS
 

@@ -10,8 +10,7 @@ import pytest
 from lanewise.engine import masks
 from lanewise.engine.constraint import Constraint
 from lanewise.engine.masks import MaskFiller
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError, EngineStoppedError
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from toy_server import metric, outputs_of

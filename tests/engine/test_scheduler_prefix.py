@@ -1,9 +1,9 @@
 """What sequences find of others in the prefix cache, and what waits for what."""
 
 from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
-from lanewise.engine.sequence import GenerationRequest, Sequence, State
+from lanewise.engine.sequence import Sequence, State
 from scheduling import counts, run, run_to_end, scheduler, sequence, step_that_preempts
 
 

@@ -9,9 +9,9 @@ from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.engine import Engine
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
-from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser
 from lanewise.engine.step_costs import StepCosts
 from lanewise.engine.stream import TokenOutput

@@ -8,7 +8,7 @@ import numpy as np
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import RequestStream, TokenOutput
 from lanewise.engine.tracking import JobGroup
 from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Finished, Sampled, StepRefusedError

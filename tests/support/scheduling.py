@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterable
 
 from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
-from lanewise.engine.sequence import GenerationRequest, Sequence, State
+from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
 
 MAX_MODEL_LEN = 4096

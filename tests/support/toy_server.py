@@ -16,7 +16,7 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import TokenOutput
 from lanewise.settings import Settings
 from toy import ToyRunner

@@ -28,7 +28,7 @@ from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
 from lanewise.api.structured import RETRY_AFTER_S, ToolUse, grammar_of, tool_use_of
 from lanewise.api.templates import pack_conversation
-from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.request import SamplingParams
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.chat_template import ChatTemplateError
 from lanewise.text.tool_calls import ToolCallParser, ToolFormat, explained, marks

@@ -26,7 +26,7 @@ from lanewise.api.schemas import CompletionRequest
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
 from lanewise.api.structured import grammar_of
-from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.request import SamplingParams
 from lanewise.text.detokenizer import StreamDecoder
 
 DEFAULT_MAX_TOKENS = 16

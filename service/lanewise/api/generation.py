@@ -20,10 +20,9 @@ from lanewise.api.errors import (
 from lanewise.api.schemas import GenerationFields
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import AdapterGoneError, LoadedAdapter
-from lanewise.engine.constraint import ConstraintError, Grammar
+from lanewise.engine.constraint import ConstraintError
 from lanewise.engine.engine import Engine
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, Grammar, SamplingParams
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,

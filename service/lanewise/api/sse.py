@@ -15,7 +15,7 @@ from lanewise.api.generation import to_api_error
 from lanewise.api.reply import Reply
 from lanewise.api.state import ServerState
 from lanewise.engine.engine import Engine
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import EngineError, RequestStream, TokenOutput
 
 DONE = b"data: [DONE]\n\n"

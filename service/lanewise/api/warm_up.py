@@ -5,8 +5,7 @@ import logging
 import time
 
 from lanewise.api.state import Phase, ServerState
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError
 
 logger = logging.getLogger(__name__)

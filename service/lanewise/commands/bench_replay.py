@@ -22,8 +22,7 @@ from lanewise.engine.block_pool import blocks_for
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.sampling import SamplingParams
-from lanewise.engine.sequence import GenerationRequest
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.runtime import Batch, Counters, Draw, Sampled, Session
 from lanewise.settings import BenchSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lanewise.engine.stream import EngineError, Sampled
+from lanewise.engine.request import Grammar, SamplingParams
+from lanewise.engine.sequence import Sequence
+from lanewise.engine.stream import EngineError
+from lanewise.runtime import Sampled
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
     from numpy.typing import NDArray
-
-    from lanewise.engine.sampling import SamplingParams
-    from lanewise.engine.sequence import Sequence
 
 
 # Processor time for each token of each sequence; ordinary grammars take a tenth of it, and the
@@ -25,30 +25,6 @@ TOKEN_S = 0.003
 MOST_DEBT_S = 0.25  # of all texts of a grammar
 TOO_HEAVY = f"the grammar takes more than {1000 * TOKEN_S:g} ms for a token again and again"
 _ALL = np.uint32(0xFFFF_FFFF)
-
-
-class Grammar(Protocol):
-    """A compiled grammar, shared by every sequence that has to obey it."""
-
-    @property
-    def eos_ids(self) -> Items[int]:
-        """Tokens that end a text where the grammar may end."""
-
-    @property
-    def beginning(self) -> Items[int]:
-        """Tokens that every text begins with."""
-
-    debt_s: float  # what tokens of any sequence have taken too long
-
-    @property
-    def mask_words(self) -> int:
-        """32-bit words of a mask with one bit for each token."""
-
-    def new_matcher(self) -> LLMatcher:
-        """A matcher that has seen nothing."""
-
-    def begun_matcher(self) -> LLMatcher:
-        """A matcher that has seen the beginning."""
 
 
 class ConstraintError(EngineError):

@@ -24,8 +24,9 @@ from lanewise.engine.jobs import JobMaker
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
+from lanewise.engine.request import GenerationRequest
 from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Speculator
 from lanewise.engine.step import Step
 from lanewise.engine.stepping import StepEvents, Stepper

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint
+from lanewise.engine.request import GenerationRequest
 from lanewise.engine.sampling import Sampler, allowed_mask
-from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Speculator
 from lanewise.engine.tracking import Job, JobGroup
 

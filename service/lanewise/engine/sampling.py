@@ -2,43 +2,15 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.constraint import Constraint
+from lanewise.engine.request import SamplingParams
 from lanewise.runtime import Draw, Sampling
 
 TINY_TOP_P = float(np.finfo(np.float32).tiny)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """What a request says about drawing; every value has been checked before."""
-
-    seed: int
-    max_tokens: int
-    min_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    allowed_token_ids: tuple[int, ...] | None = None
-    stop_token_ids: frozenset[int] = frozenset()
-    logprobs: int | None = (
-        None  # alternatives reported beside each token; None = no log-probabilities
-    )
-    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether drawing depends on the tokens so far."""
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
 def allowed_mask(vocab_size: int, allowed: Iterable[int]) -> NDArray[np.uint32]:

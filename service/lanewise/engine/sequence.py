@@ -1,13 +1,10 @@
 """One sequence: its tokens, its KV blocks and how far the cache has got."""
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.block_pool import Key, first_key, next_key
-from lanewise.engine.constraint import Grammar
-from lanewise.engine.sampling import SamplingParams
+from lanewise.engine.request import GenerationRequest
 from lanewise.runtime import BLOCK_TOKENS, Sampled
 
 
@@ -17,21 +14,6 @@ class State(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One answer to one prompt, checked: ids in range, prompt and answer within the context."""
-
-    prompt: Items[int]
-    params: SamplingParams
-    choice: int = 0  # which of the answers to this prompt; part of the key of every draw
-    cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
-    priority: int = 0  # lower is served earlier
-    client: int = 0  # whose request it is: clients of equal priority are served in turn
-    max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
-    grammar: Grammar | None = None  # which the answer obeys
-    adapter: LoadedAdapter | None = None
 
 
 @dataclass(eq=False, slots=True)

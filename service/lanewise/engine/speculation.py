@@ -16,8 +16,9 @@ from typing import Protocol
 
 from lanewise.engine.draft_model import DraftModel, Reader, settle
 from lanewise.engine.prompt_lookup import PromptLookup
+from lanewise.engine.request import GenerationRequest
 from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import GenerationRequest, Sequence
+from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step, Turn
 from lanewise.engine.step_costs import StepCosts
 
