@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "numa.h"
-
 enum { HUGE_PAGE = 2 << 20, ARENA_BLOCK = 64 << 20 };
 
 _Bool lw_block_map(size_t bytes, lw_block* out) {
@@ -25,6 +23,10 @@ _Bool lw_block_map(size_t bytes, lw_block* out) {
 void lw_block_unmap(lw_block* block) {
     if (block->mapping) munmap(block->mapping, block->mapped);
     *block = (lw_block){0};
+}
+
+void lw_place_block(const lw_nodes* nodes, const lw_block* block) {
+    lw_place_pages(nodes, block->mapping, block->mapped);
 }
 
 void* lw_arena_take(lw_arena* arena, size_t bytes) {

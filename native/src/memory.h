@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "numa.h"
+
 typedef struct lw_block {
     void* data;     // aligned to 64 bytes at least, to 2 MiB when the block is that large
     void* mapping;  // what to unmap
@@ -14,15 +16,8 @@ typedef struct lw_block {
 // Returns false when the system refuses; `out` is then all zero.
 _Bool lw_block_map(size_t bytes, lw_block* out);
 void lw_block_unmap(lw_block* block);
-
-enum { LW_MAX_NODES = 1024 };  // what masks have room for; kernels are built for no more
-
-// The nodes that pages go to in turn, one page (huge, where the block has such) after the other; a single node is a
-// preference, which gives way when its memory is used up. No nodes: wherever the system puts them.
-typedef struct lw_nodes {
-    uint32_t n;
-    unsigned long bits[LW_MAX_NODES / (8 * sizeof(unsigned long))];
-} lw_nodes;
+// Of a block that was not touched yet.
+void lw_place_block(const lw_nodes* nodes, const lw_block* block);
 
 // Blocks that many tensors are cut from, so that small ones and the ends of large ones lie on huge pages too. Begins as
 // zeros; nothing is given back before lw_arena_free.

@@ -64,8 +64,8 @@ static _Bool bind_memory(const lw_nodes* nodes, void* begin, size_t bytes) {
     return syscall(SYS_mbind, begin, bytes, policy, nodes->bits, LW_MAX_NODES + 1ul, 0u) == 0;
 }
 
-void lw_place_block(const lw_nodes* nodes, const lw_block* block) {
-    if (nodes->n > 0) bind_memory(nodes, block->mapping, block->mapped);
+void lw_place_pages(const lw_nodes* nodes, void* begin, size_t bytes) {
+    if (nodes->n > 0) bind_memory(nodes, begin, bytes);
 }
 
 lw_status lw_numa_check(const uint32_t* nodes, uint32_t n_nodes) {
