@@ -1,4 +1,4 @@
-"""One direction only: the layers of the Python package and of the C library."""
+"""One direction only: the layers of the Python packages and of the C library, and no circles."""
 
 import ast
 import re
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from file_graphs import C_INCLUDE, c_edges, circles, python_edges, python_modules
+
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "service" / "lanewise"
+QUANTIZER = REPOSITORY / "quantizer" / "lanewise_quantizer"
 NATIVE = REPOSITORY / "native"
 
 # What a part of the package may import besides itself. A part is a module or folder under lanewise.
@@ -27,6 +30,18 @@ PYTHON = {
     "__main__": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
 }
+# What the quantizer's parts may import: its own, and parts of lanewise as "lanewise.part". All that
+# is in none of these folders describes formats, which is what the service may know of it.
+QUANTIZER_PARTS = {
+    "formats": set(),
+    "fit": {"formats", "lanewise.loading", "lanewise.runtime"},
+    "commands": {"formats", "fit"}
+    | {
+        f"lanewise.{part}"
+        for part in ("commands", "runtime", "loading", "text", "settings", "host")
+    },
+    "cli": {"lanewise.commands", "lanewise.settings"},
+}
 # The modules that put the parts of the server together.
 PYTHON_EXTRA = {
     "api/file_watch.py": {"loading"},
@@ -43,7 +58,7 @@ OUTSIDE = {
     "uvicorn": {"api"},
     "tokenizers": {"text", "demo"},
     "llguidance": {"text", "engine"},
-    "lanewise_quantizer": {"commands"},
+    "lanewise_quantizer": {"commands", "cli"},
     "matplotlib": {"commands"},
 }
 
@@ -69,7 +84,13 @@ C_CONTAINED = {
     "i8mm": {"neon", "dotprod"},
     "sve": {"neon", "dotprod", "i8mm"},
 }
-C_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+# Folders in which circles of files are still to be straightened: a line goes when its folder is.
+CIRCLES_LEFT = [
+    "service/lanewise/loading",
+    "service/lanewise/text",
+    "native/src/graph",
+    "native/src/model",
+]
 
 
 def python_part(path):
@@ -105,6 +126,30 @@ def python_violations(path, source):
             found.append(f"{path}: imports {module}")
         if part not in OUTSIDE.get(top, {part}):
             found.append(f"{path}: imports {module}; only {', '.join(OUTSIDE[top])} may")
+        if top == "lanewise_quantizer" and part != "cli" and quantizer_part(rest) != "formats":
+            found.append(f"{path}: imports {module}, which is no format")
+    return found
+
+
+def quantizer_part(module):
+    """The part of a module, its name relative to the quantizer's package."""
+    part = module.partition(".")[0]
+    return part if part in QUANTIZER_PARTS else "formats"
+
+
+def quantizer_violations(path, source):
+    """Imports of one file, its path relative to the quantizer's package, that point elsewhere."""
+    part = quantizer_part(".".join(path.with_suffix("").parts))
+    found = []
+    for module in imported_modules(source):
+        top, _, rest = module.partition(".")
+        target = quantizer_part(rest) if top == "lanewise_quantizer" else module
+        if top == "lanewise":
+            target = f"lanewise.{rest.partition('.')[0]}"
+        elif top != "lanewise_quantizer":
+            continue
+        if target not in QUANTIZER_PARTS[part] | {part}:
+            found.append(f"{path}: imports {module}")
     return found
 
 
@@ -166,6 +211,73 @@ def test_c_includes_point_down():
     assert not found
 
 
+def test_quantizer_imports_point_down():
+    paths = sorted(path.relative_to(QUANTIZER) for path in QUANTIZER.rglob("*.py"))
+    found = [
+        v for path in paths for v in quantizer_violations(path, (QUANTIZER / path).read_text())
+    ]
+    assert not found
+    assert len(paths) > 10
+
+
+def left_to_do(files):
+    return any(all(one.startswith(f"{folder}/") for one in files) for folder in CIRCLES_LEFT)
+
+
+def test_no_circle_of_python_files():
+    modules = python_modules([PACKAGE, QUANTIZER])
+    found = [
+        [modules[one].relative_to(REPOSITORY).as_posix() for one in circle]
+        for circle in circles(python_edges(modules))
+    ]
+    assert not [circle for circle in found if not left_to_do(circle)]
+    assert len(modules) > 100
+
+
+def test_no_circle_of_c_files():
+    sources = {name: (NATIVE / "src" / name).read_text() for name in c_files()}
+    found = [[f"native/src/{one}" for one in circle] for circle in circles(c_edges(sources))]
+    assert not [circle for circle in found if not left_to_do(circle)]
+    assert sum(map(len, c_edges(sources).values())) > 200
+
+
+def test_circles_of_python_are_found(tmp_path):
+    texts = {
+        "a.py": "from package.b import one",
+        "b.py": "def f():\n    from package import c",
+        "c.py": "if TYPE_CHECKING:\n    from package.inner.d import D",
+        "inner/d.py": "import package.a",
+        "e.py": "from package import a",
+        "__init__.py": "from package.e import e",
+    }
+    root = tmp_path / "package"
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    modules = python_modules([root])
+    assert circles(python_edges(modules)) == [
+        ("package.a", "package.b", "package.c", "package.inner.d")
+    ]
+    (root / "a.py").write_text("from package import nothing_of_a_file")
+    assert circles(python_edges(modules)) == [("package", "package.a", "package.e")]
+
+
+def test_circles_of_c_are_found():
+    everything = "void lw_f(void);\nint lw_g(int a,\n         int b);\nextern const int lw_t[2];\n"
+    sources = {
+        "x/all.h": everything,
+        "x/f.c": '#include "all.h"\nvoid lw_f(void) {\n    (void)lw_t; // lw_g\n}\n',
+        "x/g.c": '#include "x/all.h"\nint lw_g(int a,\n         int b) {\n    lw_f();\n}\n',
+        "x/t.c": '#include "all.h"\nconst int lw_t[2] = {1, 2};\n',
+        "x/header.h": '#include "all.h"\n',
+    }
+    assert circles(c_edges(sources)) == []
+    sources["x/t.c"] += "static void h(void) {\n    lw_g(1, 2);\n}\n"
+    assert circles(c_edges(sources)) == [("x/f", "x/g", "x/t")]
+    sources["x/all.h"] += '#include "header.h"\n'
+    assert ("x/all", "x/header") in circles(c_edges(sources))
+
+
 def test_python_knows_one_header():
     named = {
         path.as_posix()
@@ -186,6 +298,9 @@ def test_python_knows_one_header():
         ("commands/bench.py", "from lanewise.engine.engine import Engine"),
         ("engine/engine.py", "import cffi"),
         ("text/tokenizer.py", "from fastapi import FastAPI"),
+        ("commands/inspect.py", "from lanewise_quantizer.commands.plan import plan"),
+        ("commands/inspect.py", "from lanewise_quantizer.fit import tables"),
+        ("loading/gguf.py", "from lanewise_quantizer.storage import decode_rows"),
         ("somewhere/new.py", ""),
     ],
 )
@@ -199,11 +314,27 @@ def test_planted_import_is_found(path, source):
         ("api/app.py", "from lanewise.engine.engine import Engine\nimport fastapi"),
         ("api/serve.py", "from lanewise.runtime import Model"),
         ("cli.py", "import lanewise.commands.bench"),
+        ("commands/inspect.py", "from lanewise_quantizer.storage import decode_rows"),
         ("__init__.py", "import os"),
     ],
 )
 def test_import_that_points_down_is_fine(path, source):
     assert python_violations(Path(path), source) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("coded.py", "from lanewise_quantizer.fit.grid import Grid"),
+        ("storage.py", "from lanewise.loading.checkpoint import Role"),
+        ("fit/model.py", "from lanewise_quantizer.commands.plan import plan"),
+        ("commands/plan.py", "from lanewise.engine.engine import Engine"),
+        ("cli.py", "from lanewise_quantizer.commands.quantize import run"),
+    ],
+)
+def test_planted_import_of_the_quantizer_is_found(path, source):
+    assert len(quantizer_violations(Path(path), source)) == 1
+    assert quantizer_violations(Path("commands/x.py"), "import lanewise_quantizer.fit.grid") == []
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,12 @@ def encode_floats(name: str, weights: Floats) -> Bytes:
     bits = np.ascontiguousarray(weights).view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
     return (rounded >> np.uint32(16)).astype("<u2").view(np.uint8)
+
+
+def checksum(data: Bytes, offset: int) -> int:
+    """The part that bytes from ``offset`` on, a multiple of 8, have in their tensor's checksum."""
+    flat = data.reshape(-1)
+    words = np.pad(flat, (0, -len(flat) % 8)).view("<u8")
+    first = offset // 8
+    odd = np.arange(first, first + len(words), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return int((words * odd).sum(dtype=np.uint64))

@@ -6,25 +6,26 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lanewise import __version__
+from lanewise.commands.registration import Command
 from lanewise.host import HostError, default_threads
 from lanewise.settings import (
     BenchSettings,
     CompareSettings,
+    ComputeSettings,
     DoctorSettings,
     InspectSettings,
     PackSettings,
     PerplexitySettings,
     PullSettings,
-    QuantizeSettings,
     Settings,
     SettingsError,
     SourceSettings,
     add_arguments,
     resolve,
 )
+from lanewise_quantizer.cli import QUANTIZE
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -36,15 +37,6 @@ EPILOG = (
     "given with --config, in this order of precedence. MODEL is a GGUF file, a Hugging Face "
     "folder, or org/name or org/name:file.gguf of the hub; without it the bundled model is used."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: its settings, the module whose ``run`` takes them, its line in ``--help``."""
-
-    settings: type[SourceSettings]
-    module: str  # imported when the command runs, so that --help does not wait for numpy
-    help: str
 
 
 COMMANDS = {
@@ -64,9 +56,7 @@ COMMANDS = {
     "pack": Command(
         PackSettings, "lanewise.commands.pack", "write a model that loads without being packed"
     ),
-    "quantize": Command(
-        QuantizeSettings, "lanewise.commands.quantize", "write a model in fewer bits"
-    ),
+    "quantize": QUANTIZE,
     "inspect": Command(
         InspectSettings, "lanewise.commands.inspect", "list the tensors of a model and their bits"
     ),
@@ -115,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if several:
             flags["models"] = [*several, *flags.get("models", [])]
         settings = resolve(command.settings, flags, os.environ, config)
-        _set_up_blas(settings)
+        _set_up_blas(_threads_of(settings) if command.multiplies else 1)
         gc.disable()  # modules are not garbage; looking for it takes a tenth of importing them
         module = importlib.import_module(command.module)
         gc.enable()
@@ -136,15 +126,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), EXIT_ERROR)
 
 
-def _set_up_blas(settings: SourceSettings) -> None:
+def _threads_of(settings: SourceSettings) -> int:
+    asked = settings.threads if isinstance(settings, ComputeSettings) else None
+    return asked or default_threads().threads
+
+
+def _set_up_blas(threads: int) -> None:
     """Give numpy's BLAS, which has yet to be loaded, as many threads as will be used.
 
-    Only the quantizer calls it; elsewhere it would start a thread per core, each spinning at first.
+    Where it multiplies nothing large it would start a thread per core, each spinning at first.
     After a product its threads spin for 2^26 cycles by default, on cores that lw_fit then wants.
     """
-    threads = 1
-    if isinstance(settings, QuantizeSettings):
-        threads = settings.threads or default_threads().threads
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 

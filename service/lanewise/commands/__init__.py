@@ -1,1 +1,1 @@
-"""The commands beside ``serve``: bench, perplexity, doctor and pull."""
+"""The commands beside ``serve`` and ``quantize``: bench, perplexity, doctor, pull and others."""

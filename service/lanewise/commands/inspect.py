@@ -14,7 +14,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from lanewise.commands.quantize_stream import checksum
 from lanewise.host import default_threads, format_size
 from lanewise.loading.architectures import is_vector
 from lanewise.loading.checkpoint import (
@@ -35,7 +34,7 @@ from lanewise.loading.quantization import find_quantization
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
 from lanewise.settings import InspectSettings
 from lanewise_quantizer.quantize import check_finite
-from lanewise_quantizer.storage import decode_rows
+from lanewise_quantizer.storage import checksum, decode_rows
 
 OK, FAILED = 0, 1
 CHECKED_BYTES = 8 << 20  # at a time; a multiple of 8

@@ -12,22 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.opening import progress_bar, threads_of
-from lanewise.commands.partial_output import PartialOutput
-from lanewise.commands.quantize_bits import Wanted, allocate
-from lanewise.commands.quantize_calibrated import (
-    Calibrated,
-    calibration_windows,
-    fitted_tables,
-)
-from lanewise.commands.quantize_files import (
-    GgufPlan,
-    WeightsFile,
-    gguf_plan,
-    safetensors_header,
-    safetensors_plan,
-)
-from lanewise.commands.quantize_plan import Target, kinds_of, plan, plan_as, replaced
-from lanewise.commands.quantize_stream import Fitting, Job, check_done, stream
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, open_checkpoint
 from lanewise.loading.hub import resolve_model
@@ -36,6 +20,22 @@ from lanewise.loading.packed_writer import check_folder, packed_config, write_js
 from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise_quantizer.coded import CODED_TYPES, Scale
+from lanewise_quantizer.commands.bits import Wanted, allocate
+from lanewise_quantizer.commands.calibrated import (
+    Calibrated,
+    calibration_windows,
+    fitted_tables,
+)
+from lanewise_quantizer.commands.files import (
+    GgufPlan,
+    WeightsFile,
+    gguf_plan,
+    safetensors_header,
+    safetensors_plan,
+)
+from lanewise_quantizer.commands.partial_output import PartialOutput
+from lanewise_quantizer.commands.plan import Target, kinds_of, plan, plan_as, replaced
+from lanewise_quantizer.commands.stream import Fitting, Job, check_done, stream
 
 GGUF_WEIGHTS = "model.gguf"
 DEFAULT_FORMAT = "q4_0"

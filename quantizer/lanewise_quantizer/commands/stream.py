@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.commands.partial_output import PartialOutput, write_all
-from lanewise.commands.quantize_plan import Kinds, Target, plan_as
 from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
 from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.commands.partial_output import PartialOutput, write_all
+from lanewise_quantizer.commands.plan import Kinds, Target, plan_as
 from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.quantize import check_finite, quantize_matrix
 from lanewise_quantizer.storage import (
     FLOAT_BYTES,
+    checksum,
     decode_rows,
     encode_floats,
     encode_rows,
@@ -231,15 +232,6 @@ def source_rows(target: Target, start: int, stop: int) -> Bytes:
     if target.order is None or not target.is_matrix:
         return np.ascontiguousarray(rows[start:stop])
     return rows[target.order[start:stop]]
-
-
-def checksum(data: Bytes, offset: int) -> int:
-    """The part that bytes from ``offset`` on, a multiple of 8, have in their tensor's checksum."""
-    flat = data.reshape(-1)
-    words = np.pad(flat, (0, -len(flat) % 8)).view("<u8")
-    first = offset // 8
-    odd = np.arange(first, first + len(words), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    return int((words * odd).sum(dtype=np.uint64))
 
 
 def check_done(targets: Iterable[Target], offsets: Mapping[str, int], output: PartialOutput) -> int:

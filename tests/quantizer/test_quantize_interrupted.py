@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lanewise.commands import partial_output, quantize_stream
-from lanewise.commands.partial_output import PartialOutput
 from lanewise.loading.checkpoint import open_checkpoint
+from lanewise_quantizer.commands import partial_output, stream
+from lanewise_quantizer.commands.partial_output import PartialOutput
 from quantizing import quantize, write_model
 
 pytestmark = pytest.mark.slow
@@ -89,9 +89,9 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert not (tmp_path / "out.partial" / "config.json").exists()
     monkeypatch.undo()
     made = []
-    real = quantize_stream.Worker.make
+    real = stream.Worker.make
     monkeypatch.setattr(
-        quantize_stream.Worker, "make", lambda self, *rows: made.append(rows) or real(self, *rows)
+        stream.Worker, "make", lambda self, *rows: made.append(rows) or real(self, *rows)
     )
     assert quantize(source, output, "--format", "q4_0", *extra) == 0
     with open_checkpoint(source) as checkpoint:

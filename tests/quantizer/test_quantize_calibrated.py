@@ -8,7 +8,7 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.commands.quantize_calibrated import Calibrated
+from lanewise_quantizer.commands.calibrated import Calibrated
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SOME = ["--calibration-tokens", "512"]

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.commands.partial_output import PartialOutput
 from lanewise.commands.perplexity import cut_windows, read_text
-from lanewise.commands.quantize_plan import Target, half_split_rows
-from lanewise.commands.quantize_stream import Fitting, checksum
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType
+from lanewise_quantizer.commands.partial_output import PartialOutput
+from lanewise_quantizer.commands.plan import Target, half_split_rows
+from lanewise_quantizer.commands.stream import Fitting
 from lanewise_quantizer.fit.feedback import rounds_for
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.samples import sample_groups
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import fit_table
-from lanewise_quantizer.storage import decode_rows, encode_rows
+from lanewise_quantizer.storage import checksum, decode_rows, encode_rows
 
 Floats = npt.NDArray[np.float32]
 

@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.opening import steps_bar
-from lanewise.commands.quantize_files import gguf_plan, safetensors_plan
-from lanewise.commands.quantize_plan import (
+from lanewise.loading.architectures import is_vector
+from lanewise.loading.checkpoint import Checkpoint, Role
+from lanewise.settings import SettingsError
+from lanewise_quantizer.allocate import Option, choose
+from lanewise_quantizer.commands.files import gguf_plan, safetensors_plan
+from lanewise_quantizer.commands.plan import (
     HEADS,
     Kinds,
     Target,
     fitting,
     plan_as,
 )
-from lanewise.commands.quantize_stream import Fitting
-from lanewise.loading.architectures import is_vector
-from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.settings import SettingsError
-from lanewise_quantizer.allocate import Option, choose
+from lanewise_quantizer.commands.stream import Fitting
 from lanewise_quantizer.fit.sensitivity import Losses, losses_on_text, losses_without_text
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.storage import row_bytes

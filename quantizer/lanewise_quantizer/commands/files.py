@@ -6,8 +6,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lanewise.commands.quantize_plan import Target, tensor_type
-from lanewise.commands.quantize_stream import Fitting
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TensorType
 from lanewise.loading.gguf_checkpoint import ROPE_FACTORS
 from lanewise.loading.gguf_writer import (
@@ -20,6 +18,8 @@ from lanewise.loading.gguf_writer import (
 from lanewise.loading.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
 from lanewise.loading.packed_writer import Entry, header_of
 from lanewise.text.gguf_export import gguf_tokenizer
+from lanewise_quantizer.commands.plan import Target, tensor_type
+from lanewise_quantizer.commands.stream import Fitting
 
 
 @dataclass(frozen=True)

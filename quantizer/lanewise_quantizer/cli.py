@@ -1,0 +1,11 @@
+"""What the quantizer adds to the ``lanewise`` command; imports nothing that takes time."""
+
+from lanewise.commands.registration import Command
+from lanewise.settings import QuantizeSettings
+
+QUANTIZE = Command(
+    QuantizeSettings,
+    "lanewise_quantizer.commands.quantize",
+    "write a model in fewer bits",
+    multiplies=True,
+)

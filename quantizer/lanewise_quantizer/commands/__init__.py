@@ -1,0 +1,1 @@
+"""``lanewise quantize``, which writes a model in fewer bits."""

@@ -1,0 +1,15 @@
+"""What ``lanewise`` must know of a command to offer it."""
+
+from dataclasses import dataclass
+
+from lanewise.settings import SourceSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its settings, the module whose ``run`` takes them, its line in ``--help``."""
+
+    settings: type[SourceSettings]
+    module: str  # imported when the command runs, so that --help does not wait for numpy
+    help: str
+    multiplies: bool = False  # large matrices in numpy: its BLAS gets all threads
