@@ -160,8 +160,7 @@ def test_what_a_failed_step_would_have_computed_is_not_found_by_others(fails):
     if fails:
         s.take_back(step)
     else:
-        s.settle(step, [Sampled(0, 0.0)])
-        s.complete(step)
+        s.record(step, [[Sampled(0, 0.0)]])
     assert s._pool.n_used == 0
     s.add(alike)
     assert counts(s.schedule()) == {alike: 20 if fails else 1}

@@ -112,8 +112,7 @@ def test_nobody_gives_way_while_a_step_runs():
     s.add(sequence(5))
     assert not s.can_plan_ahead  # the next step is planned when none runs
     assert s.schedule().preempted == []
-    s.settle(begun, [Sampled(0, 0.0)] * 2)
-    s.complete(begun)
+    s.record(begun, [[Sampled(0, 0.0)]] * 2)
     assert s.schedule().preempted == [many[1]]
 
 

@@ -8,6 +8,7 @@ from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import State
 from lanewise.engine.step import Step
 from lanewise.engine.window import Window
+from lanewise.runtime import Sampled
 from scheduling import complete, run, run_to_end, scheduler, sequence, step_that_preempts
 
 
@@ -112,8 +113,7 @@ def test_answers_to_one_prompt_give_shared_blocks_back_one_by_one():
     ahead, *others = alike
     while ahead.n_dropped == 2:
         turns = s.schedule().turns
-        s.complete(Step([turn for turn in turns if turn.sequence is ahead]))
-        ahead.tokens.append(0)
+        s.record(Step([turn for turn in turns if turn.sequence is ahead]), [[Sampled(0, 0.0)]])
     assert ahead.blocks[2] == NO_BLOCK
     for one in others:
         assert one.blocks[2] == shared

@@ -15,6 +15,7 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser
 from lanewise.engine.step_costs import StepCosts
 from lanewise.engine.stream import TokenOutput
+from lanewise.runtime import Sampled
 from toy_server import metric, outputs_of
 
 ABC = (97, 98, 99)
@@ -249,9 +250,7 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
     everyone = [Sequence(repeats), *(Sequence(request(chr(100 + i) * 3)) for i in range(others))]
     for one in everyone:
         scheduler.add(one)
-    scheduler.complete(scheduler.schedule())
-    for one in everyone:
-        one.tokens.append(97)
+    scheduler.record(scheduler.schedule(), [[Sampled(97, 0.0)]] * len(everyone))
     [own] = speculator.guessers([repeats])
     step = scheduler.schedule()
     speculator.add_guesses(step, scheduler, {everyone[0]: own}.get)
@@ -276,9 +275,8 @@ def test_many_sequences_wait_only_for_guesses_that_gain_more(start, wait_s, want
     )
     for one in everyone:
         scheduler.add(one)
-    scheduler.complete(scheduler.schedule())
+    scheduler.record(scheduler.schedule(), [[Sampled(97, 0.0)]] * len(everyone))
     for one in everyone:
-        one.tokens.append(97)
         for _ in range(40):
             guessers[one].learn(guessers[one].guess(one), 6, 6)
     step = scheduler.schedule()

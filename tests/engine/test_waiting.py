@@ -8,6 +8,7 @@ from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.waiting import OUTPUT_WEIGHT, Shares, WaitingQueue, who_gives_way
+from lanewise.runtime import Sampled
 
 
 def sequence(client: int = 0, priority: int = 0, n_prompt: int = 10, max_tokens: int = 5):
@@ -196,10 +197,9 @@ def test_clients_that_always_have_work_get_equal_service(sizes, max_seqs):
                 continue
             served[one.request.client] += one.n_prompt
             waiting[one.request.client] -= 1
-        s.complete(step)
+        s.record(step, [[Sampled(1, 0.0)] if turn.draws else [] for turn in step.turns])
         for turn in step.turns:
             if turn.draws:
-                turn.sequence.tokens.append(1)
                 served[turn.sequence.request.client] += OUTPUT_WEIGHT
                 if not turn.sequence.draws:
                     s.finish(turn.sequence)

@@ -8,6 +8,7 @@ from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
+from lanewise.runtime import Sampled
 
 MAX_MODEL_LEN = 4096
 unlike = itertools.count(1)
@@ -61,12 +62,13 @@ def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> 
     """The sequences that end with this step; of drafts, so many tokens come true."""
     drawing = {turn.sequence for turn in step.turns if turn.draws}
     numbers = iter(accepted)
+    results = []
     for turn in step.turns:
-        if turn.draft:
-            turn.accept(turn.draft[: next(numbers, 0)])
-    scheduler.complete(step)
-    for one in drawing:
-        one.tokens.append(one.request.choice)
+        scores = list(turn.scored)
+        guessed = turn.draft[: next(numbers, 0)] if turn.draft else ()
+        drawn = [*guessed, turn.sequence.request.choice] if turn.draws else []
+        results.append([Sampled(token, 0.0) for token in scores + drawn])
+    scheduler.record(step, results)
     ran = [turn.sequence for turn in step.turns]
     ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws)]
     for one in ended:

@@ -231,13 +231,10 @@ class Engine:
                 self._admission.note_started(sequence.request.client, job.n_queued, now)
                 job.note_started(now, self.metrics)
 
-    def _complete(self, step: Step, results: list[Items[Sampled]], ahead: bool) -> None:
+    def _complete(self, step: Step, results: Items[Items[Sampled]]) -> None:
+        """Pass on what the turns of a step got, which is behind their texts already."""
         now = time.monotonic()
         self.failures.note_success()
-        for turn, result in zip(step.turns, results, strict=True):
-            if turn.draft:
-                turn.accept([one.token for one in result[:-1]])
-        self._scheduler.complete(step)
         jobs, tally = self._jobs, self._tally
         for turn, result in zip(step.turns, results, strict=True):
             sequence = turn.sequence
@@ -251,10 +248,8 @@ class Engine:
                 tally.note_prefill(job)
             drawn: Items[Sampled | None] = result
             if result:
-                if not ahead:  # else they are there already
-                    sequence.tokens.append(result[-1].token)
                 tally.note_tokens(job, len(result), now, self.metrics)
-            elif ahead or sequence.uncached_len:
+            elif turn.end != sequence.n_known:
                 continue  # a part of the prompt only
             else:
                 drawn = NOTHING_DRAWN

@@ -173,16 +173,6 @@ class Scheduler:
                 sequence.n_pending += 1
                 n_draws += 1
 
-    def settle(self, step: Step, drawn: Items[Sampled]) -> None:
-        """Put what a step that was begun has drawn where it belongs; ``complete`` comes next."""
-        results = iter(drawn)
-        for turn in step.turns:
-            if turn.draws:
-                token = next(results).token
-                if turn.sequence.state is not State.FINISHED:
-                    turn.sequence.tokens[turn.end] = token
-                    turn.sequence.n_pending -= 1
-
     def take_back(self, step: Step) -> None:
         """A step that was begun, behind which no other is, has failed."""
         for turn in step.turns:
@@ -191,25 +181,37 @@ class Scheduler:
             if not self._has_left(sequence) and turn.draws:
                 sequence.tokens.pop()
                 sequence.n_pending -= 1
-            turn.end = 0
+            turn.end = None
 
-    def complete(self, step: Step) -> None:
-        """Note that a step has run."""
-        for turn in step.turns:
-            sequence = turn.sequence
-            if not turn.end:  # not begun ahead
-                sequence.advance(turn.count)
-                turn.end = sequence.n_cached
-            elif self._has_left(sequence):
-                continue
-            self._note_share(sequence, turn)
-            self.blocks.note_computed(sequence, turn.end)
+    def record(self, step: Step, results: Items[Items[Sampled]]) -> None:
+        """Note that a step has run: put what its turns have drawn behind their texts.
 
-    def _note_share(self, sequence: Sequence, turn: Turn) -> None:
+        ``results`` are those of ``batching.results_of``. A step that was begun has a place for each
+        token already, behind which the next one may have been planned.
+        """
+        for turn, result in zip(step.turns, results, strict=True):
+            sequence, drawn = turn.sequence, result[len(turn.scored) :]
+            if turn.end is None:
+                turn.n_accepted = max(0, len(drawn) - 1)
+                sequence.tokens += [one.token for one in drawn]
+                sequence.advance(turn.n_computed)
+                end = turn.end = sequence.n_cached
+            else:
+                end = turn.end
+                if drawn and sequence.state is not State.FINISHED:
+                    sequence.tokens[end] = drawn[0].token
+                    sequence.n_pending -= 1
+                if self._has_left(sequence):
+                    continue
+            self._note_share(turn, end)
+            self.blocks.note_computed(sequence, end)
+
+    def _note_share(self, turn: Turn, end: int) -> None:
         """Count what a turn did for its client; what is computed again after a pause is not."""
-        end = min(turn.end, sequence.n_admitted)
-        of_prompt = max(0, end - max(turn.end - turn.count, sequence.n_counted))
-        sequence.n_counted = max(sequence.n_counted, turn.end + turn.draws)
+        sequence = turn.sequence
+        first = max(end - turn.n_computed, sequence.n_counted)
+        of_prompt = max(0, min(end, sequence.n_admitted) - first)
+        sequence.n_counted = max(sequence.n_counted, end + turn.draws)
         self._shares.note(sequence, of_prompt, 1 + turn.n_accepted if turn.draws else 0)
 
     def _has_left(self, sequence: Sequence) -> bool:

@@ -54,9 +54,14 @@ class Sequence:
             self.n_to_score = self.n_prompt
 
     @property
+    def n_known(self) -> int:
+        """Tokens without those that running steps are still to draw."""
+        return len(self.tokens) - self.n_pending
+
+    @property
     def n_output(self) -> int:
         """Tokens drawn so far."""
-        return len(self.tokens) - self.n_pending - self.n_prompt
+        return self.n_known - self.n_prompt
 
     @property
     def uncached_len(self) -> int:
@@ -76,7 +81,7 @@ class Sequence:
     @property
     def draws(self) -> bool:
         """Whether another token is to be drawn after the last one."""
-        return len(self.tokens) - self.n_pending < self.n_most and not self.is_complete
+        return self.n_known < self.n_most and not self.is_complete
 
     def finish_reason(self, drawn: Sampled | None) -> str | None:
         """Why the sequence ends with the token drawn last, if it does."""

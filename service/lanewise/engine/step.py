@@ -13,18 +13,17 @@ class Turn:
     """What one sequence does in a step."""
 
     sequence: Sequence
-    count: int  # tokens the model sees
+    count: int  # tokens the model sees, guesses not among them
     scored: range  # positions among them whose logits score the prompt token after each
     draws: bool  # whether a token is drawn after the last of them
     draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
-    end: int = 0  # how far the sequence is in the cache once it has run
+    end: int | None = None  # of the sequence in the cache; None until begun ahead or recorded
 
-    def accept(self, tokens: Items[int]) -> None:
-        """The draft began with ``tokens``, which were drawn: they are part of the text now."""
-        self.sequence.tokens += tokens
-        self.n_accepted = len(tokens)
-        self.count += len(tokens)
+    @property
+    def n_computed(self) -> int:
+        """Tokens that the step adds to the cache; guesses that failed are none."""
+        return self.count + self.n_accepted
 
 
 @dataclass(slots=True)

@@ -26,8 +26,7 @@ class StepEvents:
     """Whom to tell of steps, on the engine's thread."""
 
     planned: Callable[[Step], None]
-    # What each turn got; with True the tokens drawn are behind their texts already.
-    completed: Callable[[Step, list[Items[Sampled]], bool], None]
+    completed: Callable[[Step, Items[Items[Sampled]]], None]  # with what each turn got
     failed: Callable[[list[Sequence], Exception], None]  # these sequences, alone in a step
     before_waiting: Callable[[], None]  # the model is about to run, or runs, for a while
 
@@ -171,8 +170,7 @@ class Stepper:
         seconds = self._last_s = finished.ended - finished.began
         if self._pacer is not None:
             self._pacer.cost.learn(running.work, seconds)
-        self._scheduler.settle(step, finished.drawn)
-        self._events.completed(step, results_of(step, finished.drawn), True)
+        self._note_run(step, results_of(step, finished.drawn))
         self._tally.note_step(running.n_rows)
         if self._speculator is not None:
             self._speculator.learn(running.n_rows, seconds, self._tally)
@@ -199,10 +197,14 @@ class Stepper:
                 self._speculator.abandon()
             self._run_each(step, error)
         else:
-            self._events.completed(step, results, False)
+            self._note_run(step, results)
             self._tally.note_step(n_rows)
             if self._speculator is not None:
                 self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
+
+    def _note_run(self, step: Step, results: Items[Items[Sampled]]) -> None:
+        self._scheduler.record(step, results)
+        self._events.completed(step, results)
 
     def _run_each(self, step: Step, error: Exception) -> None:
         """A step failed: perhaps one sequence is at fault; the others get what they would have."""
