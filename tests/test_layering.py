@@ -27,8 +27,19 @@ PYTHON = {
     "engine": {"runtime"},
     "api": {"engine", "text", "sandbox", "settings"},
     "commands": {"runtime", "loading", "text", "settings", "host", "topology"},
+    "server": {
+        "api",
+        "engine",
+        "sandbox",
+        "text",
+        "runtime",
+        "loading",
+        "settings",
+        "host",
+        "topology",
+    },
     "__main__": {"cli"},
-    "cli": {"settings", "host", "loading", "runtime", "commands", "api"},
+    "cli": {"settings", "host", "loading", "runtime", "commands", "server"},
 }
 # What the quantizer's parts may import: its own, and parts of lanewise as "lanewise.part". All that
 # is in none of these folders describes formats, which is what the service may know of it.
@@ -42,14 +53,10 @@ QUANTIZER_PARTS = {
     },
     "cli": {"lanewise.commands", "lanewise.settings"},
 }
-# The modules that put the parts of the server together.
+# Commands that run the engine too.
 PYTHON_EXTRA = {
-    "api/file_watch.py": {"loading"},
-    "api/draft.py": {"loading", "runtime", "host", "topology"},
     "commands/bench_replay.py": {"engine"},
     "commands/doctor.py": {"engine"},
-    "api/start.py": {"loading", "runtime", "host", "topology"},
-    "api/serve.py": {"loading", "runtime", "host"},
 }
 # Libraries that only some parts may import; demo/training makes the bundled model and stands alone.
 OUTSIDE = {
@@ -295,6 +302,7 @@ def test_python_knows_one_header():
         ("runtime/model.py", "from lanewise.engine import engine"),
         ("loading/gguf.py", "from lanewise import settings"),
         ("api/app.py", "from lanewise.runtime import Session"),
+        ("api/app.py", "from lanewise.server.serve import serve"),
         ("commands/bench.py", "from lanewise.engine.engine import Engine"),
         ("engine/engine.py", "import cffi"),
         ("text/tokenizer.py", "from fastapi import FastAPI"),
@@ -312,7 +320,7 @@ def test_planted_import_is_found(path, source):
     ("path", "source"),
     [
         ("api/app.py", "from lanewise.engine.engine import Engine\nimport fastapi"),
-        ("api/serve.py", "from lanewise.runtime import Model"),
+        ("server/serve.py", "from lanewise.runtime import Model"),
         ("cli.py", "import lanewise.commands.bench"),
         ("commands/inspect.py", "from lanewise_quantizer.storage import decode_rows"),
         ("__init__.py", "import os"),

@@ -40,7 +40,7 @@ EPILOG = (
 
 
 COMMANDS = {
-    "serve": Command(Settings, "lanewise.api.start", "serve a model over the OpenAI API"),
+    "serve": Command(Settings, "lanewise.server.start", "serve a model over the OpenAI API"),
     "bench": Command(
         BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
     ),

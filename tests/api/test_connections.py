@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from lanewise.api.protocol import MOST_PIPELINED, PROBES
-from lanewise.api.start import raise_file_limit
+from lanewise.server.listener import raise_file_limit
 from lanewise.settings import Settings
 from toy_server import CONFIG, RunningServer, in_background, toy_server
 

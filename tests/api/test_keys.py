@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from lanewise.api import app, documents
 from lanewise.api.endpoints import ENDPOINTS, Endpoint
 from lanewise.api.keys import ANYBODY, Caller, Keys
-from lanewise.api.start import warn_of_visible_keys
+from lanewise.server.start import warn_of_visible_keys
 from lanewise.settings import Settings, SettingsError, with_keys_of_files
 from toy_server import toy_server
 

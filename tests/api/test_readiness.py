@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from lanewise.api import file_watch, warm_up
+from lanewise.api import warm_up
 from lanewise.loading.mapped_file import MappedFile
+from lanewise.server import file_watch
 from toy_server import toy_server
 
 OK = {"prompt": "abc", "max_tokens": 2}

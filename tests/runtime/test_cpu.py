@@ -10,6 +10,7 @@ from lanewise.runtime import (
     NativeError,
     best_isa,
     check_isa,
+    cpu,
     cpu_features,
     kernels,
     measure_limits,
@@ -49,3 +50,18 @@ def test_settings_accept_the_levels_of_the_library():
 
 def test_limits_are_measured_with_the_threads_asked_for(fake):
     assert measure_limits(2, "avx2") == Limits(read_gb_s=60.0, int8_gmac_s=400.0)
+
+
+def test_kernels_in_use_are_the_first_rows_that_fit(monkeypatch):
+    rows = [
+        cpu.KernelInfo("gemm_a__avx512vnni", "avx512vnni", "q4_0", 2, True),
+        cpu.KernelInfo("gemm_a__avx2", "avx2", "q4_0", 2, True),
+        cpu.KernelInfo("gemv_a__avx2", "avx2", "q4_0", 1, True),
+        cpu.KernelInfo("matmul_a__scalar", "scalar", "q4_0", 1, True),
+        cpu.KernelInfo("matmul_b__scalar", "scalar", "f32", 1, True),
+    ]
+    monkeypatch.setattr(cpu, "kernels", lambda: rows)
+    assert cpu.kernels_in_use("avx512vnni", "q4_0") == ["gemv_a__avx2", "gemm_a__avx512vnni"]
+    assert cpu.kernels_in_use("avx2", "q4_0") == ["gemv_a__avx2", "gemm_a__avx2"]
+    assert cpu.kernels_in_use("scalar", "q4_0") == ["matmul_a__scalar"]
+    assert cpu.kernels_in_use("avx2", "f32") == ["matmul_b__scalar"]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 import httpx
 
 from lanewise.api.http_server import make_server
-from lanewise.api.start import bound_connections
 from lanewise.api.state import ServerState
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
@@ -18,6 +17,7 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import TokenOutput
+from lanewise.server.listener import bound_connections
 from lanewise.settings import Settings
 from toy import ToyRunner
 from toy_tokenizer import toy_tokenizer

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from lanewise.runtime.library import NativeError, native
 
-ISA_LEVELS = ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx", "neon", "dotprod", "i8mm", "sve")
+X86_LEVELS = ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx")  # each contains those before
+ARM_LEVELS = ("scalar", "neon", "dotprod", "i8mm", "sve")
+ISA_LEVELS = (*X86_LEVELS, *ARM_LEVELS[1:])
+MANY_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,16 @@ def kernels() -> list[KernelInfo]:
             )
         )
     return rows
+
+
+def kernels_in_use(isa: str, weights: str) -> list[str]:
+    """The kernels of a level that multiply matrices of a type with one row and with many."""
+    family = X86_LEVELS if isa in X86_LEVELS else ARM_LEVELS
+    usable = family[: family.index(isa) + 1]
+    rows = [row for row in kernels() if row.weights == weights and row.isa in usable]
+    # The table's order is that of preference: the first row that fits is used.
+    chosen = [next(r.symbol for r in rows if r.min_rows <= n) for n in (1, MANY_ROWS) if rows]
+    return list(dict.fromkeys(chosen))
 
 
 def measure_limits(threads: int, isa: str | None = None) -> Limits:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lanewise.api.draft import check_vocabulary
 from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.loading.hub import resolve_model
+from lanewise.server.draft import check_vocabulary
 from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from toy_tokenizer import toy_tokenizer

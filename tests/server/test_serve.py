@@ -12,13 +12,15 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
-from lanewise.api import http_server, serve, start
+from lanewise.api import http_server
 from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
 from lanewise.api.state import Phase, ServerState
 from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.runtime.cpu import KernelInfo
+from lanewise.server import opening, serve, start
+from lanewise.server.listener import bind
+from lanewise.server.progress import progress_lines
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
 from toy_server import make_engine
@@ -46,7 +48,7 @@ def test_more_sequences_than_tokens_of_a_step_are_refused():
 
 
 def test_bound_port_is_taken_but_not_yet_listening():
-    with start._bind("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with socket.socket() as client, pytest.raises(ConnectionRefusedError):
             client.connect(("127.0.0.1", port))
@@ -54,28 +56,13 @@ def test_bound_port_is_taken_but_not_yet_listening():
             other.bind(("127.0.0.1", port))
 
 
-def test_kernels_in_use_are_the_first_rows_that_fit(monkeypatch):
-    rows = [
-        KernelInfo("gemm_a__avx512vnni", "avx512vnni", "q4_0", 2, True),
-        KernelInfo("gemm_a__avx2", "avx2", "q4_0", 2, True),
-        KernelInfo("gemv_a__avx2", "avx2", "q4_0", 1, True),
-        KernelInfo("matmul_a__scalar", "scalar", "q4_0", 1, True),
-        KernelInfo("matmul_b__scalar", "scalar", "f32", 1, True),
-    ]
-    monkeypatch.setattr(serve, "kernels", lambda: rows)
-    assert serve._kernels_in_use("avx512vnni", "q4_0") == ["gemv_a__avx2", "gemm_a__avx512vnni"]
-    assert serve._kernels_in_use("avx2", "q4_0") == ["gemv_a__avx2", "gemm_a__avx2"]
-    assert serve._kernels_in_use("scalar", "q4_0") == ["matmul_a__scalar"]
-    assert serve._kernels_in_use("avx2", "f32") == ["matmul_b__scalar"]
-
-
 def test_chat_template_comes_from_a_file(tmp_path):
     path = tmp_path / "template.jinja"
     path.write_text("{{ bos_token }}{{ messages[0].content }}")
-    assert start._check_template(Settings(), str(path)) == path.read_text()
+    assert opening.read_template(Settings(), str(path)) == path.read_text()
     path.write_text("{% for %}")
     with pytest.raises(SettingsError, match=r"template\.jinja"):
-        start._check_template(Settings(), str(path))
+        opening.read_template(Settings(), str(path))
 
 
 def test_a_template_that_cannot_be_used_is_told(state, caplog):
@@ -93,7 +80,7 @@ def test_a_template_that_cannot_be_used_is_told(state, caplog):
 
 def test_loading_is_told_in_lines_without_a_terminal(caplog):
     with caplog.at_level(logging.INFO, "lanewise"):
-        show = start._progress_lines("model")
+        show = progress_lines("model")
         for done in range(0, 101, 10):
             show(done << 20, 100 << 20)
     assert caplog.messages == ["loading model: 100 % of 100.00 MiB"]
@@ -107,11 +94,11 @@ class FakeModel:
 
 
 def fake_loading(monkeypatch, load, make_text):
-    monkeypatch.setattr(start, "_load", load)
-    monkeypatch.setattr(start, "_make_text", make_text)
+    monkeypatch.setattr(opening, "load_weights", load)
+    monkeypatch.setattr(opening, "make_text", make_text)
     checkpoint = SimpleNamespace(tokenizer=None)
     limit = MemoryLimit(1 << 30, "test", dedicated=True)
-    return start._load_beside(Settings(), checkpoint, 1, limit)
+    return opening.load_beside(Settings(), checkpoint, 1, limit)
 
 
 def test_tokenizer_is_made_while_weights_load(monkeypatch):
@@ -167,7 +154,7 @@ def test_weights_that_cannot_be_loaded_are_the_error(monkeypatch):
 
 def test_start_imports_nothing_that_only_some_requests_need():
     code = (
-        "import sys, lanewise.cli, lanewise.api.start, lanewise.api.serve, "
+        "import sys, lanewise.cli, lanewise.server.start, lanewise.server.serve, "
         "lanewise.api.http_server\n"
         "print([name for name in ('fastapi', 'rich', 'yaml', 'huggingface_hub')"
         " if name in sys.modules])"
@@ -184,7 +171,7 @@ def test_server_drains_in_a_thread(state, caplog):
     state.engine.start()
 
     def run() -> None:
-        with start._bind("127.0.0.1", 0) as listener:
+        with bind("127.0.0.1", 0) as listener:
             server.run(sockets=[listener])
 
     thread = threading.Thread(target=run)

@@ -1,0 +1,1 @@
+"""``lanewise serve``: puts model, engine and HTTP together."""

@@ -1,0 +1,58 @@
+"""The socket that connections come from, and how many may come."""
+
+import logging
+import os
+import resource
+import socket
+
+logger = logging.getLogger(__name__)
+
+UNREAD_BYTES, UNSENT_BYTES = 128 << 10, 64 << 10
+SILENT_S = 60  # of a connection, before the kernel asks whether anybody is there
+
+
+def raise_file_limit(wanted: int) -> None:
+    """Let the process open so many files, if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        logger.warning("this process may open %d files; max_connections wants %d", most, wanted)
+
+
+def bind(name: str, port: int) -> socket.socket:
+    """The socket of a host and a port, which is taken from now on but not yet listened on."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(error.errno, f"host {name!r}: {error.strerror}") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound_connections(listener)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
+        raise OSError(error.errno, message) from None
+    return listener
+
+
+def bound_connections(listener: socket.socket) -> None:
+    """Have the kernel hold little for each connection, and notice clients that are gone for good.
+
+    Without this it takes megabytes of an answer that nobody reads, and megabytes of a request that
+    nobody has read yet.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, SILENT_S),
+        (socket.TCP_KEEPINTVL, SILENT_S // 4),
+        (socket.TCP_KEEPCNT, 4),
+    ):
+        listener.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,152 @@
+"""Makes the engine of a loaded model: how much KV cache, which limits, which session."""
+
+import logging
+from dataclasses import dataclass
+
+from lanewise import __version__, host
+from lanewise.engine.adapters import Adapters
+from lanewise.engine.config import EngineConfig
+from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.engine import Engine
+from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.window import Window
+from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
+from lanewise.runtime.model import resolve_kv_type
+from lanewise.server.adapters import adapter_bytes
+from lanewise.server.draft import OpenedDraft
+from lanewise.settings import Settings, SettingsError
+from lanewise.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# Rows of logits are large (a vocabulary each); prompts are scored in pieces that fit this.
+LOGITS_BYTES = 128 << 20
+MANY_THREADS, LONG_STEP_S = 8, 0.010
+
+
+def make_engine(
+    settings: Settings,
+    model: Model,
+    draft: OpenedDraft | None,
+    tokenizer: Tokenizer,
+    threads: int,
+    limit: host.MemoryLimit,
+    adapters: Adapters | None,
+) -> Engine:
+    """The engine with its session; the KV cache takes what memory the settings leave it."""
+    cache = plan_cache(settings, model, draft, limit, adapters)
+    config = engine_config(settings, model, tokenizer, threads, cache)
+    session = Session(
+        model,
+        threads=threads,
+        blocks=config.n_blocks,
+        max_batch_tokens=config.max_step_tokens,
+        max_batch_logits=config.max_step_logits,
+        kv_type=cache.kv_type,
+        max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
+    )
+    facts = ModelFacts(
+        model_name=settings.served_model_name or model.name,
+        isa=model.info.isa,
+        threads=threads,
+        weights=model.weights,
+        kernels=",".join(kernels_in_use(model.info.isa, model.weights)),
+        version=__version__,
+        kv_type=cache.kv_type,
+        prefix_cache=config.prefix_cache,
+        n_blocks=config.n_blocks,
+        max_model_len=config.max_model_len,
+        max_draft=config.max_draft,
+    )
+    guesses = None if draft is None else _run_draft(draft, threads, config)
+    return Engine(session, config, Metrics(facts), guesses)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The KV cache: how many blocks of what, and how long a context they make possible."""
+
+    blocks: int
+    kv_type: str
+    max_model_len: int
+    sliding_window: int | None  # tokens that each sees, as far as blocks out of sight are freed
+
+
+def plan_cache(
+    settings: Settings,
+    model: Model,
+    draft: OpenedDraft | None,
+    limit: host.MemoryLimit,
+    adapters: Adapters | None,
+) -> CachePlan:
+    """Share the memory that is left; SettingsError or HostError if the context does not fit."""
+    context = model.config.context_length
+    asked = settings.max_model_len
+    if asked is not None and asked > context:
+        raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
+    kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
+    # A draft model reads a text later than the model does, and from its beginning on.
+    sliding_window = None if draft else model.config.sliding_window
+    window = Window(sliding_window, settings.max_step_tokens)
+    kv = host.choose_kv_blocks(
+        kv_memory=settings.kv_memory,
+        limit=limit,
+        packed_bytes=model.info.packed_bytes
+        + (draft.model.info.packed_bytes if draft else 0)
+        + adapter_bytes(settings, model, adapters),
+        block_bytes=model.kv_block_bytes(kv_type) + (draft.block_bytes if draft else 0),
+        max_seqs=settings.max_seqs,
+        max_model_len=asked or context,
+        sequence_blocks=window.most_blocks(asked or context),
+    )
+    max_model_len = window.longest(kv.blocks, asked or context)
+    if asked is not None and asked > max_model_len:
+        raise host.HostError(
+            f"max_model_len is {asked}; the KV cache of {host.format_size(kv.n_bytes)} "
+            f"({kv.reason}) holds {max_model_len} tokens"
+        )
+    logger.info(
+        "KV cache: %d blocks of %d tokens in %s, %s (%s); the context holds %d tokens",
+        *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
+        max_model_len,
+    )
+    return CachePlan(kv.blocks, kv_type, max_model_len, sliding_window)
+
+
+def engine_config(
+    settings: Settings, model: Model, tokenizer: Tokenizer, threads: int, cache: CachePlan
+) -> EngineConfig:
+    """What the engine may use, in its own terms."""
+    has_spare_cpu = host.has_spare_cpu(threads)
+    rows = LOGITS_BYTES // (4 * model.config.vocab_size)
+    return EngineConfig(
+        n_blocks=cache.blocks,
+        max_model_len=cache.max_model_len,
+        vocab_size=model.config.vocab_size,
+        unused_ids=tokenizer.unused_ids,
+        max_seqs=settings.max_seqs,
+        max_step_tokens=settings.max_step_tokens,
+        max_step_logits=max(settings.max_seqs, min(rows, settings.max_step_tokens)),
+        max_queued_requests=settings.max_queued_requests,
+        max_queued_tokens=settings.max_queued_tokens,
+        queue_timeout_s=settings.queue_timeout_s,
+        request_timeout_s=settings.request_timeout_s,
+        itl_target_s=settings.itl_target_ms / 1000,
+        prefix_cache=settings.prefix_cache,
+        max_draft=settings.draft_tokens if settings.speculation else 0,
+        sliding_window=cache.sliding_window,
+        has_spare_cpu=has_spare_cpu,
+        # Without a CPU to spare, or many, who plans and sends has to take one from the model: in
+        # short steps that comes too late to be of use, and makes times between tokens uneven.
+        min_ahead_s=0.0 if has_spare_cpu or threads >= MANY_THREADS else LONG_STEP_S,
+    )
+
+
+def _run_draft(draft: OpenedDraft, threads: int, config: EngineConfig) -> DraftModel:
+    return draft.run(
+        threads=threads,
+        blocks=config.n_blocks,
+        max_seqs=config.max_seqs,
+        max_step_tokens=config.max_step_tokens,
+        prefix_cache=config.prefix_cache,
+    )

@@ -1,0 +1,137 @@
+"""Opens a model: its weights in a thread, its tokenizer and the modules to come in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lanewise import host, topology
+from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
+from lanewise.loading.hub import resolve_model
+from lanewise.server.progress import progress_of
+from lanewise.settings import Settings, SettingsError
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+
+if TYPE_CHECKING:
+    from lanewise.runtime import Model
+    from lanewise.text.tokenizer import Tokenizer
+
+    Text = tuple[Tokenizer, ChatTemplate | None]
+
+logger = logging.getLogger(__name__)
+
+
+def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tuple[Model, Text]:
+    """The model and what belongs to its text; of the file only mapped weights stay in memory."""
+    gc.disable()  # what is made here stays: looking for garbage among it takes a tenth of the time
+    try:
+        with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+            model, text = load_beside(settings, checkpoint, threads, limit)
+    finally:
+        gc.freeze()
+        gc.enable()
+    return model, text
+
+
+def load_beside(
+    settings: Settings, checkpoint: Checkpoint, threads: int, limit: host.MemoryLimit
+) -> tuple[Model, Text]:
+    """Load the weights in a thread, and meanwhile do in this one what needs the interpreter."""
+    importlib.import_module("lanewise.runtime")
+    begun, stop = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1, "lanewise-load") as pool:
+        loading = pool.submit(load_weights, settings, checkpoint, threads, limit, begun, stop)
+        loading.add_done_callback(lambda _: begun.set())
+        try:
+            # The tokenizer library keeps the interpreter for a third of a second at a time: a
+            # thread that has not reached native code by then waits as long.
+            begun.wait()
+            text = make_text(settings, checkpoint.tokenizer)
+            importlib.import_module("lanewise.server.serve")
+            return loading.result(), text
+        except BaseException:
+            stop.set()  # nobody waits for a model whose tokenizer cannot be used
+            with contextlib.suppress(Exception):
+                loading.result().close()
+            raise
+
+
+def make_text(settings: Settings, files: TokenizerFiles) -> Text:
+    """The tokenizer, and the chat template that the settings or else the model's files name."""
+    from lanewise.text.tokenizer import Tokenizer
+
+    if settings.chat_template is None:
+        tokenizer = Tokenizer.from_files(files)
+        return tokenizer, tokenizer.chat_template
+    with ThreadPoolExecutor(1, "lanewise-template") as pool:
+        checking = pool.submit(read_template, settings, settings.chat_template)
+        tokenizer = Tokenizer.from_files(files)
+        return tokenizer, ChatTemplate({"default": checking.result()}, tokenizer.special_tokens)
+
+
+def read_template(settings: Settings, path: str) -> str:
+    """The text of a template that somebody asked for by name, which must be one."""
+    from lanewise.api.budgets import TextBudgets
+    from lanewise.api.templates import check_alone
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        check_alone(ChatTemplate({"default": text}), TextBudgets.of(settings))
+    except (ChatTemplateError, UnicodeDecodeError) as error:
+        raise SettingsError(f"chat_template: {path}: {error}") from None
+    return text
+
+
+def load_weights(
+    settings: Settings,
+    checkpoint: Checkpoint,
+    threads: int,
+    limit: host.MemoryLimit,
+    begun: threading.Event,
+    stop: threading.Event,
+) -> Model:
+    """The model; ``begun`` is set once native code runs, and ``stop`` makes it give up."""
+    from lanewise.runtime import Model, tuning
+
+    tuning.prepare(settings.isa, host.cpu_name(), enabled=settings.autotune)
+    placement = _place(settings, checkpoint, threads, limit)
+    with progress_of(checkpoint.name) as progress:
+
+        def show(done: int, total: int) -> None:
+            begun.set()
+            if stop.is_set():
+                raise InterruptedError("loading was given up")
+            progress(done, total)
+
+        return Model.load(
+            checkpoint,
+            weights=settings.weights,
+            isa=settings.isa,
+            threads=threads,
+            load=settings.load,
+            placement=placement,
+            progress=show,
+        )
+
+
+def _place(
+    settings: Settings, checkpoint: Checkpoint, threads: int, limit: host.MemoryLimit
+) -> topology.Placement:
+    from lanewise.runtime import placing_refusal
+    from lanewise.runtime.targets import held_bytes
+
+    placement = topology.place(
+        settings,
+        threads,
+        weight_bytes=held_bytes(checkpoint, settings.weights),
+        limit=limit,
+        refusal=placing_refusal,
+    )
+    logger.info("threads %s; memory %s", placement.threads, placement.memory)
+    return placement

@@ -1,0 +1,132 @@
+"""Puts model, engine and HTTP together, and takes them apart in order."""
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import socket
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from lanewise import __version__, host
+from lanewise.api import warm_up
+from lanewise.api.budgets import TextBudgets
+from lanewise.api.request_budgets import RequestBudgets
+from lanewise.api.state import Phase, ServerState
+from lanewise.loading.lora import files_under
+from lanewise.runtime import Model
+from lanewise.sandbox.lane import SandboxError
+from lanewise.server import file_watch
+from lanewise.server.adapters import make_adapters
+from lanewise.server.draft import open_draft
+from lanewise.server.make_engine import make_engine
+from lanewise.settings import Settings
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def serve(
+    settings: Settings,
+    model: Model,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    threads: int,
+    limit: host.MemoryLimit,
+    listener: socket.socket,
+) -> int:
+    """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status."""
+    with contextlib.ExitStack() as models:
+        models.enter_context(model)
+        draft = open_draft(settings, tokenizer, threads, model.placement)
+        if draft is not None:
+            models.enter_context(draft.model)
+        adapters = make_adapters(settings, model)
+        engine = make_engine(settings, model, draft, tokenizer, threads, limit, adapters)
+        state = ServerState(
+            engine=engine,
+            tokenizer=tokenizer,
+            model_name=engine.metrics.facts.model_name,
+            version=__version__,
+            fingerprint=_fingerprint(model),
+            chat_template=template,
+            max_body_bytes=settings.max_body_bytes,
+            request_budgets=RequestBudgets.of(settings),
+            give_back_memory=host.give_back_memory,
+            step_timeout_s=settings.step_timeout_s,
+            api_keys=settings.api_key,
+            share_prefix_cache=settings.share_prefix_cache,
+            admin_keys=settings.admin_api_key,
+            allow_high_priority=settings.allow_high_priority,
+            adapters=adapters,
+            locate_adapter=partial(files_under, Path(settings.lora_root or ""))
+            if settings.allow_runtime_lora
+            else None,
+            budgets=TextBudgets.of(settings),
+        )
+        return _serve(settings, state, listener)
+
+
+def _fingerprint(model: Model) -> str:
+    """Changes when the same request may get another answer; threads and CPU are no part of it."""
+    return f"lanewise-{__version__}-n{model.info.numerics}-{model.weights}"
+
+
+def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:
+    facts = state.engine.metrics.facts
+    logger.info(
+        "serving %s (%s, %s, %d threads) on http://%s:%d",
+        *(state.model_name, facts.weights, facts.isa, facts.threads),
+        *(settings.host, listener.getsockname()[1]),
+    )
+    state.engine.start()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_answer(settings, state, listener))
+    finally:
+        state.engine.stop()
+        for pool in state.text_pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+    if state.grammars.is_compiling:
+        # It ends within its budget; nobody has to wait for that.
+        logging.shutdown()
+        os._exit(0)
+    return 0
+
+
+async def _answer(settings: Settings, state: ServerState, listener: socket.socket) -> None:
+    gc.disable()
+    warm_up.begin(state)
+    # While the model computes its first token the interpreter is free for what speaks HTTP, and
+    # what making the tokenizer took, a tenth of a gigabyte at worst, goes back to the system.
+    given_back = asyncio.create_task(asyncio.to_thread(host.give_back_memory))
+    web = await asyncio.to_thread(importlib.import_module, "lanewise.api.http_server")
+    server = web.make_server(settings, state)
+    await given_back
+    checking = asyncio.create_task(_check_template(state))
+    # What was made so far lives until the end; the collector need not look at it again.
+    gc.freeze()
+    gc.enable()
+    watching = asyncio.create_task(file_watch.watch(state))
+    await server.serve(sockets=[listener])
+    watching.cancel()
+    checking.cancel()
+
+
+async def _check_template(state: ServerState) -> None:
+    """Say early, but not before the server is ready, that chat requests will be refused."""
+    if state.warming is not None:
+        await asyncio.wait({state.warming})
+    if state.chat_template is None or state.phase is not Phase.READY:
+        return
+    try:
+        await state.templates.check(state.chat_template)
+    except ChatTemplateError as error:
+        logger.warning("chat requests get status 400: %s", error)
+    except SandboxError as error:
+        logger.warning("the chat template has not been checked: %s", error)

@@ -1,0 +1,87 @@
+"""``lanewise serve``: reads the model's files, and gets everything else ready meanwhile.
+
+Python's part of a start, building a tokenizer of 100,000 tokens and importing modules, takes longer
+than loading a packed model, and only native code runs beside it. So the order, in ``opening.py``
+and ``serve.py``, is: weights load in a thread from the first moment on, while this one makes the
+tokenizer and imports the engine; then the model answers its first request while what speaks HTTP
+is imported. What only some requests need (``/docs``) is imported by them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lanewise import host
+from lanewise.api.logs import set_up_logging
+from lanewise.server.listener import bind, raise_file_limit
+from lanewise.server.opening import open_model
+from lanewise.settings import (
+    Settings,
+    SettingsError,
+    flag_of,
+    variable_of,
+    with_keys_of_files,
+)
+
+logger = logging.getLogger(__name__)
+
+OTHER_FILES = 512  # beside connections: the model's, the library's, connections of probes
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; the result is the exit status."""
+    set_up_logging(settings.log_level, settings.log_format)
+    warn_of_visible_keys(sys.argv)
+    settings = with_keys_of_files(settings)
+    _check(settings)
+    raise_file_limit(settings.max_connections + OTHER_FILES)
+    # Taken before the model is loaded: who learns after minutes that the port is in use?
+    with bind(settings.host, settings.port) as listener:
+        threads = settings.threads or host.default_threads().threads
+        limit = host.memory_limit()
+        model, (tokenizer, template) = open_model(settings, threads, limit)
+        from lanewise.server import serve
+
+        return serve.serve(settings, model, tokenizer, template, threads, limit, listener)
+
+
+def _check(settings: Settings) -> None:
+    if settings.max_pending_body_bytes < settings.max_body_bytes:
+        raise SettingsError(
+            f"max_pending_body_bytes is {settings.max_pending_body_bytes}; "
+            f"accepted: at least max_body_bytes = {settings.max_body_bytes}"
+        )
+    if settings.max_seqs > settings.max_step_tokens:
+        raise SettingsError(
+            f"max_seqs is {settings.max_seqs}; "
+            f"accepted: at most max_step_tokens = {settings.max_step_tokens}"
+        )
+    _check_runtime_lora(settings)
+
+
+def _check_runtime_lora(settings: Settings) -> None:
+    if not settings.allow_runtime_lora:
+        return
+    if not settings.admin_api_key:
+        raise SettingsError(
+            "allow_runtime_lora is on without admin_api_key or admin_api_key_file; accepted: with a"
+            " key that only administrators know"
+        )
+    if settings.lora_root is None or not Path(settings.lora_root).is_dir():
+        raise SettingsError(
+            f"lora_root is {settings.lora_root}, and allow_runtime_lora is on; accepted: the"
+            " directory under which the adapters lie that requests may load"
+        )
+
+
+def warn_of_visible_keys(arguments: Sequence[str]) -> None:
+    """Say which keys other users of the machine can read."""
+    for flag in map(flag_of, ("api_key", "admin_api_key")):
+        if any(argument.partition("=")[0] == flag for argument in arguments):
+            logger.warning(
+                "%s shows its keys to every user of this machine (ps); use %s-file, or %s",
+                *(flag, flag, variable_of(flag.removeprefix("--").replace("-", "_"))),
+            )
