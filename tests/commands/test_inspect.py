@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.opening import open_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Role, open_checkpoint
+from lanewise.loading.checkpoint import Role
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.mapped_file import MappedFile
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session, placing_refusal, usable_levels
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.topology import Placement
@@ -276,7 +277,7 @@ def replaced(old: bytes, new: bytes):
     ("change", "says"),
     [
         (replaced(b'"numerics":"3"', b'"numerics":"9"'), "version 9 of the numeric contract"),
-        (replaced(b'"version":"1"', b'"version":"7"'), "version is '7'"),
+        (replaced(b'"version":"2"', b'"version":"7"'), "version is '7'"),
         (replaced(b'"format":"lanewise"', b'"format":"lanewisf"'), "format is 'lanewisf'"),
         (lambda data: re.sub(rb'"layout":"c\d', b'"layout":"c9', data), "layout 'c9"),
         (lambda data: data[:-1], "model.norm.weight"),

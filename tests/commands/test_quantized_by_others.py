@@ -7,7 +7,8 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Converted, ModelFileError, Role, open_checkpoint
+from lanewise.loading.checkpoint import Converted, ModelFileError, Role
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from packed_by_others import write_model
 

@@ -11,7 +11,7 @@ import pytest
 
 from lanewise import cli
 from lanewise.commands.compare import kl_divergences
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
 from real_models import NoModelError, smollm2

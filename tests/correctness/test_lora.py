@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import open_adapter
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
 from lora_files import lora_config, lora_tensors, merged, write_adapter
 from tiny_models import FAMILIES, TinyModel, prompt, tiny_model, write_gguf, write_hf

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from lanewise.commands.perplexity import cut_windows, score_windows
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
 from tiny_models import FAMILIES, tiny_model, write_gguf, write_hf

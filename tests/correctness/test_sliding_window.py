@@ -15,7 +15,7 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.window import Window
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from tiny_models import VOCAB_SIZE, prompt, tiny_model, write_hf
 from toy_server import metric, outputs_of

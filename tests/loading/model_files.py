@@ -12,7 +12,8 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.opening import open_checkpoint
 
 N_HEADS, N_KV_HEADS, HEAD_DIM = 4, 2, 16
 HIDDEN, FFN, LAYERS, VOCAB = 48, 64, 2, 96

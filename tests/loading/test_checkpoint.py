@@ -19,7 +19,9 @@ from model_files import (
     write_gguf,
 )
 
-from lanewise.loading.checkpoint import Role, TensorType, open_checkpoint
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.formats import TensorType
+from lanewise.loading.opening import open_checkpoint
 
 DATA = Path(__file__).parents[2] / "../shared/data/models"
 
@@ -38,9 +40,10 @@ def test_gguf_and_directory_of_one_model_have_the_same_config(family: str, tmp_p
             f: getattr(b.config, f) for f in fields
         }
         assert a.config.tied_embeddings == model.tied
-        assert a.config.qkv_bias == model.bias
-        assert a.config.qk_norm == model.head_norms
-        assert a.config.head_dim == HEAD_DIM
+        attention = a.config.layers[0].attention
+        assert attention.qkv_bias == model.bias
+        assert attention.qk_norm == ("head" if model.head_norms else "none")
+        assert attention.head_dim == HEAD_DIM
         assert a.weights_name == b.weights_name == "f32"
 
 

@@ -10,8 +10,9 @@ import gguf
 import pytest
 from model_files import FAMILIES, TinyModel, write_gguf
 
-from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.gguf import GgufFile
+from lanewise.loading.opening import open_checkpoint
 
 
 def string(text: str) -> bytes:

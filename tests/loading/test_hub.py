@@ -13,8 +13,9 @@ import pytest
 from hub_server import COMMIT, Hub, serve
 from model_files import FAMILIES, write_directory, write_gguf
 
-from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.opening import open_checkpoint
 
 SERVICE = Path(__file__).parents[2] / "service"
 SCRIPT = """

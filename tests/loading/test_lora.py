@@ -5,18 +5,15 @@ import random
 
 import pytest
 
-from lanewise.loading.architectures import hf_family
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.hf_checkpoint import read_config
+from lanewise.loading.families.llama import FAMILY
 from lanewise.loading.json_files import Fields
 from lanewise.loading.lora import open_adapter
 from lora_files import lora_config, lora_tensors, write_adapter
 from tiny_models import tiny_model
 
 MODEL = tiny_model("llama3")
-CONFIG = read_config(
-    Fields(MODEL.config, "config.json"), hf_family("llama", "config.json"), dict(MODEL.tensors)
-)
+CONFIG = FAMILY.from_hf(Fields(MODEL.config, "config.json"), dict(MODEL.tensors))
 RANK = 4
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 

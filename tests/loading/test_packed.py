@@ -13,14 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import FAMILIES, error_of, write_directory, write_gguf
 
-from lanewise.loading.architectures import HF, TENSOR_NAMES
-from lanewise.loading.checkpoint import (
-    Checkpoint,
-    Packing,
-    TensorType,
-    open_checkpoint,
-)
+from lanewise.loading.checkpoint import Checkpoint, Packing
+from lanewise.loading.formats import TensorType
+from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_writer import write_packed
+from lanewise.loading.program import ModelConfig
 from lanewise.loading.tokenizer_files import GGUF_TOKENIZER
 
 
@@ -146,19 +144,31 @@ def test_changed_bytes_of_the_header(
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("version", 2, "version is 2"),
+        ("version", 3, "version is 3"),
         ("version", "1", "version is '1'"),
         ("model", None, "model is None"),
-        ("model", {}, "missing or unknown"),
+        ("model", {}, "ropes is missing"),
         ("model.hidden_size", -1, "hidden_size is -1"),
         ("model.hidden_size", 10**9, "has shape"),
-        ("model.n_layers", 10**6, "at most the number of tensors"),
-        ("model.n_layers", 9, "missing tensors"),
+        ("model.layers", [], "at least one layer"),
+        ("model.layers", [1], "a list of objects"),
+        ("model.layers", 2, "a list of objects"),
+        ("model.layers.0", {"gated": {"size": 96}}, "'attention' and 'gated'"),
+        ("model.layers.0.attention", None, "missing or unknown"),
+        ("model.layers.0.attention.head_dim", 7, "head dimension 7"),
+        ("model.layers.0.attention.n_heads", 0, "n_heads is 0"),
+        ("model.layers.0.attention.rope", 1, "rope is 1; there are 1 sets"),
+        ("model.layers.0.attention.window", -1, "window is -1"),
+        ("model.layers.0.attention.qk_norm", "some", "qk_norm is 'some'"),
+        ("model.layers.0.attention.position_scale", [0.1], "two numbers"),
+        ("model.layers.0.gated.size", 160, "has shape"),
+        ("model.layers.0.gated.bias", 1, "bias is 1"),
+        ("model.layers.1", {"attention": {}, "experts": {}}, "missing or unknown"),
         ("model.architecture", "gpt", "architecture is 'gpt'"),
-        ("model.head_dim", 7, "head dimension 7"),
         ("model.rms_norm_eps", "x", "rms_norm_eps is 'x'"),
-        ("model.rope_factors", [1.0], "1 RoPE factors"),
-        ("model.rope_factors", ["a"], "null or a list"),
+        ("model.ropes.0.rotated", 9, "RoPE over 9 dimensions"),
+        ("model.ropes.0.factors", [1.0], "1 RoPE factors"),
+        ("model.ropes.0.factors", ["a"], "null or a list"),
         ("model.extra", 1, "extra"),
     ],
 )
@@ -167,12 +177,46 @@ def test_wrong_config(packed: Path, tmp_path: Path, key: str, value: Any, says: 
     place = config["quantization_config"]
     *path, last = key.split(".")
     for step in path:
-        place = place[step]
-    place[last] = value
+        place = place[int(step) if step.isdecimal() else step]
+    place[int(last) if last.isdecimal() else last] = value
     folder = copy(packed, tmp_path / "m", "config.json", json.dumps(config).encode())
     error = error_of(folder)
     assert error is not None
     assert says in error
+
+
+def first_version(config: ModelConfig) -> dict[str, Any]:
+    """The model object of version 1, in which all layers were alike."""
+    attention, rope = config.layers[0].attention, config.ropes[0]
+    ffn = config.layers[0].ffn
+    shared = ("architecture", "hidden_size", "vocab_size", "context_length", "rms_norm_eps")
+    return {name: getattr(config, name) for name in (*shared, "tied_embeddings", "n_layers")} | {
+        "ffn_size": ffn.size,
+        "n_heads": attention.n_heads,
+        "n_kv_heads": attention.n_kv_heads,
+        "head_dim": attention.head_dim,
+        "rope_theta": rope.theta,
+        "rope_factors": rope.factors,
+        "sliding_window": attention.window,
+        "qkv_bias": attention.qkv_bias,
+        "qk_norm": attention.qk_norm == "head",
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_first_version_is_read(tmp_path: Path, family: str) -> None:
+    with open_checkpoint(write_gguf(tmp_path / "m.gguf", FAMILIES[family])) as source:
+        folder = pack(source, tmp_path / "packed")
+        config = json.loads((folder / "config.json").read_text())
+        first = first_version(source.config)
+        config["quantization_config"] |= {"version": 1, "model": first}
+        (folder / "config.json").write_text(json.dumps(config))
+        with open_checkpoint(folder) as found:
+            assert found.config == source.config
+    for change in ({"n_layers": 10**6}, {"rope_factors": [1.0]}, {"ffn": 1}):
+        config["quantization_config"]["model"] = first | change
+        (folder / "config.json").write_text(json.dumps(config))
+        assert next(iter(change)).replace("rope_factors", "1 RoPE") in str(error_of(folder))
 
 
 def test_failed_write_leaves_nothing(packed: Path, tmp_path: Path) -> None:

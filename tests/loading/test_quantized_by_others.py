@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from lanewise.loading.architectures import SourceTensor
-from lanewise.loading.checkpoint import ModelFileError, Role, TensorType, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.formats import TensorType
+from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_linear import read_scales
 from lanewise.loading.quantization import Scheme
+from lanewise.loading.sources import SourceTensor
 from lanewise_quantizer.fit.source import Source
 from packed_by_others import rewrite_config, write_model
 

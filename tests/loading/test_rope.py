@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from model_files import FAMILIES, HEAD_DIM, TinyModel, write_directory, write_gguf
 
-from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.rope import llama3_factors
 
 GOLDEN = Path(__file__).parents[1] / "golden/llama3_rope_factors.json"
@@ -42,7 +43,7 @@ def rope_config(**changes: object) -> TinyModel:
 def test_llama3_scaling_is_the_same_from_both_files(tmp_path: Path) -> None:
     model = rope_config()
     with open_checkpoint(write_directory(tmp_path / "hf", model)) as checkpoint:
-        factors = checkpoint.config.rope_factors
+        factors = checkpoint.config.ropes[0].factors
     assert factors is not None
     assert len(factors) == HEAD_DIM // 2
     assert factors[0] == 1.0
@@ -51,7 +52,7 @@ def test_llama3_scaling_is_the_same_from_both_files(tmp_path: Path) -> None:
     stored = {"rope_freqs.weight": np.array(factors, np.float32)}
     file = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"], extra_tensors=stored)
     with open_checkpoint(file) as checkpoint:
-        assert checkpoint.config.rope_factors == factors
+        assert checkpoint.config.ropes[0].factors == factors
 
 
 def test_new_spelling_means_the_same(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_new_spelling_means_the_same(tmp_path: Path) -> None:
         open_checkpoint(write_directory(tmp_path / "new", new)) as b,
     ):
         assert a.config == b.config
-        assert b.config.rope_theta == 500000.0
+        assert b.config.ropes[0].theta == 500000.0
 
 
 @pytest.mark.parametrize("key", ["type", "rope_type"])
@@ -77,7 +78,7 @@ def test_linear_scaling_is_the_same_from_both_files(key: str, tmp_path: Path) ->
         open_checkpoint(write_directory(tmp_path / "hf", model)) as a,
         open_checkpoint(write_gguf(tmp_path / "m.gguf", FAMILIES["llama"], metadata)) as b,
     ):
-        assert a.config.rope_factors == b.config.rope_factors == (2.5,) * (HEAD_DIM // 2)
+        assert a.config.ropes[0].factors == b.config.ropes[0].factors == (2.5,) * (HEAD_DIM // 2)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_linear_scaling_is_the_same_from_both_files(key: str, tmp_path: Path) ->
 def test_no_scaling_has_no_factors(scaling: object, tmp_path: Path) -> None:
     model = TinyModel("llama", extra_config={"rope_scaling": scaling})
     with open_checkpoint(write_directory(tmp_path / "hf", model)) as checkpoint:
-        assert checkpoint.config.rope_factors is None
+        assert checkpoint.config.ropes[0].factors is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, Role, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.opening import open_checkpoint
 from lanewise_quantizer.fit.calibrate import calibrate
 from lanewise_quantizer.fit.forward import STEPS, run
 from lanewise_quantizer.fit.source import Source
@@ -63,7 +64,7 @@ def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path
         normed = first * scale * source(Role.ATTN_NORM)
         expected = normed.T @ normed / len(normed)
         np.testing.assert_allclose(traces[Role.ATTN_V, 0], expected, rtol=1e-3, atol=1e-5)
-        assert traces[Role.FFN_DOWN, 1].shape == (source.config.ffn_size,) * 2
+        assert traces[Role.FFN_DOWN, 1].shape == (source.config.layers[0].ffn.size,) * 2
 
 
 def test_a_tensor_with_nan_is_named(tmp_path):

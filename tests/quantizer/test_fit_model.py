@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import Role, open_checkpoint
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.opening import open_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit import model

@@ -7,7 +7,7 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.opening import open_checkpoint
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
 

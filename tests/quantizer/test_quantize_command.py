@@ -10,13 +10,9 @@ from safetensors.numpy import load_file, save_file
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import (
-    MATRIX_TYPES,
-    Checkpoint,
-    TensorType,
-    open_checkpoint,
-    row_bytes,
-)
+from lanewise.loading.checkpoint import Checkpoint
+from lanewise.loading.formats import MATRIX_TYPES, TensorType, row_bytes
+from lanewise.loading.opening import open_checkpoint
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES
@@ -101,7 +97,7 @@ def test_what_is_written_is_what_the_format_page_says(source, tmp_path):
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
     notes = header.pop("__metadata__")
-    assert (notes["format"], notes["version"], notes["layout"]) == ("lanewise", "1", "rows")
+    assert (notes["format"], notes["version"], notes["layout"]) == ("lanewise", "2", "rows")
     assert "numerics" not in notes
     tensors = load_file(output / "model.safetensors")  # the public reader wants no holes
     for name, tensor in tensors.items():

@@ -7,28 +7,22 @@ import cffi
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelConfig, Role, Tensor, TensorType
+from lanewise.loading.checkpoint import Role, Tensor
+from lanewise.loading.formats import TensorType
+from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.runtime import cpu, guards, library, model, session, tuning
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
 
 CONFIG = ModelConfig(
     architecture="llama",
-    n_layers=1,
     hidden_size=64,
-    ffn_size=96,
-    n_heads=2,
-    n_kv_heads=1,
-    head_dim=32,
     vocab_size=50,
     context_length=128,
     rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    rope_factors=None,
-    sliding_window=None,
     tied_embeddings=True,
-    qkv_bias=False,
-    qk_norm=False,
+    ropes=(Rope(10000.0, 32),),
+    layers=(Layer(Attention(n_heads=2, n_kv_heads=1, head_dim=32, rope=0), Gated(96)),),
 )
 
 

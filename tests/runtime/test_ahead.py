@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lanewise.commands.selftest import CONFIG, random_checkpoint
-from lanewise.loading.checkpoint import TensorType
+from lanewise.loading.formats import TensorType
 from lanewise.runtime import DRAWN_BEFORE, Batch, Draw, Model, NativeError, Sampling, Session
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]

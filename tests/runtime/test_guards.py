@@ -6,8 +6,9 @@ import re
 import pytest
 
 import tiny_models
-from lanewise.loading.checkpoint import ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.mapped_file import MappedFile, mappings
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, guards
 from lanewise.runtime.library import native
 

@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, TensorType
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.formats import TensorType
+from lanewise.loading.program import Rope
 from lanewise.runtime import Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import target_types
@@ -46,14 +48,43 @@ def test_info_is_what_the_library_says(fake, checkpoint):
 
 
 def test_rope_factors_reach_the_library(fake, checkpoint):
-    checkpoint.config = dataclasses.replace(checkpoint.config, rope_factors=(1.0,) * 15 + (8.0,))
+    rope = Rope(10000.0, 32, (1.0,) * 15 + (8.0,))
+    checkpoint.config = dataclasses.replace(checkpoint.config, ropes=(rope,))
     Model.load(checkpoint)
     assert fake.factors == [1.0] * 15 + [8.0]
 
 
 def test_rope_factors_of_the_wrong_length_are_refused(fake, checkpoint):
-    checkpoint.config = dataclasses.replace(checkpoint.config, rope_factors=(1.0, 2.0))
-    with pytest.raises(ModelFileError, match=r"rope_factors: 2 values; accepted: .* 16"):
+    rope = Rope(10000.0, 32, (1.0, 2.0))
+    checkpoint.config = dataclasses.replace(checkpoint.config, ropes=(rope,))
+    with pytest.raises(ModelFileError, match=r"rope factors: 2 values; accepted: .* 16"):
+        Model.load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"qk_norm": "whole"}, "RMSNorm over whole projections"),
+        ({"rope": None}, "attention without positions"),
+        ({"sinks": True}, "attention sinks"),
+        ({"output_bias": True}, "a bias of attention's output"),
+        ({"score_scale": 0.5}, "attention scores scaled by 0.5"),
+        ({"position_scale": (0.1, 8192)}, "queries scaled by their position"),
+    ],
+)
+def test_what_the_library_cannot_compute_is_refused(fake, checkpoint, change, says):
+    layer = checkpoint.config.layers[0]
+    layer = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, **change))
+    checkpoint.config = dataclasses.replace(checkpoint.config, layers=(layer,))
+    with pytest.raises(ModelFileError, match=f"this version cannot compute {says} yet"):
+        Model.load(checkpoint)
+
+
+def test_layers_that_differ_are_refused(fake, checkpoint):
+    layer = checkpoint.config.layers[0]
+    other = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, window=64))
+    checkpoint.config = dataclasses.replace(checkpoint.config, layers=(layer, other))
+    with pytest.raises(ModelFileError, match="layers that differ from each other"):
         Model.load(checkpoint)
 
 

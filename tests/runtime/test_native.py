@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lanewise.commands.selftest import BLOCK_MAKERS, CONFIG, hash_of_logits, random_checkpoint
-from lanewise.loading.checkpoint import TensorType
+from lanewise.loading.formats import TensorType
 from lanewise.runtime import (
     Batch,
     Draw,
@@ -352,10 +352,11 @@ def test_native_seconds_are_part_of_the_wall_time_of_steps(session):
 
 
 def test_cache_bytes_follow_the_type(model):
-    vectors = 2 * CONFIG.n_layers * CONFIG.n_kv_heads * 32
-    assert model.kv_block_bytes("f16") == 2 * vectors * CONFIG.head_dim
-    assert model.kv_block_bytes("f32") == 4 * vectors * CONFIG.head_dim
-    assert model.kv_block_bytes("int8") == vectors * (CONFIG.head_dim + 4)  # a scale beside each
+    attention = CONFIG.layers[0].attention
+    vectors = 2 * CONFIG.n_layers * attention.n_kv_heads * 32
+    assert model.kv_block_bytes("f16") == 2 * vectors * attention.head_dim
+    assert model.kv_block_bytes("f32") == 4 * vectors * attention.head_dim
+    assert model.kv_block_bytes("int8") == vectors * (attention.head_dim + 4)  # a scale each
 
 
 def steps_in(model, kv_type, chunk, threads):

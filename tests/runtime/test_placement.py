@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lanewise.commands.selftest import CONFIG, random_checkpoint
-from lanewise.loading.checkpoint import TensorType
+from lanewise.loading.formats import TensorType
 from lanewise.runtime import Batch, Model, NativeError, Session, placing_refusal
 from lanewise.runtime.targets import held_bytes
 from lanewise.topology import Placement

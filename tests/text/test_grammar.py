@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lanewise.loading.checkpoint import open_checkpoint
+from lanewise.loading.opening import open_checkpoint
 from lanewise.text.grammar import (
     CACHED_GRAMMARS,
     GrammarCompiler,

@@ -9,8 +9,9 @@ import pytest
 import tiktoken_vocab
 from tiny_tokenizers import from_directory, gguf_files
 
-from lanewise.loading.checkpoint import TokenizerFiles, open_checkpoint
+from lanewise.loading.checkpoint import TokenizerFiles
 from lanewise.loading.gguf import GgufFile
+from lanewise.loading.opening import open_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[2] / "../shared/data"

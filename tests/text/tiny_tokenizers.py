@@ -100,7 +100,7 @@ def hf_files(
 
 def from_directory(path: Path) -> TokenizerFiles:
     """Read the tokenizer of a directory that has no weights."""
-    from lanewise.loading.hf_checkpoint import read_tokenizer_files
+    from lanewise.loading.tokenizer_files import read_tokenizer_files
 
     tokenizer = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
     added = [token["id"] for token in tokenizer["added_tokens"]]

@@ -6,8 +6,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TensorType
-from lanewise.loading.gguf_checkpoint import ROPE_FACTORS
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.families.common import ROPE_FACTORS
+from lanewise.loading.formats import TensorType
 from lanewise.loading.gguf_writer import (
     TensorInfo,
     aligned,
@@ -17,6 +18,7 @@ from lanewise.loading.gguf_writer import (
 )
 from lanewise.loading.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
 from lanewise.loading.packed_writer import Entry, header_of
+from lanewise.loading.plain import plain_layers
 from lanewise.text.gguf_export import gguf_tokenizer
 from lanewise_quantizer.commands.plan import Target, tensor_type
 from lanewise_quantizer.commands.stream import Fitting
@@ -97,7 +99,7 @@ def gguf_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPlan:
 
 def rope_tensor(checkpoint: Checkpoint) -> bytes:
     """Return the divisors of the RoPE frequencies if a tensor must hold them."""
-    factors = checkpoint.config.rope_factors
+    factors = plain_layers(checkpoint.config, "a new GGUF file").rope.factors
     if factors is None or (checkpoint.path.is_file() and not has_rope_tensor(checkpoint.path)):
         return b""
     if checkpoint.config.architecture not in ("llama", "mistral"):

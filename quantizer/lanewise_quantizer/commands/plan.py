@@ -9,15 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.architectures import (
-    FAMILIES,
-    GGUF,
-    HF,
-    ORDERS,
-    TENSOR_NAMES,
-    is_vector,
-)
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor, TensorType
+from lanewise.loading.binding import rope_heads
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.families.table import family_named
+from lanewise.loading.formats import TensorType
+from lanewise.loading.names import GGUF, HF, ORDERS, TENSOR_NAMES, is_vector
 from lanewise.loading.quantized_sources import original_columns
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
@@ -117,11 +113,11 @@ def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: boo
     asked = "f32" if is_vector(tensor.role) else kinds[tensor.role, tensor.layer]
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
-    heads = rope_heads(checkpoint, tensor)
+    heads = rope_heads(checkpoint.config, tensor.role, tensor.layer)
     alternates = to_gguf and alternates_in_gguf(checkpoint)
     order = None
     if heads and (tensor.rope_heads > 0) != alternates:
-        size = heads * checkpoint.config.head_dim
+        size = tensor.cols if is_vector(tensor.role) else tensor.rows
         order = swapped_halves(size, heads, alternates=tensor.rope_heads > 0)
     kind = fitting(asked, tensor.cols)
     return Target(tensor, name, kind, order, asked, heads if alternates else 0)
@@ -136,19 +132,7 @@ def fitting(kind: str, cols: int) -> str:
 
 def alternates_in_gguf(checkpoint: Checkpoint) -> bool:
     """Return whether GGUF has the halves of RoPE heads alternate, as no other files do."""
-    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
-    return family.gguf_interleaved_rope
-
-
-def rope_heads(checkpoint: Checkpoint, tensor: Tensor) -> int:
-    """Return how many RoPE heads a tensor has; 0 if it is none of Q's or K's."""
-    config = checkpoint.config
-    return {
-        Role.ATTN_Q: config.n_heads,
-        Role.ATTN_Q_BIAS: config.n_heads,
-        Role.ATTN_K: config.n_kv_heads,
-        Role.ATTN_K_BIAS: config.n_kv_heads,
-    }.get(tensor.role, 0)
+    return family_named(checkpoint.config.architecture).gguf_interleaved_rope
 
 
 def half_split_rows(target: Target) -> npt.NDArray[np.intp] | None:

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from lanewise.commands.opening import progress_bar, threads_of
 from lanewise.host import format_size
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, open_checkpoint
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
 from lanewise.runtime.fitting import use_threads

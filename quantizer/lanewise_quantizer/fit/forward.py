@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import ModelConfig, Role
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.plain import plain_layers
+from lanewise.loading.program import ModelConfig
 from lanewise.loading.rope import frequencies
 
 Floats = npt.NDArray[np.float32]
@@ -45,20 +47,22 @@ class Forward:
 
     def __init__(self, config: ModelConfig, tokens: int) -> None:
         self.config = config
-        inverse = np.array(frequencies(config.rope_theta, config.head_dim), np.float32)
-        if config.rope_factors is not None:
-            inverse /= np.array(config.rope_factors, np.float32)
+        plain = plain_layers(config, "calibration")
+        self.layer_kind = plain.attention
+        inverse = np.array(frequencies(plain.rope.theta, plain.attention.head_dim), np.float32)
+        if plain.rope.factors is not None:
+            inverse /= np.array(plain.rope.factors, np.float32)
         angles = np.arange(tokens, dtype=np.float32)[:, None] * inverse
         self.cos, self.sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
         ages = np.arange(tokens)[:, None] - np.arange(tokens)
         seen = ages >= 0
-        if config.sliding_window:
-            seen &= ages < config.sliding_window
+        if plain.attention.window:
+            seen &= ages < plain.attention.window
         self.mask = np.where(seen, np.float32(0), np.float32(-np.inf)).astype(np.float32)
 
     def vectors(self, weights: Weights, layer: int) -> Vectors:
         """Read a layer's norms and biases."""
-        config = self.config
+        kind = self.layer_kind
         pairs = {
             Role.ATTN_Q: Role.ATTN_Q_BIAS,
             Role.ATTN_K: Role.ATTN_K_BIAS,
@@ -67,9 +71,9 @@ class Forward:
         return Vectors(
             weights(Role.ATTN_NORM, layer),
             weights(Role.FFN_NORM, layer),
-            {m: weights(b, layer) for m, b in pairs.items()} if config.qkv_bias else {},
-            weights(Role.ATTN_Q_NORM, layer) if config.qk_norm else None,
-            weights(Role.ATTN_K_NORM, layer) if config.qk_norm else None,
+            {m: weights(b, layer) for m, b in pairs.items()} if kind.qkv_bias else {},
+            weights(Role.ATTN_Q_NORM, layer) if kind.qk_norm != "none" else None,
+            weights(Role.ATTN_K_NORM, layer) if kind.qk_norm != "none" else None,
         )
 
     def norm(self, x: Floats, weight: Floats) -> Floats:
@@ -84,7 +88,7 @@ class Forward:
         y: Floats = np.matmul(x, weight.T)
         if role in vectors.biases:
             y += vectors.biases[role]
-        y = y.reshape(x.shape[0], x.shape[1], -1, self.config.head_dim)
+        y = y.reshape(x.shape[0], x.shape[1], -1, self.layer_kind.head_dim)
         norm = {Role.ATTN_Q: vectors.q_norm, Role.ATTN_K: vectors.k_norm}.get(role)
         if norm is not None:
             y = self.norm(y, norm)
@@ -98,7 +102,7 @@ class Forward:
         """What ATTN_OUTPUT is given, [windows, tokens, heads * head_dim], for normalized x."""
         q, k, v = (self.heads(x, role, weights[role], vectors) for role in STEPS[0])
         n, _, tokens, size = q.shape
-        groups = q.reshape(n, self.config.n_kv_heads, -1, tokens, size)
+        groups = q.reshape(n, self.layer_kind.n_kv_heads, -1, tokens, size)
         scores = groups @ k[:, :, None].swapaxes(-1, -2)
         scores *= np.float32(size**-0.5)
         scores += self.mask

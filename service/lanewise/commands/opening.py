@@ -16,8 +16,9 @@ from rich.progress import (
 )
 
 from lanewise.host import MemoryLimit, cpu_name, default_threads, memory_limit
-from lanewise.loading.checkpoint import Checkpoint, open_checkpoint
+from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, placing_refusal, tuning
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from lanewise.commands.opening import load_model, threads_of
 from lanewise.host import format_size
-from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_writer import check_folder, write_packed
 from lanewise.settings import PackSettings, SettingsError
 

@@ -8,14 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.loading.checkpoint import (
-    Checkpoint,
-    ModelConfig,
-    Role,
-    Tensor,
-    TensorType,
-    TokenizerFiles,
-)
+from lanewise.loading.binding import layer_shapes
+from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
+from lanewise.loading.formats import TensorType
+from lanewise.loading.names import ORDERS
+from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from lanewise.runtime.targets import MATRICES
 
@@ -24,21 +21,13 @@ SEED = 7
 
 CONFIG = ModelConfig(
     architecture="llama",
-    n_layers=1,
     hidden_size=256,
-    ffn_size=512,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=64,
     vocab_size=512,
     context_length=128,
     rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    rope_factors=None,
-    sliding_window=None,
     tied_embeddings=True,
-    qkv_bias=False,
-    qk_norm=False,
+    ropes=(Rope(10000.0, 64),),
+    layers=(Layer(Attention(n_heads=4, n_kv_heads=2, head_dim=64, rope=0), Gated(512)),),
 )
 
 
@@ -82,21 +71,11 @@ def hash_of_logits(kind: TensorType, isa: str, threads: int) -> str:
 
 def random_checkpoint(kind: TensorType) -> Checkpoint:
     """A one-layer model in memory whose matrices are of type ``kind``."""
-    hidden, ffn = CONFIG.hidden_size, CONFIG.ffn_size
-    queries, keys = CONFIG.n_heads * CONFIG.head_dim, CONFIG.n_kv_heads * CONFIG.head_dim
+    roles = layer_shapes(CONFIG, 0)
     shapes = {
-        Role.TOKEN_EMBEDDING: (CONFIG.vocab_size, hidden),
-        Role.OUTPUT_NORM: (1, hidden),
-        Role.ATTN_NORM: (1, hidden),
-        Role.ATTN_Q: (queries, hidden),
-        Role.ATTN_K: (keys, hidden),
-        Role.ATTN_V: (keys, hidden),
-        Role.ATTN_OUTPUT: (hidden, queries),
-        Role.FFN_NORM: (1, hidden),
-        Role.FFN_GATE: (ffn, hidden),
-        Role.FFN_UP: (ffn, hidden),
-        Role.FFN_DOWN: (hidden, ffn),
-    }
+        Role.TOKEN_EMBEDDING: (CONFIG.vocab_size, CONFIG.hidden_size),
+        Role.OUTPUT_NORM: (1, CONFIG.hidden_size),
+    } | {role: shape for role, shape in roles.items() if role not in ORDERS}
     rng = np.random.default_rng(SEED)
     tensors = []
     for role, (rows, cols) in shapes.items():

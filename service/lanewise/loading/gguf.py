@@ -10,7 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lanewise.loading.checkpoint import BLOCKS, STORED_ROWS, ModelFileError, TensorType
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.formats import BLOCKS, STORED_ROWS, TensorType
 from lanewise.loading.mapped_file import MappedFile
 
 MAGIC = b"GGUF"

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lanewise.loading.architectures import FAMILIES
-from lanewise.loading.checkpoint import Checkpoint, ModelConfig, ModelFileError
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.families.common import ROPE_FACTORS
+from lanewise.loading.families.table import family_named
 from lanewise.loading.gguf import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, GgufFile
-from lanewise.loading.gguf_checkpoint import ROPE_FACTORS
+from lanewise.loading.plain import plain_layers
+from lanewise.loading.program import ModelConfig
 
 VERSION = 3
 QUANTIZATION_VERSION = 2
@@ -105,7 +107,7 @@ def has_rope_tensor(path: Path) -> bool:
 
 def config_metadata(config: ModelConfig, name: str) -> dict[str, Any]:
     """Return the keys that describe a model."""
-    family = next(f for f in FAMILIES if f.name == config.architecture)
+    family, plain = family_named(config.architecture), plain_layers(config, "a new GGUF file")
     arch = family.gguf or "llama"
     if family.gguf is None and config.sliding_window is not None:
         raise ModelFileError(
@@ -120,13 +122,13 @@ def config_metadata(config: ModelConfig, name: str) -> dict[str, Any]:
         f"{arch}.context_length": config.context_length,
         f"{arch}.embedding_length": config.hidden_size,
         f"{arch}.block_count": config.n_layers,
-        f"{arch}.feed_forward_length": config.ffn_size,
-        f"{arch}.attention.head_count": config.n_heads,
-        f"{arch}.attention.head_count_kv": config.n_kv_heads,
-        f"{arch}.attention.key_length": config.head_dim,
-        f"{arch}.attention.value_length": config.head_dim,
-        f"{arch}.rope.dimension_count": config.head_dim,
-        f"{arch}.rope.freq_base": config.rope_theta,
+        f"{arch}.feed_forward_length": plain.ffn.size,
+        f"{arch}.attention.head_count": plain.attention.n_heads,
+        f"{arch}.attention.head_count_kv": plain.attention.n_kv_heads,
+        f"{arch}.attention.key_length": plain.attention.head_dim,
+        f"{arch}.attention.value_length": plain.attention.head_dim,
+        f"{arch}.rope.dimension_count": plain.attention.head_dim,
+        f"{arch}.rope.freq_base": plain.rope.theta,
         f"{arch}.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
     }
     if config.sliding_window is not None:

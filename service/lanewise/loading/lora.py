@@ -17,9 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.loading.architectures import HF, TENSOR_NAMES, shape_of
-from lanewise.loading.checkpoint import ModelConfig, ModelFileError, Role, TensorType
+from lanewise.loading.binding import layer_shapes
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.program import ModelConfig
 from lanewise.loading.safetensors import (
     DTYPES,
     MAX_HEADER_BYTES,
@@ -159,11 +162,13 @@ def largest_adapter_bytes(config: ModelConfig, rank: int) -> int:
     The library holds outputs in panels of 32.
     """
     panels = -(-rank // 32) * 32
-    sizes = [
-        panels * inputs + -(-outputs // 32) * 32 * rank
-        for outputs, inputs in (shape_of(role, config) for role in ADAPTED)
+    shapes = [
+        shape
+        for number in range(config.n_layers)
+        for role, shape in layer_shapes(config, number).items()
+        if role in ADAPTED
     ]
-    return 2 * config.n_layers * sum(sizes)
+    return 2 * sum(panels * inputs + -(-outputs // 32) * 32 * rank for outputs, inputs in shapes)
 
 
 def _check_plain(settings: Fields) -> None:
@@ -270,7 +275,12 @@ def _matrix(
     a, b = (_tensor(file, pair[part], as_f32=mixed) for part in "AB")
     layer, _, name = module.removeprefix("model.layers.").partition(".")
     role = MODULES[name]
-    outputs, inputs = shape_of(role, config)
+    shapes = layer_shapes(config, int(layer))
+    if role not in shapes:
+        raise ModelFileError(
+            f"{file.path}: {module}: layer {layer} of the model has no such matrix"
+        )
+    outputs, inputs = shapes[role]
     for tensor, shown, wanted in (
         (a, pair["A"], (a.rows, inputs)),
         (b, pair["B"], (outputs, a.rows)),

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from lanewise.loading.architectures import (
-    FAMILIES,
-    HF,
-    SourceTensor,
-    bind_tensors,
-    check_config,
-)
-from lanewise.loading.checkpoint import (
-    TABLE_BYTES,
-    Checkpoint,
-    ModelConfig,
-    ModelFileError,
-    Packing,
-    TensorType,
-    has_table,
-    row_bytes,
-)
+from lanewise.loading.binding import bind_tensors
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Packing
+from lanewise.loading.families.table import FAMILIES
+from lanewise.loading.formats import TABLE_BYTES, TensorType, has_table, row_bytes
 from lanewise.loading.json_files import Fields
-from lanewise.loading.rope import checked_factors
+from lanewise.loading.names import HF
+from lanewise.loading.program import ModelConfig
 from lanewise.loading.safetensors import SafetensorsFile, SafetensorsTensor
+from lanewise.loading.sources import SourceTensor
+from lanewise.loading.stored_program import AGAIN, read_first_version, read_program
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
 
 METHOD = "lanewise"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FIRST_VERSION = 1  # is read still
 WEIGHTS = "model.safetensors"
 ALIGNMENT = 64
 ROWS = "rows"  # the layout of quantized files: rows as their type stores them
-AGAIN = "pack or quantize the model again with this version"
 
 
 def is_packed(config: Fields) -> bool:
@@ -45,17 +35,12 @@ def is_packed(config: Fields) -> bool:
 def open_packed(path: Path, config: Fields) -> Checkpoint:
     """Open one of our directories; raises ModelFileError for anything that cannot be served."""
     packed = Fields(config.values["quantization_config"], f"{config.source}: quantization_config")
-    if packed.integer("version") != FORMAT_VERSION:
+    if packed.integer("version") not in (FIRST_VERSION, FORMAT_VERSION):
         raise packed.fail("version", f"{FORMAT_VERSION} ({AGAIN})")
-    model_config = read_config(packed)
-    tokenizer = read_tokenizer_files(path, model_config.vocab_size)
     file = SafetensorsFile(path / WEIGHTS)
     try:
-        if model_config.n_layers > len(file.tensors):
-            raise ModelFileError(
-                f"{packed.source}: n_layers is {model_config.n_layers}; at most the number of"
-                f" tensors, {len(file.tensors)}, is needed"
-            )
+        model_config = read_config(packed, len(file.tensors))
+        tokenizer = read_tokenizer_files(path, model_config.vocab_size)
         numerics = read_numerics(file)
         sources = {
             name: source_tensor(file, tensor, numerics) for name, tensor in file.tensors.items()
@@ -73,7 +58,7 @@ def read_numerics(file: SafetensorsFile) -> int | None:
     metadata = Fields(file.metadata, f"{file.path}: __metadata__")
     if metadata.text("format") != METHOD:
         raise metadata.fail("format", repr(METHOD))
-    if metadata.text("version") != str(FORMAT_VERSION):
+    if metadata.text("version") not in (str(FIRST_VERSION), str(FORMAT_VERSION)):
         raise metadata.fail("version", f"'{FORMAT_VERSION}' ({AGAIN})")
     if metadata.text("layout") == ROWS:
         return None
@@ -162,41 +147,15 @@ def _table(kind: TensorType, words: list[str]) -> bytes | None:
     return table
 
 
-def read_config(packed: Fields) -> ModelConfig:
+def read_config(packed: Fields, most_layers: int) -> ModelConfig:
     """Return the model config, which is stored as it is and not as its family spells it."""
     values = packed.values.get("model")
     if not isinstance(values, Mapping):
         raise packed.fail("model", "an object")
     model = Fields(values, f"{packed.source}: model")
-    names = {item.name for item in fields(ModelConfig)}
-    if set(values) != names:
-        odd = ", ".join(sorted(set(values) ^ names))
-        raise ModelFileError(f"{model.source}: {odd}: missing or unknown; {AGAIN}")
-    if model.text("architecture") not in {family.name for family in FAMILIES}:
-        raise model.fail("architecture", f"one of {', '.join(f.name for f in FAMILIES)}")
-    head_dim = model.integer("head_dim")
-    sizes = ("n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "vocab_size")
-    config = ModelConfig(
-        architecture=model.text("architecture"),
-        **{name: model.integer(name) for name in sizes},
-        head_dim=head_dim,
-        context_length=model.integer("context_length"),
-        rms_norm_eps=model.number("rms_norm_eps"),
-        rope_theta=model.number("rope_theta"),
-        rope_factors=read_factors(model, head_dim),
-        sliding_window=model.integer("sliding_window", default=0, least=0) or None,
-        tied_embeddings=model.flag("tied_embeddings", default=False),
-        qkv_bias=model.flag("qkv_bias", default=False),
-        qk_norm=model.flag("qk_norm", default=False),
-    )
-    return check_config(config, model.source)
-
-
-def read_factors(model: Fields, head_dim: int) -> tuple[float, ...] | None:
-    """Return the divisors of the RoPE frequencies, or None when all are 1."""
-    found = model.values["rope_factors"]
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(type(item) is float for item in found):
-        raise model.fail("rope_factors", "null or a list of numbers")
-    return checked_factors(tuple(found), head_dim, f"{model.source}: rope_factors")
+    known = {family.name for family in FAMILIES}
+    if values and model.text("architecture") not in known:
+        raise model.fail("architecture", f"one of {', '.join(sorted(known))}")
+    if packed.integer("version") == FIRST_VERSION:
+        return read_first_version(model, most_layers)
+    return read_program(model)

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.architectures import SourceTensor
-from lanewise.loading.checkpoint import ModelFileError, TensorType, row_bytes
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.formats import TensorType, row_bytes
 from lanewise.loading.quantization import AWQ, COMPRESSED, GPTQ, Scheme
+from lanewise.loading.sources import SourceTensor
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]

@@ -6,13 +6,13 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lanewise.loading.architectures import FAMILIES, is_vector
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Tensor
 from lanewise.loading.mapped_file import HUGE_PAGE
+from lanewise.loading.names import is_vector
 from lanewise.loading.packed_checkpoint import (
     ALIGNMENT,
     FORMAT_VERSION,
@@ -20,6 +20,7 @@ from lanewise.loading.packed_checkpoint import (
     WEIGHTS,
     TensorNote,
 )
+from lanewise.loading.stored_program import program_as_json
 from lanewise.loading.tokenizer_files import GGUF_TOKENIZER, JSON_FILES
 
 
@@ -56,9 +57,14 @@ def write_packed(
 
 def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
     """Return config.json: that of the source if it had one, and the model config as it is."""
-    family = next(f for f in FAMILIES if f.name == checkpoint.config.architecture)
-    own = {"model_type": family.hf} | dict(checkpoint.tokenizer.json_files.get("config.json", {}))
-    about = {"quant_method": METHOD, "version": FORMAT_VERSION, "model": asdict(checkpoint.config)}
+    config = checkpoint.config
+    source = checkpoint.tokenizer.json_files.get("config.json", {})
+    own = {"model_type": config.architecture} | dict(source)
+    about = {
+        "quant_method": METHOD,
+        "version": FORMAT_VERSION,
+        "model": program_as_json(config),
+    }
     return own | {"quantization_config": about | notes}
 
 

@@ -8,18 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.architectures import BIASES, HF, TENSOR_NAMES, SourceTensor
-from lanewise.loading.checkpoint import (
-    BLOCKS,
-    Converted,
-    LastConverted,
-    ModelFileError,
-    Role,
-    Tensor,
-    TensorType,
-)
+from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError, Role, Tensor
+from lanewise.loading.formats import BLOCKS, TensorType
+from lanewise.loading.names import BIASES, HF, TENSOR_NAMES
 from lanewise.loading.packed_linear import PARTS, SHAPE, Order, PackedLinear, read_linear
 from lanewise.loading.quantization import METHODS, Scheme
+from lanewise.loading.sources import SourceTensor
 
 # Which matrices read the same inputs, and the vector that says in what order.
 READERS: Mapping[Role, tuple[Role, ...]] = {

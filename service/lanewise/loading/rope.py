@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from decimal import Decimal, localcontext
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, round_to_f32
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
+from lanewise.loading.program import Rope
 
 ACCEPTED = "default, linear, llama3"
 
@@ -32,6 +34,13 @@ def rope_settings(config: Fields) -> Fields:
     if config.is_set("partial_rotary_factor"):
         settings.setdefault("partial_rotary_factor", config.values["partial_rotary_factor"])
     return Fields(settings, f"{config.source}: rope_parameters")
+
+
+def read_rope(config: Fields, head_dim: int) -> Rope:
+    """Return the angles that a config.json describes."""
+    settings = rope_settings(config)
+    theta = settings.number("rope_theta", default=10000.0)
+    return Rope(round_to_f32(theta), head_dim, rope_factors(settings, theta, head_dim))
 
 
 def rope_factors(settings: Fields, rope_theta: float, head_dim: int) -> tuple[float, ...] | None:

@@ -8,7 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from lanewise.loading.checkpoint import BLOCKS, ModelFileError, TensorType
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.formats import BLOCKS, TensorType
 from lanewise.loading.json_files import parse_object
 from lanewise.loading.mapped_file import MappedFile
 

@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from lanewise.loading.architectures import HF, TENSOR_NAMES
-from lanewise.loading.checkpoint import (
-    TABLE_BYTES,
-    Checkpoint,
-    ModelConfig,
-    ModelFileError,
-    Packing,
-    Tensor,
-    TensorType,
-    has_table,
-)
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Packing, Tensor
+from lanewise.loading.formats import TABLE_BYTES, TensorType, has_table
 from lanewise.loading.mapped_file import changed_files
+from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.plain import plain_layers
+from lanewise.loading.program import ModelConfig
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.targets import MATRICES, target_types
@@ -347,30 +341,25 @@ def _load_way(checkpoint: Checkpoint, load: str, placement: Placement | None) ->
 def _create(clib: Native, config: ModelConfig, isa: str | None, threads: int) -> Any:
     ffi = clib.ffi
     struct = ffi.new("lw_model_config*")
-    for name in (
-        "n_layers",
-        "hidden_size",
-        "ffn_size",
-        "n_heads",
-        "n_kv_heads",
-        "head_dim",
-        "vocab_size",
-        "context_length",
-        "rms_norm_eps",
-        "rope_theta",
-    ):
+    plain = plain_layers(config, "this version")
+    for name in ("n_layers", "hidden_size", "vocab_size", "context_length", "rms_norm_eps"):
         setattr(struct, name, getattr(config, name))
-    struct.sliding_window = config.sliding_window or 0
-    for name in ("tied_embeddings", "qkv_bias", "qk_norm"):
-        setattr(struct, name, int(getattr(config, name)))
+    for name in ("n_heads", "n_kv_heads", "head_dim"):
+        setattr(struct, name, getattr(plain.attention, name))
+    struct.ffn_size = plain.ffn.size
+    struct.rope_theta = plain.rope.theta
+    struct.sliding_window = plain.attention.window or 0
+    struct.tied_embeddings = int(config.tied_embeddings)
+    struct.qkv_bias = int(plain.attention.qkv_bias)
+    struct.qk_norm = int(plain.attention.qk_norm == "head")
     factors = ffi.NULL
-    if config.rope_factors is not None:
-        if len(config.rope_factors) != config.head_dim // 2:
+    if plain.rope.factors is not None:
+        if len(plain.rope.factors) != plain.attention.head_dim // 2:
             raise ModelFileError(
-                f"rope_factors: {len(config.rope_factors)} values; accepted: head_dim / 2 = "
-                f"{config.head_dim // 2}"
+                f"rope factors: {len(plain.rope.factors)} values; accepted: head_dim / 2 = "
+                f"{plain.attention.head_dim // 2}"
             )
-        factors = ffi.new("float[]", list(config.rope_factors))
+        factors = ffi.new("float[]", list(plain.rope.factors))
     struct.rope_factors = factors  # `factors` owns the memory, so it must live until the call
     name = ffi.NULL if isa is None else ffi.new("char[]", isa.encode())
     out = ffi.new("lw_model**")

@@ -2,13 +2,8 @@
 
 from collections.abc import Sequence
 
-from lanewise.loading.checkpoint import (
-    Checkpoint,
-    ModelFileError,
-    Role,
-    TensorType,
-    row_bytes,
-)
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.formats import TensorType, row_bytes
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
@@ -24,6 +19,12 @@ MATRICES = frozenset(
         Role.FFN_GATE,
         Role.FFN_UP,
         Role.FFN_DOWN,
+        Role.EXPERTS_GATE,
+        Role.EXPERTS_UP,
+        Role.EXPERTS_DOWN,
+        Role.SHARED_GATE,
+        Role.SHARED_UP,
+        Role.SHARED_DOWN,
     }
 )
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from lanewise import host
 from lanewise.engine.draft_model import DraftModel
-from lanewise.loading.checkpoint import open_checkpoint
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import Settings, SettingsError

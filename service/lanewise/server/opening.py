@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lanewise import host, topology
-from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
+from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles
 from lanewise.loading.hub import resolve_model
+from lanewise.loading.opening import open_checkpoint
 from lanewise.server.progress import progress_of
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError

@@ -1,0 +1,180 @@
+"""Which tensors a program needs, of which shapes, and the check that a file has just these."""
+
+from __future__ import annotations
+
+from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
+from lanewise.loading.formats import MATRIX_TYPES, VECTOR_TYPES, TensorType
+from lanewise.loading.names import ORDERS, TENSOR_NAMES, is_vector
+from lanewise.loading.program import Attention, Experts, Gated, ModelConfig
+from lanewise.loading.sources import Sources, SourceTensor
+
+REMOVED_TYPES = {31, 32, 33, 36, 37, 38}  # repacked forms that GGUF once had
+
+Shape = tuple[int, int]  # rows and columns; a vector is one row
+
+
+def bind_tensors(
+    config: ModelConfig, sources: Sources, column: int, interleaved_rope: bool, source: str
+) -> list[Tensor]:
+    """Give each tensor of the file its role, in the order of the forward step.
+
+    A missing, unknown, misshapen or unreadable tensor is an error that names it.
+    """
+    wanted = [
+        (role, layer, shape)
+        for role, layer, shape in wanted_tensors(config)
+        if role not in ORDERS or TENSOR_NAMES[role][column].format(layer) in sources
+    ]
+    names = [TENSOR_NAMES[role][column].format(layer) for role, layer, _ in wanted]
+    missing = [name for name in names if name not in sources]
+    if missing:
+        raise ModelFileError(f"{source}: {_listed('missing tensor', missing)}")
+    extra = sorted(set(sources) - set(names))
+    if extra:
+        raise ModelFileError(
+            f"{source}: {_listed('unknown tensor', extra)}; not part of a {config.architecture}"
+            " model as served here"
+        )
+    tensors = []
+    for (role, layer, (rows, cols)), name in zip(wanted, names, strict=True):
+        item = sources[name]
+        kind = _checked_type(item, name, is_vector(role))
+        if item.shape != ((cols,) if is_vector(role) else (rows, cols)):
+            needed = [cols] if is_vector(role) else [rows, cols]
+            raise ModelFileError(
+                f"{item.where}: tensor {name!r} has shape {list(item.shape)}"
+                f" (outputs first); the config needs {needed}"
+            )
+        heads = rope_heads(config, role, layer) if interleaved_rope else 0
+        place = (item.data, heads, item.release, item.packing, item.table)
+        tensors.append(Tensor(name, role, layer, kind, rows, cols, *place))
+    return tensors
+
+
+def rope_heads(config: ModelConfig, role: Role, layer: int) -> int:
+    """Return how many RoPE heads the rows of a tensor are; 0 if it is none of Q's or K's."""
+    if role in (Role.ATTN_Q, Role.ATTN_Q_BIAS):
+        return config.layers[layer].attention.n_heads
+    if role in (Role.ATTN_K, Role.ATTN_K_BIAS):
+        return config.layers[layer].attention.n_kv_heads
+    return 0
+
+
+def wanted_tensors(config: ModelConfig) -> list[tuple[Role, int, Shape]]:
+    """Return what a model has, in the order of the forward step; the orders it may have."""
+    head = (config.vocab_size, config.hidden_size)
+    wanted = [(Role.TOKEN_EMBEDDING, 0, head)]
+    for number in range(config.n_layers):
+        wanted += [(role, number, shape) for role, shape in layer_shapes(config, number).items()]
+    wanted.append((Role.OUTPUT_NORM, 0, (1, config.hidden_size)))
+    if not config.tied_embeddings:
+        wanted.append((Role.OUTPUT, 0, head))
+    return wanted
+
+
+def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
+    """Return the roles and shapes of one layer's tensors."""
+    layer, hidden = config.layers[number], config.hidden_size
+    shapes = attention_shapes(layer.attention, hidden) | {Role.FFN_NORM: (1, hidden)}
+    if isinstance(layer.ffn, Gated):
+        shapes |= gated_shapes(layer.ffn, hidden)
+    else:
+        shapes |= expert_shapes(layer.ffn, hidden)
+    orders = {Role.ATTN_INPUT_ORDER: (1, hidden)}
+    orders[Role.ATTN_OUTPUT_ORDER] = (1, layer.attention.n_heads * layer.attention.head_dim)
+    if isinstance(layer.ffn, Gated):
+        orders[Role.FFN_INPUT_ORDER] = (1, hidden)
+    return shapes | orders
+
+
+def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
+    """Return the tensors of attention and the norm before it."""
+    head = attention.head_dim
+    queries, keys = attention.n_heads * head, attention.n_kv_heads * head
+    shapes = {
+        Role.ATTN_NORM: (1, hidden),
+        Role.ATTN_Q: (queries, hidden),
+        Role.ATTN_K: (keys, hidden),
+        Role.ATTN_V: (keys, hidden),
+    }
+    if attention.qkv_bias:
+        shapes |= {
+            Role.ATTN_Q_BIAS: (1, queries),
+            Role.ATTN_K_BIAS: (1, keys),
+            Role.ATTN_V_BIAS: (1, keys),
+        }
+    if attention.qk_norm == "head":
+        shapes |= {Role.ATTN_Q_NORM: (1, head), Role.ATTN_K_NORM: (1, head)}
+    if attention.qk_norm == "whole":
+        shapes |= {Role.ATTN_Q_NORM: (1, queries), Role.ATTN_K_NORM: (1, keys)}
+    if attention.sinks:
+        shapes[Role.ATTN_SINKS] = (1, attention.n_heads)
+    shapes[Role.ATTN_OUTPUT] = (hidden, queries)
+    if attention.output_bias:
+        shapes[Role.ATTN_OUTPUT_BIAS] = (1, hidden)
+    return shapes
+
+
+def gated_shapes(ffn: Gated, hidden: int) -> dict[Role, Shape]:
+    """Return the tensors of a gated layer."""
+    shapes = {
+        Role.FFN_GATE: (ffn.size, hidden),
+        Role.FFN_UP: (ffn.size, hidden),
+        Role.FFN_DOWN: (hidden, ffn.size),
+    }
+    if ffn.bias:
+        shapes |= {
+            Role.FFN_GATE_BIAS: (1, ffn.size),
+            Role.FFN_UP_BIAS: (1, ffn.size),
+            Role.FFN_DOWN_BIAS: (1, hidden),
+        }
+    return shapes
+
+
+def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
+    """Return the tensors of a layer of experts, whose matrices are one below the other."""
+    shapes = {Role.ROUTER: (ffn.n, hidden)}
+    if ffn.router_bias:
+        shapes[Role.ROUTER_BIAS] = (1, ffn.n)
+    if ffn.choice_bias:
+        shapes[Role.ROUTER_CHOICE_BIAS] = (1, ffn.n)
+    shapes |= {
+        Role.EXPERTS_GATE: (ffn.n * ffn.size, hidden),
+        Role.EXPERTS_UP: (ffn.n * ffn.size, hidden),
+        Role.EXPERTS_DOWN: (ffn.n * hidden, ffn.size),
+    }
+    if ffn.bias:
+        shapes |= {
+            Role.EXPERTS_GATE_BIAS: (1, ffn.n * ffn.size),
+            Role.EXPERTS_UP_BIAS: (1, ffn.n * ffn.size),
+            Role.EXPERTS_DOWN_BIAS: (1, ffn.n * hidden),
+        }
+    if ffn.shared_size:
+        shapes |= {
+            Role.SHARED_GATE: (ffn.shared_size, hidden),
+            Role.SHARED_UP: (ffn.shared_size, hidden),
+            Role.SHARED_DOWN: (hidden, ffn.shared_size),
+        }
+    if ffn.shared_gate:
+        shapes[Role.SHARED_ROUTER] = (1, hidden)
+    return shapes
+
+
+def _checked_type(item: SourceTensor, name: str, vector: bool) -> TensorType:
+    accepted = VECTOR_TYPES if vector else MATRIX_TYPES
+    if isinstance(item.type, TensorType) and item.type in accepted:
+        return item.type
+    shown = item.type.name if isinstance(item.type, TensorType) else item.type
+    hint = ""
+    if item.type in REMOVED_TYPES:
+        hint = "; this type was removed from GGUF: requantize the model, for example to Q4_0"
+    raise ModelFileError(
+        f"{item.where}: tensor {name!r} has type {shown}; accepted are"
+        f" {', '.join(kind.name for kind in accepted)}{hint}"
+    )
+
+
+def _listed(what: str, names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:4])
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{what}{'s' if len(names) > 1 else ''} {shown}{more}"

@@ -1,0 +1,107 @@
+"""Whether the numbers of a program fit together, whoever wrote them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.program import (
+    ACTIVATIONS,
+    QK_NORMS,
+    ROUTERS,
+    Attention,
+    Experts,
+    ModelConfig,
+    Rope,
+)
+
+MAX_HEAD_DIM = 256
+EXPERT_MULTIPLE = 32  # of the sizes that the matrices of experts have
+
+
+def check_program(config: ModelConfig, source: str) -> ModelConfig:
+    """Return the program if its numbers fit together; ``source`` names it in errors."""
+    for attention in dict.fromkeys(layer.attention for layer in config.layers):
+        check_heads(attention, source)
+        _raise(source, attention_faults(attention, config.ropes))
+    for rope in config.ropes:
+        _raise(source, rope_faults(rope))
+    for ffn in dict.fromkeys(layer.ffn for layer in config.layers):
+        if isinstance(ffn, Experts):
+            _raise(source, expert_faults(ffn, config.hidden_size))
+    return config
+
+
+def _raise(source: str, faults: Iterable[str]) -> None:
+    for fault in faults:
+        raise ModelFileError(f"{source}: {fault}")
+
+
+def rope_faults(rope: Rope) -> Iterable[str]:
+    """What is wrong with a set of angles."""
+    if rope.rotated % 2:
+        yield f"RoPE over {rope.rotated} dimensions; an even number is needed"
+    factors = rope.factors
+    if factors is not None and not (
+        len(factors) == rope.rotated // 2 and all(0 < factor < math.inf for factor in factors)
+    ):
+        yield (
+            f"{len(factors)} RoPE factors; {rope.rotated // 2} positive finite numbers are needed,"
+            " half the rotated dimensions"
+        )
+
+
+def check_heads(attention: Attention, source: str) -> Attention:
+    """Return attention if its heads can be served; before anything is made of their size."""
+    _raise(source, head_faults(attention))
+    return attention
+
+
+def head_faults(attention: Attention) -> Iterable[str]:
+    """What is wrong with the heads."""
+    if attention.n_heads % attention.n_kv_heads:
+        yield (
+            f"{attention.n_heads} attention heads are not a multiple of"
+            f" {attention.n_kv_heads} key/value heads"
+        )
+    if attention.head_dim % 2 or attention.head_dim > MAX_HEAD_DIM:
+        yield (
+            f"head dimension {attention.head_dim} is not supported;"
+            f" it must be even and at most {MAX_HEAD_DIM}"
+        )
+
+
+def attention_faults(attention: Attention, ropes: tuple[Rope, ...]) -> Iterable[str]:
+    """What is wrong with attention, its heads apart."""
+    if attention.qk_norm not in QK_NORMS:
+        yield f"qk_norm is {attention.qk_norm!r}; one of {', '.join(QK_NORMS)} is needed"
+    if attention.rope is None:
+        return
+    if attention.rope >= len(ropes):
+        yield f"rope is {attention.rope}; there are {len(ropes)} sets of angles"
+    elif ropes[attention.rope].rotated > attention.head_dim:
+        yield (
+            f"RoPE over {ropes[attention.rope].rotated} dimensions; the head dimension is"
+            f" {attention.head_dim}"
+        )
+
+
+def expert_faults(ffn: Experts, hidden: int) -> Iterable[str]:
+    """What is wrong with a layer of experts."""
+    if ffn.n_used > ffn.n:
+        yield f"{ffn.n_used} experts are used of {ffn.n}"
+    if ffn.router not in ROUTERS:
+        yield f"router is {ffn.router!r}; one of {', '.join(ROUTERS)} is needed"
+    if ffn.activation not in ACTIVATIONS:
+        yield f"activation is {ffn.activation!r}; one of {', '.join(ACTIVATIONS)} is needed"
+    if ffn.n % ffn.groups or ffn.groups_used > ffn.groups:
+        yield f"{ffn.groups_used} of {ffn.groups} groups of {ffn.n} experts"
+    elif ffn.n_used > ffn.n // ffn.groups * ffn.groups_used:
+        yield f"{ffn.n_used} experts are used of {ffn.groups_used} groups of {ffn.groups}"
+    sizes = {"experts of": ffn.size, "hidden size": hidden, "a shared expert of": ffn.shared_size}
+    for name, size in sizes.items():
+        if size % EXPERT_MULTIPLE:
+            yield f"{name} {size}; a multiple of {EXPERT_MULTIPLE} is needed beside experts"
+    if ffn.shared_gate and not ffn.shared_size:
+        yield "shared_gate without a shared expert"

@@ -1,0 +1,1 @@
+"""One file for each model family, and the table that finds it."""

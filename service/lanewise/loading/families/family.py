@@ -1,0 +1,35 @@
+"""What a family is: how its files describe a program, and what their tensors are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.sources import Sources
+
+# From config.json, or a GGUF file's metadata, and the file's tensors by their own names.
+Program = Callable[[Fields, Sources], ModelConfig]
+# The tensors by the names that TENSOR_NAMES has for the kind of file.
+Rename = Callable[[Sources, ModelConfig], Sources]
+
+
+def as_they_are(sources: Sources, config: ModelConfig) -> Sources:
+    """Return tensors that have the usual names already."""
+    del config
+    return sources
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model family; a function that is None: no file of that kind says that it is of it."""
+
+    name: str  # model_type in config.json
+    from_hf: Program
+    gguf: str | None = None  # general.architecture
+    from_gguf: Program | None = None
+    hf_tensors: Rename = as_they_are
+    gguf_tensors: Rename = as_they_are
+    # Q and K rows of GGUF files alternate the halves of each head.
+    gguf_interleaved_rope: bool = False

@@ -1,0 +1,25 @@
+"""Mistral: Llama whose layers see the last tokens only, in its first version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lanewise.loading.families.common import hf_attention, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.family import Family
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.sources import Sources
+
+DEFAULT_WINDOW = 4096  # of configs that do not say; newer models say null
+
+
+def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read config.json."""
+    window: int | None = DEFAULT_WINDOW
+    if "sliding_window" in fields.values:
+        window = fields.integer("sliding_window", default=0, least=0) or None
+    layer = Layer(replace(hf_attention(fields), window=window), hf_gated(fields))
+    return hf_model(fields, "mistral", [layer] * hf_n_layers(fields, sources))
+
+
+FAMILY = Family("mistral", from_hf, gguf_interleaved_rope=True)

@@ -1,0 +1,67 @@
+"""What tensors are called in both kinds of file, and which of them are vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lanewise.loading.checkpoint import Role
+
+# Role to tensor name in GGUF and in Hugging Face files; {} is the layer. The second column is also
+# what packed files have, whatever the family's own names are.
+TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
+    Role.TOKEN_EMBEDDING: ("token_embd.weight", "model.embed_tokens.weight"),
+    Role.OUTPUT: ("output.weight", "lm_head.weight"),
+    Role.OUTPUT_NORM: ("output_norm.weight", "model.norm.weight"),
+} | {
+    role: (f"blk.{{}}.{gguf}", f"model.layers.{{}}.{hf}")
+    for role, (gguf, hf) in {
+        Role.ATTN_NORM: ("attn_norm.weight", "input_layernorm.weight"),
+        Role.ATTN_Q: ("attn_q.weight", "self_attn.q_proj.weight"),
+        Role.ATTN_K: ("attn_k.weight", "self_attn.k_proj.weight"),
+        Role.ATTN_V: ("attn_v.weight", "self_attn.v_proj.weight"),
+        Role.ATTN_Q_BIAS: ("attn_q.bias", "self_attn.q_proj.bias"),
+        Role.ATTN_K_BIAS: ("attn_k.bias", "self_attn.k_proj.bias"),
+        Role.ATTN_V_BIAS: ("attn_v.bias", "self_attn.v_proj.bias"),
+        Role.ATTN_Q_NORM: ("attn_q_norm.weight", "self_attn.q_norm.weight"),
+        Role.ATTN_K_NORM: ("attn_k_norm.weight", "self_attn.k_norm.weight"),
+        Role.ATTN_SINKS: ("attn_sinks.weight", "self_attn.sinks"),
+        Role.ATTN_OUTPUT: ("attn_output.weight", "self_attn.o_proj.weight"),
+        Role.ATTN_OUTPUT_BIAS: ("attn_output.bias", "self_attn.o_proj.bias"),
+        Role.FFN_NORM: ("ffn_norm.weight", "post_attention_layernorm.weight"),
+        Role.FFN_GATE: ("ffn_gate.weight", "mlp.gate_proj.weight"),
+        Role.FFN_UP: ("ffn_up.weight", "mlp.up_proj.weight"),
+        Role.FFN_DOWN: ("ffn_down.weight", "mlp.down_proj.weight"),
+        Role.FFN_GATE_BIAS: ("ffn_gate.bias", "mlp.gate_proj.bias"),
+        Role.FFN_UP_BIAS: ("ffn_up.bias", "mlp.up_proj.bias"),
+        Role.FFN_DOWN_BIAS: ("ffn_down.bias", "mlp.down_proj.bias"),
+        Role.ROUTER: ("ffn_gate_inp.weight", "mlp.gate.weight"),
+        Role.ROUTER_BIAS: ("ffn_gate_inp.bias", "mlp.gate.bias"),
+        Role.ROUTER_CHOICE_BIAS: ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+        Role.EXPERTS_GATE: ("ffn_gate_exps.weight", "mlp.experts.gate_proj.weight"),
+        Role.EXPERTS_UP: ("ffn_up_exps.weight", "mlp.experts.up_proj.weight"),
+        Role.EXPERTS_DOWN: ("ffn_down_exps.weight", "mlp.experts.down_proj.weight"),
+        Role.EXPERTS_GATE_BIAS: ("ffn_gate_exps.bias", "mlp.experts.gate_proj.bias"),
+        Role.EXPERTS_UP_BIAS: ("ffn_up_exps.bias", "mlp.experts.up_proj.bias"),
+        Role.EXPERTS_DOWN_BIAS: ("ffn_down_exps.bias", "mlp.experts.down_proj.bias"),
+        Role.SHARED_GATE: ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
+        Role.SHARED_UP: ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
+        Role.SHARED_DOWN: ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
+        Role.SHARED_ROUTER: ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
+        Role.ATTN_INPUT_ORDER: ("attn_input_order", "self_attn.input_order"),
+        Role.ATTN_OUTPUT_ORDER: ("attn_output_order", "self_attn.output_order"),
+        Role.FFN_INPUT_ORDER: ("ffn_input_order", "mlp.input_order"),
+    }.items()
+}
+GGUF, HF = 0, 1  # columns of TENSOR_NAMES
+
+BIASES = (Role.ATTN_Q_BIAS, Role.ATTN_K_BIAS, Role.ATTN_V_BIAS)
+ORDERS = (Role.ATTN_INPUT_ORDER, Role.ATTN_OUTPUT_ORDER, Role.FFN_INPUT_ORDER)  # optional
+
+
+def is_vector(role: Role) -> bool:
+    """Return whether a role is a vector, stored with one dimension."""
+    return (
+        role in ORDERS
+        or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER)
+        or role.name.endswith(("NORM", "BIAS"))
+    )

@@ -1,0 +1,43 @@
+"""Opens a model, whatever kind of file it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.gguf_checkpoint import open_gguf
+from lanewise.loading.hf_checkpoint import open_hugging_face
+from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.packed_checkpoint import is_packed, open_packed
+from lanewise.loading.weights_files import WEIGHTS, other_weights
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a GGUF file or a Hugging Face directory.
+
+    Raises ModelFileError for anything that cannot be served.
+    """
+    path = Path(path)
+    try:
+        is_directory = path.is_dir()
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path}: cannot be read: {error}") from error
+    if not exists:
+        raise ModelFileError(
+            f"{path}: no such file or directory; give a GGUF file, a Hugging Face directory,"
+            " or a hub id"
+        )
+    return open_directory(path) if is_directory else open_gguf(path)
+
+
+def open_directory(path: Path) -> Checkpoint:
+    """Open a Hugging Face directory, or one that we packed or quantized."""
+    config = path / "config.json"
+    if not config.is_file():
+        raise ModelFileError(
+            f"{path}: config.json is missing; a Hugging Face directory has config.json,"
+            f" tokenizer.json and {WEIGHTS}{other_weights(path)}"
+        )
+    fields = Fields(read_object(config), str(config))
+    return open_packed(path, fields) if is_packed(fields) else open_hugging_face(path, fields)

@@ -1,0 +1,69 @@
+"""The part of a program that those read who compute nothing but layers like Llama's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.program import (
+    Attention,
+    Gated,
+    Layer,
+    ModelConfig,
+    Rope,
+    plain_score_scale,
+)
+
+
+@dataclass(frozen=True)
+class PlainLayers:
+    """What all layers of a model have in common."""
+
+    attention: Attention
+    ffn: Gated
+    rope: Rope
+
+
+def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
+    """Return the layer that all are like; ModelFileError if they differ from Llama's.
+
+    ``who`` is the subject of the error, such as "calibration".
+    """
+    first = config.layers[0]
+    for odd in _differences(config, first):
+        raise ModelFileError(f"{config.architecture}: {who} cannot compute {odd} yet")
+    assert isinstance(first.ffn, Gated)
+    assert first.attention.rope is not None
+    return PlainLayers(first.attention, first.ffn, config.ropes[first.attention.rope])
+
+
+def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
+    attention, ffn = layer.attention, layer.ffn
+    if not isinstance(ffn, Gated):
+        yield "experts"
+    elif ffn.bias:
+        yield "biases of gate, up and down"
+    if attention.rope is None:
+        yield "attention without positions"
+    else:
+        rope = config.ropes[attention.rope]
+        if rope.rotated != attention.head_dim:
+            yield f"RoPE over {rope.rotated} of {attention.head_dim} dimensions"
+        if rope.scale != 1.0:
+            yield f"RoPE with its cosines and sines scaled by {rope.scale}"
+    if attention.output_bias:
+        yield "a bias of attention's output"
+    if attention.qk_norm not in ("none", "head"):
+        yield "RMSNorm over whole projections"
+    if attention.sinks:
+        yield "attention sinks"
+    if attention.score_scale != plain_score_scale(attention.head_dim):
+        yield f"attention scores scaled by {attention.score_scale}"
+    if attention.position_scale is not None:
+        yield "queries scaled by their position"
+    for name in ("embedding_scale", "residual_scale", "logit_scale"):
+        if getattr(config, name) != 1.0:
+            yield f"{name} {getattr(config, name)}"
+    if any(other != layer for other in config.layers):
+        yield "layers that differ from each other"

@@ -1,0 +1,132 @@
+"""A model as a program: what its layers are and in which order, whatever family it is of.
+
+Everything that computes reads these records and nothing else. Numbers that enter the arithmetic
+are float32 values.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+
+def plain_score_scale(head_dim: int) -> float:
+    """Return 1 / sqrt(head_dim), each operation rounded to float32."""
+    return _f32(1.0 / _f32(math.sqrt(head_dim)))
+
+
+def _f32(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+@dataclass(frozen=True)
+class Rope:
+    """One set of angles; layers name theirs by its index."""
+
+    theta: float
+    rotated: int  # the first dimensions of each head, an even number; the rest passes through
+    factors: tuple[float, ...] | None = None  # rotated / 2 divisors of the frequencies; None: all 1
+    scale: float = 1.0  # of cosines and sines
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention with a cache of keys and values."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rope: int | None  # index into ModelConfig.ropes; None: no positions
+    window: int | None = None  # tokens that each query sees, its own included; None: all
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: str = "none"  # of QK_NORMS
+    sinks: bool = False  # one logit for each head in the denominator of the softmax
+    score_scale: float = 0.0  # of the products of queries and keys; 0 becomes 1 / sqrt(head_dim)
+    # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
+    position_scale: tuple[float, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Fill in the scale that most models have."""
+        if self.score_scale == 0.0 and self.head_dim > 0:
+            object.__setattr__(self, "score_scale", plain_score_scale(self.head_dim))
+
+
+# RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection.
+QK_NORMS = ("none", "head", "whole")
+
+
+@dataclass(frozen=True)
+class Gated:
+    """down(silu(gate x) * up x)."""
+
+    size: int
+    bias: bool = False  # of gate, up and down
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A router that chooses some of many gated layers for each token, and perhaps a shared one."""
+
+    n: int
+    n_used: int
+    size: int
+    router: str  # of ROUTERS
+    router_bias: bool = False  # added to the router's logits
+    choice_bias: bool = False  # added to the scores for the choice alone
+    groups: int = 1  # the choice is limited to the best groups: the sums of each one's two best
+    groups_used: int = 1
+    renormalize: bool = False  # chosen weights are divided by their sum ...
+    denominator_eps: float = 0.0  # ... plus this
+    denominator_least: float = 0.0  # ... which is at least this
+    scale: float = 1.0  # of the weights, after all that
+    activation: str = "silu"  # of ACTIVATIONS
+    limit: float = 0.0  # of "clamped"
+    alpha: float = 0.0  # of "clamped"
+    bias: bool = False  # of each expert's gate, up and down
+    shared_size: int = 0  # of the shared expert; 0: there is none
+    shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
+
+
+# softmax over all logits, then the largest; the largest logits, then softmax over those; sigmoid.
+ROUTERS = ("softmax", "top_softmax", "sigmoid")
+# silu(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
+ACTIVATIONS = ("silu", "clamped")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """x += attention(rms(x)); x += ffn(rms(x)); both times ModelConfig.residual_scale."""
+
+    attention: Attention
+    ffn: Gated | Experts
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model and the constants of its forward step."""
+
+    architecture: str  # its family, for people and for writers of files
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    rms_norm_eps: float
+    tied_embeddings: bool
+    ropes: tuple[Rope, ...]
+    layers: tuple[Layer, ...]
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0  # logits are multiplied by it
+
+    @property
+    def n_layers(self) -> int:
+        """How many layers there are."""
+        return len(self.layers)
+
+    @property
+    def sliding_window(self) -> int | None:
+        """Tokens back to which some layer sees; None if one sees them all."""
+        windows = [layer.attention.window for layer in self.layers]
+        known = [window for window in windows if window is not None]
+        return max(known) if windows and len(known) == len(windows) else None

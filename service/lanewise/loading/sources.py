@@ -1,0 +1,29 @@
+"""Tensors as the readers of both kinds of file hand them on, before they have a role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lanewise.loading.checkpoint import Converted, Packing
+from lanewise.loading.formats import TensorType
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """A tensor of either kind of file; ``shape`` is row-major."""
+
+    where: str  # file, for errors
+    shape: tuple[int, ...]
+    type: TensorType | str  # a string when the file's dtype has no number here
+    data: memoryview | Converted
+    release: Callable[[], None]
+    packing: Packing | None = None
+    table: bytes | None = None
+
+    def view(self) -> memoryview:
+        """Return the bytes."""
+        return self.data if isinstance(self.data, memoryview) else self.data.view()
+
+
+Sources = Mapping[str, SourceTensor]

@@ -1,0 +1,158 @@
+"""A program as JSON, which packed and quantized directories have in their config.json.
+
+What a field has by default is left out, so that files stay as they are when fields are added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.checks import check_program
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
+
+AGAIN = "pack or quantize the model again with this version"
+KINDS: Mapping[str, type[Gated] | type[Experts]] = {"gated": Gated, "experts": Experts}
+# What a layer was when all were alike, and the angles: fields of version 1.
+FIRST_FIELDS = {
+    *("architecture", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "head_dim"),
+    *("vocab_size", "context_length", "rms_norm_eps", "rope_theta", "rope_factors"),
+    *("sliding_window", "tied_embeddings", "qkv_bias", "qk_norm"),
+}
+
+
+def program_as_json(config: ModelConfig) -> dict[str, Any]:
+    """Return what :func:`read_program` reads."""
+    layers = [
+        {
+            "attention": _as_json(layer.attention),
+            next(k for k, kind in KINDS.items() if isinstance(layer.ffn, kind)): _as_json(
+                layer.ffn
+            ),
+        }
+        for layer in config.layers
+    ]
+    return _as_json(config) | {"ropes": [_as_json(rope) for rope in config.ropes], "layers": layers}
+
+
+def _as_json(record: Any) -> dict[str, Any]:
+    found = {}
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        if value != item.default:
+            found[item.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def read_program(stored: Fields) -> ModelConfig:
+    """Return the program; ModelFileError if it is not one that can be run."""
+    ropes = tuple(_record(Rope, fields) for fields in _objects(stored, "ropes"))
+    layers = tuple(_layer(fields) for fields in _objects(stored, "layers"))
+    if not layers:
+        raise stored.fail("layers", "at least one layer")
+    config = _record(ModelConfig, stored, ropes=ropes, layers=layers)
+    return check_program(config, stored.source)
+
+
+def _objects(stored: Fields, key: str) -> list[Fields]:
+    values = stored.values.get(key)
+    if not isinstance(values, list) or not all(isinstance(value, Mapping) for value in values):
+        raise stored.fail(key, "a list of objects")
+    return [Fields(value, f"{stored.source}: {key}[{i}]") for i, value in enumerate(values)]
+
+
+def _layer(fields: Fields) -> Layer:
+    kind = next((name for name in KINDS if name in fields.values), "gated")
+    if set(fields.values) != {"attention", kind}:
+        accepted = " or ".join(f"'attention' and {name!r}" for name in KINDS)
+        raise ModelFileError(f"{fields.source}: {accepted} are needed; {AGAIN}")
+    attention, ffn = (
+        Fields(value if isinstance(value, Mapping) else {}, f"{fields.source}: {key}")
+        for key, value in ((key, fields.values[key]) for key in ("attention", kind))
+    )
+    return Layer(_record(Attention, attention), _record(KINDS[kind], ffn))
+
+
+def _record(kind: Any, fields: Fields, **known: Any) -> Any:
+    items = {item.name: item for item in dataclasses.fields(kind)}
+    # "int | None" without a default is never None in files but for rope, which may be null.
+    odd = {
+        name
+        for name in set(items) | set(fields.values)
+        if name not in items
+        or (name not in fields.values and items[name].default is dataclasses.MISSING)
+    }
+    if odd:
+        raise ModelFileError(
+            f"{fields.source}: {', '.join(sorted(odd))}: missing or unknown; {AGAIN}"
+        )
+    values = {
+        name: _value(fields, name, str(items[name].type))
+        for name in fields.values
+        if name not in known
+    }
+    return kind(**values, **known)
+
+
+def _value(fields: Fields, name: str, hint: str) -> Any:
+    """The value of a field that is there, of the type that a record says."""
+    if fields.values[name] is None and hint.endswith("| None"):
+        return None
+    first = hint.removesuffix(" | None")
+    if first == "int":
+        return fields.integer(name, least=0 if name in ("rope", "shared_size") else 1)
+    if first == "float":
+        return fields.number(name)
+    if first == "bool":
+        return fields.flag(name, default=False)
+    if first == "str":
+        return fields.text(name)
+    return _numbers(fields, name, pair=first == "tuple[float, int]")
+
+
+def _numbers(fields: Fields, name: str, pair: bool) -> tuple[float | int, ...]:
+    found = fields.values[name]
+    if not isinstance(found, list) or not all(type(item) in (int, float) for item in found):
+        raise fields.fail(name, "null or a list of numbers")
+    numbers = Fields({str(i): item for i, item in enumerate(found)}, f"{fields.source}: {name}")
+    if not pair:
+        return tuple(map(numbers.number, numbers.values))
+    if len(found) != 2:
+        raise fields.fail(name, "two numbers")
+    return numbers.number("0"), numbers.integer("1")
+
+
+def read_first_version(stored: Fields, most_layers: int) -> ModelConfig:
+    """Return the program of version 1, all layers of which were alike."""
+    if set(stored.values) != FIRST_FIELDS:
+        odd = ", ".join(sorted(set(stored.values) ^ FIRST_FIELDS))
+        raise ModelFileError(f"{stored.source}: {odd}: missing or unknown; {AGAIN}")
+    n_layers = stored.integer("n_layers")
+    if n_layers > most_layers:
+        raise stored.fail("n_layers", f"at most the number of tensors, {most_layers},")
+    head_dim = stored.integer("head_dim")
+    attention = Attention(
+        n_heads=stored.integer("n_heads"),
+        n_kv_heads=stored.integer("n_kv_heads"),
+        head_dim=head_dim,
+        rope=0,
+        window=stored.integer("sliding_window", default=0, least=0) or None,
+        qkv_bias=stored.flag("qkv_bias", default=False),
+        qk_norm="head" if stored.flag("qk_norm", default=False) else "none",
+    )
+    factors = stored.values["rope_factors"]
+    divisors = None if factors is None else _numbers(stored, "rope_factors", pair=False)
+    config = ModelConfig(
+        architecture=stored.text("architecture"),
+        hidden_size=stored.integer("hidden_size"),
+        vocab_size=stored.integer("vocab_size"),
+        context_length=stored.integer("context_length"),
+        rms_norm_eps=stored.number("rms_norm_eps"),
+        tied_embeddings=stored.flag("tied_embeddings", default=False),
+        ropes=(Rope(stored.number("rope_theta"), head_dim, divisors),),
+        layers=(Layer(attention, Gated(stored.integer("ffn_size"))),) * n_layers,
+    )
+    return check_program(config, stored.source)
