@@ -223,9 +223,8 @@ def test_time_of_the_draft_model_is_taken_off_its_own_step_only():
     """Off a later step it would leave less than nothing, of which no cost can be learnt."""
     speculator = speculation.Speculator(4)
     speculator.costs.note(8, 0.040)
-    speculator._draft_seconds = 0.060
-    speculator.learn(8, 0.100, None)
-    speculator.learn(8, 0.040, None)
+    speculator.learn(speculation.Guesses(draft_s=0.060), 8, 0.100)
+    speculator.learn(speculation.Guesses(), 8, 0.040)
     assert speculator.costs.seconds(8) == pytest.approx(0.040)
 
 

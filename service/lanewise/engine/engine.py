@@ -293,7 +293,6 @@ class Engine:
         for job in group:
             self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
             self._jobs[job.sequence] = job
-            self._steps.n_constrained += job.sampler.constraint is not None
             self._scheduler.add(job.sequence)
 
     def _handle_text_end(self, group: JobGroup, index: int) -> None:
@@ -339,7 +338,6 @@ class Engine:
 
     def _end(self, job: Job, reason: str, now: float) -> None:
         del self._jobs[job.sequence]
-        self._steps.n_constrained -= job.sampler.constraint is not None
         self._scheduler.finish(job.sequence)
         if job.group.adapter is not None:
             job.group.adapter.release()

@@ -11,8 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from lanewise.engine.draft_model import DraftModel, Reader, settle
 from lanewise.engine.prompt_lookup import PromptLookup
@@ -110,11 +109,13 @@ class Guesser:
 GuesserOf = Callable[[Sequence], Guesser | None]
 
 
-class DraftTally(Protocol):
-    """Whoever counts guesses."""
+@dataclass(slots=True)
+class Guesses:
+    """Those that one step runs, and what is expected of it."""
 
-    def note_draft(self, n_guessed: int, n_accepted: int) -> None:
-        """A sequence ran so many guessed tokens, of which the first came true."""
+    tried: list[tuple[Turn, Guesser, Guess]] = field(default_factory=list)
+    expected_pace: float = 0.0  # tokens per second; 0 without guesses
+    draft_s: float = 0.0  # that the draft model took for them
 
 
 class Speculator:
@@ -123,12 +124,9 @@ class Speculator:
     def __init__(self, most: int, draft: DraftModel | None = None) -> None:
         self._most = most  # guessed tokens of one sequence in one step
         self._draft = draft
-        self._draft_seconds = 0.0  # of the step to come
         self._wait_s = FIRST_WAIT_S
         self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
-        self._expected_pace = 0.0
-        self._running: list[tuple[Turn, Guesser, Guess]] = []
-        self._turn = 0  # of the sequences to be searched
+        self._next_searched = 0  # place among the decodes, where not all are searched
         self.costs = StepCosts()
 
     def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
@@ -162,7 +160,7 @@ class Speculator:
             return True
         chances = [chance for _, guesser in decodes for chance in guesser.promise]
         chances.sort(reverse=True)
-        return self._least_chance(step.n_tokens, chances, many=True) <= 1
+        return self._least_chance(step.n_tokens, chances, many=True)[0] <= 1
 
     def search(self, step: Step, guesser_of: GuesserOf) -> None:
         """See whose text repeats itself, while the next step runs."""
@@ -192,46 +190,45 @@ class Speculator:
         step: Step,
         scheduler: Scheduler,
         guesser_of: GuesserOf,
-    ) -> None:
+    ) -> Guesses:
         """Let the decodes of a step run what is likely to come next."""
-        self.abandon()
+        added = Guesses()
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
-            return
+            return added
         decodes = self._decodes(step, guesser_of)
-        guesses: list[tuple[Turn, Guesser, Guess]] = []
+        found: list[tuple[Turn, Guesser, Guess]] = []
         for turn, guesser in self._searched(decodes):
             if guess := guesser.guess(turn.sequence):
-                guesses.append((turn, guesser, guess))
+                found.append((turn, guesser, guess))
             else:
                 guesser.promise = []
-        if guesses or (self._draft is not None and decodes):
+        if found or (self._draft is not None and decodes):
             scheduler.pace_drafts(step)
-        if guesses:
-            self._add_repeats(step, scheduler, guesses, many=len(decodes) > MOST_SEARCHED)
+        if found:
+            self._add_repeats(step, scheduler, found, added, many=len(decodes) > MOST_SEARCHED)
         if self._draft is not None and decodes:
-            self._add_drafted(step, scheduler, self._draft, decodes)
+            self._add_drafted(step, scheduler, self._draft, decodes, added)
+        return added
 
-    def learn(self, rows: int, seconds: float, tally: DraftTally) -> None:
-        """Note how long the last step took and which of its guesses came true."""
-        if self._running:
-            true = rows - sum(len(turn.draft) - turn.n_accepted for turn, _, _ in self._running)
-            came = min(1.5, max(0.5, true / seconds / self._expected_pace))
+    def learn(self, guesses: Guesses, rows: int, seconds: float) -> list[tuple[int, int]]:
+        """Note how long a step took and which of its guesses came true.
+
+        Returns how many tokens each sequence with guesses ran on trust, and how many came true.
+        """
+        counts = [(len(turn.draft), turn.n_accepted) for turn, _, _ in guesses.tried]
+        if counts:
+            true = rows - sum(n_guessed - n_accepted for n_guessed, n_accepted in counts)
+            came = min(1.5, max(0.5, true / seconds / guesses.expected_pace))
             self._trust += TRUST_RATE * (came - self._trust)
         else:
             self._trust += RECOVERY_RATE * (1.0 - self._trust)
-        self.costs.note(rows, seconds - self._draft_seconds)
-        for turn, guesser, guess in self._running:
+        self.costs.note(rows, seconds - guesses.draft_s)
+        for turn, guesser, guess in guesses.tried:
             guesser.learn(guess, len(turn.draft), turn.n_accepted)
-            tally.note_draft(len(turn.draft), turn.n_accepted)
             if guesser.reader is not None:
                 settle(turn.sequence, guesser.reader)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """The step that was given guesses is over or has failed: they are none of the next one."""
-        self._running.clear()
-        self._expected_pace = self._draft_seconds = 0.0
+        return counts
 
     def note_wait(self, rows: int, seconds: float) -> None:
         """A step that was not run ahead began so long after the one before it."""
@@ -250,32 +247,34 @@ class Speculator:
         """
         if len(decodes) <= MOST_SEARCHED:
             return decodes
-        first = self._turn % len(decodes)
-        self._turn = first + MOST_SEARCHED
-        turns = range(first, self._turn)
+        first = self._next_searched % len(decodes)
+        self._next_searched = first + MOST_SEARCHED
+        places = range(first, self._next_searched)
         return [
             one
             for place, one in enumerate(decodes)
-            if one[1].promise or place in turns or place + len(decodes) in turns
+            if one[1].promise or place in places or place + len(decodes) in places
         ]
 
     def _add_repeats(
         self,
         step: Step,
         scheduler: Scheduler,
-        guesses: list[tuple[Turn, Guesser, Guess]],
+        found: list[tuple[Turn, Guesser, Guess]],
+        added: Guesses,
         many: bool,
     ) -> None:
-        chances = sorted((one for _, _, guess in guesses for one in guess.chances), reverse=True)
-        least = self._least_chance(step.n_tokens, chances[: step.tokens_left], many)
-        for turn, guesser, guess in guesses:
+        chances = sorted((one for _, _, guess in found for one in guess.chances), reverse=True)
+        usable = chances[: step.tokens_left]
+        least, added.expected_pace = self._least_chance(step.n_tokens, usable, many)
+        for turn, guesser, guess in found:
             count = sum(chance >= least for chance in guess.chances)
             guesser.promise = guess.chances[:count]
             if count == 0:
                 guesser.pass_over(guess.kinds[0])
             elif count := scheduler.reserve_draft(step, turn, count):
                 turn.draft = guess.tokens[:count]
-                self._running.append((turn, guesser, guess))
+                added.tried.append((turn, guesser, guess))
 
     def _add_drafted(
         self,
@@ -283,6 +282,7 @@ class Speculator:
         scheduler: Scheduler,
         draft: DraftModel,
         decodes: list[tuple[Turn, Guesser]],
+        added: Guesses,
     ) -> None:
         """Let the draft model guess for those who have no guess yet, all as many tokens."""
         eager = []
@@ -290,9 +290,8 @@ class Speculator:
             most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
             if not turn.draft and most > 0:
                 eager.append((turn, guesser, most))
-        length = self._best_length(
-            step, draft, [guesser.chance(DRAFTED) for _, guesser, _ in eager]
-        )
+        chances = [guesser.chance(DRAFTED) for _, guesser, _ in eager]
+        length = self._best_length(step, draft, chances, added)
         asked = []
         for turn, guesser, most in eager:
             if length == 0:
@@ -317,20 +316,22 @@ class Speculator:
                 turn.draft = tokens
                 chances = [guesser.chance(DRAFTED)] * len(tokens)
                 guess = Guess(tokens, [DRAFTED] * len(tokens), chances)
-                self._running.append((turn, guesser, guess))
-        self._draft_seconds = time.perf_counter() - began
+                added.tried.append((turn, guesser, guess))
+        added.draft_s = time.perf_counter() - began
 
-    def _best_length(self, step: Step, draft: DraftModel, chances: list[float]) -> int:
+    def _best_length(
+        self, step: Step, draft: DraftModel, chances: list[float], added: Guesses
+    ) -> int:
         """Tokens that the draft model should guess for each sequence, for the best pace."""
         if not chances:
             return 0
         if not draft.costs.are_known:
-            self._expected_pace = self._expected_pace or self._pace_to_beat(step.n_tokens)
+            added.expected_pace = added.expected_pace or self._pace_to_beat(step.n_tokens)
             return 2
         rows = step.n_tokens
         each_s = draft.costs.seconds(len(chances))
-        worth = rows + sum(guess.worth(len(turn.draft)) for turn, _, guess in self._running)
-        best_pace, best = self._expected_pace or self._pace_to_beat(rows), 0
+        worth = rows + sum(guess.worth(len(turn.draft)) for turn, _, guess in added.tried)
+        best_pace, best = added.expected_pace or self._pace_to_beat(rows), 0
         powers = [1.0] * len(chances)
         n_guessed = sum(len(turn.draft) for turn in step.turns)
         for length in range(1, self._most + 1):
@@ -339,7 +340,7 @@ class Speculator:
             run = n_guessed + length * len(chances)
             seconds = self.costs.seconds(rows + run) + length * each_s
             if worth / seconds > best_pace:
-                self._expected_pace = best_pace = worth / seconds
+                added.expected_pace = best_pace = worth / seconds
                 best = length
         return best
 
@@ -355,21 +356,22 @@ class Speculator:
         now = self.costs.seconds(rows)
         return rows * (self.costs.seconds(rows + 4) - now) / (4 * now)
 
-    def _least_chance(self, rows: int, chances: list[float], many: bool) -> float:
-        """The chance that a guess must have for the step to have the best pace.
+    def _least_chance(self, rows: int, chances: list[float], many: bool) -> tuple[float, float]:
+        """The chance that a guess must have for the step to have the best pace, and that pace.
 
-        ``chances`` fall; of ``many`` sequences a step with guesses begins later than one without.
-        Every row that is no guess counts as a token, so that guesses slow no prompt either.
+        They are 2 and 0 if no guess is worth its row. ``chances`` fall; of ``many`` sequences a
+        step with guesses begins later than one without. Every row that is no guess counts as a
+        token, so that guesses slow no prompt either.
         """
         worth = float(rows)
         wait_s, gain = (self._wait_s, LEAST_GAIN_OF_MANY) if many else (0.0, LEAST_GAIN)
-        best_pace, least = self._pace_to_beat(rows, gain), 2.0
+        best_pace, least, expected = self._pace_to_beat(rows, gain), 2.0, 0.0
         for count, chance in enumerate(chances, start=1):
             worth += chance
             pace = worth / (self.costs.seconds(rows + count) + wait_s)
             if pace > best_pace:
-                self._expected_pace = best_pace = pace
+                expected = best_pace = pace
                 least = chance
             elif chance < UNLIKELY:
                 break
-        return least
+        return least, expected

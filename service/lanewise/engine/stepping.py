@@ -13,7 +13,7 @@ from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
-from lanewise.engine.speculation import Guesser, Speculator
+from lanewise.engine.speculation import Guesser, Guesses, Speculator
 from lanewise.engine.step import Step
 from lanewise.engine.tracking import Job, Tally
 from lanewise.runtime import Sampled, StepRefusedError
@@ -62,7 +62,6 @@ class Stepper:
         self._running: Running | None = None  # a step that was begun ahead
         self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
         self._last_s = 0.0  # that a step took
-        self.n_constrained = 0  # jobs with a grammar
         self.began: float | None = None  # the step that runs now, by the clock time.monotonic()
 
     @property
@@ -172,10 +171,10 @@ class Stepper:
             self._pacer.cost.learn(running.work, seconds)
         self._note_run(step, results_of(step, finished.drawn))
         self._tally.note_step(running.n_rows)
-        if self._speculator is not None:
-            self._speculator.learn(running.n_rows, seconds, self._tally)
-            if next_one is not None:  # else a step that waits for the tokens searches by itself
-                self._speculator.search(step, self._guesser_of)
+        self._learn(Guesses(), running.n_rows, seconds)
+        # Without a next one, a step that waits for the tokens searches by itself.
+        if self._speculator is not None and next_one is not None:
+            self._speculator.search(step, self._guesser_of)
         return True
 
     def _skip(self, running: Running) -> None:
@@ -190,17 +189,22 @@ class Stepper:
         self._scheduler.take_back(running.step)
 
     def _run(self, step: Step, began: float) -> None:
+        guesses = Guesses()
         try:
+            if self._speculator is not None:
+                guesses = self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
             results, n_rows = self._compute(step)
         except Exception as error:
-            if self._speculator is not None:
-                self._speculator.abandon()
             self._run_each(step, error)
         else:
             self._note_run(step, results)
             self._tally.note_step(n_rows)
-            if self._speculator is not None:
-                self._speculator.learn(n_rows, time.perf_counter() - began, self._tally)
+            self._learn(guesses, n_rows, time.perf_counter() - began)
+
+    def _learn(self, guesses: Guesses, n_rows: int, seconds: float) -> None:
+        if self._speculator is not None:
+            for n_guessed, n_accepted in self._speculator.learn(guesses, n_rows, seconds):
+                self._tally.note_draft(n_guessed, n_accepted)
 
     def _note_run(self, step: Step, results: Items[Items[Sampled]]) -> None:
         self._scheduler.record(step, results)
@@ -221,14 +225,11 @@ class Stepper:
 
     def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
         """What a step gives each sequence, and its rows, of which not all may count."""
-        if self._speculator is not None:
-            self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
         tables = self._scheduler.blocks.tables
         copies, copied = self._scheduler.blocks.take_copies(), False
         try:
             batch, draws = make_batch(step, tables, self._jobs, copies)
-            if self.n_constrained:
-                self._begin_masks(step)
+            self._begin_masks(step)
             # What the last step gave goes out now, not before: who is woken wants the interpreter,
             # and gets it from the native call instead of from the middle of our own work.
             self._events.before_waiting()
@@ -265,5 +266,7 @@ class Stepper:
         """Have computed which tokens may be drawn in a step."""
         began = time.perf_counter()
         samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.draws]
-        self._masks.begin([one.constraint for one in samplers if one.constraint is not None])
-        self._tally.note_masks(time.perf_counter() - began)
+        constraints = [one.constraint for one in samplers if one.constraint is not None]
+        if constraints:
+            self._masks.begin(constraints)
+            self._tally.note_masks(time.perf_counter() - began)
