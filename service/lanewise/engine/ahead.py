@@ -12,9 +12,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from lanewise.engine.adapters import LoadedAdapter
-from lanewise.engine.batching import AheadRunner
 from lanewise.engine.block_pool import BlockCopy
 from lanewise.engine.pacing import Work
+from lanewise.engine.runner import AheadRunner
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step
 from lanewise.engine.tracking import Job

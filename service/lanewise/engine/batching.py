@@ -2,70 +2,21 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.block_pool import BlockCopy
-from lanewise.engine.sampling import Sampler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step, Turn
-from lanewise.runtime import Adapter, Batch, Counters, Draw, Finished, Sampled
-
-
-class ModelRunner(Protocol):
-    """What the engine needs of a model: ``lanewise.runtime.Session`` has it, and so has a fake."""
-
-    def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
-        """Run the batch and draw one token from each of its rows of logits.
-
-        StepRefusedError if nothing was done; after any other error its blocks have been copied.
-        """
-
-    def hold_draws(self) -> None:
-        """Let the next step wait before its draws until they are released."""
-
-    def release_draws(self) -> None:
-        """Take one hold back, from any thread."""
-
-    def counters(self) -> Counters:
-        """Work done so far."""
-
-    def close(self) -> None:
-        """Free everything."""
-
-
-@runtime_checkable
-class AheadRunner(Protocol):
-    """A runner that also takes a step before the one before it has ended."""
-
-    def start(self, batch: Batch, draws: Items[Draw]) -> None:
-        """Begin a step that may refer to draws of the one begun before, which may still run.
-
-        After an error nothing was begun.
-        """
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the first step begun, but not longer; returns whether it has been run."""
-
-    def finish(self) -> Finished:
-        """What the first step begun has drawn, once it has been run.
-
-        Errors are those of ``step_and_draw``: behind a step that failed, nothing is done.
-        """
-
-
-class HasSampler(Protocol):
-    """Whoever draws the tokens of one sequence: the engine's ``Job``."""
-
-    sampler: Sampler
+from lanewise.engine.tracking import Job
+from lanewise.runtime import Adapter, Batch, Draw, Sampled
 
 
 def make_batch(
     step: Step,
     block_tables: NDArray[np.uint32],
-    jobs: Mapping[Sequence, HasSampler],
+    jobs: Mapping[Sequence, Job],
     copies: Items[BlockCopy],
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
@@ -78,7 +29,6 @@ def make_batch(
     table_rows: list[int] = []
     logit_rows: list[int] = []
     draws: list[Draw] = []
-    adapters = group_by_adapter(step)
     for turn in step.turns:
         sequence = turn.sequence
         tokens, first, sampler = sequence.tokens, sequence.n_cached, jobs[sequence].sampler
@@ -106,27 +56,18 @@ def make_batch(
         block_tables=block_tables,
         logit_rows=logit_rows,
         table_rows=table_rows,
-        adapters=adapters,
+        adapters=_adapters_of(step),
         copies=copies,
     )
     return batch, draws
 
 
-def group_by_adapter(step: Step) -> list[Adapter | None] | None:
-    """Put sequences with the same adapter side by side; the adapter of each, None without any.
-
-    The library multiplies neighbours together.
-    """
-    if all(turn.sequence.request.adapter is None for turn in step.turns):
-        return None
-    step.turns.sort(key=_adapter_number)
+def _adapters_of(step: Step) -> list[Adapter | None] | None:
+    """The adapter of each sequence; None without any."""
     adapters = [turn.sequence.request.adapter for turn in step.turns]
+    if not any(adapters):
+        return None
     return [None if adapter is None else adapter.weights for adapter in adapters]
-
-
-def _adapter_number(turn: Turn) -> int:
-    adapter = turn.sequence.request.adapter
-    return 0 if adapter is None else adapter.number
 
 
 def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:

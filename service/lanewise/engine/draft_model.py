@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.engine.batching import ModelRunner
 from lanewise.engine.block_pool import Key
+from lanewise.engine.runner import ModelRunner
 from lanewise.engine.sampling import allowed_mask
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.step_costs import StepCosts

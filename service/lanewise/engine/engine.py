@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 
 from lanewise.engine.adapters import holding
 from lanewise.engine.admission import Admission
-from lanewise.engine.batching import ModelRunner
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
@@ -25,6 +24,7 @@ from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.request import GenerationRequest
+from lanewise.engine.runner import ModelRunner
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Speculator

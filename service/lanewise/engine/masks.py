@@ -1,12 +1,11 @@
 """Fills the masks of a step's draws: beside the step where that pays, otherwise before it."""
 
-import queue
-import threading
 import time
 from collections.abc import Sequence as Items
+from concurrent.futures import Future, ThreadPoolExecutor
 
-from lanewise.engine.batching import ModelRunner
 from lanewise.engine.constraint import Constraint
+from lanewise.engine.runner import ModelRunner
 
 # Processor time of one step's masks up to which handing them to another thread costs more than it
 # saves (service/lanewise/DECISIONS.md).
@@ -20,10 +19,8 @@ class MaskFiller:
         self._runner = runner
         self._has_spare_cpu = has_spare_cpu
         self._last_s = 0.0  # processor time that the masks of the step before took
-        self._todo: queue.SimpleQueue[Items[Constraint] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._is_beside = False
-        self._thread = threading.Thread(target=self._main, name="lanewise-masks", daemon=True)
+        self._filler = ThreadPoolExecutor(1, "lanewise-masks")
+        self._filling: Future[None] | None = None
 
     def begin(self, constraints: Items[Constraint]) -> None:
         """Fill the masks of the next step's draws, or begin to; ``end`` must follow."""
@@ -32,36 +29,21 @@ class MaskFiller:
         if self._last_s <= LIGHT_S or not self._has_spare_cpu:
             self._fill(constraints)
             return
-        if not self._thread.is_alive():
-            self._thread.start()
         self._runner.hold_draws()
-        self._is_beside = True
-        self._todo.put(constraints)
+        self._filling = self._filler.submit(self._fill, constraints)
+        # Behind it, so that it is done when draws are released: the step's thread never waits for
+        # the filling one to get the interpreter back.
+        self._filler.submit(self._runner.release_draws)
 
     def end(self) -> None:
         """Wait for masks that are still being filled; raises what went wrong with them."""
-        if self._is_beside:
-            self._is_beside = False
-            error = self._done.get()
-            if error is not None:
-                raise error
+        filling, self._filling = self._filling, None
+        if filling is not None:
+            filling.result()
 
     def close(self) -> None:
         """End the thread; nothing is being filled."""
-        if self._thread.is_alive():
-            self._todo.put(None)
-            self._thread.join()
-
-    def _main(self) -> None:
-        while (constraints := self._todo.get()) is not None:
-            error: BaseException | None = None
-            try:
-                self._fill(constraints)
-            except BaseException as caught:
-                error = caught
-            # In this order, the step's thread never waits for this one to get the interpreter back.
-            self._done.put(error)
-            self._runner.release_draws()
+        self._filler.shutdown()
 
     def _fill(self, constraints: Items[Constraint]) -> None:
         began = time.thread_time()

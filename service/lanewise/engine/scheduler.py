@@ -9,7 +9,7 @@ from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix
 from lanewise.engine.sequence import Sequence, State
-from lanewise.engine.step import Budget, Step, Turn
+from lanewise.engine.step import Budget, Step, Turn, by_adapter
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
@@ -119,7 +119,8 @@ class Scheduler:
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
-        return Step(budget.turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
+        turns = by_adapter(budget.turns)
+        return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
 
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""

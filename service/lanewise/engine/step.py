@@ -42,6 +42,18 @@ class Step:
         return sum(turn.count for turn in self.turns)
 
 
+def by_adapter(turns: list[Turn]) -> list[Turn]:
+    """Turns with the same adapter side by side: the library multiplies neighbours together."""
+    if all(turn.sequence.request.adapter is None for turn in turns):
+        return turns
+    return sorted(turns, key=_adapter_number)
+
+
+def _adapter_number(turn: Turn) -> int:
+    adapter = turn.sequence.request.adapter
+    return 0 if adapter is None else adapter.number
+
+
 class Budget:
     """What is left of one step's tokens and rows of logits."""
 

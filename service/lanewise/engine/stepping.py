@@ -7,10 +7,11 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from lanewise.engine.ahead import Running, can_run_ahead, keep_adapters
-from lanewise.engine.batching import AheadRunner, ModelRunner, make_batch, results_of
+from lanewise.engine.batching import make_batch, results_of
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
+from lanewise.engine.runner import AheadRunner, ModelRunner
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser, Guesses, Speculator
