@@ -20,7 +20,9 @@ ENDLESS = TextBudgets(grammar_timeout_s=600, grammar_memory=16 << 30)
 
 def job(number: int) -> bytes:
     text = ENDLESS_REGEX + "b" * number
-    return pack_job("compile", {"kind": "regex", "text": text, "vocabulary": "vocabulary"})
+    return pack_job(
+        "compile", {"kind": "regex", "text": text, "before": "", "vocabulary": "vocabulary"}
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -83,9 +83,11 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 
 def make_engine(
-    config: EngineConfig = CONFIG, draft: DraftModel | None = None
+    config: EngineConfig = CONFIG,
+    draft: DraftModel | None = None,
+    more_special: tuple[str, ...] = (),
 ) -> tuple[Engine, ToyRunner]:
-    tokenizer = toy_tokenizer()
+    tokenizer = toy_tokenizer(more_special)
     vocab_size = tokenizer.vocab_size + len(tokenizer.unused_ids)
     config = replace(config, vocab_size=vocab_size, unused_ids=tokenizer.unused_ids)
     runner = ToyRunner(
@@ -114,11 +116,14 @@ def make_engine(
 
 @contextmanager
 def toy_server(
-    config: EngineConfig = CONFIG, settings: Settings = DEFAULTS, **options
+    config: EngineConfig = CONFIG,
+    settings: Settings = DEFAULTS,
+    more_special: tuple[str, ...] = (),
+    **options,
 ) -> Iterator[RunningServer]:
-    engine, runner = make_engine(config)
+    engine, runner = make_engine(config, more_special=more_special)
     engine.start()
-    tokenizer = toy_tokenizer()
+    tokenizer = toy_tokenizer(more_special)
     state = ServerState(
         engine=engine,
         tokenizer=tokenizer,

@@ -15,7 +15,7 @@ TEMPLATE = (
 PADDING = 7  # rows the model has beyond the tokenizer's ids
 
 
-def toy_tokenizer() -> LanewiseTokenizer:
+def toy_tokenizer(more_special: tuple[str, ...] = ()) -> LanewiseTokenizer:
     char_of_byte = {byte: char for char, byte in BYTE_OF_CHAR.items()}
     vocab = {char_of_byte[byte]: byte for byte in range(256)}
     for left, right in MERGES:
@@ -23,7 +23,7 @@ def toy_tokenizer() -> LanewiseTokenizer:
     bpe = Tokenizer(models.BPE(vocab=vocab, merges=list(MERGES)))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    bpe.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    bpe.add_special_tokens([AddedToken(name, special=True) for name in (*SPECIAL, *more_special)])
     bos, eos = bpe.token_to_id("<s>"), bpe.token_to_id("</s>")
     backend = Backend(
         tokenizer=bpe,

@@ -415,3 +415,12 @@ def test_directory_without_tokenizer_opens_but_cannot_serve(tmp_path: Path) -> N
     files = TokenizerFiles(tmp_path, 20, json_files={"config.json": {}})
     with pytest.raises(ModelFileError, match=r"tokenizer\.json is missing"):
         Tokenizer.from_files(files)
+
+
+def test_the_end_of_a_message_is_no_end_where_harmony_has_its_own() -> None:
+    tokens = [*byte_level_metadata()["tokenizer.ggml.tokens"], "<|return|>", "<|call|>"]
+    plain = len(tokens) - 8
+    types = [1] * plain + [3] * 8
+    changes = {"tokens": tokens, "token_type": types, "eos_token_id": len(tokens) - 2}
+    tokenizer = Tokenizer.from_files(gguf_files(byte_level_metadata(**changes)))
+    assert tokenizer.eos_ids == {len(tokens) - 2, len(tokens) - 1}

@@ -7,19 +7,12 @@ import time
 
 import pytest
 
-from lanewise.text.chat_template import ChatTemplate
+from lanewise.text.answers.calls import argument_schema
+from lanewise.text.answers.explained import explained
+from lanewise.text.answers.families import PlainFormat
+from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL
+from lanewise.text.answers.thinking import Start
 from lanewise.text.grammar import GrammarCompiler, GrammarError
-from lanewise.text.tool_calls import (
-    GENERIC,
-    HERMES,
-    LLAMA,
-    MISTRAL,
-    ToolCallParser,
-    argument_schema,
-    call_grammar,
-    explained,
-    tool_format,
-)
 from toy_grammars import matches
 from toy_tokenizer import toy_tokenizer
 
@@ -37,7 +30,7 @@ def written(form, *calls: str) -> str:
 
 
 def read(form, pieces: list[str]):
-    parser, content, deltas = ToolCallParser(form), "", []
+    parser, content, deltas = form.parser(TOOLS), "", []
     for i, piece in enumerate(pieces):
         content += parser.push(piece, last=i == len(pieces) - 1)
         deltas += parser.take_deltas()
@@ -83,7 +76,8 @@ def test_grammars_take_the_calls_asked_for_and_nothing_else(form):
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size + len(tokenizer.unused_ids))
 
     def takes(text, *, tools=TOOLS, **how):
-        source = call_grammar(form, tools, tokenizer, **{"parallel": True, "required": True, **how})
+        how = {"parallel": True, "required": True, **how}
+        source = PlainFormat(form).call_grammar(tools, tokenizer, Start.CONTENT, **how)
         return matches(compiler.compile(source), tokenizer, text)
 
     one, two = written(form, LOOK), written(form, LOOK, NOW)
@@ -99,22 +93,6 @@ def test_grammars_take_the_calls_asked_for_and_nothing_else(form):
     assert not takes(one, tools={"now": None})
     for wrong in ('"at"', '"other"', "1"):
         assert not takes(one.replace('"at": "a', f"{wrong}: 1, "), required=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", HERMES),
-        ("Qwen-Qwen2.5-7B-Instruct", HERMES),
-        ("mistralai-Mistral-Nemo-Instruct-2407", MISTRAL),
-        ("meta-llama-Llama-3.1-8B-Instruct", LLAMA),
-        ("meta-llama-Llama-3.2-3B-Instruct", LLAMA),
-        ("google-gemma-2-2b-it", GENERIC),
-    ],
-)
-def test_the_template_tells_the_format(shared_data, name, form):
-    text = (shared_data / "templates" / f"{name}.jinja").read_text()
-    assert tool_format(ChatTemplate({"default": text})) is form
 
 
 def test_a_template_without_tools_gets_them_as_text():
@@ -154,7 +132,7 @@ def test_arguments_are_an_object_of_the_named_properties():
 @pytest.mark.parametrize("piece", ["    ", "aaaa", "\\n\\n"])
 def test_a_piece_costs_the_same_however_much_came_before(begin, piece):
     def seconds(count: int) -> float:
-        parser = ToolCallParser(HERMES)
+        parser = HERMES.parser(TOOLS)
         parser.push(HERMES.begin + begin)
         start = time.process_time()
         for _ in range(count):

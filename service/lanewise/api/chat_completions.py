@@ -1,17 +1,15 @@
 """``POST /v1/chat/completions``: conversations, written into a prompt by the model's template."""
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.body import find_adapter, read_request
 from lanewise.api.budgets import MOST_CHARACTERS
+from lanewise.api.chat_reply import ChatReply, ParsedReply
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.generation import (
-    Answer,
-    Piece,
     check_count,
     check_length,
     check_priority,
@@ -20,51 +18,95 @@ from lanewise.api.generation import (
     sampling_params,
 )
 from lanewise.api.leaving import while_connected
-from lanewise.api.logprobs import ChatLogprobs, TokenNames
-from lanewise.api.reply import Reply, dumps, dumps_text
 from lanewise.api.request_budgets import text_size
 from lanewise.api.schemas import ChatCompletionRequest, Message
 from lanewise.api.sse import respond
 from lanewise.api.state import ServerState
-from lanewise.api.structured import RETRY_AFTER_S, ToolUse, grammar_of, tool_use_of
+from lanewise.api.structured import (
+    RETRY_AFTER_S,
+    call_grammar_of,
+    check_tools,
+    for_template,
+    grammar_of,
+    tools_of,
+)
 from lanewise.api.templates import pack_conversation
 from lanewise.engine.request import SamplingParams
 from lanewise.sandbox.lane import SandboxError
-from lanewise.text.chat_template import ChatTemplateError
-from lanewise.text.tool_calls import ToolCallParser, ToolFormat, explained, marks
+from lanewise.text.answers.explained import explained
+from lanewise.text.answers.families import AnswerFormat, answer_format, effort_variables
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.grammar import GrammarSource
 
 # What a template gets from elsewhere, or what Python would mistake for it.
 RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self"}
+END_SIZE = 256  # characters at the end of a prompt that show how its answer begins
 
 
 async def create_chat_completion(request: Request, state: ServerState) -> Response:
     """Answer a conversation."""
     body, size = await read_request(request, state, ChatCompletionRequest)
     check_priority(body.priority, request.scope, state)
-    tool_use = await tool_use_of(body, state, request)
+    check_tools(body)
+    template = template_of(state)
+    form = _form_of(body, template)
     prompt = await encode_chat(
         body.messages,
         size,
         state,
         request,
-        tool_use,
+        [for_template(tool) for tool in body.tools] if body.callable_tools else None,
+        explain_tools=not form.takes_tools,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs,
+        variables=effort_variables(body.reasoning_effort, template, body.chat_template_kwargs),
     )
-    params = await state.off_loop(size, lambda: drawing(body, len(prompt), state))
-    grammar = await grammar_of(body, state, request) if tool_use is None else tool_use.grammar
+    continued = body.messages[-1].text if body.continue_final_message else None
+    start = form.start_of(prompt.end, continued)
+
+    def within(content: GrammarSource) -> GrammarSource:
+        return form.body_grammar(content, state.tokenizer, start)
+
+    tools = tools_of(body)
+    grammar = await call_grammar_of(body, form, start, state, request) if tools else None
+    params = await state.off_loop(size, lambda: drawing(body, len(prompt.ids), state))
+    if not tools:
+        grammar = await grammar_of(body, state, request, within)
     client, adapter = request.scope["client_number"], find_adapter(body.model, state)
     requests = make_requests(
-        [prompt], params, body, client, state.tenant_of(client), adapter, grammar
+        [prompt.ids], params, body, client, state.tenant_of(client), adapter, grammar
     )
 
     def make_reply() -> ChatReply:
-        if tool_use is None:
-            return ChatReply(body, prompt, state, continues=grammar is not None)
-        return ToolReply(body, prompt, state, tool_use.form)
+        if form.needs_parser(tools):
+            return ParsedReply(body, prompt.ids, state, form, start, tools)
+        return ChatReply(body, prompt.ids, state, continues=grammar is not None)
 
     return await respond(request, state, requests, await state.off_loop(size, make_reply))
+
+
+def template_of(state: ServerState) -> ChatTemplate:
+    """The chat template, which a conversation needs."""
+    if state.chat_template is None:
+        raise BadRequestError(
+            "messages: this model has no chat template; use /v1/completions", param="messages"
+        )
+    return state.chat_template
+
+
+def _form_of(body: ChatCompletionRequest, template: ChatTemplate) -> AnswerFormat:
+    try:
+        form = answer_format(template, tools=bool(body.callable_tools))
+    except ChatTemplateError as error:
+        raise BadRequestError(f"messages: {error}", param="messages") from None
+    effort = body.reasoning_effort
+    if effort is not None and form.efforts is not None and effort not in form.efforts:
+        raise BadRequestError(
+            f"reasoning_effort: {effort!r} is not one of this model's; accepted:"
+            f" {', '.join(form.efforts)}",
+            param="reasoning_effort",
+        )
+    return form
 
 
 def drawing(body: ChatCompletionRequest, n_prompt: int, state: ServerState) -> SamplingParams:
@@ -79,23 +121,30 @@ def drawing(body: ChatCompletionRequest, n_prompt: int, state: ServerState) -> S
     return sampling_params(body, state, max_tokens, logprobs)
 
 
+class Prompt(NamedTuple):
+    """A conversation as the model gets it."""
+
+    ids: list[int]
+    end: str  # of its text
+
+
 async def encode_chat(
     messages: list[Message],
     size: int,
     state: ServerState,
     request: Request,
-    tool_use: ToolUse | None = None,
+    tools: list[dict[str, Any]] | None = None,
     *,
+    explain_tools: bool = False,
     add_generation_prompt: bool,
     continue_final_message: bool,
     variables: dict[str, Any],
-) -> list[int]:
-    """The tokens of a conversation, which came in ``size`` bytes with all that belongs to it."""
-    template = state.chat_template
-    if template is None:
-        raise BadRequestError(
-            "messages: this model has no chat template; use /v1/completions", param="messages"
-        )
+) -> Prompt:
+    """A conversation, which came in ``size`` bytes with all that belongs to it.
+
+    With ``explain_tools`` the template knows none: they become part of the messages.
+    """
+    template = template_of(state)
     reserved = RESERVED & variables.keys()
     if reserved:
         raise BadRequestError(
@@ -105,16 +154,13 @@ async def encode_chat(
 
     def pack() -> tuple[bytes, str]:
         conversation = [message.for_template() for message in messages]
-        tools = None
-        if tool_use is not None:
-            if tool_use.form.takes_tools:
-                tools = tool_use.shown
-            else:
-                conversation = explained(conversation, tool_use.shown)
-        shown = sum(map(text_size, (conversation, tools, variables)))
+        listed = tools
+        if tools is not None and explain_tools:
+            conversation, listed = explained(conversation, tools), None
+        shown = sum(map(text_size, (conversation, listed, variables)))
         check_size(shown, state.max_model_len, "messages")
         return pack_conversation(
-            *(state.tokenizer, template, conversation, tools, variables),
+            *(state.tokenizer, template, conversation, listed, variables),
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             without_end=continue_final_message,
             most_characters=MOST_CHARACTERS * state.max_model_len,
@@ -129,87 +175,5 @@ async def encode_chat(
     except SandboxError as error:
         headers = {"retry-after": str(RETRY_AFTER_S)}
         raise UnavailableError(f"messages: {error}", param="messages", headers=headers) from None
-    return await state.off_loop(len(text), lambda: state.tokenizer.encode_marked(text, mark))
-
-
-class ChatReply(Reply[ChatLogprobs]):
-    """One message for each choice."""
-
-    id_prefix = "chatcmpl-"
-    whole_object = "chat.completion"
-    event_object = "chat.completion.chunk"
-
-    def __init__(
-        self,
-        body: ChatCompletionRequest,
-        prompt: list[int],
-        state: ServerState,
-        *,
-        continues: bool = False,
-        shown: Collection[int] = (),
-    ) -> None:
-        continues = continues or body.continue_final_message
-        super().__init__(body, [prompt], state, continues=continues, shown=shown)
-        self._names = TokenNames(state.tokenizer)
-        self._with_logprobs = body.logprobs
-        self._token_size *= 1 + (body.top_logprobs or 0)
-
-    def first_events(self) -> Iterator[str]:
-        """Whose message it is."""
-        for answer in self.answers:
-            role = '"delta":{"role":"assistant","content":""},"logprobs":null'
-            yield self.event(answer.index, role, None)
-
-    def express(self, answer: Answer, piece: Piece) -> tuple[str, ChatLogprobs | None]:
-        """Text and, if asked for, log-probabilities."""
-        if not self._with_logprobs:
-            return piece.text, None
-        logprobs = ChatLogprobs()
-        if piece.output.sampled is not None:
-            logprobs.add(self._names, piece.output.sampled)
-        return piece.text, logprobs
-
-    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
-        """The message."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def event_choice(self, answer: Answer, text: str) -> str:
-        """The message's next part."""
-        return f'"delta":{{"content":{dumps_text(text)}}}'
-
-
-class ToolReply(ChatReply):
-    """Messages that may call tools."""
-
-    def __init__(
-        self, body: ChatCompletionRequest, prompt: list[int], state: ServerState, form: ToolFormat
-    ) -> None:
-        shown = marks(form, state.tokenizer)
-        super().__init__(body, prompt, state, shown=shown)
-        self._parsers = [ToolCallParser(form) for _ in self.answers]
-
-    def express(self, answer: Answer, piece: Piece) -> tuple[str, ChatLogprobs | None]:
-        """Only content is text; calls are kept by the answer's parser."""
-        text, logprobs = super().express(answer, piece)
-        last = piece.finish_reason is not None
-        return self._parsers[answer.index].push(text, last=last), logprobs
-
-    def whole_choice(self, answer: Answer, text: str) -> dict[str, Any]:
-        """The message with its calls."""
-        calls = self._parsers[answer.index].calls
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if calls:
-            message |= {"content": text or None, "tool_calls": calls}
-        return {"message": message}
-
-    def event_choice(self, answer: Answer, text: str) -> str:
-        """The message's next part: content, parts of calls, or neither."""
-        delta: dict[str, Any] = {"content": text} if text else {}
-        if calls := self._parsers[answer.index].take_deltas():
-            delta["tool_calls"] = calls
-        return f'"delta":{dumps(delta)}'
-
-    def shown_reason(self, answer: Answer) -> str | None:
-        """An answer that came to its own end with calls ends for them."""
-        called = answer.finish_reason == "stop" and self._parsers[answer.index].calls
-        return "tool_calls" if called else answer.finish_reason
+    ids = await state.off_loop(len(text), lambda: state.tokenizer.encode_marked(text, mark))
+    return Prompt(ids, text[-END_SIZE:])

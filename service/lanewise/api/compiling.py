@@ -103,7 +103,8 @@ class GrammarService:
 
     async def _compile(self, source: GrammarSource, client: int) -> CompiledGrammar:
         described = {VOCABULARY: self._compiler.describe_vocabulary()}
-        job = {"kind": source.kind, "text": source.text, "vocabulary": VOCABULARY}
+        job = {"kind": source.kind, "text": source.text, "before": source.before}
+        job["vocabulary"] = VOCABULARY
         try:
             await self._sandbox.prepare(described)
             probed = await self._sandbox.grammars.run(pack_job("compile", job), described, client)

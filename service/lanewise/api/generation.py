@@ -188,13 +188,18 @@ class Answer:
         *,
         continues: bool,
         shown: Collection[int] = (),
+        marked: bool = False,
     ) -> None:
         self.index = index
         self.prompt = prompt
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self._decoder = StreamDecoder(
-            tokenizer, skip_special=fields.skip_special_tokens, continues=continues, shown=shown
+            tokenizer,
+            skip_special=fields.skip_special_tokens,
+            continues=continues,
+            shown=shown,
+            marked=marked,
         )
         self._matcher = StopMatcher(stops, fields.include_stop_str_in_output)
         self._include_stop = fields.include_stop_str_in_output

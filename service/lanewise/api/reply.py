@@ -54,6 +54,7 @@ class Reply(ABC, Generic[L]):
         *,
         continues: bool,
         shown: Collection[int] = (),
+        marked: bool = False,
     ) -> None:
         self._fields = fields
         self._state = state
@@ -73,6 +74,7 @@ class Reply(ABC, Generic[L]):
                 stops,
                 continues=continues,
                 shown=shown,
+                marked=marked,
             )
             for index in range(len(prompts) * self._n_drawn)
         ]

@@ -235,17 +235,21 @@ class Message(BaseModel):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[TextPart], FirstProblemOnly()] | None = None
 
+    @property
+    def text(self) -> str:
+        """The content, its parts joined."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
     def for_template(self) -> dict[str, Any]:
         """The message with its text parts joined, as most templates expect it."""
-        content = self.content
-        if isinstance(content, list):
-            content = "".join(part.text for part in content)
         # Templates know the older name of the developer's role.
         role = "system" if self.role == "developer" else self.role
         others = self.model_extra or {}
         if isinstance(others.get("tool_calls"), list):
             others = {**others, "tool_calls": [_with_object(call) for call in others["tool_calls"]]}
-        return {**others, "role": role, "content": content or ""}
+        return {**others, "role": role, "content": self.text}
 
 
 Messages = Annotated[list[Message], FirstProblemOnly()]
@@ -292,6 +296,9 @@ class NamedTool(Strict):
     function: FunctionName
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -304,6 +311,8 @@ class ChatCompletionRequest(GenerationFields):
     parallel_tool_calls: bool = True
     modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort: Effort | None = Field(None, description="A variable of the chat template.")
+    include_reasoning: bool = Field(True, description="Reasoning is part of the answer.")
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 

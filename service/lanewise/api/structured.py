@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,10 @@ from lanewise.api.leaving import while_connected
 from lanewise.api.schemas import ChatCompletionRequest, GenerationFields, Tool
 from lanewise.api.state import INLINE_SIZE, ServerState
 from lanewise.sandbox.lane import SandboxError
-from lanewise.text.chat_template import ChatTemplateError
+from lanewise.text.answers.calls import Tools, argument_schema
+from lanewise.text.answers.families import AnswerFormat
+from lanewise.text.answers.thinking import Start
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
-from lanewise.text.tool_calls import ToolFormat, argument_schema, call_grammar, tool_format
 
 JSON_OBJECT = {"type": "object"}
 RETRY_AFTER_S = 5
@@ -24,9 +24,15 @@ BLAME_S = 2.0  # to find out which of many tools cannot be used
 
 
 async def grammar_of(
-    fields: GenerationFields, state: ServerState, request: Request
+    fields: GenerationFields,
+    state: ServerState,
+    request: Request,
+    within: Callable[[GrammarSource], GrammarSource] = lambda body: body,
 ) -> CompiledGrammar | None:
-    """The grammar that an answer must obey; None if there is none."""
+    """The grammar that an answer must obey; None if there is none.
+
+    ``within`` makes the grammar of a whole answer from that of its content.
+    """
     asked = list(_asked(fields))
     if not asked:
         return None
@@ -36,7 +42,7 @@ async def grammar_of(
             f"{second}: only one of {first} and {second} can be used", param=second
         )
     param, make, value = asked[0]
-    work = compile_grammar(param, value, lambda: make(value), state, request)
+    work = compile_grammar(param, value, lambda: within(make(value)), state, request)
     return await while_connected(request, work)
 
 
@@ -76,54 +82,46 @@ def _size(value: Any) -> int:
         return INLINE_SIZE + 1
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """The tools of a request, how the model writes calls, and the grammar that makes it do so."""
-
-    form: ToolFormat
-    shown: list[dict[str, Any]]  # as templates expect them
-    grammar: CompiledGrammar
-
-
-async def tool_use_of(
-    body: ChatCompletionRequest, state: ServerState, request: Request
-) -> ToolUse | None:
-    """What a request's tools mean for its prompt and its answer; None if none may be called."""
-    tools = body.callable_tools
-    if not tools or state.chat_template is None:
-        return None
-    if asked := next(_asked(body), None):
+def check_tools(body: ChatCompletionRequest) -> None:
+    """Raise if the answer is to have another form than that of calls."""
+    if body.callable_tools and (asked := next(_asked(body), None)):
         raise BadRequestError(
             f"{asked[0]}: cannot be used together with tools, unless tool_choice is none",
             param=asked[0],
         )
-    form = _format(state)
-    work = _compile_calls(body, tools, form, state, request)
-    grammar = await while_connected(request, work)
-    return ToolUse(form, [_for_template(tool) for tool in body.tools], grammar)
 
 
-def _format(state: ServerState) -> ToolFormat:
-    assert state.chat_template is not None
-    try:
-        return tool_format(state.chat_template)
-    except ChatTemplateError as error:
-        raise BadRequestError(f"messages: {error}", param="messages") from None
+def tools_of(body: ChatCompletionRequest) -> Tools:
+    """The parameters of the functions that the answer may call."""
+    return {tool.function.name: tool.function.parameters for tool in body.callable_tools}
+
+
+async def call_grammar_of(
+    body: ChatCompletionRequest,
+    form: AnswerFormat,
+    start: Start,
+    state: ServerState,
+    request: Request,
+) -> CompiledGrammar:
+    """The grammar of an answer that may call the tools of a request."""
+    work = _compile_calls(body, form, start, state, request)
+    return await while_connected(request, work)
 
 
 async def _compile_calls(
     body: ChatCompletionRequest,
-    tools: list[Tool],
-    form: ToolFormat,
+    form: AnswerFormat,
+    start: Start,
     state: ServerState,
     request: Request,
 ) -> CompiledGrammar:
-    parameters = {tool.function.name: tool.function.parameters for tool in tools}
+    tools = body.callable_tools
+    parameters = tools_of(body)
     grammar_source = partial(
-        call_grammar,
-        form,
+        form.call_grammar,
         parameters,
         state.tokenizer,
+        start,
         required=body.tool_choice != "auto",
         parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
     )
@@ -146,7 +144,8 @@ def _arguments(tool: Tool) -> GrammarSource:
     return GrammarSource.from_json_schema(argument_schema(tool.function.parameters))
 
 
-def _for_template(tool: Tool) -> dict[str, Any]:
+def for_template(tool: Tool) -> dict[str, Any]:
+    """A tool as templates expect it."""
     function = tool.function
     parameters = function.parameters or {"type": "object", "properties": {}}
     shown = {

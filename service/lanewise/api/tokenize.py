@@ -18,7 +18,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
     """The tokens of a prompt or of a conversation."""
     body, size = await read_request(request, state, TokenizeRequest)
     if body.messages is not None:
-        tokens = await encode_chat(
+        prompt = await encode_chat(
             body.messages,
             size,
             state,
@@ -27,6 +27,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
             continue_final_message=False,
             variables=body.chat_template_kwargs,
         )
+        tokens = prompt.ids
     else:
         text = body.prompt or ""
         tokens = await state.off_loop(

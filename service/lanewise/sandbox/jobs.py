@@ -53,7 +53,9 @@ def compile_grammar(made: dict[str, Any], payload: dict[str, Any]) -> dict[str, 
     """A grammar in the library's notation, and the memory that it takes compiled."""
     before = resident_bytes()
     try:
-        grammar = library_grammar(GrammarSource(payload["kind"], payload["text"]))
+        grammar = library_grammar(
+            GrammarSource(payload["kind"], payload["text"], payload["before"])
+        )
         matchers = first_matchers(made[payload["vocabulary"]].library, grammar)
     except GrammarError as error:
         raise RefusedError(str(error)) from None

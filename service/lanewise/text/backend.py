@@ -23,7 +23,8 @@ END_OF_TURN = (
     "<EOT>",
     "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek writes full-width bars
 )
-
+# Where there are these, <|end|> ends one message of several.
+HARMONY_ENDS = ("<|return|>", "<|call|>")
 
 Made = TypeVar("Made")
 
@@ -46,11 +47,11 @@ class Backend:
 
 def end_of_turn_ids(tokenizer: Tokenizer) -> set[int]:
     """Return the added tokens that end a turn by convention."""
-    return {
-        token_id
-        for token_id, token in tokenizer.get_added_tokens_decoder().items()
-        if token.content in END_OF_TURN
-    }
+    ids = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
+    names: set[str] = set(END_OF_TURN)
+    if ids.keys() >= set(HARMONY_ENDS):
+        names = names.union(HARMONY_ENDS) - {"<|end|>"}
+    return {token_id for name, token_id in ids.items() if name in names}
 
 
 def build(source: str, make: Callable[[], Made]) -> Made:

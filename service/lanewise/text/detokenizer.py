@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from lanewise.text.tokenizer import Tokenizer
 
 
+# Stands before the text of a control token where somebody has to tell it from the same characters
+# written otherwise: a lone surrogate, which no text of a model has in it.
+MARK = "\udc00"
+
+
 class StreamDecoder:
     """Decodes tokens one at a time; the pieces joined are what decoding them at once gives.
 
     With ``continues`` the tokens follow other text, so that the space with which a SentencePiece
     vocabulary starts a word is kept on the first of them. Control tokens of ``shown`` are never
-    skipped.
+    skipped; with ``marked`` they have ``MARK`` before them.
     """
 
     def __init__(
@@ -26,8 +31,10 @@ class StreamDecoder:
         skip_special: bool = True,
         continues: bool = False,
         shown: Collection[int] = (),
+        marked: bool = False,
     ) -> None:
         self._shown = shown
+        self._mark = MARK if marked else ""
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._strip_space = tokenizer.strips_leading_space and not continues
@@ -37,6 +44,8 @@ class StreamDecoder:
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; empty inside a character."""
         skip = self._skip_special and self._tokenizer.is_special(token_id)
+        if self._mark and token_id in self._shown:
+            return self.flush() + self._mark + self._tokenizer.token_text(token_id)
         if skip and token_id not in self._shown:
             return ""
         if not self._is_inside and (text := self._tokenizer.whole_text(token_id)):
@@ -47,6 +56,7 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """Return what an unfinished character leaves: the replacement character, or nothing."""
+        self._is_inside = False
         return self._emit(self._utf8.decode(b"", final=True))
 
     def _emit(self, text: str) -> str:

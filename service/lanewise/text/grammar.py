@@ -7,7 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class GrammarSource:
 
     kind: Kind
     text: str  # JSON for json_schema and choice
+    before: str = ""  # a grammar in Lark's notation that uses this one as @body
 
     @classmethod
     def from_json_schema(cls, schema: Any) -> GrammarSource:
@@ -71,6 +72,10 @@ class GrammarSource:
     def from_grammar(cls, text: str) -> GrammarSource:
         """A grammar in Lark's notation, or in llama.cpp's GBNF, which alone has ``::=``."""
         return cls("gbnf" if "::=" in text else "lark", text)
+
+    def after(self, rules: str) -> GrammarSource:
+        """The same as part of another grammar, of rules in Lark's notation that call it @body."""
+        return replace(self, before=rules)
 
     def check_size(self, most_characters: int) -> None:
         """GrammarError if the source is longer than that."""
@@ -230,6 +235,10 @@ def styled(schema: Any) -> str:
 
 def library_grammar(source: GrammarSource) -> str:
     """The grammar in the notation of the library that matches it."""
+    if source.before:
+        body = json.loads(library_grammar(replace(source, before="")))["grammars"][0]
+        parts = [{"lark_grammar": source.before}, {**body, "name": "body"}]
+        return json.dumps({"grammars": parts})
     if source.kind == "json_schema":
         return json.dumps({"grammars": [{"json_schema": json.loads(source.text)}]})
     if source.kind == "choice":

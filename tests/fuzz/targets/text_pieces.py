@@ -8,20 +8,36 @@ from typing import Any
 from tiny_tokenizers import byte_level_metadata, sentencepiece_metadata
 
 from lanewise.loading.checkpoint import TokenizerFiles
-from lanewise.text.detokenizer import StopMatcher, StopStrings
+from lanewise.text.answers.calls import CallFormat
+from lanewise.text.answers.families import HARMONY, AnswerFormat, PlainFormat
+from lanewise.text.answers.harmony import TOKENS
+from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL
+from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.tagged_calls import GLM, QWEN3_CODER, SEED
+from lanewise.text.answers.thinking import THINK, Start
+from lanewise.text.detokenizer import MARK, StopMatcher, StopStrings
 from lanewise.text.tokenizer import Tokenizer
-from lanewise.text.tool_calls import GENERIC, HERMES, LLAMA, MISTRAL, ToolCallParser, ToolFormat
 from tests.fuzz.model_paths import check_stream
 from tests.fuzz.reader import Reader
 
 FORMS = (HERMES, MISTRAL, LLAMA, GENERIC)
+ANSWER = 128  # and above: first bytes of whole answers
+OTHERS: tuple[CallFormat, ...] = (QWEN3_CODER, GLM, SEED, MISTRAL_NAMED, MISTRAL_WITH_IDS)
+ANSWERS: tuple[AnswerFormat, ...] = (
+    HARMONY,
+    *(PlainFormat(form, THINK) for form in (*FORMS, *OTHERS)),
+)
+TOOLS = {"f": {"properties": {"s": {"type": "string"}, "n": {"type": ["integer", "null"]}}}}
 
 
 def one_input(data: bytes) -> None:
     """The first byte says of what."""
     reader = Reader(data)
-    kind = reader.below(4)
-    if kind < 2:
+    number = reader.byte()
+    kind = number % 4
+    if number >= ANSWER:
+        _check_answers(reader)
+    elif kind < 2:
         _check_calls(reader)
     elif kind == 2:
         _check_stops(reader)
@@ -40,9 +56,9 @@ def _cut(reader: Reader) -> tuple[str, list[str]]:
     return text, [*pieces, text[at:]]
 
 
-def _parsed(form: ToolFormat, pieces: list[str]) -> tuple[str, list[dict[str, Any]]]:
+def _parsed(form: CallFormat, pieces: list[str]) -> tuple[str, list[dict[str, Any]]]:
     """Content and calls, of which what was streamed makes the same."""
-    parser = ToolCallParser(form)
+    parser = form.parser({})
     content, streamed = "", []
     for i, piece in enumerate(pieces):
         content += parser.push(piece, last=i == len(pieces) - 1)
@@ -64,6 +80,34 @@ def _check_calls(reader: Reader) -> None:
     assert _parsed(form, [*text] or [""]) == whole, "character by character"
     assert whole[0] in text
     assert all(isinstance(call["name"], str) for call in whole[1])
+
+
+def _read(form: AnswerFormat, pieces: list[str]) -> tuple[str, str, list[dict[str, Any]]]:
+    parser = form.parser(Start.OPEN, TOOLS)
+    reasoning = content = ""
+    arguments: list[str] = []
+    for i, piece in enumerate(pieces):
+        more, text = parser.push(piece, last=i == len(pieces) - 1)
+        reasoning, content = reasoning + more, content + text
+        for delta in parser.take_deltas():
+            arguments += [""] if delta["index"] == len(arguments) else []
+            arguments[delta["index"]] += delta["function"]["arguments"]
+    functions = [call["function"] for call in parser.calls]
+    assert [function["arguments"] for function in functions] == arguments
+    return reasoning, content, functions
+
+
+def _check_answers(reader: Reader) -> None:
+    form = reader.choice(ANSWERS)
+    text, pieces = _cut(reader)
+    if form.marks_tokens:
+        for token in TOKENS:
+            text = text.replace(token, MARK + token)
+        pieces = [text[i : i + 7] for i in range(0, len(text), 7)] or [""]
+    whole = _read(form, [text])
+    assert _read(form, pieces) == whole, pieces
+    assert _read(form, [*text] or [""]) == whole, "character by character"
+    assert MARK not in str(whole)
 
 
 def _check_stops(reader: Reader) -> None:
@@ -116,6 +160,14 @@ def seeds(_folder: Path) -> Iterator[bytes]:
         one = call.replace("KEY", form.arguments) + form.after_call
         text = form.begin + one + (form.between or "") + (one if form.between else "") + form.end
         yield bytes([0, i, 3, 4, 2, 9]) + b"Hi <" * bool(form.begin) + text.encode()
+    for i, shape in enumerate(ANSWERS):
+        head = bytes([ANSWER, i, 3, 4, 2, 9])
+        if shape.marks_tokens:
+            text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary"
+            yield head + f"{text} to=functions.f <|constrain|>json<|message|>{{}}<|call|>".encode()
+        yield head + b"<think>\na\n</think>\nb<tool_call>\n<function=f>\n<parameter=s>\nx\n"
+        yield head + b"<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>"
+        yield head + b"</parameter>\n</function>\n</tool_call>[TOOL_CALLS]f[CALL_ID]a[ARGS]{}"
     yield bytes([2, 0, 2, 1, 2, 0, 1, 2, 5, 3, 1, 2, 3]) + b"abcabcaab"
     yield bytes([3, 0, 0]) + bytes(range(0, 200, 3))
 
@@ -126,5 +178,10 @@ def words() -> Iterator[bytes]:
         yield from (
             part.encode() for part in (form.begin, form.between, form.end, form.after_call) if part
         )
+    for other in OTHERS:
+        yield from (tag.encode() for tag in (other.begin, *other.tags()) if tag)
+    yield from (token.encode() for token in TOKENS)
+    for text in ("<think>", "</think>", "analysis", "final", "commentary", " to=functions.f"):
+        yield text.encode()
     for text in ('{"name": "', '", "arguments": {', '", "parameters": {', "<|python_tag|>", '\\"'):
         yield text.encode()

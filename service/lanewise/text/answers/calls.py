@@ -1,0 +1,188 @@
+"""What all forms of tool calls share: how one is found in text, and how it is told to clients."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lanewise.text.grammar import GrammarError
+from lanewise.text.tokenizer import Tokenizer
+
+Parameters = Mapping[str, Any] | None
+Tools = Mapping[str, Parameters]  # the schemas of functions' arguments, by name
+
+NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+# Keywords beside which we cannot know what other properties an object may have.
+OPEN_KEYWORDS = {"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
+LONGEST_HEAD = 1 << 10  # characters, more than the longest name has
+
+
+class CallFormat(ABC):
+    """How a family writes calls into its answers."""
+
+    name: str
+    begin: str  # announces calls; empty: a call is the whole answer, from its first character on
+    takes_tools: bool = True  # the template writes tools into the prompt
+
+    @abstractmethod
+    def tags(self) -> tuple[str, ...]:
+        """The texts between names and arguments, some of which may be control tokens."""
+
+    @abstractmethod
+    def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+        """Rules of a grammar of which ``calls`` is what follows ``begin``.
+
+        GrammarError if the parameters of one of the tools cannot be used.
+        """
+
+    @abstractmethod
+    def parser(self, tools: Tools) -> CallParser:
+        """Something that reads one answer."""
+
+
+def argument_schema(parameters: Parameters) -> dict[str, Any]:
+    """The schema of a function's arguments: always an object, of the named properties alone."""
+    if parameters is None:
+        return NO_PARAMETERS
+    schema = {"type": "object", **parameters}
+    if schema["type"] != "object":
+        raise GrammarError(f"type is {schema['type']!r}; the arguments are an object")
+    if "properties" in schema and not OPEN_KEYWORDS & schema.keys():
+        schema["additionalProperties"] = False
+    return schema
+
+
+def held_back(text: str, tag: str) -> int:
+    """How many characters at the end of a text could be the beginning of a tag."""
+    return next(n for n in range(min(len(tag) - 1, len(text)), -1, -1) if text.endswith(tag[:n]))
+
+
+class CallLog:
+    """The calls of an answer so far, and what is new in them, as OpenAI streams it."""
+
+    def __init__(self, id_length: int | None = None) -> None:
+        self._id_length = id_length  # of ids that a family's template accepts; None: any
+        self._deltas: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+
+    def start(self, name: str) -> None:
+        """Another function is called."""
+        call: dict[str, Any] = {"id": self._new_id(), "type": "function"}
+        function = {"name": name, "arguments": ""}
+        self._deltas.append({"index": len(self.calls), **call, "function": dict(function)})
+        call["function"] = function
+        self.calls.append(call)
+
+    def add(self, arguments: str) -> None:
+        """The last function's arguments go on."""
+        if arguments:
+            self.calls[-1]["function"]["arguments"] += arguments
+            delta = {"index": len(self.calls) - 1, "function": {"arguments": arguments}}
+            self._deltas.append(delta)
+
+    def take_deltas(self) -> list[dict[str, Any]]:
+        """What has been added since the last time."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _new_id(self) -> str:
+        if self._id_length is None:
+            return "call_" + secrets.token_hex(12)
+        characters = string.ascii_letters + string.digits
+        return "".join(secrets.choice(characters) for _ in range(self._id_length))
+
+
+class CallParser:
+    """Takes an answer's text in pieces; gives its content, and keeps its calls.
+
+    A state uses up what it understands of the text; it says whether the next one may go on.
+    """
+
+    def __init__(self, begin: str, id_length: int | None = None) -> None:
+        self._begin = begin.rstrip()
+        self._log = CallLog(id_length)
+        self._text = ""  # not yet understood
+        self._shown = ""  # content found by the last push
+        self._state: Callable[[], bool] = self._content
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls so far."""
+        return self._log.calls
+
+    def take_deltas(self) -> list[dict[str, Any]]:
+        """What the last pushes added to the calls."""
+        return self._log.take_deltas()
+
+    def push(self, text: str, *, last: bool = False) -> str:
+        """Take more text; return what of it is content."""
+        self._text += text
+        self._shown = ""
+        while self._state():
+            pass
+        if last:
+            self._finish()
+        return self._shown
+
+    def _finish(self) -> None:
+        """No more text comes: what could have become the beginning of a call is content."""
+        if self._state == self._content:
+            self._shown, self._text = self._shown + self._text, ""
+
+    def _content(self) -> bool:
+        before, found, after = self._text.partition(self._begin)
+        if found:
+            self._shown += before
+            self._text, self._state = after, self._head
+            return True
+        cut = len(before) - held_back(before, self._begin)
+        self._shown, self._text = self._shown + before[:cut], before[cut:]
+        return False
+
+    def _head(self) -> bool:
+        """What follows the announcement."""
+        raise NotImplementedError
+
+    def _no_call(self, begin: str = "") -> bool:
+        """What was announced is none: it is content."""
+        self._shown += begin
+        self._state = self._content
+        return True
+
+    def _skip_space(self) -> None:
+        self._text = self._text.lstrip()
+
+    def _could_become(self, *tags: str) -> bool:
+        """Whether more text may make one of these of all there is."""
+        return any(tag.startswith(self._text) for tag in tags)
+
+
+class JsonEnd:
+    """Finds where a JSON object or array ends that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def find(self, text: str) -> int | None:
+        """How much of the next piece belongs to it, if it ends there."""
+        for position, char in enumerate(text):
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                elif char == "\\":
+                    self._escaped = True
+                elif char == '"':
+                    self._in_string = False
+            elif char == '"':
+                self._in_string = True
+            elif char in "{[":
+                self._depth += 1
+            elif char in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    return position + 1
+        return None

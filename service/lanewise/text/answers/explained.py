@@ -1,0 +1,43 @@
+"""Tools, calls and results as text, for templates that know none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+EXPLANATION = """You may call functions to answer. They are listed within <tools></tools> tags:
+<tools>
+{tools}
+</tools>
+To call a function, write its name and arguments as a JSON object within <tool_call></tool_call> \
+tags:
+<tool_call>
+{{"name": <function name>, "arguments": <arguments>}}
+</tool_call>"""
+
+
+def explained(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A conversation with its tools, calls and results as text, for a template without tools."""
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    shown = [_as_text(message) for message in messages]
+    # Not every template has a system role.
+    first = next((m for m in shown if m["role"] in ("system", "user")), shown[0])
+    parts = EXPLANATION.format(tools=listed), first["content"]
+    first["content"] = "\n\n".join(parts[::-1] if first["role"] == "system" else parts)
+    return shown
+
+
+def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(message)
+    if shown["role"] in ("tool", "function"):
+        text = f"<tool_response>\n{shown['content']}\n</tool_response>"
+        return {"role": "user", "content": text}
+    for call in shown.pop("tool_calls", None) or ():
+        function = call.get("function", call)
+        names = {key: function.get(key) for key in ("name", "arguments")}
+        text = f"<tool_call>\n{json.dumps(names, ensure_ascii=False)}\n</tool_call>"
+        shown["content"] = "\n".join(filter(None, (shown.get("content"), text)))
+    return shown

@@ -1,0 +1,279 @@
+"""How the family of a chat template answers: which form, the grammar of it and who reads it."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lanewise.text.answers import harmony
+from lanewise.text.answers.calls import CallFormat, CallParser, Tools
+from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL, PYTHON_TAG
+from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols, text_up_to, unlike
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.thinking import (
+    MISTRAL_THINK,
+    SEED_THINK,
+    THINK,
+    Start,
+    ThinkingSplitter,
+    ThinkingTags,
+)
+from lanewise.text.chat_template import ChatTemplate
+from lanewise.text.grammar import GrammarSource
+from lanewise.text.tokenizer import Tokenizer
+
+
+class AnswerParser(Protocol):
+    """Takes an answer's text in pieces."""
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls so far."""
+
+    def take_deltas(self) -> list[dict[str, Any]]:
+        """What the last pushes added to the calls."""
+
+    def push(self, text: str, *, last: bool = False) -> tuple[str, str]:
+        """Take more text; return reasoning and content."""
+
+
+class AnswerFormat(ABC):
+    """How a family answers."""
+
+    efforts: tuple[str, ...] | None = None  # of reasoning that there are; None: any
+    marks_tokens = False  # the parser needs to know which texts are control tokens
+    takes_tools = True  # the template writes tools into the prompt
+
+    @abstractmethod
+    def needs_parser(self, tools: Tools | None) -> bool:
+        """Whether answers are more than content, with these tools."""
+
+    @abstractmethod
+    def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """The control tokens that are part of an answer's form."""
+
+    @abstractmethod
+    def start_of(self, prompt: str, continued: str | None) -> Start:
+        """What an answer to a prompt begins with, or one of which there is a part already."""
+
+    @abstractmethod
+    def call_grammar(
+        self, tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool, parallel: bool
+    ) -> GrammarSource:
+        """The grammar of an answer that may, or must, call some of ``tools``.
+
+        Unless a call is required the answer may be, or begin with, any text. GrammarError if the
+        parameters of one of the tools cannot be used.
+        """
+
+    @abstractmethod
+    def body_grammar(
+        self, body: GrammarSource, tokenizer: Tokenizer, start: Start
+    ) -> GrammarSource:
+        """The grammar of an answer whose content obeys ``body``."""
+
+    @abstractmethod
+    def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
+        """Something that reads one answer."""
+
+
+class HarmonyFormat(AnswerFormat):
+    """Messages on channels."""
+
+    efforts = harmony.EFFORTS
+    marks_tokens = True
+
+    def needs_parser(self, tools: Tools | None) -> bool:
+        """Always: content has a header too."""
+        return True
+
+    def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Those of headers and ends."""
+        return _ids(harmony.TOKENS, tokenizer)
+
+    def start_of(self, prompt: str, continued: str | None) -> Start:
+        """A header, unless a message is to be continued."""
+        return Start.CONTENT if continued is not None else harmony.harmony_start(prompt)
+
+    def call_grammar(
+        self, tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool, parallel: bool
+    ) -> GrammarSource:
+        """One call at most: it ends the answer."""
+        return harmony.harmony_calls(tools, tokenizer, start, required=required)
+
+    def body_grammar(
+        self, body: GrammarSource, tokenizer: Tokenizer, start: Start
+    ) -> GrammarSource:
+        """The final message's."""
+        return body if start is Start.CONTENT else harmony.harmony_body(body, tokenizer)
+
+    def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
+        """Reads messages, whatever tools there are."""
+        return harmony.HarmonyParser(start)
+
+
+@dataclass(frozen=True)
+class PlainFormat(AnswerFormat):
+    """Content, with calls after or in place of it, and perhaps reasoning before it."""
+
+    calls: CallFormat
+    thinking: ThinkingTags | None = None
+
+    @property
+    def takes_tools(self) -> bool:  # type: ignore[override]
+        """As its form of calls does."""
+        return self.calls.takes_tools
+
+    def needs_parser(self, tools: Tools | None) -> bool:
+        """For calls and for reasoning."""
+        return bool(tools) or self.thinking is not None
+
+    def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Those of calls and those around reasoning."""
+        tags = self.calls.begin, *self.calls.tags()
+        if self.thinking is not None:
+            tags += self.thinking.begin, self.thinking.end
+        return _ids(tags, tokenizer)
+
+    def start_of(self, prompt: str, continued: str | None) -> Start:
+        """Reasoning, if there is any."""
+        if self.thinking is None:
+            return Start.CONTENT
+        if continued is not None:
+            return self.thinking.continued(continued)
+        return self.thinking.start_of(prompt)
+
+    def call_grammar(
+        self, tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool, parallel: bool
+    ) -> GrammarSource:
+        """Reasoning, text and calls."""
+        rules = [*self.calls.rules(tools, tokenizer, parallel=parallel), ANY_TEXT]
+        if required:
+            rules.append(f"rest: {symbols(self.calls.begin, tokenizer)} calls")
+            return lark([*self._start_rules(tokenizer, start, "rest", "rest"), *rules])
+        rules += self._optional(tokenizer, "rest", "TEXT")
+        first = "rest"
+        if start is Start.OPEN and self.thinking is not None:
+            first = "first_rest"
+            # What begins otherwise than reasoning has none.
+            rules.append(f"FIRST_TEXT: /{unlike(self.thinking.begin)}/")
+            rules += self._optional(tokenizer, "first_rest", "FIRST_TEXT")
+        return lark([*self._start_rules(tokenizer, start, "rest", first), *rules])
+
+    def body_grammar(
+        self, body: GrammarSource, tokenizer: Tokenizer, start: Start
+    ) -> GrammarSource:
+        """Reasoning, then the body."""
+        if start is Start.CONTENT:
+            return body
+        rules = [*self._start_rules(tokenizer, start, "@body", "@body"), ANY_TEXT]
+        return body.after(lark(rules).text)
+
+    def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
+        """Reads reasoning, then calls."""
+        splitter = None if self.thinking is None else ThinkingSplitter(self.thinking, start)
+        return _PlainParser(splitter, self.calls.parser(tools) if tools else None)
+
+    def _start_rules(self, tokenizer: Tokenizer, start: Start, rest: str, first: str) -> list[str]:
+        """``start``: reasoning and ``rest``, or ``first`` where there need not be reasoning."""
+        tags = self.thinking
+        if tags is None or start is Start.CONTENT:
+            return [f"start: {rest}"]
+        thought = [r"SPACE: /\s{1,4}/", text_up_to("thought", tags.end, tokenizer)]
+        after = "" if rest == "rest" and first != "rest" else "SPACE? "
+        if start is Start.THOUGHT:
+            return [f"start: thought {after}{rest}", *thought]
+        begin = symbols(tags.begin, tokenizer)
+        return [f"start: SPACE? {begin} thought {after}{rest} | {first}", *thought]
+
+    def _optional(self, tokenizer: Tokenizer, rule: str, text: str) -> list[str]:
+        """A rule of any text, of calls, or of text and calls."""
+        begin = self.calls.begin
+        if not begin:
+            tag = tokenizer.split_special(PYTHON_TAG)[0]
+            before = f"<[{tag}]>? " if isinstance(tag, int) else ""
+            return [f"{rule}: NO_CALL | {before}calls", r"NO_CALL: /([^{](.|\n)*)?/"]
+        parts = tokenizer.split_special(begin)
+        if isinstance(parts[0], int):
+            return [f"{rule}: {text} ({joined(parts)} calls)?"]
+        # Text goes on until the tag is complete: from there on the grammar decides.
+        tag, line = begin.rstrip(), begin[len(begin.rstrip()) :]
+        called = f"{rule}_called"
+        return [
+            f"{rule}: {text} | {called} {symbols(line, tokenizer)} calls",
+            f"{called}[lazy]: {text} {quoted(tag)}",
+        ]
+
+
+class _PlainParser:
+    def __init__(self, splitter: ThinkingSplitter | None, calls: CallParser | None) -> None:
+        self._splitter = splitter
+        self._calls = calls
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        return [] if self._calls is None else self._calls.calls
+
+    def take_deltas(self) -> list[dict[str, Any]]:
+        return [] if self._calls is None else self._calls.take_deltas()
+
+    def push(self, text: str, *, last: bool = False) -> tuple[str, str]:
+        reasoning = ""
+        if self._splitter is not None:
+            reasoning, text = self._splitter.push(text, last=last)
+        if self._calls is not None:
+            text = self._calls.push(text, last=last)
+        return reasoning, text
+
+
+HARMONY = HarmonyFormat()
+
+
+def answer_format(template: ChatTemplate, *, tools: bool) -> AnswerFormat:
+    """How the family of a chat template answers, with or without tools."""
+    text = template.source(tools=tools)
+    if harmony.is_harmony(text):
+        return HARMONY
+    return PlainFormat(_call_format(text), _thinking(text))
+
+
+def _call_format(text: str) -> CallFormat:
+    if "[TOOL_CALLS]" in text:
+        if "[ARGS]" in text:
+            return MISTRAL_WITH_IDS if "[CALL_ID]" in text else MISTRAL_NAMED
+        return MISTRAL
+    if "<seed:tool_call>" in text:
+        return SEED
+    if "<tool_call>" in text:
+        if "<arg_key>" in text:
+            return GLM_TIGHT if "</arg_key><arg_value>" in text else GLM
+        return QWEN3_CODER if "<function=" in text else HERMES
+    if PYTHON_TAG in text or '"parameters": ' in text:
+        return LLAMA
+    return HERMES if re.search(r"\btools\b", text) else GENERIC
+
+
+def _thinking(text: str) -> ThinkingTags | None:
+    found = (tags for tags in (SEED_THINK, MISTRAL_THINK, THINK) if tags.end in text)
+    return next(found, None)
+
+
+def _ids(tags: tuple[str, ...], tokenizer: Tokenizer) -> frozenset[int]:
+    parts = (part for tag in tags for part in tokenizer.split_special(tag))
+    return frozenset(part for part in parts if isinstance(part, int))
+
+
+def effort_variables(
+    effort: str | None, template: ChatTemplate, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a template gets for the reasoning effort that is asked for, beside what is given."""
+    if effort is None:
+        return dict(given)
+    made: dict[str, Any] = {"reasoning_effort": effort}
+    if effort == "none" and "enable_thinking" in template.source():
+        made["enable_thinking"] = False
+    return made | dict(given)

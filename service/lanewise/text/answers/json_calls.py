@@ -1,0 +1,132 @@
+"""Calls that are JSON objects of a name and arguments: Hermes, Qwen, older Mistral, Llama."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from lanewise.text.answers.calls import (
+    LONGEST_HEAD,
+    CallFormat,
+    CallParser,
+    JsonEnd,
+    Tools,
+    argument_schema,
+)
+from lanewise.text.answers.rules import quoted, symbols
+from lanewise.text.grammar import styled
+from lanewise.text.tokenizer import Tokenizer
+
+PYTHON_TAG = "<|python_tag|>"  # Llama 3 may put it before a call
+
+# A string of JSON: a model that writes freely may put anything between the quotes.
+CHARACTERS = r'[^"\\\x00-\x1f]*'
+NAME = rf'"{CHARACTERS}(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{{4}}){CHARACTERS})*"'
+HEAD = re.compile(rf'\s*\{{"name": ({NAME}), "(?:arguments|parameters)": (?=\{{)')
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls(CallFormat):
+    """How a family writes calls: begin, call, between, call … end."""
+
+    name: str
+    begin: str
+    between: str | None  # None: one call at most
+    end: str
+    arguments: str = "arguments"  # the key of the arguments
+    after_call: str = ""
+    id_length: int | None = None  # of ids that its template accepts; None: any
+    takes_tools: bool = True
+
+    def tags(self) -> tuple[str, ...]:
+        """The texts around the objects."""
+        return self.begin, self.between or "", self.end, self.after_call, PYTHON_TAG
+
+    def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+        """A rule for each function."""
+        after = symbols(self.after_call, tokenizer)
+        choices = " | ".join(f"call_{i}" for i in range(len(tools)))
+        rules = [f"call: ({choices}) {after}"]
+        for i, (name, parameters) in enumerate(tools.items()):
+            head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
+            schema = styled(argument_schema(parameters))
+            rules.append(f'call_{i}: {quoted(head)} %json {schema} "}}"')
+        more = ""
+        if parallel and self.between is not None:
+            more = f"({symbols(self.between, tokenizer)} call)*"
+        return [f"calls: call {more} {symbols(self.end, tokenizer)}", *rules]
+
+    def parser(self, tools: Tools) -> CallParser:
+        """Reads JSON."""
+        return _JsonCallParser(self)
+
+
+HERMES = JsonCalls(
+    "hermes",
+    begin="<tool_call>\n",
+    between="\n<tool_call>\n",
+    end="",
+    after_call="\n</tool_call>",
+)
+MISTRAL = JsonCalls("mistral", begin="[TOOL_CALLS][", between=", ", end="]", id_length=9)
+LLAMA = JsonCalls("llama", begin="", between=None, end="", arguments="parameters")
+# For templates that know no tools: the most widespread format, explained in the prompt.
+GENERIC = JsonCalls(
+    "generic",
+    begin=HERMES.begin,
+    between=HERMES.between,
+    end="",
+    after_call=HERMES.after_call,
+    takes_tools=False,
+)
+
+
+class _JsonCallParser(CallParser):
+    def __init__(self, form: JsonCalls) -> None:
+        super().__init__(form.begin, form.id_length)
+        self._form = form
+        self._end = JsonEnd()
+        if not self._begin:
+            self._state = self._first_character
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self._state == self._first_character:
+            self._shown, self._text = self._shown + self._text, ""
+
+    def _first_character(self) -> bool:
+        text = self._text.removeprefix(PYTHON_TAG)
+        if not text or (text == self._text and PYTHON_TAG.startswith(text)):
+            return False
+        self._text = text
+        self._state = self._head if text.startswith("{") else self._rest
+        return True
+
+    def _rest(self) -> bool:
+        self._shown, self._text = self._shown + self._text, ""
+        return False
+
+    def _head(self) -> bool:
+        match = HEAD.match(self._text, 0, LONGEST_HEAD)  # a bound on what each piece costs
+        if match is None:
+            return False
+        self._log.start(json.loads(match[1]))
+        self._text, self._state = self._text[match.end() :], self._arguments
+        return True
+
+    def _arguments(self) -> bool:
+        end = self._end.find(self._text)
+        self._log.add(self._text[:end])
+        self._text = "" if end is None else self._text[end:]
+        if end is None:
+            return False
+        self._state = self._after
+        return True
+
+    def _after(self) -> bool:
+        expected = "}" + self._form.after_call + (self._form.between or "")
+        if not self._text.startswith(expected) or self._form.between is None:
+            return False
+        self._text, self._state = self._text[len(expected) :], self._head
+        return True

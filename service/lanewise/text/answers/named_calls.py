@@ -1,0 +1,93 @@
+"""Calls that name a function and then give the JSON of its arguments: newer Mistral models."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lanewise.text.answers.calls import (
+    LONGEST_HEAD,
+    CallFormat,
+    CallParser,
+    JsonEnd,
+    Tools,
+    argument_schema,
+)
+from lanewise.text.answers.rules import quoted, symbols
+from lanewise.text.grammar import styled
+from lanewise.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls(CallFormat):
+    """How a family writes a call: begin, name, perhaps an id, and arguments."""
+
+    name: str
+    begin: str
+    id_tag: str  # empty: calls have no ids
+    arguments_tag: str
+    id_length: int
+    takes_tools: bool = True
+
+    def tags(self) -> tuple[str, ...]:
+        """The texts before names, ids and arguments."""
+        return self.begin, self.id_tag, self.arguments_tag
+
+    def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+        """A rule for each function."""
+        again = symbols(self.begin, tokenizer)
+        choices = " | ".join(f"call_{i}" for i in range(len(tools)))
+        rules = [f"calls: call ({again} call)*" if parallel else "calls: call"]
+        rules.append(f"call: ({choices})")
+        marked = ""
+        if self.id_tag:
+            marked = f"({symbols(self.id_tag, tokenizer)} /[a-zA-Z0-9]{{{self.id_length}}}/)?"
+        tag = symbols(self.arguments_tag, tokenizer)
+        for i, (name, parameters) in enumerate(tools.items()):
+            schema = styled(argument_schema(parameters))
+            rules.append(f"call_{i}: {quoted(name)} {marked} {tag} %json {schema}")
+        return rules
+
+    def parser(self, tools: Tools) -> CallParser:
+        """Reads names and JSON."""
+        return _NamedCallParser(self)
+
+
+MISTRAL_NAMED = NamedCalls(
+    "mistral-named", begin="[TOOL_CALLS]", id_tag="", arguments_tag="[ARGS]", id_length=9
+)
+MISTRAL_WITH_IDS = NamedCalls(
+    "mistral-ids", begin="[TOOL_CALLS]", id_tag="[CALL_ID]", arguments_tag="[ARGS]", id_length=9
+)
+
+
+class _NamedCallParser(CallParser):
+    def __init__(self, form: NamedCalls) -> None:
+        super().__init__(form.begin, form.id_length)
+        tag, mark = re.escape(form.arguments_tag), re.escape(form.id_tag)
+        marked = rf"(?:{mark}\s*\w*\s*)?" if mark else ""
+        self._pattern = re.compile(rf"\s*([^\[\]{{}}\s]+)\s*{marked}{tag}\s*(?=\{{)")
+        self._end = JsonEnd()
+
+    def _head(self) -> bool:
+        match = self._pattern.match(self._text, 0, LONGEST_HEAD)
+        if match is None:
+            return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
+        self._log.start(match[1])
+        self._text, self._state = self._text[match.end() :], self._arguments
+        return True
+
+    def _arguments(self) -> bool:
+        end = self._end.find(self._text)
+        self._log.add(self._text[:end])
+        self._text = "" if end is None else self._text[end:]
+        if end is None:
+            return False
+        self._state = self._between
+        return True
+
+    def _between(self) -> bool:
+        self._skip_space()
+        if self._could_become(self._begin):
+            return False
+        return self._no_call()

@@ -1,0 +1,282 @@
+"""Calls whose arguments are texts between tags, as Qwen3-Coder, GLM-4.5 and Seed-OSS write them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lanewise.text.answers.calls import (
+    LONGEST_HEAD,
+    CallFormat,
+    CallParser,
+    Parameters,
+    Tools,
+    argument_schema,
+    held_back,
+)
+from lanewise.text.answers.rules import quoted, symbols, text_up_to
+from lanewise.text.answers.values import PropertySchema
+from lanewise.text.grammar import GrammarError, styled
+from lanewise.text.tokenizer import Tokenizer
+
+UNKNOWN = PropertySchema(True)  # of a property that no schema has
+
+
+@dataclass(frozen=True)
+class TaggedCalls(CallFormat):
+    """How a family writes a call: begin, name, key, value, key, value … end.
+
+    A pair is what stands before and after. Between the parts there may be white space; models
+    write line breaks where ``line`` says so. Values begin and end with one if ``value_lines``.
+    """
+
+    name: str
+    begin: str
+    around_name: tuple[str, str]
+    around_key: tuple[str, str]
+    around_value: tuple[str, str]
+    function_end: str  # empty: a function ends with the call
+    end: str
+    line: str = "\n"
+    value_lines: bool = False
+    takes_tools: bool = True
+
+    def tags(self) -> tuple[str, ...]:
+        """The texts around names, keys and values."""
+        pairs = (self.around_name, self.around_key, self.around_value)
+        return self.begin, self.end, self.function_end, *(tag for pair in pairs for tag in pair)
+
+    @cached_property
+    def head(self) -> re.Pattern[str]:
+        """A function's name and what is around it."""
+        before, after = map(re.escape, self.around_name)
+        return re.compile(rf"{before}([^<>\s]+)(?:{after})" if after else r"([^<>\s]+)(?=[<\s])")
+
+    @cached_property
+    def key(self) -> re.Pattern[str]:
+        """A property's name, what is around it, and what is before the value."""
+        (before, after), value = map(re.escape, self.around_key), re.escape(self.around_value[0])
+        return re.compile(rf"{before}([^<>\n]+){after}" + (rf"\s*{value}" if value else ""))
+
+    def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+        """A rule for each function and for each of its properties."""
+        choices = " | ".join(f"call_{i}" for i in range(len(tools)))
+        again = symbols(f"\n{self.begin}", tokenizer)
+        rules = [f"calls: call ({again} call)*" if parallel else "calls: call"]
+        rules += [
+            f"call: ({choices})",
+            text_up_to("free_value", self.around_value[1], tokenizer),
+        ]
+        for i, (name, parameters) in enumerate(tools.items()):
+            rules += self._function(f"call_{i}", name, parameters, tokenizer)
+        return rules
+
+    def _function(
+        self, rule: str, name: str, parameters: Parameters, tokenizer: Tokenizer
+    ) -> Iterator[str]:
+        schema = argument_schema(parameters)
+        properties = schema.get("properties", {})
+        required = schema.get("required", ())
+        if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
+            raise GrammarError("properties is an object and required an array")
+        before, after = self._around_keys()
+        parts = []
+        for i, (key, value) in enumerate(properties.items()):
+            if re.fullmatch(r"[^<>\n]+", key) is None:
+                raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
+            parts.append(f"{rule}_{i}" if key in required else f"{rule}_{i}?")
+            found = PropertySchema(value, schema)
+            value_rule = self._value_rule(found, tokenizer)
+            if lengths := found.lengths():
+                value_rule = f"{rule}_{i}_text"
+                text = f"/(.|\\n){{{lengths[0]},{lengths[1]}}}/"
+                yield text_up_to(value_rule, self._value_end, tokenizer, text)
+            yield f"{rule}_{i}: {symbols(before + key + after, tokenizer)} {value_rule}"
+        if schema.get("additionalProperties") is not False:
+            parts.append(f"{rule}_more*")
+            key_rule = f"{symbols(before, tokenizer)} /[^<>\\n]+/ {symbols(after, tokenizer)}"
+            yield f"{rule}_more: {key_rule} free_value"
+        open_name, close_name = self.around_name
+        begin = f"{self.line}{open_name}{name}{close_name}" if open_name else name
+        end = "".join(self.line + part for part in (self.function_end, self.end) if part)
+        yield f"{rule}: {symbols(begin, tokenizer)} {' '.join(parts)} {symbols(end, tokenizer)}"
+
+    def _around_keys(self) -> tuple[str, str]:
+        """What is written before a key, and from there to the value."""
+        before, after = self.around_key
+        between = self.line + self.around_value[0] if self.around_value[0] else ""
+        return self.line + before, after + between + ("\n" if self.value_lines else "")
+
+    @property
+    def _value_end(self) -> str:
+        return ("\n" if self.value_lines else "") + self.around_value[1]
+
+    def _value_rule(self, schema: PropertySchema, tokenizer: Tokenizer) -> str:
+        end = self._value_end
+        choices = schema.choices()
+        if choices is not None:
+            texts = (one if isinstance(one, str) else json.dumps(one) for one in choices)
+            return f"({' | '.join(map(quoted, texts))}) {symbols(end, tokenizer)}"
+        if schema.takes_text:
+            return "free_value"
+        return f"%json {styled(schema.standalone())} {symbols(end, tokenizer)}"
+
+    def parser(self, tools: Tools) -> CallParser:
+        """Reads values by the schemas of ``tools``."""
+        return _TaggedCallParser(self, tools)
+
+
+QWEN3_CODER = TaggedCalls(
+    "qwen3-coder",
+    begin="<tool_call>",
+    around_name=("<function=", ">"),
+    around_key=("<parameter=", ">"),
+    around_value=("", "</parameter>"),
+    function_end="</function>",
+    end="</tool_call>",
+    value_lines=True,
+)
+SEED = TaggedCalls(
+    "seed",
+    begin="<seed:tool_call>",
+    around_name=("<function=", ">"),
+    around_key=("<parameter=", ">"),
+    around_value=("", "</parameter>"),
+    function_end="</function>",
+    end="</seed:tool_call>",
+)
+GLM = TaggedCalls(
+    "glm",
+    begin="<tool_call>",
+    around_name=("", ""),
+    around_key=("<arg_key>", "</arg_key>"),
+    around_value=("<arg_value>", "</arg_value>"),
+    function_end="",
+    end="</tool_call>",
+)
+GLM_TIGHT = replace(GLM, name="glm-tight", line="")
+
+
+class _TaggedCallParser(CallParser):
+    def __init__(self, form: TaggedCalls, tools: Tools) -> None:
+        super().__init__(form.begin)
+        self._form = form
+        self._tools = tools
+        self._schemas: dict[str, PropertySchema] = {}  # of the properties of this function
+        self._schema = UNKNOWN
+        self._value_parts: list[str] = []  # of a value that is no string
+        self._is_first = True  # of a function's properties
+        self._at_start = False  # of a value
+        self._held_line = ""  # at the end of a value's text, until more of the value comes
+
+    def _head(self) -> bool:
+        self._skip_space()
+        match = self._form.head.match(self._text, 0, LONGEST_HEAD)
+        if match is None:
+            if self._could_be_head() and len(self._text) < LONGEST_HEAD:
+                return False
+            return self._no_call(self._begin)
+        self._text = self._text[match.end() :]
+        self._start(match[1])
+        return True
+
+    def _could_be_head(self) -> bool:
+        before = self._form.around_name[0]
+        if not before:
+            return not self._text.startswith(("<", ">"))
+        return self._text.startswith(before) or self._could_become(before)
+
+    def _start(self, name: str) -> None:
+        self._log.start(name)
+        self._log.add("{")
+        self._is_first = True
+        parameters = self._tools.get(name) or {}
+        properties = parameters.get("properties")
+        found = properties if isinstance(properties, Mapping) else {}
+        self._schemas = {key: PropertySchema(value, parameters) for key, value in found.items()}
+        self._state = self._properties
+
+    def _properties(self) -> bool:
+        form = self._form
+        self._skip_space()
+        end = form.function_end or form.end
+        if self._text.startswith((end, form.end)):
+            self._log.add("}")
+            self._text = self._text.removeprefix(end)
+            self._state = self._between
+            return True
+        match = form.key.match(self._text, 0, LONGEST_HEAD)
+        if match is not None:
+            self._text = self._text[match.end() :]
+            self._begin_value(match[1])
+            return True
+        if self._text.startswith(form.around_key[0]) and len(self._text) < LONGEST_HEAD:
+            return False
+        if self._could_become(end, form.end, form.around_key[0]):
+            return False
+        # Whatever this is, it ends where the next tag begins.
+        position = self._text.find("<", 1)
+        self._text = self._text[position:] if position > 0 else ""
+        return bool(self._text)
+
+    def _begin_value(self, key: str) -> None:
+        comma = "" if self._is_first else ", "
+        self._is_first = False
+        self._schema = self._schemas.get(key, UNKNOWN)
+        quote = '"' if self._schema.is_text else ""
+        self._log.add(f"{comma}{json.dumps(key, ensure_ascii=False)}: {quote}")
+        self._at_start, self._held_line = self._form.value_lines, ""
+        self._state = self._value
+
+    def _value(self) -> bool:
+        end = self._form.around_value[1]
+        if self._at_start:
+            if not self._text:
+                return False
+            self._text = self._text.removeprefix("\n")
+            self._at_start = False
+        before, found, after = self._text.partition(end)
+        cut = len(before) - (0 if found else held_back(before, end))
+        self._text = after if found else before[cut:]
+        self._add_to_value(before[:cut])
+        if found:
+            self._end_value()
+        return bool(found)
+
+    def _add_to_value(self, text: str) -> None:
+        if self._form.value_lines and text:
+            # The line break before the end is not the value's.
+            text = self._held_line + text
+            self._held_line = "\n" if text.endswith("\n") else ""
+            text = text.removesuffix("\n")
+        if self._schema.is_text:
+            self._log.add(json.dumps(text, ensure_ascii=False)[1:-1])
+        else:
+            self._value_parts.append(text)
+
+    def _end_value(self) -> None:
+        if self._schema.is_text:
+            self._log.add('"')
+        else:
+            self._log.add(self._schema.to_json("".join(self._value_parts)))
+            self._value_parts.clear()
+        self._state = self._properties
+
+    def _between(self) -> bool:
+        """After a function: the call's end, another function or call, or text."""
+        form = self._form
+        self._skip_space()
+        if self._text.startswith(form.begin):
+            self._text, self._state = self._text[len(form.begin) :], self._head
+        elif self._text.startswith(form.end):
+            self._text = self._text[len(form.end) :]
+        elif form.function_end and self._text.startswith(form.around_name[0]):
+            self._state = self._head
+        elif self._could_become(form.begin, form.end, form.around_name[0]):
+            return False
+        else:
+            return self._no_call()
+        return True

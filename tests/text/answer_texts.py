@@ -1,0 +1,141 @@
+"""Answers made from a seed, as families write them, and what they mean."""
+
+import json
+import random
+from dataclasses import dataclass, field
+
+from lanewise.text.answers.tagged_calls import TaggedCalls
+
+WORDS = (
+    *("so", "I see", "{", '"', "\\", "<", "</", "<|", "|>", "\n", "\n\n", " ", "é", "漢字", "🙂"),
+    *("<|channel|>", "<|end|>", "<|message|>", "<|start|>assistant", "to=functions.look", "[ARGS]"),
+    *("</param", "</functio", "<parameter", "<arg_key", "</tool_cal", "null", "1", "]]>", "&lt;"),
+)
+TOOLS = {
+    "look": {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "count": {"type": "integer"},
+            "size": {"type": "number"},
+            "deep": {"type": "boolean"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "where": {"$ref": "#/$defs/place"},
+            "nothing": {"type": "null"},
+            "either": {"type": ["integer", "string", "null"]},
+            "one": {"anyOf": [{"type": "object"}, {"type": "boolean"}]},
+            "any": {},
+        },
+        "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}}},
+    },
+    "functions.now": None,
+    "write-file_2": {"type": "object", "properties": {"body": {"type": "string"}}},
+}
+
+
+class Token(str):
+    """The name of a control token; the same as an ordinary string is text."""
+
+
+CHANNEL, MESSAGE, CONSTRAIN = Token("<|channel|>"), Token("<|message|>"), Token("<|constrain|>")
+START, END, CALL = Token("<|start|>"), Token("<|end|>"), Token("<|call|>")
+
+
+@dataclass
+class Answer:
+    """Parts of an answer and their meaning."""
+
+    parts: list[str] = field(default_factory=list)
+    reasoning: str = ""
+    content: str = ""
+    calls: list[tuple[str, object]] = field(default_factory=list)
+
+
+def words(rng: random.Random, most: int = 12) -> str:
+    return "".join(rng.choice(WORDS) for _ in range(rng.randrange(most)))
+
+
+def value(rng: random.Random, name: str) -> object:
+    """A value of a property of ``look`` or ``write-file_2``."""
+    if name in ("text", "body"):
+        return words(rng)
+    nested = {"x": [1, {"y": words(rng), "z": None}], "": {}}
+    choices = {
+        "count": [0, -7, 10**20],
+        "size": [1.5, 2, -0.25e-7],
+        "deep": [True, False],
+        "tags": [[], ["a", words(rng)], [words(rng)]],
+        "where": [{"x": 1.5}, {"x": 2, "more": nested}],
+        "nothing": [None],
+        "either": [3, None, "three", "a\nb"],
+        "one": [{}, nested, True],
+        "any": [1, nested, [None], "plain words"],
+    }
+    return rng.choice(choices[name])
+
+
+def call(rng: random.Random) -> tuple[str, dict[str, object]]:
+    name = rng.choice(list(TOOLS))
+    names = list((TOOLS[name] or {"properties": {}})["properties"])
+    chosen = rng.sample(names, rng.randrange(len(names) + 1))
+    return name, {one: value(rng, one) for one in chosen}
+
+
+def harmony(rng: random.Random) -> Answer:
+    """Messages on channels, then a call, a final message or nothing."""
+    answer = Answer()
+    reasoning, content = [], []
+    for _ in range(rng.randrange(4)):
+        channel, said = rng.choice(["analysis", "analysis", "commentary"]), words(rng)
+        (reasoning if channel == "analysis" else content).append(said)
+        answer.parts += [CHANNEL, channel, MESSAGE, said, END]
+        answer.parts += [START, "assistant"]
+    for _ in range(rng.randrange(3)):
+        name, arguments = call(rng)
+        answer.calls.append((name, arguments))
+        to = f" to=functions.{name}"
+        if rng.random() < 0.5:
+            answer.parts += [CHANNEL, f"commentary{to} "]
+        else:
+            answer.parts += [to, CHANNEL, "commentary"]
+        answer.parts += rng.choice([[CONSTRAIN, "json"], [" json"], []])
+        answer.parts += [MESSAGE, json.dumps(arguments, ensure_ascii=False)]
+        answer.parts += [CALL, START, "assistant"]
+    if answer.calls or rng.random() < 0.1:
+        del answer.parts[-3:]  # a call ends the answer
+    else:
+        said = words(rng, 40)
+        content.append(said)
+        answer.parts += [CHANNEL, "final", MESSAGE, said]
+    answer.reasoning = "\n".join(filter(None, reasoning))
+    answer.content = "\n".join(filter(None, content))
+    return answer
+
+
+def tagged(rng: random.Random, form: TaggedCalls) -> Answer:
+    """Reasoning or none, text or none, calls or none."""
+    answer = Answer()
+    if rng.random() < 0.5:
+        answer.reasoning = words(rng).strip()
+        answer.parts.append(f"<think>\n{answer.reasoning}\n</think>\n\n")
+    answer.content = f"Well{words(rng)}." if rng.random() < 0.5 else ""
+    answer.parts.append(answer.content)
+    for i in range(rng.randrange(4)):
+        name, arguments = call(rng)
+        answer.calls.append((name, arguments))
+        answer.parts.append(("\n" if i else "") + written(form, name, arguments))
+    return answer
+
+
+def written(form: TaggedCalls, name: str, arguments: dict[str, object]) -> str:
+    """A call."""
+    text = form.begin
+    text += f"\n{name.join(form.around_name)}" if form.around_name[0] else name
+    for key, one in arguments.items():
+        shown = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+        line = "\n" if form.value_lines else ""
+        text += form.line + key.join(form.around_key)
+        text += form.line if form.around_value[0] else ""
+        text += f"{line}{shown}{line}".join(form.around_value)
+    ends = (form.function_end, form.end)
+    return text + "".join(form.line + end for end in ends if end)

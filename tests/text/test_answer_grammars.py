@@ -1,0 +1,187 @@
+"""What answers may be: the grammars of the families' forms take what the families write."""
+
+import random
+
+import answer_texts
+import pytest
+
+from lanewise.text.answers.calls import argument_schema
+from lanewise.text.answers.families import HARMONY, PlainFormat
+from lanewise.text.answers.harmony import TOKENS
+from lanewise.text.answers.json_calls import HERMES
+from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.thinking import THINK, Start
+from lanewise.text.grammar import GrammarCompiler, GrammarError, GrammarSource
+from toy_grammars import matches
+from toy_tokenizer import toy_tokenizer
+
+TAGGED = pytest.mark.parametrize(
+    "form", [QWEN3_CODER, GLM, GLM_TIGHT, SEED], ids=lambda form: form.name
+)
+CITY = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "unit": {"enum": ["C", "F"]},
+        "note": {"type": "string", "minLength": 1, "maxLength": 9},
+    },
+    "required": ["city", "days"],
+}
+TOOLS = {"weather": CITY, "now": None}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return toy_tokenizer((*TOKENS, "[TOOL_CALLS]", "[ARGS]"))
+
+
+@pytest.fixture(scope="module")
+def takes(tokenizer):
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size + len(tokenizer.unused_ids))
+
+    def takes(source, text, *, parse_special=True):
+        ids = tokenizer.encode(text, add_bos=False, parse_special=parse_special)
+        return matches(compiler.compile(source), tokenizer, ids)
+
+    return takes
+
+
+def grammar(form, tokenizer, start=Start.CONTENT, tools=TOOLS, **how):
+    how = {"required": True, "parallel": True, **how}
+    return form.call_grammar(tools, tokenizer, start, **how)
+
+
+@TAGGED
+def test_calls_between_tags(form, tokenizer, takes):
+    calls = PlainFormat(form)
+    bonn = {"city": "Bonn\n<b>", "days": 3}
+    one = answer_texts.written(form, "weather", bonn)
+    two = one + "\n" + answer_texts.written(form, "now", {})
+    required, auto = (grammar(calls, tokenizer, required=required) for required in (True, False))
+    single = grammar(calls, tokenizer, parallel=False)
+    assert takes(required, one)
+    assert takes(required, two)
+    assert takes(auto, "Let me see. " + two)
+    assert takes(auto, "No <tool_cal")
+    assert takes(auto, "")
+    assert takes(single, one)
+    assert not takes(single, two)
+    assert not takes(required, "Let me see. " + one)
+    assert not takes(auto, one + "and so on")
+    assert takes(required, answer_texts.written(form, "weather", {**bonn, "unit": "F"}))
+    for length in (1, 9):
+        assert takes(
+            required, answer_texts.written(form, "weather", {**bonn, "note": "\n" * length})
+        )
+    changes = ({"days": "x"}, {"unit": "K"}, {"x": 1}, {"note": ""}, {"note": "1234567890"})
+    for wrong in ({"city": "Bonn"}, *({**bonn, **change} for change in changes)):
+        assert not takes(auto, answer_texts.written(form, "weather", wrong)), wrong
+
+
+@TAGGED
+def test_other_properties_where_a_schema_has_room(form, tokenizer, takes):
+    tools = {"f": {"properties": {"a": {"type": "integer"}}, "additionalProperties": True}}
+    source = grammar(PlainFormat(form), tokenizer, tools=tools)
+    assert takes(source, answer_texts.written(form, "f", {"a": 1, "b": "x y", "c": [1]}))
+    with pytest.raises(GrammarError, match="'a>b'"):
+        grammar(PlainFormat(form), tokenizer, tools={"f": {"properties": {"a>b": {}}}})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_written_is_taken(tokenizer, takes, seed):
+    """Properties in the order of the schema, as the grammar wants them."""
+    rng = random.Random(seed)
+    form = rng.choice((QWEN3_CODER, GLM, GLM_TIGHT, SEED))
+    name, arguments = answer_texts.call(rng)
+    order = list(argument_schema(answer_texts.TOOLS[name])["properties"])
+    arguments = {key: arguments[key] for key in order if key in arguments}
+    source = grammar(PlainFormat(form), tokenizer, tools=answer_texts.TOOLS)
+    text = answer_texts.written(form, name, arguments)
+    assert takes(source, text, parse_special=False), text
+
+
+def test_calls_of_newer_mistral_models(tokenizer, takes):
+    call = '[TOOL_CALLS]weather[ARGS]{"city": "Bonn", "days": 3}'
+    for form in map(PlainFormat, (MISTRAL_NAMED, MISTRAL_WITH_IDS)):
+        assert takes(grammar(form, tokenizer), call + "[TOOL_CALLS]now[ARGS]{}")
+        assert not takes(grammar(form, tokenizer, parallel=False), call + call)
+        assert takes(grammar(form, tokenizer, required=False), "See: " + call)
+        assert not takes(grammar(form, tokenizer), "[TOOL_CALLS]weather[ARGS]{}")
+    marked = call.replace("weather", "weather[CALL_ID]aB3456789")
+    assert takes(grammar(PlainFormat(MISTRAL_WITH_IDS), tokenizer), marked)
+    assert not takes(grammar(PlainFormat(MISTRAL_NAMED), tokenizer), marked)
+
+
+ANALYSIS = "<|channel|>analysis<|message|>Hm {.<|end|><|start|>assistant"
+CALL = (
+    '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "", "days": 3}'
+)
+FINAL = "<|channel|>final<|message|>It is hot."
+
+
+def test_harmony(tokenizer, takes):
+    auto = grammar(HARMONY, tokenizer, Start.OPEN, required=False)
+    required = grammar(HARMONY, tokenizer, Start.OPEN)
+    recipient_first = CALL.replace(" to=functions.weather", "")
+    recipient_first = " to=functions.weather" + recipient_first
+    for before in ("", ANALYSIS, ANALYSIS + ANALYSIS.replace("analysis", "commentary")):
+        for call in (CALL, recipient_first, CALL.replace(" <|constrain|>json", "")):
+            assert takes(required, before + call)
+            assert takes(auto, before + call)
+        assert takes(auto, before + FINAL)
+        assert not takes(required, before + FINAL)
+    for wrong in (
+        "Hello",
+        CALL.replace("3", '"x"'),
+        CALL.replace("weather", "other"),
+        CALL + FINAL,
+    ):
+        assert not takes(auto, wrong)
+    going_on = grammar(HARMONY, tokenizer, Start.CONTENT, required=False)
+    assert takes(going_on, " and so on")
+    assert takes(going_on, "<|end|><|start|>assistant" + CALL)
+
+
+BODY = GrammarSource.from_regex("[0-9]{3}")
+
+
+def test_a_form_of_content_holds_after_reasoning(tokenizer, takes):
+    source = HARMONY.body_grammar(BODY, tokenizer, Start.OPEN)
+    assert takes(source, "<|channel|>final<|message|>123")
+    assert takes(source, ANALYSIS + "<|channel|>final <|constrain|>json<|message|>123")
+    assert not takes(source, "123")
+    assert not takes(source, "<|channel|>final<|message|>12")
+    assert HARMONY.body_grammar(BODY, tokenizer, Start.CONTENT) is BODY
+    form = PlainFormat(HERMES, THINK)
+    maybe = form.body_grammar(BODY, tokenizer, Start.OPEN)
+    begun = form.body_grammar(BODY, tokenizer, Start.THOUGHT)
+    assert takes(maybe, "123")
+    assert takes(maybe, "<think>\n1234\n</think>\n\n123")
+    assert takes(begun, "so\n</think>\n\n123")
+    assert not takes(begun, "123")
+    assert not takes(maybe, "<think>\n1\n</think>\n\n12")
+    assert form.body_grammar(BODY, tokenizer, Start.CONTENT) is BODY
+    assert PlainFormat(HERMES).body_grammar(BODY, tokenizer, Start.CONTENT) is BODY
+
+
+@pytest.mark.parametrize("calls", [HERMES, QWEN3_CODER, MISTRAL_NAMED], ids=lambda form: form.name)
+def test_what_looks_like_a_call_in_reasoning_is_none(calls, tokenizer, takes):
+    form = PlainFormat(calls, THINK)
+    call = {
+        HERMES: '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        QWEN3_CODER: answer_texts.written(QWEN3_CODER, "now", {}),
+        MISTRAL_NAMED: "[TOOL_CALLS]now[ARGS]{}",
+    }[calls]
+    mention = "" if calls is MISTRAL_NAMED else "I could write <tool_call> now."
+    thought = f"<think>\n{mention}\n</think>\n\n"
+    for required in (True, False):
+        maybe = grammar(form, tokenizer, Start.OPEN, required=required)
+        begun = grammar(form, tokenizer, Start.THOUGHT, required=required)
+        assert takes(maybe, call)
+        assert takes(maybe, thought + call)
+        assert takes(begun, thought.removeprefix("<think>") + call)
+        assert not takes(maybe, thought) or not required
+        for text in ("Yes.", thought + "Yes.", thought + "Yes. " + call, "Yes. " + call):
+            assert takes(maybe, text) == (not required), text

@@ -1,0 +1,217 @@
+"""An answer means the same in one piece, token by token and cut anywhere; so does a part of it."""
+
+import itertools
+import json
+import random
+import re
+
+import answer_texts
+import pytest
+
+from lanewise.text.answers.families import HARMONY, PlainFormat
+from lanewise.text.answers.harmony import TOKENS
+from lanewise.text.answers.json_calls import HERMES
+from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.thinking import THINK, Start
+from lanewise.text.detokenizer import StreamDecoder
+from toy_tokenizer import toy_tokenizer
+
+N_ANSWERS = 200
+TAGGED = (QWEN3_CODER, GLM, GLM_TIGHT, SEED)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return toy_tokenizer((*TOKENS, "[TOOL_CALLS]", "[ARGS]"))
+
+
+def ids_of(tokenizer, parts):
+    ids = []
+    for part in parts:
+        is_token = isinstance(part, answer_texts.Token)
+        ids += tokenizer.encode(part, add_bos=False, parse_special=is_token)
+    return ids
+
+
+def pieces_of(tokenizer, form, ids):
+    decoder = StreamDecoder(
+        tokenizer, shown=form.tokens(tokenizer), marked=form.marks_tokens, continues=True
+    )
+    return [*map(decoder.push, ids), decoder.flush()]
+
+
+def read(form, pieces, start, tools=answer_texts.TOOLS):
+    """Reasoning, content and calls; what was streamed of the calls makes the same."""
+    parser = form.parser(start, tools)
+    reasoning = content = ""
+    streamed = []
+    for i, piece in enumerate(pieces):
+        more, text = parser.push(piece, last=i == len(pieces) - 1)
+        reasoning, content = reasoning + more, content + text
+        for delta in parser.take_deltas():
+            if delta["index"] == len(streamed):
+                streamed.append({key: delta[key] for key in ("id", "type", "function")})
+            else:
+                assert delta["index"] == len(streamed) - 1
+                streamed[-1]["function"]["arguments"] += delta["function"]["arguments"]
+    assert streamed == parser.calls
+    functions = [call["function"] for call in parser.calls]
+    return reasoning, content, [(one["name"], one["arguments"]) for one in functions]
+
+
+def check(tokenizer, form, ids, seed, start=Start.OPEN):
+    """Read in all ways, which agree."""
+    rng = random.Random(seed)
+    pieces = pieces_of(tokenizer, form, ids)
+    text = "".join(pieces)
+    found = read(form, [text], start)
+    assert read(form, pieces, start) == found
+    for _ in range(3):
+        cuts = sorted({0, len(text), *(rng.randrange(len(text) + 1) for _ in range(seed % 40))})
+        assert read(form, [text[a:b] for a, b in itertools.pairwise(cuts)] or [""], start) == found
+    return found
+
+
+def check_cut(tokenizer, form, ids, seed, whole):
+    """A part of an answer has the beginning of what the whole has."""
+    part = ids[: random.Random(seed).randrange(len(ids) + 1)]
+    reasoning, content, calls = check(tokenizer, form, part, seed)
+    assert whole[0].startswith(reasoning.rstrip("\N{REPLACEMENT CHARACTER}"))
+    names = [name for name, _ in calls]
+    assert [name for name, _ in whole[2]][: len(names)] == names
+    for (_, arguments), (_, all_of_them) in zip(calls, whole[2], strict=False):
+        assert all_of_them.startswith(arguments.rstrip("\N{REPLACEMENT CHARACTER}"))
+    return content
+
+
+@pytest.mark.parametrize("seed", range(N_ANSWERS))
+def test_harmony(tokenizer, seed):
+    answer = answer_texts.harmony(random.Random(seed))
+    ids = ids_of(tokenizer, answer.parts)
+    found = check(tokenizer, HARMONY, ids, seed)
+    assert found[:2] == (answer.reasoning, answer.content)
+    assert [(name, json.loads(arguments)) for name, arguments in found[2]] == answer.calls
+    content = check_cut(tokenizer, HARMONY, ids, seed, found)
+    assert answer.content.startswith(content.rstrip("\N{REPLACEMENT CHARACTER}"))
+
+
+@pytest.mark.parametrize("seed", range(N_ANSWERS))
+def test_calls_between_tags(tokenizer, seed):
+    rng = random.Random(seed)
+    form = PlainFormat(rng.choice((QWEN3_CODER, QWEN3_CODER, *TAGGED)), THINK)
+    answer = answer_texts.tagged(rng, form.calls)
+    ids = ids_of(tokenizer, answer.parts)
+    found = check(tokenizer, form, ids, seed)
+    assert found[0] == answer.reasoning
+    assert found[1].strip() == answer.content.strip()
+    assert [(name, json.loads(arguments)) for name, arguments in found[2]] == answer.calls
+    check_cut(tokenizer, form, ids, seed, found)
+
+
+# By hand: what a seed does not make.
+CORNERS = [
+    (HARMONY, "plain words", ("", "plain words", [])),
+    (HARMONY, "", ("", "", [])),
+    (HARMONY, "[c]analysis", ("", "", [])),
+    (HARMONY, "[c]analysis[m]thinking", ("thinking", "", [])),
+    (HARMONY, "[c]final[m]a[e]junk[s]assistant[c]final[m]b", ("", "a\nb", [])),
+    (HARMONY, "[c]analysis[m]a[s]assistant[c]final[m]b", ("a", "b", [])),
+    (HARMONY, "[c]analysis[m]a[c]final[m]b[r]", ("a", "b", [])),
+    (HARMONY, "[c]final [k]json[m]{}", ("", "{}", [])),
+    (HARMONY, "[c]analysis to=python code[m]1+1[a]", ("1+1", "", [])),
+    (HARMONY, "[c]commentary to=browser.open[m]x", ("x", "", [])),
+    (HARMONY, "[c]commentary to=functions.f [k]json[m][a]", ("", "", [("f", "")])),
+    (HARMONY, '[c]commentary to=functions.f[m]{"a": "[', ("", "", [("f", '{"a": "[')])),
+    (
+        HARMONY,
+        "[c]commentary to=functions.f[m]{}[a][s]assistant to=functions.g[c]commentary[m]{}[a]",
+        ("", "", [("f", "{}"), ("g", "{}")]),
+    ),
+    (QWEN3_CODER, "a <tool_call> b", ("", "a <tool_call>b", [])),
+    (QWEN3_CODER, "a <tool_call>\n<func", ("", "a ", [])),
+    (QWEN3_CODER, "a <tool_cal", ("", "a <tool_cal", [])),
+    (QWEN3_CODER, "<tool_call>\n<function=look>", ("", "", [("look", "{")])),
+    (
+        QWEN3_CODER,
+        "<tool_call>\n<function=look>\n</function>\n</tool_call>\nDone.",
+        ("", "Done.", [("look", "{}")]),
+    ),
+    (
+        QWEN3_CODER,
+        "<tool_call><function=look><parameter=text>one line</parameter></function></tool_call>"
+        "<tool_call><function=now></function>",
+        ("", "", [("look", '{"text": "one line"}'), ("now", "{}")]),
+    ),
+    (
+        QWEN3_CODER,
+        "<tool_call>\n<function=look>\n<parameter=text>\n a\n\n</parameter>\n"
+        "<parameter=deep>\nTrue",
+        ("", "", [("look", '{"text": " a\\n", "deep": ')]),
+    ),
+    (
+        QWEN3_CODER,
+        "<tool_call>\n<function=look>\n<parameter=count>\n5.0\n</parameter>\n<parameter=size>\n"
+        "NaN\n</parameter>\n<parameter=deep>\nFalse\n</parameter>\n</tool_call>",
+        ("", "", [("look", '{"count": 5, "size": "NaN", "deep": false}')]),
+    ),
+    (
+        QWEN3_CODER,
+        "<tool_call>\n<function=look>\n<parameter=new>\n[1]\n</parameter>\n<parameter=any>\na",
+        ("", "", [("look", '{"new": [1], "any": ')]),
+    ),
+    (GLM, "<tool_call>now\n</tool_call>", ("", "", [("now", "{}")])),
+    (GLM, "<tool_call>", ("", "", [])),
+    (GLM, "<tool_call></tool_call>", ("", "<tool_call></tool_call>", [])),
+    (
+        GLM,
+        "<tool_call>look\n<arg_key>text</arg_key>\n<arg_value>a\nb </arg_value>\n</tool_call>",
+        ("", "", [("look", '{"text": "a\\nb "}')]),
+    ),
+    (
+        MISTRAL_NAMED,
+        'So[TOOL_CALLS]f[ARGS]{"a": "}"}[TOOL_CALLS]g[ARGS]{}',
+        ("", "So", [("f", '{"a": "}"}'), ("g", "{}")]),
+    ),
+    (MISTRAL_NAMED, 'So[TOOL_CALLS]f[ARGS]{"a": ', ("", "So", [("f", '{"a": ')])),
+    (MISTRAL_WITH_IDS, "[TOOL_CALLS]f[CALL_ID]aB3456789[ARGS]{}", ("", "", [("f", "{}")])),
+    (MISTRAL_WITH_IDS, "[TOOL_CALLS]f[ARGS]{}", ("", "", [("f", "{}")])),
+    (HERMES, "\n<think>\n a b \n</think>\n\nc <think>", ("a b", "c <think>", [])),
+    (HERMES, "<think>a", ("a", "", [])),
+    (HERMES, "<thin", ("", "<thin", [])),
+    (HERMES, " <think></think>", ("", "", [])),
+    (
+        HERMES,
+        "<think>\n<tool_call>\n</think>\n"
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        ("<tool_call>", "", [("now", "{}")]),
+    ),
+]
+SHORT = {"c": "channel", "m": "message", "e": "end", "s": "start", "r": "return", "a": "call"}
+SHORT["k"] = "constrain"
+
+
+@pytest.mark.parametrize(("calls", "text", "wanted"), CORNERS)
+def test_corners(tokenizer, calls, text, wanted):
+    if calls is HARMONY:
+        found = re.split(r"\[([a-z])\]", text)
+        found[1::2] = (answer_texts.Token(f"<|{SHORT[name]}|>") for name in found[1::2])
+        form, ids = HARMONY, ids_of(tokenizer, found)
+    else:
+        form, ids = PlainFormat(calls, THINK), ids_of(tokenizer, [text])
+    for seed in range(10):
+        assert check(tokenizer, form, ids, seed) == wanted
+
+
+def test_a_message_that_is_continued_goes_on_in_its_channel(tokenizer):
+    parts = [" and more", answer_texts.END, answer_texts.START, "assistant"]
+    parts += [answer_texts.CHANNEL, "analysis", answer_texts.MESSAGE, "hm"]
+    found = check(tokenizer, HARMONY, ids_of(tokenizer, parts), 3, Start.CONTENT)
+    assert found == ("hm", " and more", [])
+
+
+def test_reasoning_that_the_prompt_has_begun(tokenizer):
+    form = PlainFormat(HERMES, THINK)
+    ids = ids_of(tokenizer, ["so\n</think>\n\nYes"])
+    assert check(tokenizer, form, ids, 3, Start.THOUGHT) == ("so", "Yes", [])
+    assert check(tokenizer, form, ids, 3, Start.CONTENT) == ("", "so\n</think>\n\nYes", [])

@@ -1,0 +1,76 @@
+"""The chat template tells in which form a family answers."""
+
+import pytest
+
+from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
+from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL
+from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.thinking import MISTRAL_THINK, SEED_THINK, THINK, Start
+from lanewise.text.chat_template import ChatTemplate
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "thinking"),
+    [
+        ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", HERMES, None),
+        ("Qwen-Qwen2.5-7B-Instruct", HERMES, None),
+        ("mistralai-Mistral-Nemo-Instruct-2407", MISTRAL, None),
+        ("meta-llama-Llama-3.1-8B-Instruct", LLAMA, None),
+        ("meta-llama-Llama-3.2-3B-Instruct", LLAMA, None),
+        ("google-gemma-2-2b-it", GENERIC, None),
+        ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", GENERIC, THINK),
+    ],
+)
+def test_published_templates(shared_data, name, calls, thinking):
+    text = (shared_data / "templates" / f"{name}.jinja").read_text()
+    form = answer_format(ChatTemplate({"default": text}), tools=True)
+    assert (form.calls, form.thinking) == (calls, thinking)
+
+
+# What the templates of other families say, as far as it tells them apart.
+@pytest.mark.parametrize(
+    ("text", "calls", "thinking"),
+    [
+        ("{{ tools }}<tool_call>\n<function=' + name + '>\n<parameter=", QWEN3_CODER, None),
+        ("{{ tools }}<tool_call>\n<function=' + name + '></think>", QWEN3_CODER, THINK),
+        ("{{ tools }}<tool_call>x\n<arg_key>k</arg_key>\n<arg_value>v</think>", GLM, THINK),
+        ("{{ tools }}<tool_call>x<arg_key>k</arg_key><arg_value>", GLM_TIGHT, None),
+        ("<seed:tool_call>\n<function=</seed:think>", SEED, SEED_THINK),
+        ("[TOOL_CALLS]' + name + '[ARGS]' [/THINK]", MISTRAL_NAMED, MISTRAL_THINK),
+        ("[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'", MISTRAL_WITH_IDS, None),
+        ("{{ tools }}<tool_call>\n{\"name\": '</think>'", HERMES, THINK),
+    ],
+)
+def test_words_of_templates(text, calls, thinking):
+    form = answer_format(ChatTemplate({"default": text}), tools=False)
+    assert (form.calls, form.thinking) == (calls, thinking)
+
+
+def test_harmony_is_found_by_its_channels():
+    text = "<|start|>assistant<|channel|>analysis<|message|>"
+    form = answer_format(ChatTemplate({"default": text}), tools=True)
+    assert form is HARMONY
+    assert form.needs_parser(None)
+    assert form.start_of("…<|end|><|start|>assistant", None) is Start.OPEN
+    assert form.start_of("…<|message|>Well", "Well") is Start.CONTENT
+
+
+def test_the_prompt_tells_whether_reasoning_has_begun():
+    form = answer_format(ChatTemplate({"default": "<think></think>"}), tools=False)
+    assert form.start_of("<|assistant|>\n", None) is Start.OPEN
+    assert form.start_of("<|assistant|><think>\n", None) is Start.THOUGHT
+    assert form.start_of("<|assistant|><think>\n\n</think>\n\n", None) is Start.CONTENT
+    assert form.start_of("<think>\nso", "<think>\nso") is Start.THOUGHT
+    assert form.start_of("Yes, and", "Yes, and") is Start.CONTENT
+
+
+def test_no_effort_switches_reasoning_off_where_a_template_can():
+    hybrid = ChatTemplate({"default": "{% if enable_thinking %}<think>{% endif %}"})
+    other = ChatTemplate({"default": "{{ reasoning_effort }}"})
+    assert effort_variables(None, hybrid, {"a": 1}) == {"a": 1}
+    off = {"reasoning_effort": "none", "enable_thinking": False}
+    assert effort_variables("none", hybrid, {}) == off
+    assert effort_variables("none", hybrid, {"enable_thinking": True})["enable_thinking"]
+    assert effort_variables("low", hybrid, {}) == {"reasoning_effort": "low"}
+    assert effort_variables("none", other, {}) == {"reasoning_effort": "none"}
