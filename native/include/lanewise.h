@@ -446,6 +446,12 @@ lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* 
 // none holds, when a kernel has no such rival or min_rows is below its least.
 lw_status lw_choose(const lw_choice* choices, uint32_t n);
 
+enum { LW_MAX_FETCH_AHEAD = 1 << 20 };
+// Arm: lets kernels ask for weights so many bytes before their use, for the whole process, from the next step on; 0, as it
+// is at first, leaves that to the hardware. No result depends on it. LW_ERR_ARGUMENT when it is more than
+// LW_MAX_FETCH_AHEAD, or not 0 on x86.
+lw_status lw_set_fetch_ahead(uint32_t n_bytes);
+
 // Measures this machine with n_threads threads (1 to 256) pinned to the allowed cores; takes a few seconds and 1 GiB.
 lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out);
 

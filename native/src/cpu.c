@@ -98,6 +98,8 @@ enum {
 };
 enum { GET_VECTOR_LENGTH = 51, VECTOR_BYTES = 0xFFFF };  // PR_SVE_GET_VL and its mask
 
+atomic_uint lw_cpu_fetch_ahead;
+
 static uint32_t vector_bits(void) {
     if (!(getauxval(AT_HWCAP) & CAP_SVE)) return 0;
     const int found = prctl(GET_VECTOR_LENGTH);
@@ -154,6 +156,19 @@ lw_status lw_level_by_name(const char* name, lw_level* out) {
         return LW_OK;
     }
     return lw_fail(LW_ERR_ARGUMENT, "isa '%s' is unknown; accepted on this CPU: %s", name, usable);
+}
+
+lw_status lw_set_fetch_ahead(uint32_t n_bytes) {
+    if (n_bytes > LW_MAX_FETCH_AHEAD)
+        return lw_fail(LW_ERR_ARGUMENT, "fetch_ahead %u: must be 0 to %u", n_bytes, LW_MAX_FETCH_AHEAD);
+#if defined(__aarch64__)
+    atomic_store_explicit(&lw_cpu_fetch_ahead, n_bytes, memory_order_relaxed);
+#else
+    if (n_bytes != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "fetch_ahead %u: must be 0 on x86, whose kernels have orders of their own",
+                       n_bytes);
+#endif
+    return LW_OK;
 }
 
 lw_status lw_cpu_check(const char* isa) {

@@ -2,6 +2,8 @@
 #ifndef LW_CPU_H
 #define LW_CPU_H
 
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lanewise.h"
@@ -50,6 +52,13 @@ typedef enum lw_fetch_order {
 } lw_fetch_order;
 
 extern lw_fetch_order lw_cpu_fetch_order;
+#elif defined(__aarch64__)
+// Bytes before their use at which kernels ask for weights; 0 leaves that to the hardware (lw_set_fetch_ahead).
+extern atomic_uint lw_cpu_fetch_ahead;
+
+static inline size_t lw_cpu_fetch_distance(void) {
+    return atomic_load_explicit(&lw_cpu_fetch_ahead, memory_order_relaxed);
+}
 #endif
 
 // Rounding to nearest, no flushing of subnormals, for the calling thread; returns what to give to lw_fp_restore.

@@ -12,6 +12,10 @@ import pytest
 pytestmark = [pytest.mark.arm, pytest.mark.slow]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "native" / "bench" / "arm" / "bench_arm.py"
+sys.path.append(str(SCRIPT.parent))
+
+import bench_arm as bench  # noqa: E402
+
 KERNEL = "gemv_q4g32_q8g32_1x32__dotprod"
 
 
@@ -46,6 +50,30 @@ def test_a_kernel_is_counted_and_modelled(ready) -> None:
     cores = list(row["mac_per_cycle"])  # those of I8MM to compare with
     assert cores == ["N1", "V1/5", "V1/8", "N2", "V2", "Ampere1B"]
     assert 4 < row["mac_per_cycle"]["N1"] < 32  # two SDOT a cycle are 32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rows", "bits"),
+    [
+        *(("gemv_q4g32_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_8x4__dotprod", 2, 4.5)),
+        *(("gemv_q8g32_q8g32_1x16__i8mm", 1, 8.5), ("gemv_cb2_q8g32_1x16__i8mm", 1, 2.25)),
+        *(("gemv_q4_k_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_12xv__sve", 96, 4.5)),
+    ],
+)
+def test_every_line_of_the_weights_is_asked_for_ahead(ready, kernel, rows, bits) -> None:
+    """Once, in five instructions at most, and none of them unless a distance is set."""
+    program = bench.BUILD / "one_kernel"
+    plugin, places = (
+        bench.build_plugin(bench.BUILD),
+        bench.model.Code(program).level(kernel.rpartition("__")[2]),
+    )
+
+    def instructions(ahead: int) -> int:
+        call = (program, kernel, rows, bench.COLS, ahead)
+        return bench.model.run(plugin, bench.CPU, *call)[1].within(places)
+
+    lines = 32 * bench.COLS * bits / 8 / 64
+    assert lines <= instructions(4096) - instructions(0) < 5 * lines
 
 
 def test_the_table_has_a_line_for_a_kernel(ready) -> None:

@@ -40,6 +40,12 @@ def test_bench_reports_every_test_below_its_limit(capsys):
     assert report["limits"]["int8_gmac_s"] > 0.1
 
 
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="Arm kernels ask for weights ahead")
+def test_asking_for_weights_ahead_is_refused_where_no_kernel_does(capsys):
+    assert cli.main(["bench", "--fetch-ahead", "4096", "--threads", "1"]) != 0
+    assert "fetch_ahead 4096: must be 0 on x86" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_bench_profile_accounts_for_the_time_bytes_and_multiplications(capsys, threads):

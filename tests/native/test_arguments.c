@@ -44,6 +44,11 @@ static void test_functions_of_no_handle(void) {
     ARGUMENT(lw_choose(&choice, 1), "a name without an end");
     choice.rival[0] = 0;
     ARGUMENT(lw_choose(&choice, 1), "'none' has no rival ''");
+    ARGUMENT(lw_set_fetch_ahead(LW_MAX_FETCH_AHEAD + 1), "fetch_ahead 1048577: must be 0 to 1048576");
+    expect(lw_set_fetch_ahead(0) == LW_OK, "weights that are left to the hardware");
+#if defined(__x86_64__)
+    ARGUMENT(lw_set_fetch_ahead(64), "fetch_ahead 64: must be 0 on x86");
+#endif
     ARGUMENT(lw_measure_limits(1, NULL, NULL), "must be 1 to 256");
     ARGUMENT(lw_measure_limits(0, NULL, &(lw_limits){0}), "0 threads, must be 1 to 256");
     ARGUMENT(lw_measure_limits(257, NULL, &(lw_limits){0}), "257 threads");

@@ -266,6 +266,8 @@ static void test_problem(const problem* p, size_t max_rows, bool quick, tally* t
                 for (int pass = 0; pass < (rows <= 8 && !coded ? 2 : 1); ++pass) {
 #if defined(__x86_64__)
                     lw_cpu_fetch_order = (lw_fetch_order)(tallies[i].cases % 4);  // every order of asking for weights
+#elif defined(__aarch64__)
+                    lw_cpu_fetch_ahead = tallies[i].cases % 2 ? 4096 : 0;  // so that for one row or two both are tried
 #endif
                     ++tallies[i].cases;
                     tallies[i].failures +=

@@ -1,6 +1,7 @@
 // Runs one kernel of the table on one random panel, so that its instructions can be counted under emulation:
 //     one_kernel --list ROWS ...         prints "LEVEL SYMBOL ROWS" for what each Arm level uses with so many rows
-//     one_kernel SYMBOL ROWS [COLS]      prints the multiply-accumulates done; exits 1 if scalar gives other bits
+//     one_kernel SYMBOL ROWS [COLS [AHEAD]]  prints the multiply-accumulates done; exits 1 if scalar gives other bits.
+//         Weights are asked for AHEAD bytes before their use
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,8 @@ int main(int argc, char** argv) {
     }
     float *got = calloc(rows, LW_PANEL * 4), *want = calloc(rows, LW_PANEL * 4);
     void* scratch = aligned_alloc(64, (lw_matmul_scratch_bytes(rows) + 63) / 64 * 64);
+    if (argc > 4 && lw_set_fetch_ahead((uint32_t)strtoul(argv[4], NULL, 10)) != LW_OK)
+        return fprintf(stderr, "%s\n", lw_last_error()), 2;
     kernel->run(&w, &x, 0, (lw_output){.data = got, .stride = LW_PANEL}, scratch);
     lw_kernel_find(w.type, LW_LEVEL_SCALAR, rows)
         ->run(&w, &x, 0, (lw_output){.data = want, .stride = LW_PANEL}, scratch);

@@ -1,9 +1,38 @@
-// x86: in which order weights to come are asked for (lw_cpu_fetch_order). As many lines are prefetched as are used
-// meanwhile; which ones depends on the core (DECISIONS.md here has the measurements).
+// How weights to come are asked for. As many lines are prefetched as are used meanwhile.
+// Arm: those a set distance ahead, or none (lw_cpu_fetch_ahead). x86: which ones and when depends on the core
+// (lw_cpu_fetch_order; DECISIONS.md here has the measurements).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 
 #include "cpu.h"
+
+#if defined(__aarch64__)
+#include "kernels/kernel.h"
+
+// Asks for what lies lw_cpu_fetch_ahead behind these bytes, which are about to be used, four lines at a time: a few of what
+// follows may be asked for twice. Past the end of the weights it does nothing. Rows in assembly do the same with each group
+// (neon/fetch.inc).
+LW_INLINE void lw_fetch_ahead(const uint8_t* weights, size_t bytes) {
+    const size_t ahead = lw_cpu_fetch_distance();
+    if (ahead == 0) return;
+    for (const uint8_t *line = weights + ahead, *end = line + bytes; line < end; line += 256)
+        __asm__ volatile(
+            "prfm pldl1keep, [%0]\n\t"
+            "prfm pldl1keep, [%0, #64]\n\t"
+            "prfm pldl1keep, [%0, #128]\n\t"
+            "prfm pldl1keep, [%0, #192]"
+            :
+            : "r"(line));
+}
+
+// The same for part `part` of `parts` of a panel: all of it, what lies before its segments too, comes in the end.
+LW_INLINE void lw_fetch_ahead_of(const lw_matrix* w, size_t panel, size_t part, size_t parts) {
+    if (lw_cpu_fetch_distance() == 0) return;
+    const size_t first = w->panel_bytes * part / parts, end = w->panel_bytes * (part + 1) / parts;
+    lw_fetch_ahead(w->data + panel * w->panel_bytes + first, end - first);
+}
+
+#else
 #include "kernels/lanes.h"
 #include "kernels/layout.h"
 
@@ -79,5 +108,6 @@ LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part
 LW_INLINE void lw_fetch_group(const lw_fetch f, const size_t i, const size_t segment_bytes) {
     if (f.first != NULL) lw_fetch_part(f, i, 0, 1, segment_bytes);
 }
+#endif
 
 #endif

@@ -20,6 +20,7 @@ from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, placing_refusal, tuning
+from lanewise.runtime.cpu import set_fetch_ahead
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes
 from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
@@ -48,6 +49,7 @@ def open_model(settings: ModelSettings) -> Iterator[Opened]:
     threads = threads_of(settings)
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         tuning.prepare(settings.isa, cpu_name(), enabled=settings.autotune)
+        set_fetch_ahead(settings.fetch_ahead)
         size = held_bytes(checkpoint, settings.weights)
         placement = placement_for(settings, threads, size, memory_limit())
         with load_model(checkpoint, settings, threads, settings.load, placement) as model:

@@ -73,6 +73,15 @@ def placing_refusal(nodes: Sequence[int]) -> str | None:
     return None
 
 
+def set_fetch_ahead(n_bytes: int) -> None:
+    """Let kernels ask for weights so long before their use, in this process; 0: not at all.
+
+    NativeError unless it is 0 or the CPU an Arm one.
+    """
+    clib = native()
+    clib.check(clib.lib.lw_set_fetch_ahead(n_bytes))
+
+
 def kernels() -> list[KernelInfo]:
     """The kernel table, fastest first."""
     clib = native()

@@ -99,8 +99,10 @@ def load_weights(
 ) -> Model:
     """The model; ``begun`` is set once native code runs, and ``stop`` makes it give up."""
     from lanewise.runtime import Model, tuning
+    from lanewise.runtime.cpu import set_fetch_ahead
 
     tuning.prepare(settings.isa, host.cpu_name(), enabled=settings.autotune)
+    set_fetch_ahead(settings.fetch_ahead)
     placement = _place(settings, checkpoint, threads, limit)
     with progress_of(checkpoint.name) as progress:
 

@@ -123,6 +123,14 @@ class ModelSettings(WeightSettings):
             " on it",
         ),
     )
+    fetch_ahead: int = field(
+        default=0,
+        metadata=knob(
+            integer(0, MIB),
+            "Arm: ask for weights so many bytes before their use; 0 = left to the hardware; no"
+            " answer depends on it",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,7 @@ INLINE void float_rows(const lw_format f, const int rows, const lw_matrix* w, co
     }
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         for (size_t quad = 0; quad < QUADS; ++quad) float_tile(rows, &s, parts, x, i, quad, scales, work->results);
     }
 }

@@ -66,6 +66,7 @@ INLINE void coded_in_registers(const lw_format f, const int rows, const lw_matri
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         int32_t starts[3][8 * LW_SEGMENT_GROUPS];
         for (int r = 0; r < rows && coded_bias(f) != 0; ++r) {
             const int32_t* totals = x->totals + ((row + (size_t)r) * x->stride + i * LW_SEGMENT) / 16;

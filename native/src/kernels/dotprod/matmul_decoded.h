@@ -38,6 +38,7 @@ INLINE void gemm_decoded(const source from, const lw_matrix* w, const lw_activat
     const int kind = from == FROM_Q6 ? TILES_G16 : from == FROM_Q4 && x->rows <= 8 ? TILES_Q4 : TILES_G32;
     for (size_t i = 0; i < x->segments; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         decode_scales(from, &s, work.scales);
         for (size_t g = 0; g < s.groups && from == FROM_Q6; ++g) decode_codes(&s, g, work.codes + 1024 * g);
         lw_dot_tile t = {.q_stride = x->stride,

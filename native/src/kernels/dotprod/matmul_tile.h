@@ -55,6 +55,7 @@ INLINE void tile(const source from, const int rows, const int quads, const lw_ma
         acc[r][j] = vld1q_f32(results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j));
     for (size_t i = first; i < last; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        if (rows == 1 && quad == 0) lw_fetch_ahead_of(w, panel, i, x->segments);
         const int8_t* q = x->q + row * stride + s.k;
         const float* da = x->scale + row * groups + i * LW_SEGMENT_GROUPS;
         float32x4x2_t super[4];
@@ -118,7 +119,8 @@ INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_act
                            .segments = w->groups / LW_SEGMENT_GROUPS,
                            .da = x->scale + row * x->segments * LW_SEGMENT_GROUPS,
                            .da_stride = x->segments * LW_SEGMENT_GROUPS * sizeof(float),
-                           .results = results + row * LW_PANEL};
+                           .results = results + row * LW_PANEL,
+                           .fetch_ahead = lw_cpu_fetch_distance()};
     if (t.segments == 0) return 0;
     if (rows == 1)
         gemv_q4__dotprod(&t);
@@ -146,6 +148,7 @@ INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_ac
     const workspace work = workspace_of(scratch, x->rows);
     size_t i = from == FROM_Q4 && x->rows == 2 ? whole_segments(2, w, x, panel, 0, work.results) : 0;
     for (; i < x->segments; ++i) {
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         if (x->rows == 2)
             rows_by_panel(from, 2, w, x, panel, i, 0, work.results);
         else

@@ -7,6 +7,9 @@
 // Codes are 16 times too large, and so are sums: they start at bits whose float has a last place of 1/16.
 // Slots of the vector pipes per quad and group of one row: 8 to take nibbles apart, 8 SDOT, 2 to widen scales, 1 for the
 // magic number times them and 2 FMLA. LDUR, because in LLVM's model of N1 it takes one micro-operation and LDR two.
+//   x10 the middle of a group's codes, x11 its scales, x13 how far ahead weights are asked for, x14 in passing
+
+#include "kernels/neon/fetch.inc"
 
 // Chunks c and c + 4 of a quad, whose weights begin at `at`: eight outputs by element e of the inputs.
 .macro products_1 at, e, a
@@ -58,6 +61,7 @@
 .endm
 
 .macro group_1 g
+    fetch_ahead x10, x13, x14, 9
     ldur q25, [x1, #32 * \g]
     ldur q26, [x1, #32 * \g + 16]
     quad_1 \g, 0, 8
@@ -73,6 +77,7 @@
 .endm
 
 .macro group_2 g
+    fetch_ahead x10, x13, x14, 5, 128  // the other lines with the other outputs, whose x10 is a line further
     ldur q25, [x1, #32 * \g]
     ldur q26, [x1, #32 * \g + 16]
     ldur q20, [x2, #32 * \g]
@@ -101,9 +106,9 @@
     ldp x3, x4, [x0, #16]    // packed weights, segments
     ldp x5, x6, [x0, #32]    // activation scales and the bytes from row to row
     add x6, x5, x6
-    ldr x7, [x0, #48]        // results
-    add x10, x3, #256        // the middle of a group's codes
-    add x11, x3, #512        // its scales
+    ldp x7, x13, [x0, #48]   // results
+    add x10, x3, #256
+    add x11, x3, #512
     adr x17, lw_constants_of_rows__dotprod
     ldr q30, [x17, #32]
     ldr q29, [x17, #16]

@@ -45,10 +45,11 @@ typedef struct lw_dot_rows {
     const int8_t* q;
     size_t q_stride;  // bytes from row to row
     const uint8_t* packed;
-    size_t segments;   // at least 1
-    const float* da;   // [rows][segments][4]: activation scales
-    size_t da_stride;  // bytes from row to row
-    float* results;    // [rows][32 outputs], added to
+    size_t segments;     // at least 1
+    const float* da;     // [rows][segments][4]: activation scales
+    size_t da_stride;    // bytes from row to row
+    float* results;      // [rows][32 outputs], added to
+    size_t fetch_ahead;  // lw_cpu_fetch_distance
 } lw_dot_rows;
 
 extern void gemv_q4__dotprod(const lw_dot_rows* t), gemm_2_q4__dotprod(const lw_dot_rows* t);

@@ -152,6 +152,7 @@ INLINE void coded_in_registers(const lw_format f, const int pairs, const lw_matr
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         int32_t starts[2][8][4];
         for (size_t r = 0; r < (size_t)pairs && coded_bias(f) != 0; ++r)
             find_pair_starts(coded_bias(f), f.group == 16, x, r, i, starts[r]);
@@ -177,6 +178,7 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
     for (size_t i = 0; i < QUADS; ++i) acc[i] = vdupq_n_f32(0);
     for (size_t i = 0; i < x->segments && !done; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         UNROLL
         for (int pass = 0; pass < lw_passes(f); ++pass) coded_row(lw_pass(f, pass), &s, x, i, acc);
     }
@@ -203,6 +205,7 @@ INLINE void coded_blocks(const lw_format f, const lw_matrix* w, const lw_activat
             const lw_format part = lw_pass(f, pass);
             for (size_t j = 0; j < n; ++j) {
                 const coded_segment s = coded_segment_of(f, w, &p, panel, i + j);
+                if (pass == 0) lw_fetch_ahead_of(w, panel, i + j, x->segments);
                 coded_scales(part, 2, &s, work->scales + j * segment_floats);
                 decode_coded(part, STRIDE, &s, work->codes + j * LW_SEGMENT * LW_PANEL);
             }

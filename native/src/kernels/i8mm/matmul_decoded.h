@@ -87,6 +87,7 @@ INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[LW_MM_KIND
         lw_mm_tile t = {.codes = (const uint8_t*)work.codes, .code_stride = 1024, .scales = work.scales};
         for (size_t j = 0; j < BLOCK && i + j < x->segments; ++j) {
             const segment s = segment_of(w, panel, i + j, packed_group_bytes(from));
+            lw_fetch_ahead_of(w, panel, i + j, x->segments);
             decode_scales(from, &s, work.scales + t.groups * group_floats);
             for (size_t g = 0; g < s.groups && from != FROM_Q8 && !in_tile; ++g)
                 decode_codes(from, s.data + g * packed_group_bytes(from), work.codes + (t.groups + g) * 1024);

@@ -262,7 +262,8 @@ INLINE void rows_by_panel(const lw_mm_rows_fn rows, const lw_matrix* w, const lw
                                   .packed = w->data + panel * w->panel_bytes + g * (w->panel_bytes / w->groups),
                                   .groups = w->groups - g < block ? w->groups - g : block,
                                   .x_scale = x->scale + lw_scale_offset(x, 2 * pair, g),
-                                  .results = work->results + pair * 2 * LW_PANEL};
+                                  .results = work->results + pair * 2 * LW_PANEL,
+                                  .fetch_ahead = pair == 0 ? lw_cpu_fetch_distance() : 0};
             rows(&t);
         }
 }
@@ -277,6 +278,7 @@ INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x,
         for (size_t i = 0; i < QUADS; ++i) acc[i] = vdupq_n_f32(0);
         for (size_t i = 0; i < x->segments; ++i) {
             const segment s = segment_of(w, panel, i, LW_Q6_GROUP_BYTES);
+            lw_fetch_ahead_of(w, panel, i, x->segments);
             row_of_q6(&s, x, acc);
         }
         UNROLL
@@ -294,6 +296,7 @@ INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_ac
     if (done) rows_by_panel(from == FROM_Q4 ? gemm_2_q4__i8mm : gemm_2_q8__i8mm, w, x, panel, &work);
     for (size_t i = 0; i < x->segments && !done; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         up_to_4_pairs(from, pairs, &s, x, work.results);
     }
     for (size_t pair = 0; pair < pairs; ++pair) separate_rows(work.results + pair * 2 * LW_PANEL);

@@ -17,7 +17,10 @@
 //   v27      activation scales, v28 v29 as above, v30 minus the magic number, v2 v3 v24-v26 v31 in passing
 // FMLAL widens f16 exactly in 1 slot, where FCVTL takes 2. Q4_0 codes are 16 times too large, so its scales are as much
 // smaller: neither factor rounds.
-//   x1 inputs, x3 weights, x4 groups, x5 activation scales, x6 results, x17 constants
+//   x1 inputs, x3 weights, x4 groups, x5 activation scales, x6 results, x7 how far ahead weights are asked for, x8 in
+//   passing, x17 constants
+
+#include "kernels/neon/fetch.inc"
 
 #define ONE_START 0  // in the constants
 #define ZERO 16
@@ -152,6 +155,14 @@
     \op q\register, [x6, #\at]
 .endm
 
+.macro fetch_group type
+.ifc \type, q4
+    fetch_ahead x3, x7, x8, 9
+.else
+    fetch_ahead x3, x7, x8, 17
+.endif
+.endm
+
 .macro begin name, type
     .global \name\()__i8mm
     .hidden \name\()__i8mm
@@ -165,7 +176,7 @@
     stp d14, d15, [sp, #48]
     ldp x1, x3, [x0]
     ldp x4, x5, [x0, #16]
-    ldr x6, [x0, #32]
+    ldp x6, x7, [x0, #32]
     adr x17, lw_constants_of_rows__i8mm
 .ifc \type, q4
     ldr q28, [x17, #ONES + 16]
@@ -200,6 +211,7 @@
     ldr q31, [x17, #ONE_START]
     each_result ldr, 8, 8
 1:
+    fetch_group \type
     inputs_1
     quad_1 \type, 0, 8
     quad_1 \type, 1, 9
@@ -219,6 +231,7 @@
     ldr q30, [x17, #MINUS_MAGIC]
     each_result ldr, 8, 16
 1:
+    fetch_group \type
     inputs_2
     quad_2 \type, 0, 8, 9
     quad_2 \type, 1, 10, 11

@@ -49,6 +49,7 @@ typedef struct lw_mm_rows {
     size_t groups;         // at least 1
     const float* x_scale;  // one row: [groups]; two: [groups][a a b b]
     float* results;        // one row: [32 outputs]; two: [16 pairs of outputs][2 rows][2 outputs]; added to
+    size_t fetch_ahead;    // lw_cpu_fetch_distance
 } lw_mm_rows;
 
 typedef void (*lw_mm_rows_fn)(const lw_mm_rows* t);

@@ -14,6 +14,7 @@ typedef struct lw_cb2_row {  // gemv_cb2.inc knows the order of the fields
     const float* supers;       // [32 outputs], then the same times -(2^15 + 128)
     float* results;            // [32 outputs], added to
     const uint8_t* tables;     // [selectors of two outputs][first code, second code][output][16 nibbles]
+    size_t fetch_ahead;        // lw_cpu_fetch_distance
 } lw_cb2_row;
 
 // Fills what a panel needs besides its codes. As super scales have 12 significant bits, all is exact.
@@ -57,7 +58,9 @@ INLINE bool row_of_cb2(void (*kernel)(const lw_cb2_row*), const lw_matrix* w, co
                           .scale = x->scale,
                           .supers = scales,
                           .results = work->results,
-                          .tables = tables};
+                          .tables = tables,
+                          .fetch_ahead = lw_cpu_fetch_distance()};
+    lw_fetch_ahead(data, p.segments);  // the kernel asks for segments
     kernel(&t);
     return true;
 }

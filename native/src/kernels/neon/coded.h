@@ -269,6 +269,7 @@ INLINE void coded_decoded(const lw_format f, const int copies, const int stride,
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         UNROLL
         for (int pass = 0; pass < lw_passes(f); ++pass) {
             const lw_format part = lw_pass(f, pass);

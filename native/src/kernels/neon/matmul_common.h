@@ -7,6 +7,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
+#include "kernels/fetch.h"
 #include "kernels/kernel.h"
 #include "kernels/layout.h"
 

@@ -62,6 +62,7 @@ INLINE void product(const storage type, const lw_matrix* w, const lw_activations
     for (size_t first = 0; first < x->cols; first += block) {
         const size_t last = first + block < x->cols ? first + block : x->cols;
         const uint8_t* weights = data + first * LW_PANEL * bytes;
+        lw_fetch_ahead(weights, (last - first) * LW_PANEL * bytes);
         const bool decode = type != F32 && x->rows > 4;
         for (size_t k = 0; decode && k < last - first; ++k) UNROLL
         for (size_t quad = 0; quad < QUADS; ++quad)

@@ -116,6 +116,7 @@ INLINE void gemv(const source from, const size_t terms, const lw_matrix* w, cons
     const workspace work = workspace_of(scratch, x->rows);
     for (size_t i = 0; i < x->segments; ++i) {
         segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         if (x->rows == 1) {
             s.scales = NULL;
             tile(from, terms, &s, x, 0, work.results);
@@ -135,6 +136,7 @@ INLINE void gemm(const source from, const size_t terms, const lw_matrix* w, cons
     const workspace work = workspace_of(scratch, x->rows);
     for (size_t i = 0; i < x->segments; ++i) {
         segment s = segment_of(w, panel, i, packed_group_bytes(from));
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         packed_scales(from, 1, &s, work.scales);
         decode(from, &s, work.codes);
         s.scales = work.scales;

@@ -63,6 +63,7 @@ INLINE void trellis_row(const lw_format f, const lw_matrix* w, const lw_activati
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     for (size_t i = 0; i < x->segments; ++i) {
         const coded_segment s = coded_segment_of(f, w, &p, panel, i);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
         trellis_segment(f, &s, x, i, work->results);
     }
 }
