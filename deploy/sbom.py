@@ -22,7 +22,7 @@ LOCK = Path(__file__).resolve().with_name("requirements.lock")
 PIN = re.compile(
     r"^([a-z0-9-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n    # via (.*)$", re.M
 )
-LONGEST_LICENCE_NAME = 80  # some put the whole text there
+MAX_LICENCE_NAME = 80  # some put the whole text there
 
 
 def version_of(package: Path) -> str:
@@ -69,7 +69,7 @@ def add_installed(components: list[dict[str, Any]], folder: Path, own: str) -> N
         named = str(fields.get("license", "")).strip()
         if expression := fields.get("license_expression"):
             component["licenses"] = [{"expression": expression}]
-        elif named and len(named) <= LONGEST_LICENCE_NAME:
+        elif named and len(named) <= MAX_LICENCE_NAME:
             component["licenses"] = [{"license": {"name": named}}]
 
 

@@ -32,7 +32,7 @@ WARM_UP_SHARE = 0.4  # of the requests: caches fill, the allocator finds its siz
 # each request left behind would be far more.
 LAZY_THREADS, LAZY_FILES = 10, 2
 LARGEST_BURST = 80
-MOST_SHOWN = 20  # problems
+MAX_SHOWN = 20  # problems
 HEAD_END = b"\r\n\r\n"
 # Bodies and the status that each must get; a server that is full may say so instead.
 WRONG: tuple[tuple[dict[str, Any] | bytes, int], ...] = (
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{count:7} {outcome}")
     print(f"{options.requests} requests in {time.monotonic() - began:.0f} s")
     print(f"after warming up {result.warm}, in the end {result.end}: {result.drift:+.2%} memory")
-    for problem in result.problems[:MOST_SHOWN]:
+    for problem in result.problems[:MAX_SHOWN]:
         print(problem, file=sys.stderr)
     return 1 if result.problems else 0
 

@@ -19,7 +19,7 @@ PROBES = 12
 PAUSE_S = 0.2
 START_S = 1.0  # until a heavy request is read, checked and has begun
 TIMEOUT_S = 60.0
-LONGEST_S = 30.0  # for the short requests beside one thing
+MAX_S = 30.0  # for the short requests beside one thing
 COMPILES = 8  # requests with schemas of their own beside slow grammars
 SLOW_COMPILES = 64
 
@@ -89,7 +89,7 @@ class Beside:
     async def short(self, probe: Probe, count: int = PROBES) -> None:
         """Time so many short requests, one after the other; fewer if they take too long."""
         target = Target.parse(f"http://127.0.0.1:{self.port}", "completions", self.key)
-        stop = time.perf_counter() + LONGEST_S
+        stop = time.perf_counter() + MAX_S
         for _ in range(count):
             if time.perf_counter() > stop:
                 break

@@ -13,8 +13,8 @@ from loadtests.hostile.run import COMPILES, LONG_WORK, TENANTS, UNDISTURBED, Lif
 from loadtests.report import percentile
 
 STEPS_WAITED = 3
-LEAST_POLLS = 400  # of fewer the 99th percentile is only the worst
-MOST_SHOWN = 6  # problems of one kind
+MIN_POLLS = 400  # of fewer the 99th percentile is only the worst
+MAX_SHOWN = 6  # problems of one kind
 # A line of the log that begins as none of ours does, or an escape that a terminal would obey.
 FORGED = re.compile(r"^INFO forged|\x1b", re.MULTILINE)
 
@@ -54,7 +54,7 @@ def rows_of(life: Life, bars: Bars) -> list[Row]:
         row = rows.setdefault(visit.kind, Row(visit.kind))
         span = (visit.began, visit.ended)
         row.outcomes.update(visit.record.outcomes)
-        if len(life.sight.live_ms(*span)) >= LEAST_POLLS:
+        if len(life.sight.live_ms(*span)) >= MIN_POLLS:
             row.live_p99_ms = max(row.live_p99_ms, life.sight.live_p99_ms(*span))
         row.live_worst_ms = max(row.live_worst_ms, life.sight.live_worst_ms(*span))
         row.memory_peak = max(row.memory_peak, life.sight.memory_peak(*span))
@@ -180,7 +180,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     console = Console(width=140)
     console.print(table)
     for row in rows:
-        for problem in row.problems[:MOST_SHOWN]:
+        for problem in row.problems[:MAX_SHOWN]:
             console.print(f"{row.kind}: {problem}", markup=False, highlight=False)
-        if len(row.problems) > MOST_SHOWN:
-            console.print(f"{row.kind}: {len(row.problems) - MOST_SHOWN} more")
+        if len(row.problems) > MAX_SHOWN:
+            console.print(f"{row.kind}: {len(row.problems) - MAX_SHOWN} more")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanewise.api.request_budgets import MOST_PARTS, Parts, RequestBudgets, text_size
+from lanewise.api.request_budgets import MAX_PARTS, Parts, RequestBudgets, text_size
 from toy_server import toy_server
 
 COMPLETIONS = "/v1/completions"
@@ -168,5 +168,5 @@ def test_sizes_are_about_those_of_the_json(value):
 
 
 def test_the_largest_counts_are_for_people_not_for_parsers():
-    assert MOST_PARTS.containers >= 4 * RequestBudgets().max_messages
-    assert MOST_PARTS.members >= 4 * RequestBudgets().max_messages
+    assert MAX_PARTS.containers >= 4 * RequestBudgets().max_messages
+    assert MAX_PARTS.members >= 4 * RequestBudgets().max_messages

@@ -137,8 +137,8 @@ def test_text_that_leaves_no_choice_is_found_once_not_for_each_answer(client):
 
 def test_a_grammar_that_is_too_heavy_to_follow_is_refused_from_then_on(client, monkeypatch):
     monkeypatch.setattr(constraint, "TOKEN_S", 0.0001)
-    monkeypatch.setattr(constraint, "MOST_DEBT_S", 0.005)
-    monkeypatch.setattr(compiling, "MOST_DEBT_S", 0.005)
+    monkeypatch.setattr(constraint, "MAX_DEBT_S", 0.005)
+    monkeypatch.setattr(compiling, "MAX_DEBT_S", 0.005)
     body = ASK | {"max_tokens": 200, "grammar": GRAMMARS["ambiguous"], "ignore_eos": True}
     assert "ms for a token" in refused(client.post(COMPLETIONS, json=body))["message"]
     error = refused(client.post(COMPLETIONS, json=body))
@@ -232,7 +232,7 @@ def test_a_zygote_that_is_killed_is_started_again(patient):
 
 
 def test_compiled_grammars_have_a_budget_of_memory(monkeypatch):
-    monkeypatch.setattr(compiling, "LEAST_BYTES", 6 << 20)  # more than what was measured
+    monkeypatch.setattr(compiling, "MIN_BYTES", 6 << 20)  # more than what was measured
     with toy_server(budgets=TextBudgets(grammar_cache_memory=10 << 20)) as server:
         ask = ASK | {"max_tokens": 1}
 

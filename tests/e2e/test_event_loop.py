@@ -13,8 +13,8 @@ from serving import metric, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-MOST_PAUSE_S = 1.0  # they take about 50 ms at most; each took 1.5 s to 28 s
-MOST_KEPT = 128 << 20  # bytes, of the 500 MiB and more that 8 MB of text take
+MAX_PAUSE_S = 1.0  # they take about 50 ms at most; each took 1.5 s to 28 s
+MAX_KEPT = 128 << 20  # bytes, of the 500 MiB and more that 8 MB of text take
 MESSAGES = b'{"messages":['
 USER = {"role": "user", "content": "hi"}
 ENDLESS = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -67,7 +67,7 @@ def test_what_is_too_much_is_refused_and_others_go_on(server, name):
         pause = server.longest_pause_s
         assert answer.status_code == 400
         assert "accepted: at most" in answer.json()["error"]["message"]
-        assert pause < MOST_PAUSE_S
+        assert pause < MAX_PAUSE_S
         assert honest.result().text.endswith("data: [DONE]\n\n")
 
 
@@ -94,7 +94,7 @@ def test_as_much_as_is_accepted_keeps_nobody_waiting(server):
     ):
         answer = httpx.post(server.url + path, content=body, timeout=300)
         assert answer.status_code == expected, answer.text[:200]
-    assert server.longest_pause_s < MOST_PAUSE_S
+    assert server.longest_pause_s < MAX_PAUSE_S
 
 
 def test_memory_of_a_long_text_is_given_back(server):
@@ -107,4 +107,4 @@ def test_memory_of_a_long_text_is_given_back(server):
         answer = httpx.post(f"{server.url}/tokenize", json=body, timeout=120)
         assert answer.status_code == 200
     del answer
-    wait_for(lambda: resident_bytes() - before < MOST_KEPT, "memory is given back", 20)
+    wait_for(lambda: resident_bytes() - before < MAX_KEPT, "memory is given back", 20)

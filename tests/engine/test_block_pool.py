@@ -3,7 +3,7 @@
 import pytest
 
 from lanewise.engine.block_pool import (
-    MOST_COMPARED,
+    MAX_COMPARED,
     BlockPool,
     OutOfBlocksError,
     blocks_for,
@@ -110,8 +110,8 @@ def test_a_block_found_before_it_was_full_is_found_by_its_key_after():
 
 
 def test_a_search_compares_the_latest_blocks_only():
-    pool = BlockPool(MOST_COMPARED + 1)
-    for block in pool.allocate(MOST_COMPARED + 1):
+    pool = BlockPool(MAX_COMPARED + 1)
+    for block in pool.allocate(MAX_COMPARED + 1):
         keep(pool, block, None, [block], b"a")
     assert pool.find_alike(b"a", [0])[1] == 0
     assert pool.find_alike(b"a", [1]) == (1, 1)

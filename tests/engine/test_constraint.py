@@ -158,7 +158,7 @@ def test_choices_share_blocks_and_differ(start):
 
 def test_a_grammar_that_is_heavy_again_and_again_ends_its_own_requests(start, monkeypatch):
     monkeypatch.setattr(constraint, "TOKEN_S", 0.0001)
-    monkeypatch.setattr(constraint, "MOST_DEBT_S", 0.005)
+    monkeypatch.setattr(constraint, "MAX_DEBT_S", 0.005)
     engine, _ = start()
     ambiguous = GrammarSource.from_grammar('start: s\ns: s s | "a" | s s s | "b" s s | ')
     heavy = request(ambiguous, max_tokens=150, stop_token_ids=frozenset())
@@ -170,7 +170,7 @@ def test_a_grammar_that_is_heavy_again_and_again_ends_its_own_requests(start, mo
     *bad, free = asyncio.run(ask())
     assert {str(error) for error in bad} == {constraint.TOO_HEAVY}
     assert free[1] in ("stop", "length")
-    assert heavy.grammar.debt_s > constraint.MOST_DEBT_S
+    assert heavy.grammar.debt_s > constraint.MAX_DEBT_S
     assert metric(engine, "lanewise_step_errors_total") == 0
     with pytest.raises(ConstraintError, match="takes more than"):
         run(engine, heavy)  # before it costs anything

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lanewise.engine.failures import MOST_FAILURES, FailureStreak
+from lanewise.engine.failures import MAX_FAILURES, FailureStreak
 from lanewise.runtime import NO_TOKEN, NativeError, StepRefusedError
 
 BROKEN = NativeError("step: NaN or infinity", 6)
@@ -11,12 +11,12 @@ BROKEN = NativeError("step: NaN or infinity", 6)
 def test_failures_count_until_a_success(caplog):
     streak = FailureStreak()
     for _ in range(3):
-        for _ in range(MOST_FAILURES - 1):
+        for _ in range(MAX_FAILURES - 1):
             streak.note_failure(BROKEN)
         assert streak.reason is None
         streak.note_success()
     assert not caplog.records
-    for _ in range(MOST_FAILURES + 2):
+    for _ in range(MAX_FAILURES + 2):
         streak.note_failure(BROKEN)
     assert streak.reason == "the last 5 sequences failed: step: NaN or infinity"
     assert len(caplog.records) == 1
@@ -28,6 +28,6 @@ def test_failures_count_until_a_success(caplog):
 @pytest.mark.parametrize("error", [StepRefusedError("x", 1), NativeError("no token", NO_TOKEN)])
 def test_what_a_request_asks_for_says_nothing_of_the_model(error):
     streak = FailureStreak()
-    for _ in range(2 * MOST_FAILURES):
+    for _ in range(2 * MAX_FAILURES):
         streak.note_failure(error)
     assert streak.reason is None

@@ -11,9 +11,9 @@ from lanewise.engine.pacing import (
     AIM,
     ALONE_ROWS,
     ALONE_S,
-    LEAST_CHUNK,
-    LEAST_SHARE,
-    MOST_CHUNK,
+    MAX_CHUNK,
+    MIN_CHUNK,
+    MIN_SHARE,
     TILE,
     Pacer,
     StepCost,
@@ -56,7 +56,7 @@ def test_tokens_attend_to_what_their_window_shows(window, context):
 
 
 def test_without_decodes_a_prompt_takes_all_there_is():
-    assert Pacer(0.01).spare_tokens(Work(), 0) == MOST_CHUNK
+    assert Pacer(0.01).spare_tokens(Work(), 0) == MAX_CHUNK
 
 
 @pytest.mark.parametrize(("per_row", "rows"), [(0.001, 900), (0.1, ALONE_ROWS)])
@@ -70,7 +70,7 @@ def test_prompts_alone_take_steps_of_bounded_time(per_row, rows):
 
 
 def test_before_anything_is_known_the_least_is_taken():
-    assert Pacer(10.0).spare_tokens(work(1), 0) in range(LEAST_CHUNK, LEAST_CHUNK + TILE)
+    assert Pacer(10.0).spare_tokens(work(1), 0) in range(MIN_CHUNK, MIN_CHUNK + TILE)
 
 
 @settings(deadline=None, max_examples=30)
@@ -91,11 +91,11 @@ def test_steps_fill_the_target_and_stay_below_it(base, per_row, per_pair, decode
         pacer.cost.learn(size, cost(size))
     serve(pacer, cost, decodes, 2000)
     # A target that decodes alone nearly take is stretched, so that prompts go on.
-    target = max(target, (1 + LEAST_SHARE) * cost(work(decodes)))
+    target = max(target, (1 + MIN_SHARE) * cost(work(decodes)))
     for count, took in serve(pacer, cost, decodes, 2000)[:-1]:
         assert (decodes + count) % TILE == 0
-        assert count >= LEAST_CHUNK
-        if count > LEAST_CHUNK + TILE:
+        assert count >= MIN_CHUNK
+        if count > MIN_CHUNK + TILE:
             assert took <= 1.2 * target
         one_more = seconds(work(decodes, count + 2 * TILE), base, per_row, per_pair)
         assert one_more + 2000 * per_pair * count > 0.7 * AIM * target

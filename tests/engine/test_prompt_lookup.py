@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanewise.engine.prompt_lookup import LONGEST_MATCH, MOST_PLACES, PromptLookup
+from lanewise.engine.prompt_lookup import MAX_MATCH, MAX_PLACES, PromptLookup
 
 
 def search(tokens: list[int]) -> int:
@@ -14,10 +14,10 @@ def search(tokens: list[int]) -> int:
     end = len(tokens)
     lengths = []
     for place in range(end - 1, 1, -1):
-        if tokens[place - 2 : place] == tokens[-2:] and len(lengths) < MOST_PLACES:
+        if tokens[place - 2 : place] == tokens[-2:] and len(lengths) < MAX_PLACES:
             pairs = zip(reversed(tokens[:place]), reversed(tokens), strict=False)
             alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
-            lengths.append(min(LONGEST_MATCH, sum(1 for _ in alike)))
+            lengths.append(min(MAX_MATCH, sum(1 for _ in alike)))
     return max(lengths, default=0)
 
 

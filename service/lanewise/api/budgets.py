@@ -7,7 +7,7 @@ from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.settings import Settings
 
 # More than the tokens of any vocabulary have on average, whatever the text.
-MOST_CHARACTERS = 256
+MAX_CHARACTERS = 256
 # JSON writes a character as six bytes at most.
 BYTES_OF_CHARACTER = 6
 ROOM = 1 << 16
@@ -32,7 +32,7 @@ class TextBudgets:
     def sandbox(self, max_model_len: int, counters: Counters) -> Sandbox:
         """A sandbox within these budgets."""
         grammar = 4 * BYTES_OF_CHARACTER * self.max_grammar_bytes
-        text = BYTES_OF_CHARACTER * MOST_CHARACTERS * max_model_len
+        text = BYTES_OF_CHARACTER * MAX_CHARACTERS * max_model_len
         return Sandbox(
             Limits(self.grammar_timeout_s, self.grammar_memory, grammar + ROOM),
             Limits(self.template_timeout_s, self.template_memory, text + ROOM),

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.body import find_adapter, read_request
-from lanewise.api.budgets import MOST_CHARACTERS
+from lanewise.api.budgets import MAX_CHARACTERS
 from lanewise.api.chat_reply import ChatReply, ParsedReply
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.generation import (
@@ -163,7 +163,7 @@ async def encode_chat(
             *(state.tokenizer, template, conversation, listed, variables),
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             without_end=continue_final_message,
-            most_characters=MOST_CHARACTERS * state.max_model_len,
+            most_characters=MAX_CHARACTERS * state.max_model_len,
         )
 
     client = request.scope["client_number"]

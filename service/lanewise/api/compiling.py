@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lanewise.engine.constraint import MOST_DEBT_S, TOO_HEAVY
+from lanewise.engine.constraint import MAX_DEBT_S, TOO_HEAVY
 from lanewise.sandbox.lane import SandboxError, pack_job
 from lanewise.sandbox.pool import STACK_BYTES, Sandbox
 from lanewise.text.grammar import CompiledGrammar, GrammarCompiler, GrammarError, GrammarSource
@@ -29,7 +29,7 @@ AT_ONCE = 2  # compiled in this process
 # Compiling that took more memory than this took more than some milliseconds too.
 LARGE_BYTES = 4 << 20
 LARGE_NICE = 10
-LEAST_BYTES = 64 << 10  # of a grammar, whatever was measured
+MIN_BYTES = 64 << 10  # of a grammar, whatever was measured
 # Reasons that the source is to blame for: it would fail again.
 LASTING = {"refused", "time", "memory", "depth", "size", "crash"}
 
@@ -70,7 +70,7 @@ class GrammarService:
         """
         found = self._compiler.cached(source)
         if found is not None:
-            if found.debt_s > MOST_DEBT_S:
+            if found.debt_s > MAX_DEBT_S:
                 raise GrammarError(TOO_HEAVY)
             return found, "cached"
         key = hashlib.blake2b(repr(source).encode("utf-8", "replace"), digest_size=16).digest()
@@ -112,7 +112,7 @@ class GrammarService:
             if error.reason in LASTING:
                 raise GrammarError(str(error)) from None
             raise
-        n_bytes = max(probed["n_bytes"], LEAST_BYTES)
+        n_bytes = max(probed["n_bytes"], MIN_BYTES)
         async with self._here:
             self._reserve(n_bytes)
             try:

@@ -29,9 +29,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 # A message may name what a request brought, which may be megabytes.
-LONGEST_MESSAGE = 2000
-LONGEST_SHOWN = 60
-MOST_NAMED = 20  # models
+MAX_MESSAGE = 2000
+MAX_SHOWN = 60
+MAX_NAMED = 20  # models
 
 
 class ApiError(Exception):
@@ -49,10 +49,10 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        message = cut(message, LONGEST_MESSAGE)
+        message = cut(message, MAX_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.param = None if param is None else cut(param, LONGEST_MESSAGE)
+        self.param = None if param is None else cut(param, MAX_MESSAGE)
         self.code = code or self.code
         self.headers = headers
 
@@ -115,10 +115,10 @@ class ModelNotFoundError(ApiError):
     @classmethod
     def of(cls, name: str, known: Sequence[str]) -> Self:
         """The error for a model's name, which says those there are."""
-        shown = ", ".join(map(repr, known[:MOST_NAMED]))
-        if len(known) > MOST_NAMED:
-            shown += f" and {len(known) - MOST_NAMED} more"
-        name = cut(name, LONGEST_SHOWN)
+        shown = ", ".join(map(repr, known[:MAX_NAMED]))
+        if len(known) > MAX_NAMED:
+            shown += f" and {len(known) - MAX_NAMED} more"
+        name = cut(name, MAX_SHOWN)
         return cls(f"the model {name!r} is not here; this server has {shown}", param="model")
 
 
@@ -245,13 +245,13 @@ def _shown(value: object) -> str:
     """The beginning of a value as JSON; the rest of it is not written at all."""
     text = ""
     if isinstance(value, str):
-        value = value[:LONGEST_SHOWN]
+        value = value[:MAX_SHOWN]
     # Piece by piece, which dumps does not do.
     for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
-        text += piece[:LONGEST_SHOWN]
-        if len(text) > LONGEST_SHOWN:
+        text += piece[:MAX_SHOWN]
+        if len(text) > MAX_SHOWN:
             break
-    return cut(text, LONGEST_SHOWN)
+    return cut(text, MAX_SHOWN)
 
 
 def cut(text: str, longest: int) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from lanewise.api.budgets import MOST_CHARACTERS
+from lanewise.api.budgets import MAX_CHARACTERS
 from lanewise.api.errors import (
     ApiError,
     BadRequestError,
@@ -107,7 +107,7 @@ def check_length(n_prompt: int, max_tokens: int, limit: int, param: str) -> None
 
 def check_size(n_characters: int, limit: int, param: str) -> None:
     """Refuse a prompt that is certain to be too long before spending seconds on its tokens."""
-    if n_characters > limit * MOST_CHARACTERS:
+    if n_characters > limit * MAX_CHARACTERS:
         raise ContextLengthExceededError(
             f"{param}: {n_characters} characters are too long; the context holds {limit} tokens",
             param=param,

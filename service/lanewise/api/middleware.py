@@ -15,7 +15,7 @@ from lanewise.api.keys import ANYBODY, Keys
 logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")
 
-LONGEST_REQUEST_ID = 128
+MAX_REQUEST_ID = 128
 LOGGED_PATH = 256  # characters: who asks for kilobytes of nothing fills no disk
 METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
@@ -99,11 +99,6 @@ class RequestMiddleware:
 
 def _request_id(given: bytes | None) -> bytes:
     # A header that could break a log line or an answer is not passed on.
-    if (
-        given
-        and len(given) <= LONGEST_REQUEST_ID
-        and given.isascii()
-        and given.decode().isprintable()
-    ):
+    if given and len(given) <= MAX_REQUEST_ID and given.isascii() and given.decode().isprintable():
         return given
     return uuid.uuid4().hex.encode()

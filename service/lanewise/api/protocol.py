@@ -35,16 +35,16 @@ from lanewise.api.errors import (
 from lanewise.api.front import Front
 from lanewise.api.limits import RETRY_AFTER_S, BodyHold
 
-MOST_FIELDS = 128  # of a head
-LONGEST_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
-MOST_PIPELINED = 16  # requests behind the one that is answered
+MAX_FIELDS = 128  # of a head
+MAX_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
+MAX_PIPELINED = 16  # requests behind the one that is answered
 # Each chunk of a body costs a microsecond: beyond this many they must have some size on average.
-MOST_SMALL_CHUNKS, LEAST_CHUNK_BYTES = 4096, 16
+MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES = 4096, 16
 # Connections beyond the limit that may ask how the server is, and how long they may take to ask.
 PROBES, PROBE_HEAD_S = 64, 1.0
 PROBED = ("/health", "/health/live", "/health/ready", "/metrics")
 LINGER_S = 2.0
-LEAST_SENT = 16 << 10  # bytes of an answer that a client takes in send_timeout_s
+MIN_SENT = 16 << 10  # bytes of an answer that a client takes in send_timeout_s
 
 
 class Phase(Enum):
@@ -185,7 +185,7 @@ class Connection(HttpToolsProtocol):
         """A head begins."""
         if self._ignores_upgrade:
             return
-        if len(self.pipeline) >= MOST_PIPELINED:
+        if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(BadRequestError("too many requests are sent ahead of their answers"))
         if self._phase is IDLE:
             self._begin_head()
@@ -197,10 +197,10 @@ class Connection(HttpToolsProtocol):
         if self._ignores_upgrade:
             return
         super().on_url(url)
-        if len(self.url) > LONGEST_TARGET:
+        if len(self.url) > MAX_TARGET:
             self._stop(
                 TargetTooLongError(
-                    f"the request's target has more than {LONGEST_TARGET} bytes, which is the most"
+                    f"the request's target has more than {MAX_TARGET} bytes, which is the most"
                 )
             )
 
@@ -210,7 +210,7 @@ class Connection(HttpToolsProtocol):
             return
         self._field_bytes += len(name) + len(value)
         self._fields += 1
-        if self._fields > MOST_FIELDS or self._field_bytes > self._limits.max_head_bytes:
+        if self._fields > MAX_FIELDS or self._field_bytes > self._limits.max_head_bytes:
             self._stop(self._head_too_large())
         if self._phase is not HEAD:
             return
@@ -243,8 +243,8 @@ class Connection(HttpToolsProtocol):
         """A piece of a body."""
         self._body_bytes += len(body)
         self._chunks += 1
-        few = self._body_bytes < LEAST_CHUNK_BYTES * self._chunks
-        if few and self._chunks > MOST_SMALL_CHUNKS:
+        few = self._body_bytes < MIN_CHUNK_BYTES * self._chunks
+        if few and self._chunks > MAX_SMALL_CHUNKS:
             self._stop(_bad_chunks("they are too small"))
         if self.cycle.response_complete:
             return
@@ -302,7 +302,7 @@ class Connection(HttpToolsProtocol):
         timeout = self._limits.send_timeout_s
         waiting = self.transport.get_write_buffer_size()
         sent = self._output.written - waiting
-        if not waiting or sent >= self._sent + LEAST_SENT or not self._stalled_at:
+        if not waiting or sent >= self._sent + MIN_SENT or not self._stalled_at:
             self._sent, self._stalled_at = sent, now if waiting else 0.0
         elif timeout and now >= self._stalled_at + timeout:
             self._front.refusals.count("send_timeout", f"{waiting} bytes of an answer were unread")
@@ -426,7 +426,7 @@ class Connection(HttpToolsProtocol):
     def _head_too_large(self) -> ApiError:
         return HeadTooLargeError(
             "the request's head is too large; accepted: at most"
-            f" {self._limits.max_head_bytes} bytes (max_head_bytes) and {MOST_FIELDS} fields"
+            f" {self._limits.max_head_bytes} bytes (max_head_bytes) and {MAX_FIELDS} fields"
         )
 
     def _no_place(self) -> ApiError:

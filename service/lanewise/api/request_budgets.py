@@ -15,7 +15,7 @@ from lanewise.api.schemas import (
 )
 from lanewise.settings import Settings
 
-MOST_STOP_CHARACTERS = 1 << 13  # of all stop strings together
+MAX_STOP_CHARACTERS = 1 << 13  # of all stop strings together
 SMALL_TEXT = 1 << 16  # characters that cannot hold enough of anything to matter
 
 
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
         # Without escapes every quotation mark begins or ends a string.
         plain = text.replace("\\\\", "").replace('\\"', "")
         n_strings = (plain.count('"') + 1) // 2
-        if n_strings > MOST_PARTS.strings:  # they need not be told apart
+        if n_strings > MAX_PARTS.strings:  # they need not be told apart
             return cls(0, n_strings, 0, 0)
         outside = "".join(plain.split('"')[::2])
         n_containers = outside.count("[") + outside.count("{")
@@ -51,16 +51,16 @@ class Parts(NamedTuple):
 # A parser holds the interpreter from its first byte to its last, and what that costs depends on
 # what there is, not on bytes: 8 MB of text take 2 ms, as many empty lists 1.3 s and 300 MB. With
 # these the worst body takes about 80 ms. A thousand long conversations with tools have less.
-MOST_PARTS = Parts(values=3 << 19, strings=1 << 18, members=1 << 17, containers=1 << 16)
+MAX_PARTS = Parts(values=3 << 19, strings=1 << 18, members=1 << 17, containers=1 << 16)
 # The same for the arguments of tool calls: JSON in strings, which is parsed by itself.
-MOST_ARGUMENTS = Parts(values=1 << 18, strings=1 << 16, members=1 << 15, containers=1 << 14)
+MAX_ARGUMENTS = Parts(values=1 << 18, strings=1 << 16, members=1 << 15, containers=1 << 14)
 NAMES = ("values", "strings", "members of objects", "objects and lists")
 
 
 def check_parts(text: str) -> None:
     """Raise BadRequestError if a body, before it is parsed, has too many parts."""
     if len(text) > SMALL_TEXT:
-        Parts.of(text).check(MOST_PARTS, "the body")
+        Parts.of(text).check(MAX_PARTS, "the body")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class RequestBudgets:
     def _check_drawing(self, body: GenerationFields) -> None:
         stops = body.stops
         _check("stop", "strings", len(stops), self.max_stop_strings)
-        _check("stop", "characters", sum(map(len, stops)), MOST_STOP_CHARACTERS)
+        _check("stop", "characters", sum(map(len, stops)), MAX_STOP_CHARACTERS)
         _check("stop_token_ids", "ids", len(body.stop_token_ids), self.max_stop_token_ids)
         _check("logit_bias", "entries", len(body.logit_bias), self.max_logit_bias)
 
@@ -103,7 +103,7 @@ class RequestBudgets:
         if sum(map(len, arguments)) > SMALL_TEXT:
             counts = zip(*map(Parts.of, arguments), strict=True)
             parts = Parts(*map(sum, counts))
-            parts.check(MOST_ARGUMENTS, "messages: arguments of tool calls", "messages")
+            parts.check(MAX_ARGUMENTS, "messages: arguments of tool calls", "messages")
 
     def _check_tools(self, tools: Sequence[Tool]) -> None:
         _check("tools", "tools", len(tools), self.max_tools)

@@ -10,7 +10,7 @@ from lanewise.engine.metrics import Metrics
 from lanewise.engine.stream import EngineStoppedError, QueueFullError
 
 RATE_WINDOW_S = 30.0
-LONGEST_RETRY_S = 60
+MAX_RETRY_S = 60
 RESERVED = 1 / 8  # of both limits, that each client has though others take all there is
 
 
@@ -141,4 +141,4 @@ class Admission:
     @staticmethod
     def _whole_seconds(rate: Rate, amount: float) -> int:
         seconds = rate.seconds_for(amount, time.monotonic())
-        return max(1, math.ceil(min(seconds, LONGEST_RETRY_S)))
+        return max(1, math.ceil(min(seconds, MAX_RETRY_S)))

@@ -19,7 +19,7 @@ Key = bytes
 BlockCopy = tuple[int, int]  # from, to
 
 NO_BLOCK = 2**32 - 1  # in the place of one that a sequence has no more; no cache has so many
-MOST_COMPARED = 16  # blocks behind the same text that one search compares, the latest kept
+MAX_COMPARED = 16  # blocks behind the same text that one search compares, the latest kept
 
 
 class OutOfBlocksError(Exception):
@@ -99,7 +99,7 @@ class BlockPool:
     def find_alike(self, before: Key, tokens: Items[int]) -> tuple[int, int]:
         """The block behind ``before`` that begins with most of ``tokens``, and with how many."""
         best = (0, 0)
-        for block in islice(reversed(self._behind.get(before, {})), MOST_COMPARED):
+        for block in islice(reversed(self._behind.get(before, {})), MAX_COMPARED):
             n_common = common_length(self._tokens_of[block][1], tokens)
             if n_common > best[1]:
                 best = (block, n_common)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Processor time for each token of each sequence; ordinary grammars take a tenth of it, and the
 # library's limits allow thirty times as much. What is more adds up, what is less is taken off.
 TOKEN_S = 0.003
-MOST_DEBT_S = 0.25  # of all texts of a grammar
+MAX_DEBT_S = 0.25  # of all texts of a grammar
 TOO_HEAVY = f"the grammar takes more than {1000 * TOKEN_S:g} ms for a token again and again"
 _ALL = np.uint32(0xFFFF_FFFF)
 
@@ -72,7 +72,7 @@ class Constraint:
 
     def begin(self, room: int) -> list[int]:
         """The tokens that every answer begins with, at most ``room``."""
-        if self._grammar.debt_s > MOST_DEBT_S:
+        if self._grammar.debt_s > MAX_DEBT_S:
             raise ConstraintError(TOO_HEAVY)
         began = time.thread_time()
         beginning = self._grammar.beginning
@@ -166,7 +166,7 @@ class Constraint:
         """
         if self._coming:
             return
-        if self._grammar.debt_s > MOST_DEBT_S:
+        if self._grammar.debt_s > MAX_DEBT_S:
             self._fail(TOO_HEAVY)
             return
         began = time.thread_time()
@@ -197,7 +197,7 @@ class Constraint:
 
     def _weigh(self, began: float, n_tokens: int) -> None:
         grammar = self._grammar
-        if grammar.debt_s <= MOST_DEBT_S:  # else it stays what it is
+        if grammar.debt_s <= MAX_DEBT_S:  # else it stays what it is
             took = time.thread_time() - began
             grammar.debt_s = max(0.0, grammar.debt_s + took - n_tokens * TOKEN_S)
 

@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 # One request that no step can run fails alone, and others succeed between; a model that is broken
 # fails them all.
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 
 
 class FailureStreak:
@@ -21,7 +21,7 @@ class FailureStreak:
     @property
     def reason(self) -> str | None:
         """Why nothing can be expected of the model now; None while it works."""
-        if self._count < MOST_FAILURES:
+        if self._count < MAX_FAILURES:
             return None
         return f"the last {self._count} sequences failed: {self._last}"
 
@@ -33,11 +33,11 @@ class FailureStreak:
             return
         self._last = str(error)
         self._count += 1
-        if self._count == MOST_FAILURES:
+        if self._count == MAX_FAILURES:
             logger.error("not ready until a step succeeds: %s", self.reason)
 
     def note_success(self) -> None:
         """A step gave what it should."""
-        if self._count >= MOST_FAILURES:
+        if self._count >= MAX_FAILURES:
             logger.warning("steps succeed again, after %d sequences that failed", self._count)
         self._count = 0

@@ -20,9 +20,9 @@ Array = NDArray[np.float64]
 TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
 # Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as take
 # about this part of the time of its decodes. So tokens come about half as fast at worst.
-LEAST_CHUNK = 4
-LEAST_SHARE = 0.75
-MOST_CHUNK = 1 << 16  # as good as any number
+MIN_CHUNK = 4
+MIN_SHARE = 0.75
+MAX_CHUNK = 1 << 16  # as good as any number
 # Beside no decodes nobody waits for a token, but who comes meanwhile waits for the step's end: it
 # takes about so long at most, or has so many rows, with which weights are read almost for nothing.
 ALONE_S = 1.0
@@ -34,7 +34,7 @@ FAMILIAR = 4  # steps of a size, from which on one that takes another time is ne
 DOUBTFUL = 1.5  # times what a line through all says: steps fewer than familiar were disturbed
 CLASS_RATE = 1 / 128  # how fast an average forgets
 SPEED_RATE = 1 / 8
-MOST_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
+MAX_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
 
 
 @dataclass(slots=True)
@@ -104,10 +104,10 @@ class StepCost:
             expected *= self._line(work.rows, work.attended) / self._line(
                 average.rows, average.attended
             )
-            ratio = min(MOST_SLOWDOWN, max(1 / MOST_SLOWDOWN, seconds / expected))
+            ratio = min(MAX_SLOWDOWN, max(1 / MAX_SLOWDOWN, seconds / expected))
             seconds = ratio * expected
             self._speed *= 1 + SPEED_RATE * (ratio - 1)
-        elif seconds * MOST_SLOWDOWN < average.seconds * self._speed:
+        elif seconds * MAX_SLOWDOWN < average.seconds * self._speed:
             average.n = 0  # what it knows was disturbed, as the first step is that touches a model
         # At the standard speed, so that what was seen long ago still tells the line's direction.
         average.learn(work.rows, work.attended, seconds / self._speed)
@@ -133,7 +133,7 @@ class StepCost:
             work.add(max(0, tiles * TILE - decodes.rows), context)
             return self.seconds(work)
 
-        tiles = bisect_right(range(MOST_CHUNK // TILE), max(seconds, about_s), key=takes) - 1
+        tiles = bisect_right(range(MAX_CHUNK // TILE), max(seconds, about_s), key=takes) - 1
         if takes(tiles + 1) - about_s < about_s - takes(tiles):
             tiles += 1
         return max(0, tiles * TILE - decodes.rows)
@@ -195,11 +195,11 @@ class Pacer:
         """Tokens of a prompt behind ``context`` cached ones, or guesses, beside these decodes."""
         if not decodes.rows:
             if not self.cost.is_known:
-                return MOST_CHUNK
+                return MAX_CHUNK
             return max(ALONE_ROWS, self.cost.rows_within(ALONE_S, decodes, context))
         within = 0
         if self.cost.is_known:
-            least_s = (1 + LEAST_SHARE) * self.cost.seconds(decodes)
+            least_s = (1 + MIN_SHARE) * self.cost.seconds(decodes)
             within = self.cost.rows_within(AIM * self._target_s, decodes, context, least_s)
-        least = -(-(decodes.rows + LEAST_CHUNK) // TILE) * TILE - decodes.rows
+        least = -(-(decodes.rows + MIN_CHUNK) // TILE) * TILE - decodes.rows
         return max(least, within)

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
-MOST_PLACES = 6  # of the same two tokens, newest first, that are compared
-LONGEST_MATCH = 12  # tokens; one that is longer is not looked at more closely
+MAX_PLACES = 6  # of the same two tokens, newest first, that are compared
+MAX_MATCH = 12  # tokens; one that is longer is not looked at more closely
 _FIRST, _SECOND = 0x9E3779B1, 0x85EBCA77  # odd, as in multiplicative hashing
 
 
@@ -45,16 +45,16 @@ class PromptLookup:
         slot = (tokens[-2] * _FIRST + tokens[-1] * _SECOND >> 8) & self._mask
         place = self._heads[slot]
         best_place = best_length = 0
-        for _ in range(MOST_PLACES):
+        for _ in range(MAX_PLACES):
             if not place:
                 break
             length = 0
-            longest = min(LONGEST_MATCH, place)
+            longest = min(MAX_MATCH, place)
             while length < longest and tokens[place - 1 - length] == tokens[end - 1 - length]:
                 length += 1
             if length > best_length:
                 best_place, best_length = place, length
-                if length == LONGEST_MATCH:
+                if length == MAX_MATCH:
                     break
             place = self._before[place]
         return (best_place, best_length) if best_length > 1 else (0, 0)

@@ -14,9 +14,9 @@ from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
-MOST_BY_RIGHT = 8  # sequences that others give way to in one step
+MAX_BY_RIGHT = 8  # sequences that others give way to in one step
 STEPS_OF_RIGHT = 8
-MOST_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
+MAX_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class Scheduler:
         gave_way: list[Sequence] = []
         if any(one.n_ahead for one in self.running):
             return admitted, gave_way
-        while len(admitted) < MOST_BY_RIGHT and (found := self._next_by_right()):
+        while len(admitted) < MAX_BY_RIGHT and (found := self._next_by_right()):
             sequence, victims = found
             self.waiting.remove(sequence)
             for victim in victims:
@@ -324,7 +324,7 @@ class Scheduler:
             prefix = self.blocks.find_prefix(sequence)
             if prefix is None:
                 passed.append(sequence)
-                if len(passed) > MOST_PASSED:
+                if len(passed) > MAX_PASSED:
                     break
                 continue
             if self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:

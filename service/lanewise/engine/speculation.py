@@ -32,11 +32,11 @@ FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
-LEAST_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
-LEAST_GAIN_OF_MANY = 1.1  # who waits for guesses with many others also gets tokens unevenly
+MIN_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
+MIN_GAIN_OF_MANY = 1.1  # who waits for guesses with many others also gets tokens unevenly
 TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
 FIRST_WAIT_S, WAIT_RATE = 0.003, 0.1  # between two steps that are not run ahead, with many rows
-MOST_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them
+MAX_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them
 WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
 
 
@@ -156,7 +156,7 @@ class Speculator:
         if not self._could_pay(step.n_tokens):
             return False
         decodes = self._decodes(step, guesser_of)
-        if self._draft is not None or 0 < len(decodes) <= MOST_SEARCHED:
+        if self._draft is not None or 0 < len(decodes) <= MAX_SEARCHED:
             return True
         chances = [chance for _, guesser in decodes for chance in guesser.promise]
         chances.sort(reverse=True)
@@ -206,7 +206,7 @@ class Speculator:
         if found or (self._draft is not None and decodes):
             scheduler.pace_drafts(step)
         if found:
-            self._add_repeats(step, scheduler, found, added, many=len(decodes) > MOST_SEARCHED)
+            self._add_repeats(step, scheduler, found, added, many=len(decodes) > MAX_SEARCHED)
         if self._draft is not None and decodes:
             self._add_drafted(step, scheduler, self._draft, decodes, added)
         return added
@@ -232,7 +232,7 @@ class Speculator:
 
     def note_wait(self, rows: int, seconds: float) -> None:
         """A step that was not run ahead began so long after the one before it."""
-        if rows > MOST_SEARCHED:
+        if rows > MAX_SEARCHED:
             self._wait_s += WAIT_RATE * (seconds - self._wait_s)
 
     def close(self) -> None:
@@ -245,10 +245,10 @@ class Speculator:
 
         Between two steps there is no time for all of many, most of which would find nothing.
         """
-        if len(decodes) <= MOST_SEARCHED:
+        if len(decodes) <= MAX_SEARCHED:
             return decodes
         first = self._next_searched % len(decodes)
-        self._next_searched = first + MOST_SEARCHED
+        self._next_searched = first + MAX_SEARCHED
         places = range(first, self._next_searched)
         return [
             one
@@ -344,7 +344,7 @@ class Speculator:
                 best = length
         return best
 
-    def _pace_to_beat(self, rows: int, gain: float = LEAST_GAIN) -> float:
+    def _pace_to_beat(self, rows: int, gain: float = MIN_GAIN) -> float:
         return gain / self._trust * rows / self.costs.seconds(rows)
 
     def _could_pay(self, rows: int) -> bool:
@@ -364,7 +364,7 @@ class Speculator:
         token, so that guesses slow no prompt either.
         """
         worth = float(rows)
-        wait_s, gain = (self._wait_s, LEAST_GAIN_OF_MANY) if many else (0.0, LEAST_GAIN)
+        wait_s, gain = (self._wait_s, MIN_GAIN_OF_MANY) if many else (0.0, MIN_GAIN)
         best_pace, least, expected = self._pace_to_beat(rows, gain), 2.0, 0.0
         for count, chance in enumerate(chances, start=1):
             worth += chance

@@ -11,8 +11,8 @@ FAMILIAR = 4  # steps of a number of rows, from which on one that takes another 
 LAST_RATE = 0.03  # how much a measurement counts; the first ones are averaged
 SPEED_RATE = 1 / 8  # how far all costs follow a familiar step: the machine is slower or faster now
 FORGETTING_RATE = 1 / 1000  # of what other numbers of rows cost, with each step
-MOST_SURPRISE = 0.25  # of what was expected; a step that took far longer was disturbed
-MOST_FIRST_SURPRISE = 1.0  # the same where little is known
+MAX_SURPRISE = 0.25  # of what was expected; a step that took far longer was disturbed
+MAX_FIRST_SURPRISE = 1.0  # the same where little is known
 
 
 class StepCosts:
@@ -44,7 +44,7 @@ class StepCosts:
         nodes = [(left, 1 - share), (left + 1, share)] if share else [(left, 1.0)]
         expected_s = sum(weight * self._seconds[node] for node, weight in nodes)
         is_familiar = all(self._seen[node] >= FAMILIAR for node, _ in nodes)
-        most = MOST_SURPRISE if is_familiar else MOST_FIRST_SURPRISE
+        most = MAX_SURPRISE if is_familiar else MAX_FIRST_SURPRISE
         error = min(most, seconds / expected_s - 1)  # nothing makes a step too fast
         if is_familiar:
             speed = 1 + SPEED_RATE * error

@@ -8,7 +8,7 @@ from itertools import count
 from lanewise.engine.sequence import Sequence
 
 OUTPUT_WEIGHT = 2  # a token of an answer costs a step's share; tokens of a prompt share a step
-MOST_SAVED = 1024
+MAX_SAVED = 1024
 
 Tag = tuple[float, int]
 Rank = tuple[int, float, Tag]
@@ -18,7 +18,7 @@ class Shares:
     """Tokens computed for each client, as in start-time fair queueing.
 
     Of clients that have work, the one with the smallest count is next. One that comes back after
-    steps without it begins where the client was that was started last, and at most ``MOST_SAVED``
+    steps without it begins where the client was that was started last, and at most ``MAX_SAVED``
     behind all others: nobody saves up while idle.
     """
 
@@ -37,7 +37,7 @@ class Shares:
             before = self._computed.get(client, 0.0)
             if self.n_steps > self._left_at.get(client, -1):
                 least = min((self._computed[one] for one in +self._n_sequences), default=0.0)
-                before = max(before, self._floor, least - MOST_SAVED)
+                before = max(before, self._floor, least - MAX_SAVED)
             self._computed[client] = before
         self._n_sequences[client] += 1
         done_at = self._computed[client] + sequence.n_before + sequence.n_prompt

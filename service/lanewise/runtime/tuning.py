@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 NEVER = 2**32 - 1
-MOST_CHOICES = 64
+MAX_CHOICES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def cache_folder() -> Path:
 
 def _list(function: str, isa: str | None) -> list[Choice]:
     clib = native()
-    structs, count = clib.ffi.new("lw_choice[]", MOST_CHOICES), clib.ffi.new("uint32_t*")
+    structs, count = clib.ffi.new("lw_choice[]", MAX_CHOICES), clib.ffi.new("uint32_t*")
     name = clib.ffi.NULL if isa is None else clib.ffi.new("char[]", isa.encode())
-    clib.check(getattr(clib.lib, function)(name, structs, MOST_CHOICES, count))
+    clib.check(getattr(clib.lib, function)(name, structs, MAX_CHOICES, count))
     return [
         Choice(clib.text(structs[i].symbol), clib.text(structs[i].rival), structs[i].min_rows)
         for i in range(count[0])

@@ -25,14 +25,14 @@ from lanewise.sandbox.process import ProcessGoneError, Worker
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING = 512
-MOST_WAITING_SLOW = 16
+MAX_WAITING = 512
+MAX_WAITING_SLOW = 16
 SLICE_S = 0.1
-LEAST_SLICE_S = 0.015
+MIN_SLICE_S = 0.015
 SHARED_SLICES_S = 0.5  # of all that wait for the express lane
 SLOW_NICE = 10
 # Where the model has all CPUs, a slow job gets a tenth of one.
-WALL_FACTOR, LEAST_WALL_S = 5.0, 10.0
+WALL_FACTOR, MIN_WALL_S = 5.0, 10.0
 SLOW_WAIT_S = 10.0
 USAGE_HALF_LIFE_S = 10.0
 
@@ -136,9 +136,9 @@ class Lane:
         if self._is_closed:
             self._counts["stopped"].inc()
             raise SandboxError("stopped", STOPPED)
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._counts["busy"].inc()
-            raise SandboxError("busy", f"{MOST_WAITING} others wait")
+            raise SandboxError("busy", f"{MAX_WAITING} others wait")
         job = Job(packed, set_up, client, asyncio.get_running_loop().create_future())
         self._wait(job)
         try:
@@ -178,7 +178,7 @@ class Lane:
             n_waiting = len(self._waiting)
             job = self._take_next(self._waiting)
             worker, self._idle = self._idle, None
-            shared = max(SHARED_SLICES_S / n_waiting, LEAST_SLICE_S)
+            shared = max(SHARED_SLICES_S / n_waiting, MIN_SLICE_S)
             with _answered(job):
                 worker = worker or await self._new_worker()
                 await self._attempt(job, worker, min(SLICE_S, shared))
@@ -207,7 +207,7 @@ class Lane:
 
     def _wait_slowly(self, job: Job) -> None:
         self._waiting_slow.append(job)
-        if len(self._waiting_slow) > MOST_WAITING_SLOW:
+        if len(self._waiting_slow) > MAX_WAITING_SLOW:
             # Those go whose client has used most.
             loser = max(self._waiting_slow, key=self._rank)
             self._waiting_slow.remove(loser)
@@ -247,7 +247,7 @@ class Lane:
         began = time.monotonic()
         try:
             with _answered(job):
-                limit = max(WALL_FACTOR * self.limits.cpu_s, LEAST_WALL_S)
+                limit = max(WALL_FACTOR * self.limits.cpu_s, MIN_WALL_S)
                 await _first_of(asking, job.done, limit)
                 if not asking.done():
                     await _abandon(asking, worker)

@@ -6,14 +6,14 @@ import struct
 from typing import Any
 
 HEADER = struct.Struct("<I")
-MOST_BYTES = (1 << 32) - 1
+MAX_BYTES = (1 << 32) - 1
 PIECE = 1 << 18
 
 
 def pack(message: Any) -> bytes:
     """A message as bytes; ValueError or RecursionError if JSON cannot hold it."""
     body = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    if len(body) > MOST_BYTES:
+    if len(body) > MAX_BYTES:
         raise ValueError(f"a message of {len(body)} bytes is too long")
     return HEADER.pack(len(body)) + body
 

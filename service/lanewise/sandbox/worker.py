@@ -16,7 +16,7 @@ from lanewise.sandbox.memory import resident_bytes, virtual_bytes
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 FILES = 32
 # A worker that has grown by more is replaced after the job: the next one's limit would be too low.
-MOST_LEFT_OVER = 32 << 20
+MAX_LEFT_OVER = 32 << 20
 
 
 class State:
@@ -53,7 +53,7 @@ def main(
 def _packed_reply(state: State, sock: socket.socket, set_up: dict[str, Any], before: int) -> bytes:
     try:
         reply = _reply(state, sock, set_up)
-        reply["retire"] = resident_bytes() - before > MOST_LEFT_OVER
+        reply["retire"] = resident_bytes() - before > MAX_LEFT_OVER
         return wire.pack(reply)
     except MemoryError:
         return wire.pack({"failed": "memory", "retire": True})

@@ -18,7 +18,7 @@ from toy_tokenizer import toy_tokenizer
 GOLDEN = Path(__file__).parents[2] / "golden"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 TIME_S = 0.2
-MOST_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16
 HUGE = (
     "*",
     "center",
@@ -56,13 +56,13 @@ def _render_here(template: ChatTemplate, conversation: dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, TIME_S)
     try:
         text = template.render_within(
-            MOST_CHARACTERS,
+            MAX_CHARACTERS,
             conversation["messages"],
             conversation.get("tools"),
             conversation.get("add_generation_prompt", True),
             conversation.get("kwargs", {}),
         )
-        assert len(text) <= MOST_CHARACTERS
+        assert len(text) <= MAX_CHARACTERS
     except TooLongError:
         pass
     finally:
@@ -71,7 +71,7 @@ def _render_here(template: ChatTemplate, conversation: dict[str, Any]) -> None:
 
 @cache
 def _service() -> tuple[asyncio.AbstractEventLoop, TemplateService]:
-    sandbox = TextBudgets(template_timeout_s=TIME_S).sandbox(MOST_CHARACTERS, uncounted())
+    sandbox = TextBudgets(template_timeout_s=TIME_S).sandbox(MAX_CHARACTERS, uncounted())
     loop = asyncio.new_event_loop()
     atexit.register(lambda: loop.run_until_complete(sandbox.close()))
     return loop, TemplateService(sandbox)
@@ -84,7 +84,7 @@ def _render_in_sandbox(template: ChatTemplate, conversation: dict[str, Any]) -> 
         conversation.get("kwargs", {}),
         add_generation_prompt=conversation.get("add_generation_prompt", True),
         without_end=False,
-        most_characters=MOST_CHARACTERS,
+        most_characters=MAX_CHARACTERS,
     )
     rendered = loop.run_until_complete(asyncio.wait_for(service.render(template, packed, 0), 8))
     assert isinstance(rendered, str)
