@@ -9,7 +9,7 @@ from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.step_costs import StepCosts
+from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.stream import TokenOutput
 from lanewise.runtime import Sampled
 from toy import ToyRunner
@@ -17,7 +17,7 @@ from toy_server import CONFIG, make_engine, metric, outputs_of
 from toy_tokenizer import toy_tokenizer
 
 
-class Cheap(StepCosts):
+class Cheap(RowCosts):
     """All steps take equally long; those of the draft model next to nothing."""
 
     def __init__(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from lanewise.engine.pacing import (
     MIN_SHARE,
     TILE,
     Pacer,
-    StepCost,
+    SizeCost,
     Work,
 )
 
@@ -176,7 +176,7 @@ def test_a_first_step_that_took_long_says_nothing_of_those_after_it():
 
 def test_pauses_of_the_machine_change_little():
     rng = random.Random(1)
-    cost = StepCost()
+    cost = SizeCost()
     for i in range(2000):
         size = work(8, prompt=rng.choice([0, 0, 16, 32]), context=rng.randrange(2000))
         pause = 3.0 if i % 50 == 49 else 0.0

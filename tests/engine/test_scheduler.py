@@ -169,7 +169,7 @@ def test_scoring_a_prompt_takes_no_more_rows_of_logits_than_there_are():
     while s.running or s.waiting:
         step = s.schedule()
         (turn,) = step.turns
-        rows = [*turn.scored] + [one.n_prompt - 1] * turn.draws
+        rows = [*turn.scored] + [one.n_prompt - 1] * turn.ends_in_draw
         assert len(rows) <= 8
         scored += rows
         complete(s, step)
@@ -296,7 +296,7 @@ def add_drafts(step: Step, s: Scheduler, guesses: list[tuple[int, int]]) -> list
     n_free, accepted = s._pool.n_free, []
     for turn in step.turns:
         one = turn.sequence
-        if turn.draws and turn.count == 1 and guesses:
+        if turn.ends_in_draw and turn.count == 1 and guesses:
             length, n_true = guesses[len(one.tokens) % len(guesses)]
             wanted = min(length, one.request.params.max_tokens - one.n_output - 1)
             n_true = min(n_true, wanted)
@@ -318,7 +318,7 @@ def check_step(
     assert len(counts_of) == len(step.turns)
     n_guessed = sum(len(turn.draft) for turn in step.turns)
     assert sum(counts_of.values()) + n_guessed <= config.max_step_tokens
-    logits = sum(len(turn.scored) + turn.draws + len(turn.draft) for turn in step.turns)
+    logits = sum(len(turn.scored) + turn.ends_in_draw + len(turn.draft) for turn in step.turns)
     assert logits <= config.max_step_logits
     assert len(s.running) <= config.max_seqs
     assert len({one.table_row for one in s.running}) == len(s.running)

@@ -10,10 +10,10 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.scheduler import Scheduler, SchedulerConfig
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser
-from lanewise.engine.step_costs import StepCosts
 from lanewise.engine.stream import TokenOutput
 from lanewise.runtime import Sampled
 from toy_server import metric, outputs_of
@@ -24,8 +24,8 @@ ABC = (97, 98, 99)
 @pytest.fixture
 def rows_are_free(monkeypatch):
     """Every step takes as long as any other, so that every guess is worth its row."""
-    monkeypatch.setattr(StepCosts, "are_known", True)
-    monkeypatch.setattr(StepCosts, "seconds", lambda self, rows: 1.0)
+    monkeypatch.setattr(RowCosts, "are_known", True)
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 1.0)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_guesses_that_come_true_become_likely():
 
 
 def test_costs_are_learnt_from_steps_and_one_disturbed_step_changes_little():
-    costs = StepCosts()
+    costs = RowCosts()
     assert not costs.are_known
     costs.note(1, 0.020)
     for _ in range(80):
@@ -197,7 +197,7 @@ def test_costs_are_learnt_from_steps_and_one_disturbed_step_changes_little():
 
 def test_what_was_never_measured_follows_from_what_was():
     """The first step touches the model's pages: what it took says nothing of steps of one row."""
-    costs = StepCosts()
+    costs = RowCosts()
     costs.note(3, 2.0)
     for _ in range(4):
         costs.note(40, 0.112)
@@ -209,7 +209,7 @@ def test_what_was_never_measured_follows_from_what_was():
 
 def test_all_costs_follow_a_machine_that_becomes_slower():
     """Else rows that were last measured in a better time look cheap, and guesses on them."""
-    costs = StepCosts()
+    costs = RowCosts()
     for slowness in (1, 2):
         for _ in range(40):
             costs.note(64, slowness * 0.250)
@@ -228,7 +228,7 @@ def test_time_of_the_draft_model_is_taken_off_its_own_step_only():
     assert speculator.costs.seconds(8) == pytest.approx(0.040)
 
 
-class FixedCosts(StepCosts):
+class FixedCosts(RowCosts):
     """A pass over the weights takes as long as the arithmetic of eight rows."""
 
     are_known = True
@@ -260,7 +260,7 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
 @pytest.mark.parametrize(("wait_s", "wants"), [(0.003, True), (0.03, False)])
 def test_many_sequences_wait_only_for_guesses_that_gain_more(start, wait_s, wants):
     """Of twelve, each repeats itself for sure; a pass over the weights takes 14 ms."""
-    costs = StepCosts()
+    costs = RowCosts()
     costs.seconds = lambda rows: 1e-3 * max(14, rows)
     costs.note(1, 1.0)
     scheduler = Scheduler(SchedulerConfig(64, 512, 512, 6400), BlockPool(200))

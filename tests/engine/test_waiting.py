@@ -197,11 +197,11 @@ def test_clients_that_always_have_work_get_equal_service(sizes, max_seqs):
                 continue
             served[one.request.client] += one.n_prompt
             waiting[one.request.client] -= 1
-        s.record(step, [[Sampled(1, 0.0)] if turn.draws else [] for turn in step.turns])
+        s.record(step, [[Sampled(1, 0.0)] if turn.ends_in_draw else [] for turn in step.turns])
         for turn in step.turns:
-            if turn.draws:
+            if turn.ends_in_draw:
                 served[turn.sequence.request.client] += OUTPUT_WEIGHT
-                if not turn.sequence.draws:
+                if not turn.sequence.draws_more:
                     s.finish(turn.sequence)
         assert max(served) - min(served) <= (max_seqs + 2) * largest
     assert min(served) > 0

@@ -121,7 +121,7 @@ class EngineByHand:
 
     @property
     def is_idle(self) -> bool:
-        return not self.engine._jobs and not self.engine._steps.is_running
+        return not self.engine._jobs and not self.engine._steps.has_step_in_flight
 
     def advance(self) -> None:
         """What the engine's thread does once."""

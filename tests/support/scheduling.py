@@ -60,17 +60,17 @@ def counts(step: Step) -> dict[Sequence, int]:
 
 def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> list[Sequence]:
     """The sequences that end with this step; of drafts, so many tokens come true."""
-    drawing = {turn.sequence for turn in step.turns if turn.draws}
+    drawing = {turn.sequence for turn in step.turns if turn.ends_in_draw}
     numbers = iter(accepted)
     results = []
     for turn in step.turns:
         scores = list(turn.scored)
         guessed = turn.draft[: next(numbers, 0)] if turn.draft else ()
-        drawn = [*guessed, turn.sequence.request.choice] if turn.draws else []
+        drawn = [*guessed, turn.sequence.request.choice] if turn.ends_in_draw else []
         results.append([Sampled(token, 0.0) for token in scores + drawn])
     scheduler.record(step, results)
     ran = [turn.sequence for turn in step.turns]
-    ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws)]
+    ended = [s for s in ran if s.uncached_len == 0 or (s in drawing and not s.draws_more)]
     for one in ended:
         scheduler.finish(one)
     return ended

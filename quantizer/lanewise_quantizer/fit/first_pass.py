@@ -47,7 +47,7 @@ class FirstPass:
             states[:] = 0
             for at in range(begin, end, group):
                 if at % self.per_super == 0:
-                    self._open(targets[at : at + self.per_super], at)
+                    self._choose_supers(targets[at : at + self.per_super], at)
                 span = slice(at, at + group)
                 fitter = GroupFitter(self.book, self.grid(at), self.encode)
                 target = np.ascontiguousarray(targets[span])
@@ -94,13 +94,13 @@ class FirstPass:
             errors = self.wanted[span] - self.values[span]
             targets[begin:end] += self.hessian.unit[span, begin:end].T @ errors
 
-    def _open(self, targets: Floats, begin: int) -> None:
+    def _choose_supers(self, targets: Floats, begin: int) -> None:
         """Choose the super scales of a block of inputs."""
         grid = Grid(self.kind, self.rows)
         if self.kind.super is Super.ROW:  # one group's largest weight bounds its scale well enough
             groups = np.abs(targets).reshape(-1, self.kind.group, self.rows).max(axis=1)
-            grid.open(groups / min(self.book.peaks), None)
-            self.stored.opened(grid)
+            grid.choose_supers(groups / min(self.book.peaks), None)
+            self.stored.keep_supers(grid)
         elif self.kind.super is Super.BLOCK:
             fitter = GroupFitter(self.book, None, self.encode)
             states = np.zeros(self.rows, np.uint8)
@@ -110,8 +110,10 @@ class FirstPass:
                 target = np.ascontiguousarray(targets[at : at + self.kind.group])
                 found.append(fitter.search(target, Metric.diagonal(weights), states, 1))
             lows = [choice.minimums for choice in found if choice.minimums is not None]
-            grid.open(np.stack([c.scales for c in found]), np.stack(lows) if lows else None)
-            self.stored.opened(grid)
+            grid.choose_supers(
+                np.stack([c.scales for c in found]), np.stack(lows) if lows else None
+            )
+            self.stored.keep_supers(grid)
         self.grids.append(grid)
 
     def _importance(self, span: slice) -> Floats:

@@ -57,7 +57,7 @@ class Grid:
         self.super: Floats = np.ones(rows, np.float32)
         self.super_minimum: Floats = np.ones(rows, np.float32)
 
-    def open(self, scales: Floats, minimums: Floats | None) -> None:
+    def choose_supers(self, scales: Floats, minimums: Floats | None) -> None:
         """Choose super scales for groups that want these scales and minimums [groups, rows]."""
         if self.kind.super is Super.NONE:
             return
@@ -130,7 +130,7 @@ class Stored:
         self.supers: list[Floats] = []
         self.super_minimums: list[Floats] = []
 
-    def opened(self, grid: Grid) -> None:
+    def keep_supers(self, grid: Grid) -> None:
         """Keep the super scales of a block."""
         self.supers.append(grid.super)
         self.super_minimums.append(grid.super_minimum)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,7 +11,7 @@ from lanewise.runtime.fitting import Candidates
 from lanewise_quantizer import coded
 from lanewise_quantizer.coded import SEGMENT
 from lanewise_quantizer.fit.first_pass import FirstPass
-from lanewise_quantizer.fit.group import GroupFitter, Metric
+from lanewise_quantizer.fit.group import Choice, GroupFitter, Metric
 from lanewise_quantizer.fit.hessian import factor
 
 Floats = npt.NDArray[np.float32]
@@ -63,15 +65,11 @@ def _group(state: FirstPass, span: slice, targets: Floats, metric: Metric, befor
     if len(state.book.peaks) > 1:
         others = _other_books(fitter, stored.scales[g], stored.selectors[g])
         best = best.better_of(fitter.evaluate(targets, metric, states, others))
-    old_codes = stored.codes[span]
-    worse = ~(metric.loss(targets - best.values) < before)
-    best.codes[:, worse] = old_codes[:, worse]
-    best.values[:, worse] = state.values[span][:, worse]
-    best.scales[worse] = stored.scales[g][worse]
-    best.selectors[worse] = stored.selectors[g][worse]
-    if best.minimums is not None and lows is not None:
-        best.minimums[worse] = lows[worse]
-    state.keep(span, best)
+    best = replace(best, losses=metric.loss(targets - best.values))
+    kept = Choice(
+        stored.codes[span], state.values[span], stored.scales[g], lows, stored.selectors[g], before
+    )
+    state.keep(span, kept.better_of(best))
 
 
 def _other_books(

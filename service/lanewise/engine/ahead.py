@@ -25,7 +25,7 @@ LEAD_S, LEAD_SHARE = 0.010, 0.2
 
 
 @dataclass(slots=True)
-class Running:
+class StepInFlight:
     """A step that was begun."""
 
     runner: AheadRunner

@@ -44,8 +44,8 @@ def make_batch(
         if turn.draft:
             logit_rows += range(len(token_ids) - 1, len(token_ids) + len(turn.draft))
             token_ids += turn.draft
-            draws += sampler.draws(tokens, turn.draft)
-        elif turn.draws:
+            draws += sampler.draws_with_draft(tokens, turn.draft)
+        elif turn.ends_in_draw:
             logit_rows.append(len(token_ids) - 1)
             draws.append(sampler.draw(tokens, sequence.n_pending))
         query_start.append(len(token_ids))
@@ -78,7 +78,7 @@ def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
     results: list[Items[Sampled]] = []
     first = 0
     for turn in step.turns:
-        end = first + len(turn.scored) + turn.draws + len(turn.draft)
+        end = first + len(turn.scored) + turn.ends_in_draw + len(turn.draft)
         result = sampled[first:end]
         results.append(_that_hold(turn, result) if turn.draft else result)
         first = end

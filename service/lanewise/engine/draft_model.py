@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.block_pool import Key
+from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.runner import ModelRunner
 from lanewise.engine.sampling import allowed_mask
 from lanewise.engine.sequence import Sequence
-from lanewise.engine.step_costs import StepCosts
 from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Sampling
 
 
@@ -60,7 +60,7 @@ class DraftModel:
         n_blocks: int,
     ) -> None:
         """``usable_ids`` are tokens of both models; ``vocab_size`` counts the draft's rows."""
-        self.costs = StepCosts()
+        self.costs = RowCosts()
         self._runner = runner
         self._vocab_size = vocab_size
         self._mask = allowed_mask(vocab_size, usable_ids)

@@ -205,7 +205,7 @@ class Engine:
         self._steps.wait()
         self._drain_inbox()
         self._give_up_late(time.monotonic())
-        while not self._jobs and not self._steps.is_running and not self._stopping:
+        while not self._jobs and not self._steps.has_step_in_flight and not self._stopping:
             self._publish()
             self._outbox.send()
             self._busy = False

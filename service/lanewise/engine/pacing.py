@@ -71,7 +71,7 @@ class _Average:
         self.seconds += rate * (seconds - self.seconds)
 
 
-class StepCost:
+class SizeCost:
     """Predicts what a step takes.
 
     It is ``speed * bend(rows) * (base + per_row * rows + per_pair * attended)``.
@@ -188,7 +188,7 @@ class Pacer:
     """Chooses what a step does beside its decodes so that it ends within a target."""
 
     def __init__(self, target_s: float) -> None:
-        self.cost = StepCost()
+        self.cost = SizeCost()
         self._target_s = target_s
 
     def spare_tokens(self, decodes: Work, context: int) -> int:

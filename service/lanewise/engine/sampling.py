@@ -100,7 +100,7 @@ class Sampler:
         self._history.extend(tokens[len(self._history) : position - n_pending])
         return Draw(sampling, position, self._n_prompt, self._history.view(), forced)
 
-    def draws(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:
+    def draws_with_draft(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:
         """The draw after ``tokens`` and, as if ``draft`` came true, that after each token of it."""
         first = len(tokens)
         places = range(first, first + len(draft) + 1)

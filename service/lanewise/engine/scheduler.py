@@ -126,7 +126,7 @@ class Scheduler:
         """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""
         if self._pacer is None:
             return
-        decodes = [turn for turn in step.turns if turn.draws and turn.count == 1]
+        decodes = [turn for turn in step.turns if turn.ends_in_draw and turn.count == 1]
         work = self.work_of(decodes)
         context = work.attended // max(1, work.rows)
         spare = self._pacer.spare_tokens(work, context) - (step.n_tokens - work.rows)
@@ -169,7 +169,7 @@ class Scheduler:
             sequence.advance(turn.count)
             turn.end = sequence.n_cached
             sequence.n_ahead += 1
-            if turn.draws:
+            if turn.ends_in_draw:
                 sequence.tokens.append(DRAWN_BEFORE + n_draws)
                 sequence.n_pending += 1
                 n_draws += 1
@@ -179,7 +179,7 @@ class Scheduler:
         for turn in step.turns:
             sequence = turn.sequence
             sequence.n_cached -= turn.count
-            if not self._has_left(sequence) and turn.draws:
+            if not self._has_left(sequence) and turn.ends_in_draw:
                 sequence.tokens.pop()
                 sequence.n_pending -= 1
             turn.end = None
@@ -212,8 +212,8 @@ class Scheduler:
         sequence = turn.sequence
         first = max(end - turn.n_computed, sequence.n_counted)
         of_prompt = max(0, min(end, sequence.n_admitted) - first)
-        sequence.n_counted = max(sequence.n_counted, end + turn.draws)
-        self._shares.note(sequence, of_prompt, 1 + turn.n_accepted if turn.draws else 0)
+        sequence.n_counted = max(sequence.n_counted, end + turn.ends_in_draw)
+        self._shares.note(sequence, of_prompt, 1 + turn.n_accepted if turn.ends_in_draw else 0)
 
     def _has_left(self, sequence: Sequence) -> bool:
         """One step less runs with a sequence; whether it has ended. With the last its blocks go."""

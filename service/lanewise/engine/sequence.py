@@ -79,7 +79,7 @@ class Sequence:
         return self.n_scored < self.n_to_score
 
     @property
-    def draws(self) -> bool:
+    def draws_more(self) -> bool:
         """Whether another token is to be drawn after the last one."""
         return self.n_known < self.n_most and not self.is_complete
 
@@ -89,7 +89,7 @@ class Sequence:
             return "stop"
         if drawn is not None and drawn.token in self.stop_ids:
             return "stop"
-        return None if self.draws else "length"
+        return None if self.draws_more else "length"
 
     def block_key(self, index: int) -> Key:
         """The key of a block whose tokens are all known."""

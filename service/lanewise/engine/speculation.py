@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from lanewise.engine.draft_model import DraftModel, Reader, settle
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest
+from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step, Turn
-from lanewise.engine.step_costs import StepCosts
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Speculator:
         self._wait_s = FIRST_WAIT_S
         self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
         self._next_searched = 0  # place among the decodes, where not all are searched
-        self.costs = StepCosts()
+        self.costs = RowCosts()
 
     def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
         """One for each sequence that wants guesses; those of one prompt share the work."""
@@ -179,7 +179,7 @@ class Speculator:
     def _decodes(self, step: Step, guesser_of: GuesserOf) -> list[tuple[Turn, Guesser]]:
         found = []
         for turn in step.turns:
-            if turn.draws and turn.count == 1:
+            if turn.ends_in_draw and turn.count == 1:
                 guesser = guesser_of(turn.sequence)
                 if guesser is not None:
                     found.append((turn, guesser))

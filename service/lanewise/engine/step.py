@@ -15,7 +15,7 @@ class Turn:
     sequence: Sequence
     count: int  # tokens the model sees, guesses not among them
     scored: range  # positions among them whose logits score the prompt token after each
-    draws: bool  # whether a token is drawn after the last of them
+    ends_in_draw: bool  # whether a token is drawn after the last of them
     draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
     end: int | None = None  # of the sequence in the cache; None until begun ahead or recorded
@@ -88,7 +88,7 @@ class Budget:
             count = min(count, uncached - 1)  # all but the token that needs logits
         if count == 0:
             return
-        draws = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete
-        self.turns.append(Turn(sequence, count, scored, draws))
+        ends_in_draw = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete
+        self.turns.append(Turn(sequence, count, scored, ends_in_draw))
         self.tokens -= count
-        self.logits -= len(scored) + draws
+        self.logits -= len(scored) + ends_in_draw

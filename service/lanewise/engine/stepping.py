@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from lanewise.engine.ahead import Running, can_run_ahead, keep_adapters
+from lanewise.engine.ahead import StepInFlight, can_run_ahead, keep_adapters
 from lanewise.engine.batching import make_batch, results_of
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
@@ -60,23 +60,23 @@ class Stepper:
         self._masks = masks
         self._pacer = pacer
         self._speculator = speculator
-        self._running: Running | None = None  # a step that was begun ahead
+        self._in_flight: StepInFlight | None = None  # a step that was begun ahead
         self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
         self._last_s = 0.0  # that a step took
         self.began: float | None = None  # the step that runs now, by the clock time.monotonic()
 
     @property
-    def is_running(self) -> bool:
+    def has_step_in_flight(self) -> bool:
         """Whether a step runs that was begun ahead."""
-        return self._running is not None
+        return self._in_flight is not None
 
     def wait(self) -> None:
         """Return when it is time to plan the next step: before the end of the one that runs."""
-        if self._running is not None:
-            left_s = self._running.time_left(time.perf_counter())
+        if self._in_flight is not None:
+            left_s = self._in_flight.time_left(time.perf_counter())
             if left_s > 0:
                 self._events.before_waiting()
-                self._running.runner.wait(left_s)
+                self._in_flight.runner.wait(left_s)
 
     def note_idle(self) -> None:
         """There was nothing to run: what has passed since the last step is no gap."""
@@ -85,8 +85,8 @@ class Stepper:
     def advance(self) -> None:
         """Run a step, or begin one and finish the one that was begun before."""
         began = time.perf_counter()
-        running, self._running = self._running, None
-        if running is None:
+        in_flight, self._in_flight = self._in_flight, None
+        if in_flight is None:
             step = self._plan()
             self._start(step, self._runner_ahead(step), began)
             return
@@ -96,8 +96,8 @@ class Stepper:
         self._events.before_waiting()  # not before: who is woken wants the interpreter
         # If it fails, what was planned expects tokens that did not come: the next plan takes over
         # who was admitted, and the copies that have not been made.
-        if self._finish(running, begun):
-            self._running = begun
+        if self._finish(in_flight, begun):
+            self._in_flight = begun
             if planned is not None and begun is None:
                 self._start(planned, None, began)
 
@@ -105,8 +105,8 @@ class Stepper:
         """Begin a step where that can be, or run it."""
         step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
         if step.turns and ahead is not None:
-            self._running = self._begin(step, ahead)
-        if step.turns and self._running is None:
+            self._in_flight = self._begin(step, ahead)
+        if step.turns and self._in_flight is None:
             self._run(step, began)
 
     def _plan(self) -> Step:
@@ -124,7 +124,7 @@ class Stepper:
             return None
         return self._ahead if can_run_ahead(step, self._jobs) else None
 
-    def _begin(self, step: Step, runner: AheadRunner) -> Running | None:
+    def _begin(self, step: Step, runner: AheadRunner) -> StepInFlight | None:
         """Begin a step, which the library runs when the one before it is over."""
         copies = self._scheduler.blocks.take_copies()
         try:
@@ -142,24 +142,24 @@ class Stepper:
             self.began = time.monotonic()
         adapters = keep_adapters(step)
         n_rows = len(batch.token_ids)
-        return Running(runner, step, n_rows, work, began, expected_s, adapters, copies)
+        return StepInFlight(runner, step, n_rows, work, began, expected_s, adapters, copies)
 
-    def _finish(self, running: Running, next_one: Running | None) -> bool:
+    def _finish(self, in_flight: StepInFlight, next_one: StepInFlight | None) -> bool:
         """Wait for a step that was begun and complete it; false if it failed."""
-        step = running.step
+        step = in_flight.step
         try:
-            finished = running.runner.finish()
+            finished = in_flight.runner.finish()
         except Exception as error:
             if next_one is not None:
                 self._skip(next_one)
             self.began = None
             self._scheduler.take_back(step)
             if isinstance(error, StepRefusedError):
-                self._scheduler.blocks.give_back(running.copies)
+                self._scheduler.blocks.give_back(in_flight.copies)
             self._run_each(step, error)
             return False
         finally:
-            running.let_go()
+            in_flight.let_go()
         self.began = None if next_one is None else time.monotonic()
         if next_one is not None:
             next_one.began = finished.ended
@@ -169,25 +169,25 @@ class Stepper:
         self._last_native = (finished.ended, self._runner.counters().native_seconds)
         seconds = self._last_s = finished.ended - finished.began
         if self._pacer is not None:
-            self._pacer.cost.learn(running.work, seconds)
+            self._pacer.cost.learn(in_flight.work, seconds)
         self._note_run(step, results_of(step, finished.drawn))
-        self._tally.note_step(running.n_rows)
-        self._learn(Guesses(), running.n_rows, seconds)
+        self._tally.note_step(in_flight.n_rows)
+        self._learn(Guesses(), in_flight.n_rows, seconds)
         # Without a next one, a step that waits for the tokens searches by itself.
         if self._speculator is not None and next_one is not None:
             self._speculator.search(step, self._guesser_of)
         return True
 
-    def _skip(self, running: Running) -> None:
+    def _skip(self, in_flight: StepInFlight) -> None:
         """Take back a step that was begun behind one that failed."""
         try:
-            running.runner.finish()
+            in_flight.runner.finish()
         except StepRefusedError:  # it needed what the other should have drawn
-            self._scheduler.blocks.give_back(running.copies)
+            self._scheduler.blocks.give_back(in_flight.copies)
         except Exception:
             logger.exception("a step behind one that failed failed too")
-        running.let_go()
-        self._scheduler.take_back(running.step)
+        in_flight.let_go()
+        self._scheduler.take_back(in_flight.step)
 
     def _run(self, step: Step, began: float) -> None:
         guesses = Guesses()
@@ -266,7 +266,7 @@ class Stepper:
     def _begin_masks(self, step: Step) -> None:
         """Have computed which tokens may be drawn in a step."""
         began = time.perf_counter()
-        samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.draws]
+        samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.ends_in_draw]
         constraints = [one.constraint for one in samplers if one.constraint is not None]
         if constraints:
             self._masks.begin(constraints)

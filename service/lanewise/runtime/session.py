@@ -176,7 +176,7 @@ class Session:
         return self._arrays[0].results(len(draws))
 
     def _run(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
-        arrays = self._taken(batch, draws)
+        arrays = self._written(batch, draws)
         status = self._native.lib.lw_step(
             self._open_handle(), arrays.batch, self._logits_pointer, arrays.drawn
         )
@@ -189,7 +189,7 @@ class Session:
         steps at most are begun and not finished, and nothing else is run meanwhile. After an error
         nothing was begun.
         """
-        arrays = self._taken(batch, draws)
+        arrays = self._written(batch, draws)
         status = self._native.lib.lw_session_start(
             self._open_handle(), arrays.batch, self._logits_pointer, arrays.drawn
         )
@@ -216,11 +216,11 @@ class Session:
         self._check_step(status)
         return Finished(arrays.results(count), 1e-9 * times.begin_ns, 1e-9 * times.end_ns)
 
-    def _taken(self, batch: Batch, draws: Sequence[Draw] | None) -> StepArrays:
+    def _written(self, batch: Batch, draws: Sequence[Draw] | None) -> StepArrays:
         """The arrays of the next step, with this one in them."""
         arrays = self._arrays[0]
         try:
-            arrays.take(batch, draws)
+            arrays.write(batch, draws)
         except Exception as error:
             raise StepRefusedError(str(error), self._native.lib.LW_ERR_ARGUMENT) from error
         return arrays

@@ -98,10 +98,10 @@ class StepArrays:
         self._filled: list[Callable[[], Sampling | None]] = [_nobody] * limits.logits
         self._owners: list[Any] = []  # of what the library reads until the step has been run
 
-    def take(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
+    def write(self, batch: Batch, draws: Sequence[Draw] | None) -> None:
         """Write a batch and its draws, if there are any."""
         if batch.block_tables is not self._tables:
-            self._take_tables(batch.block_tables)
+            self._write_tables(batch.block_tables)
         self._copy_checked(batch)
         self._owners = [draws]
         self.batch.n_copies = len(batch.copies)
@@ -114,7 +114,7 @@ class StepArrays:
         if len(draws) != len(batch.logit_rows):
             raise ValueError(f"{len(draws)} draws for {len(batch.logit_rows)} rows of logits")
         self.batch.draws = self._draws
-        self._take_draws(draws)
+        self._write_draws(draws)
 
     def results(self, count: int) -> list[Sampled]:
         """The first ``count`` tokens that the step drew, once it has been run."""
@@ -128,7 +128,7 @@ class StepArrays:
         ]
         return list(map(Sampled, token_ids, logprobs, tops))
 
-    def _take_tables(self, given: Sequence[Sequence[int]] | Uint32s) -> None:
+    def _write_tables(self, given: Sequence[Sequence[int]] | Uint32s) -> None:
         tables = np.ascontiguousarray(given, dtype=np.uint32)
         if tables.ndim != 2:
             raise ValueError(
@@ -166,9 +166,9 @@ class StepArrays:
         self._copy("logit_rows", batch.logit_rows)
         self._copy("table_rows", rows)
         if batch.adapters is not None or self.batch.adapters:
-            self._take_adapters(batch.adapters, n_seqs)
+            self._write_adapters(batch.adapters, n_seqs)
 
-    def _take_adapters(self, adapters: Sequence[Adapter | None] | None, n_seqs: int) -> None:
+    def _write_adapters(self, adapters: Sequence[Adapter | None] | None, n_seqs: int) -> None:
         null = self._ffi.NULL
         if adapters is None:
             self.batch.adapters = null
@@ -187,7 +187,7 @@ class StepArrays:
             raise ValueError(f"{name} has {len(values)} entries; the session takes {len(target)}")
         target[0 : len(values)] = values
 
-    def _take_draws(self, draws: Sequence[Draw]) -> None:
+    def _write_draws(self, draws: Sequence[Draw]) -> None:
         places = slice(len(draws))
         positions, forced_tokens, *histories = self._draw_columns
         positions[places] = [draw.position for draw in draws]
@@ -196,11 +196,11 @@ class StepArrays:
             sizes[places] = 0
         for place, draw in enumerate(draws):
             if self._filled[place]() is not draw.sampling:  # its sequence had another place before
-                self._take_sampling(place, draw.sampling)
+                self._write_sampling(place, draw.sampling)
             if draw.history is not None:
-                self._owners.append(self._take_history(place, draw.history, draw.n_prompt))
+                self._owners.append(self._write_history(place, draw.history, draw.n_prompt))
 
-    def _take_sampling(self, place: int, given: Sampling) -> None:
+    def _write_sampling(self, place: int, given: Sampling) -> None:
         sampling = self._samplings.get(given)
         if sampling is None:
             sampling = NativeSampling(self._ffi, given, self._vocab)
@@ -208,7 +208,7 @@ class StepArrays:
         self._draws[place].sampling = sampling.struct
         self._filled[place] = ref(given)
 
-    def _take_history(self, place: int, given: Uint32s, n_prompt: int) -> Any:
+    def _write_history(self, place: int, given: Uint32s, n_prompt: int) -> Any:
         """Let a draw see what came before it; what is returned must live as long."""
         if n_prompt > len(given):
             raise ValueError(f"n_prompt is {n_prompt}; history has {len(given)} entries")

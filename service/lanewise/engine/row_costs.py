@@ -15,7 +15,7 @@ MAX_SURPRISE = 0.25  # of what was expected; a step that took far longer was dis
 MAX_FIRST_SURPRISE = 1.0  # the same where little is known
 
 
-class StepCosts:
+class RowCosts:
     """Seconds of a step as a function of its rows."""
 
     def __init__(self) -> None:
