@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +18,8 @@ from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
 from lanewise.api.state import Phase, ServerState
 from lanewise.host import MemoryLimit
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.server import opening, serve, start
+from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.server import model_text, opening, serve, start
 from lanewise.server.listener import bind
 from lanewise.server.progress import progress_lines
 from lanewise.settings import Settings, SettingsError
@@ -59,10 +60,10 @@ def test_bound_port_is_taken_but_not_yet_listening():
 def test_chat_template_comes_from_a_file(tmp_path):
     path = tmp_path / "template.jinja"
     path.write_text("{{ bos_token }}{{ messages[0].content }}")
-    assert opening.read_template(Settings(), str(path)) == path.read_text()
+    assert model_text.read_template(Settings(), str(path)) == path.read_text()
     path.write_text("{% for %}")
     with pytest.raises(SettingsError, match=r"template\.jinja"):
-        opening.read_template(Settings(), str(path))
+        model_text.read_template(Settings(), str(path))
 
 
 def test_a_template_that_cannot_be_used_is_told(state, caplog):
@@ -195,3 +196,13 @@ def test_json_lines_have_the_request_id():
     line = json.loads(JsonFormatter().format(record))
     assert (line["message"], line["level"], line["request_id"]) == ("a b", "info", "id-1")
     assert line["time"].endswith("Z")
+
+
+def test_how_answers_are_drawn_is_told_at_the_start(caplog):
+    said = {"generation_config.json": {"temperature": 0.6}}
+    files = TokenizerFiles(Path("model"), 4, json_files=said)
+    with caplog.at_level(logging.INFO, "lanewise"):
+        assert model_text.read_sampling(Settings(), files).temperature == 0.6
+        assert model_text.read_sampling(Settings(generation_config="off"), files).temperature == 1
+    (message,) = caplog.messages
+    assert "temperature 0.6 (generation_config.json; --generation-config off: not)" in message

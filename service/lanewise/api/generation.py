@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.types import Scope
 
@@ -44,7 +44,12 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """What the engine is told about drawing."""
+    """What the engine is told about drawing: what a request says, else what its model wants."""
+    usual, said = state.sampling_defaults, fields.model_fields_set
+
+    def given(name: str) -> Any:
+        return getattr(fields if name in said else usual, name)
+
     n_tokens = state.tokenizer.vocab_size
     n_allowed = len(fields.allowed_token_ids or ())
     if n_allowed > n_tokens:
@@ -66,11 +71,11 @@ def sampling_params(
         seed=(secrets.randbits(64) if fields.seed is None else fields.seed) & SEED_MASK,
         max_tokens=max_tokens,
         min_tokens=fields.min_tokens,
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        top_k=max(fields.top_k, 0),
-        min_p=fields.min_p,
-        repetition_penalty=fields.repetition_penalty,
+        temperature=given("temperature"),
+        top_p=given("top_p"),
+        top_k=max(given("top_k"), 0),
+        min_p=given("min_p"),
+        repetition_penalty=given("repetition_penalty"),
         presence_penalty=fields.presence_penalty,
         frequency_penalty=fields.frequency_penalty,
         logit_bias=bias,

@@ -19,6 +19,7 @@ from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarCompiler
+from lanewise.text.sampling_defaults import SamplingDefaults
 from lanewise.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class ServerState:
     version: str
     fingerprint: str  # changes when the same request may give another answer
     chat_template: ChatTemplate | None
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     max_body_bytes: int = 8 << 20
     request_budgets: RequestBudgets = field(default_factory=RequestBudgets)
     api_keys: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from lanewise.loading.packed_checkpoint import (
     TensorNote,
 )
 from lanewise.loading.stored_program import program_as_json
-from lanewise.loading.tokenizer_files import GGUF_TOKENIZER, JSON_FILES
+from lanewise.loading.tokenizer_files import GGUF_TEXT_KEYS, GGUF_TOKENIZER, JSON_FILES
 
 
 def check_folder(folder: Path) -> None:
@@ -69,13 +69,13 @@ def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
 
 
 def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the small files of a directory as they are, or the tokenizer's part of GGUF metadata.
+    """Write the small files of a directory as they are, or what GGUF metadata has of them.
 
     JSON holds every value of the metadata exactly, and is read ten times as fast as GGUF.
     """
     files = checkpoint.tokenizer
     if files.gguf is not None:
-        kept = {key: value for key, value in files.gguf.items() if key.startswith("tokenizer.")}
+        kept = {key: value for key, value in files.gguf.items() if key.startswith(GGUF_TEXT_KEYS)}
         write_json(folder / GGUF_TOKENIZER, kept)
         return
     for name in JSON_FILES:

@@ -9,6 +9,7 @@ from lanewise.loading.json_files import read_object, read_text
 
 # What a packed directory has instead of tokenizer.json when it was made from a GGUF file.
 GGUF_TOKENIZER = "tokenizer_gguf.json"
+GGUF_TEXT_KEYS = ("tokenizer.", "general.sampling.")  # beginnings of the keys in it
 JSON_FILES = (
     "config.json",
     "generation_config.json",

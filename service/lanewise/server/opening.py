@@ -8,22 +8,18 @@ import importlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lanewise import host, topology
-from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles
+from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
+from lanewise.server.model_text import Text, make_text
 from lanewise.server.progress import progress_of
-from lanewise.settings import Settings, SettingsError
-from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.settings import Settings
 
 if TYPE_CHECKING:
     from lanewise.runtime import Model
-    from lanewise.text.tokenizer import Tokenizer
-
-    Text = tuple[Tokenizer, ChatTemplate | None]
 
 logger = logging.getLogger(__name__)
 
@@ -61,32 +57,6 @@ def load_beside(
             with contextlib.suppress(Exception):
                 loading.result().close()
             raise
-
-
-def make_text(settings: Settings, files: TokenizerFiles) -> Text:
-    """The tokenizer, and the chat template that the settings or else the model's files name."""
-    from lanewise.text.tokenizer import Tokenizer
-
-    if settings.chat_template is None:
-        tokenizer = Tokenizer.from_files(files)
-        return tokenizer, tokenizer.chat_template
-    with ThreadPoolExecutor(1, "lanewise-template") as pool:
-        checking = pool.submit(read_template, settings, settings.chat_template)
-        tokenizer = Tokenizer.from_files(files)
-        return tokenizer, ChatTemplate({"default": checking.result()}, tokenizer.special_tokens)
-
-
-def read_template(settings: Settings, path: str) -> str:
-    """The text of a template that somebody asked for by name, which must be one."""
-    from lanewise.api.budgets import TextBudgets
-    from lanewise.api.templates import check_alone
-
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        check_alone(ChatTemplate({"default": text}), TextBudgets.of(settings))
-    except (ChatTemplateError, UnicodeDecodeError) as error:
-        raise SettingsError(f"chat_template: {path}: {error}") from None
-    return text
 
 
 def load_weights(

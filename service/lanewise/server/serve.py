@@ -24,9 +24,9 @@ from lanewise.server import file_watch
 from lanewise.server.adapters import make_adapters
 from lanewise.server.draft import open_draft
 from lanewise.server.make_engine import make_engine
+from lanewise.server.model_text import Text
 from lanewise.settings import Settings
-from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
-from lanewise.text.tokenizer import Tokenizer
+from lanewise.text.chat_template import ChatTemplateError
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 def serve(
     settings: Settings,
     model: Model,
-    tokenizer: Tokenizer,
-    template: ChatTemplate | None,
+    text: Text,
     threads: int,
     limit: host.MemoryLimit,
     listener: socket.socket,
 ) -> int:
     """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status."""
+    tokenizer = text.tokenizer
     with contextlib.ExitStack() as models:
         models.enter_context(model)
         draft = open_draft(settings, tokenizer, threads, model.placement)
@@ -54,7 +54,8 @@ def serve(
             model_name=engine.metrics.facts.model_name,
             version=__version__,
             fingerprint=_fingerprint(model),
-            chat_template=template,
+            chat_template=text.chat_template,
+            sampling_defaults=text.sampling,
             max_body_bytes=settings.max_body_bytes,
             request_budgets=RequestBudgets.of(settings),
             give_back_memory=host.give_back_memory,

@@ -42,10 +42,10 @@ def run(settings: Settings) -> int:
     with bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
-        model, (tokenizer, template) = open_model(settings, threads, limit)
+        model, text = open_model(settings, threads, limit)
         from lanewise.server import serve
 
-        return serve.serve(settings, model, tokenizer, template, threads, limit, listener)
+        return serve.serve(settings, model, text, threads, limit, listener)
 
 
 def _check(settings: Settings) -> None:

@@ -355,6 +355,14 @@ class Settings(ModelSettings):
         default=None,
         metadata=knob(TEXT, "file with a jinja chat template to use instead of the model's"),
     )
+    generation_config: str = field(
+        default="auto",
+        metadata=knob(
+            choice("auto", "off"),
+            "temperature, top_p, top_k, min_p and repetition_penalty of requests that do not say:"
+            " auto = those of the model's generation_config.json or GGUF metadata, off = OpenAI's",
+        ),
+    )
     drain_timeout_s: float = field(
         default=30.0, metadata=knob(SECONDS, "time running requests get to finish after SIGTERM")
     )
