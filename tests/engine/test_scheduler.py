@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
 from lanewise.engine.window import Window

@@ -3,8 +3,9 @@
 import pytest
 
 from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.pacing import Pacer, Work
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import State
 from lanewise.engine.step import Step
 from lanewise.engine.window import Window

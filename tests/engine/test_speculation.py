@@ -6,12 +6,13 @@ import pytest
 
 from lanewise.engine import speculation
 from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.row_costs import RowCosts
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser
 from lanewise.engine.stream import TokenOutput

@@ -4,8 +4,9 @@ import itertools
 from collections.abc import Iterable
 
 from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.scheduler import Scheduler, SchedulerConfig
+from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
 from lanewise.runtime import Sampled

@@ -19,19 +19,20 @@ class Rate:
 
     def __init__(self) -> None:
         self._amount = 0.0
-        self._last = self._first = math.nan
+        self._first: float | None = None
+        self._last = 0.0
 
     def note(self, amount: float, now: float) -> None:
         """So much has happened."""
-        if math.isnan(self._first):
+        if self._first is None:
             self._first = self._last = now
         self._amount = self._amount * self._decay(now - self._last) + amount
         self._last = now
 
     def seconds_for(self, amount: float, now: float) -> float:
         """How long that much takes; infinite while nothing was measured."""
-        age = now - self._first
-        if not age > 0 or not self._amount:
+        age = 0.0 if self._first is None else now - self._first
+        if age <= 0 or not self._amount:
             return math.inf
         per_second = self._amount * self._decay(now - self._last)
         per_second /= RATE_WINDOW_S * (1 - self._decay(age))

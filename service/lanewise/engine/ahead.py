@@ -34,7 +34,7 @@ class StepInFlight:
     work: Work
     began: float  # at the earliest
     expected_s: float  # that it takes; 0 = not known
-    adapters: Items[LoadedAdapter]  # kept until it has run, whoever leaves
+    adapters: Items[LoadedAdapter]  # held until it has run, even if their requests are cancelled
     copies: list[BlockCopy]  # that it makes
 
     def let_go(self) -> None:
@@ -58,7 +58,10 @@ def keep_adapters(step: Step) -> list[LoadedAdapter]:
 
 
 def can_run_ahead(step: Step, jobs: Mapping[Sequence, Job]) -> bool:
-    """Whether a step needs to know of no token drawn before but which it is."""
+    """Whether all that a step needs to know of tokens still to be drawn is which they are.
+
+    Grammars and scores of prompts need the tokens themselves, before the step begins.
+    """
     for turn in step.turns:
         sequence = turn.sequence
         if turn.scored or sequence.n_most == sequence.n_prompt:

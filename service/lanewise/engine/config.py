@@ -3,11 +3,31 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from lanewise.engine.scheduler import SchedulerConfig
 from lanewise.engine.window import Window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Limits of one step, and of sequences."""
+
+    max_seqs: int
+    max_step_tokens: int
+    max_step_logits: int
+    max_model_len: int
+    prefix_cache: bool = True  # sequences read the blocks of others that begin alike
+    sliding_window: int | None = None  # tokens that each sees, its own included; None = all
+
+    def __post_init__(self) -> None:
+        # Every running sequence can then take part in every step, so none waits for another's end.
+        for name in ("max_step_tokens", "max_step_logits"):
+            if getattr(self, name) < self.max_seqs:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; "
+                    f"accepted: at least max_seqs = {self.max_seqs}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig(SchedulerConfig):
     """What the engine may use."""
 
@@ -28,7 +48,7 @@ class EngineConfig(SchedulerConfig):
     has_spare_cpu: bool = False  # that steps leave to others: masks may be filled while they run
 
     def __post_init__(self) -> None:
-        SchedulerConfig.__post_init__(self)  # super() does not know a class that got slots
+        super().__post_init__()
         # The oldest sequence must be able to reach its end alone, or it could never be served.
         window = Window(self.sliding_window, self.max_step_tokens)
         longest = window.longest(self.n_blocks, self.max_model_len)

@@ -30,8 +30,10 @@ ALONE_ROWS = 128
 SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ there
 AIM = 0.95  # of the target: about half of all steps take longer than predicted
 REFIT_STEPS = 64
-FAMILIAR = 4  # steps of a size, from which on one that takes another time is news
-DOUBTFUL = 1.5  # times what a line through all says: steps fewer than familiar were disturbed
+FAMILIAR = 4  # after so many steps of a size, a deviating one says that the speed has changed
+# A size seen fewer than FAMILIAR times is left out of the correction of the line if its mean is off
+# the line by more than this factor: its steps were probably disturbed.
+DOUBTFUL = 1.5
 CLASS_RATE = 1 / 128  # how fast an average forgets
 SPEED_RATE = 1 / 8
 MAX_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
@@ -99,7 +101,8 @@ class SizeCost:
         if average is None:
             average = self._classes[key] = _Average()
         elif average.n >= FAMILIAR and self._fit[1] > 0:
-            # Compared with its like, not with the line: that the line is none says nothing of now.
+            # Compared with earlier steps of this size, not with the fitted line: where that fits
+            # badly, the step would look as if the machine's speed had changed.
             expected = self._speed * average.seconds
             expected *= self._line(work.rows, work.attended) / self._line(
                 average.rows, average.attended

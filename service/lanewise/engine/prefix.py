@@ -32,7 +32,11 @@ class Prefix:
 def find_prefix(
     sequence: Sequence, pool: BlockPool, window: Window, coming: Container[Key]
 ) -> Prefix | None:
-    """What the cache holds of a sequence; None if more of it is just computed: ``coming``."""
+    """What the cache holds of a sequence.
+
+    None if a running sequence is about to fill the next block, whose key is then in ``coming``:
+    waiting for that block saves computing it twice.
+    """
     # The last token is computed in any case: what comes after it is asked for.
     n_usable = len(sequence.tokens) - 1
     most = n_usable // BLOCK_TOKENS

@@ -7,7 +7,7 @@ NODES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096, 1 <<
 # Before more is known: one pass over the weights costs as much as the arithmetic of so many rows.
 # Rather too many: what is wrongly thought cheap is tried once and known, the opposite never.
 ROWS_OF_A_PASS = 16
-FAMILIAR = 4  # steps of a number of rows, from which on one that takes another time is news
+FAMILIAR = 4  # after so many steps of a size, a deviating one says that the speed has changed
 LAST_RATE = 0.03  # how much a measurement counts; the first ones are averaged
 SPEED_RATE = 1 / 8  # how far all costs follow a familiar step: the machine is slower or faster now
 FORGETTING_RATE = 1 / 1000  # of what other numbers of rows cost, with each step

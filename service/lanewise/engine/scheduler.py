@@ -2,9 +2,9 @@
 
 from bisect import insort_right
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix
@@ -17,27 +17,6 @@ from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 MAX_BY_RIGHT = 8  # sequences that others give way to in one step
 STEPS_OF_RIGHT = 8
 MAX_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Limits of one step, and of sequences."""
-
-    max_seqs: int
-    max_step_tokens: int
-    max_step_logits: int
-    max_model_len: int
-    prefix_cache: bool = True  # sequences read the blocks of others that begin alike
-    sliding_window: int | None = None  # tokens that each sees, its own included; None = all
-
-    def __post_init__(self) -> None:
-        # Every running sequence can then take part in every step, so none waits for another's end.
-        for name in ("max_step_tokens", "max_step_logits"):
-            if getattr(self, name) < self.max_seqs:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; "
-                    f"accepted: at least max_seqs = {self.max_seqs}"
-                )
 
 
 class Scheduler:
@@ -135,8 +114,8 @@ class Scheduler:
     def reserve_draft(self, step: Step, turn: Turn, wanted: int) -> int:
         """Make room for guessed tokens behind a decode; returns for how many.
 
-        They must end before the last token that the sequence may have. Nobody gives way to them,
-        nor soon after: as many blocks stay free as sequences run.
+        They must end before the last token that the sequence may have. They never cause a
+        preemption, in this step or the next: one free block for each running sequence stays free.
         """
         sequence = turn.sequence
         spare = max(0, self._pool.n_free - len(self.running))

@@ -33,7 +33,8 @@ LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
 UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
 MIN_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
-MIN_GAIN_OF_MANY = 1.1  # who waits for guesses with many others also gets tokens unevenly
+# With many sequences a step that waits for guesses also makes times between tokens uneven.
+MIN_GAIN_OF_MANY = 1.1
 TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
 FIRST_WAIT_S, WAIT_RATE = 0.003, 0.1  # between two steps that are not run ahead, with many rows
 MAX_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them

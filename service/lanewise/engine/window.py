@@ -25,10 +25,11 @@ class Window:
         return 0 if self.size is None else max(0, position + 1 - self.size) // BLOCK_TOKENS
 
     def end_block(self, n_tokens: int, first: int) -> int:
-        """Where the blocks end that a sequence holds from its block ``first`` on.
+        """The index after the last block that a sequence may hold when ``first`` is its first.
 
-        They are all up to its last token, or as many as the longest step needs. Fewer would do for
-        most steps, but for what a sequence holds from its beginning on nobody gives way later.
+        Blocks go up to its last token, but span at most the window and one step. Most steps need
+        fewer; the most are reserved when a sequence is admitted, so that no running sequence has to
+        be preempted when the window of another one moves on.
         """
         end = blocks_for(n_tokens)
         if self.size is None:
