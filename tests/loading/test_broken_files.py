@@ -165,11 +165,12 @@ def test_extra_tensor_is_named(tmp_path: Path) -> None:
         ({"vocab_size": 97}, "tensor 'model.embed_tokens.weight' has shape [96, 48]"),
         ({"rope_scaling": "linear"}, "rope_scaling is 'linear'; an object or null"),
         (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 2}},
-            "rope_type 'yarn' is not supported; accepted are default, linear, llama3",
+            {"rope_scaling": {"rope_type": "ntk", "factor": 2}},
+            "rope_type 'ntk' is not supported; accepted are default, dynamic, linear",
         ),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"partial_rotary_factor": 0.05}, "partial_rotary_factor is 0.05"),
+        ({"partial_rotary_factor": 2}, "partial_rotary_factor is 2"),
     ],
 )
 def test_unusable_configs_are_explained(

@@ -160,10 +160,10 @@ def test_broken_files_are_explained(tmp_path: Path, content: bytes, message: str
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"general.architecture": "gpt9"}, "'gpt9' is not supported; accepted are llama, qwen2"),
-        ({"llama.expert_count": 8}, "mixtures of experts are not supported"),
+        ({"general.architecture": "gpt9"}, "'gpt9' is not supported; accepted are llama, mistral3"),
+        ({"llama.expert_count": 8}, "llama.expert_used_count is missing"),
         ({"split.count": 3}, "a model in one file"),
-        ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type is 'yarn'; none or linear"),
+        ({"llama.rope.scaling.type": "ntk"}, "rope.scaling.type is 'ntk'; none, linear, longrope"),
         ({"llama.attention.value_length": 8}, "llama.attention.value_length is 8"),
         ({"llama.attention.head_count": "four"}, "llama.attention.head_count is 'four'"),
         ({"llama.attention.head_count_kv": 3}, "4 attention heads are not a multiple of 3"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles
 from lanewise.loading.checks import check_program
-from lanewise.loading.families.common import ROPE_FACTORS
+from lanewise.loading.families.gguf import ROPE_TENSORS
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.json_files import Fields
@@ -26,7 +26,8 @@ def open_gguf(path: Path) -> Checkpoint:
         sources = read_sources(gguf)
         assert family.from_gguf is not None
         config = check_program(family.from_gguf(fields, sources), str(path))
-        sources.pop(ROPE_FACTORS, None)
+        for name in ROPE_TENSORS:
+            sources.pop(name, None)
         named = family.gguf_tensors(sources, config)
         tensors = bind_tensors(config, named, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:

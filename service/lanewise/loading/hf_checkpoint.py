@@ -7,6 +7,7 @@ from pathlib import Path
 from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.loading.checks import check_program
+from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.table import hf_family
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF, TENSOR_NAMES
@@ -26,13 +27,15 @@ def open_hugging_face(path: Path, fields: Fields) -> Checkpoint:
     files = open_weights(path)
     try:
         sources = read_sources(files)
-        config = check_program(family.from_hf(fields, sources), fields.source)
         quantization = find_quantization(fields, path)
         if quantization is not None:
-            sources = unpack_sources(sources, read_scheme(quantization), config.n_layers)
+            n_layers = hf_n_layers(fields, sources)
+            sources = unpack_sources(sources, read_scheme(quantization), n_layers)
+        config = check_program(family.from_hf(fields, sources), fields.source)
         if config.tied_embeddings:  # some files hold the same bytes a second time
             sources.pop(TENSOR_NAMES[Role.OUTPUT][HF], None)
-        tensors = bind_tensors(config, family.hf_tensors(sources, config), HF, False, str(path))
+        named = family.hf_tensors(sources, config)
+        tensors = bind_tensors(config, named, HF, family.hf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)
         raise

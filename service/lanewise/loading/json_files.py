@@ -51,11 +51,32 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """Typed access to a JSON object or GGUF metadata."""
+    """Typed access to a JSON object or GGUF metadata, which remembers what was read."""
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         self.values = values
         self.source = source
+        self._read: set[str] = set()
+
+    def raw(self, key: str) -> Any:
+        """Return a value as it is; None if it is missing."""
+        self._read.add(key)
+        return self.values.get(key)
+
+    def ignore(self, *keys: str) -> None:
+        """Count fields as read whose values do not matter, or are known by other means."""
+        self._read.update(keys)
+
+    def unread(self) -> list[str]:
+        """Return the fields that nobody has read; null says nothing."""
+        return [
+            key for key, value in self.values.items() if key not in self._read and value is not None
+        ]
+
+    def refuse_unread(self) -> None:
+        """Refuse what nobody has read: left out it might change the answers."""
+        for key in self.unread():
+            raise self.fail(key, "a field that is known here")
 
     def fail(self, key: str, wanted: str) -> ModelFileError:
         """Return the error for a field; ``wanted`` says what would be accepted."""
@@ -67,25 +88,29 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         """Return a whole number of at least ``least``; null counts as missing."""
-        value = self.values.get(key)
+        value = self.raw(key)
         if value is None and default is not None:
             return default
         if type(value) is not int or not least <= value < 2**31:
             raise self.fail(key, f"a whole number from {least} to {2**31 - 1}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """Return a positive finite number that a float32 can hold; null counts as missing."""
-        value = self.values.get(key)
+    def number(self, key: str, default: float | None = None, zero: bool = False) -> float:
+        """Return a positive finite number that a float32 can hold; null counts as missing.
+
+        With ``zero``, 0 is one too.
+        """
+        value = self.raw(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int | float) or type(value) is bool or not 1e-37 <= value <= 3e38:
+        is_number = isinstance(value, int | float) and type(value) is not bool
+        if not is_number or not (1e-37 <= value <= 3e38 or (zero and value == 0)):
             raise self.fail(key, "a positive finite number")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false; null counts as missing."""
-        value = self.values.get(key)
+        value = self.raw(key)
         if value is None:
             return default
         if type(value) is not bool:
@@ -94,7 +119,7 @@ class Fields:
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string; null counts as missing."""
-        value = self.values.get(key)
+        value = self.raw(key)
         if value is None and default is not None:
             return default
         if type(value) is not str:
@@ -103,5 +128,5 @@ class Fields:
 
     def is_set(self, key: str) -> bool:
         """Return whether a field is there and not null."""
-        value = self.values.get(key)
+        value = self.raw(key)
         return value is not None and not (isinstance(value, float) and math.isnan(value))

@@ -1,9 +1,10 @@
-"""RoPE scaling from a Hugging Face config, as the divisors of the frequencies that GGUF stores."""
+"""RoPE and its scaling from a Hugging Face config, as divisors of the frequencies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -12,7 +13,19 @@ from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Rope
 
-ACCEPTED = "default, linear, llama3"
+ACCEPTED = "default, dynamic, linear, llama3, longrope, yarn"
+LONGROPE = ("longrope", "su")
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """What YaRN's scaling is made of."""
+
+    factor: float
+    context: int  # that the model was trained with at first
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True  # the ends of the ramp are whole numbers
 
 
 def rope_settings(config: Fields) -> Fields:
@@ -22,61 +35,163 @@ def rope_settings(config: Fields) -> Fields:
     """
     settings: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
-        value = config.values.get(key)
+        value = config.raw(key)
         if value is None:
             continue
         if not isinstance(value, Mapping):
             raise config.fail(key, "an object or null")
         settings |= {name: item for name, item in value.items() if item is not None}
-    if config.is_set("rope_theta"):
-        settings.setdefault("rope_theta", config.values["rope_theta"])
+    for key in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings"):
+        if config.is_set(key):
+            settings.setdefault(key, config.raw(key))
     settings.setdefault("rope_type", settings.get("type", "default"))
-    if config.is_set("partial_rotary_factor"):
-        settings.setdefault("partial_rotary_factor", config.values["partial_rotary_factor"])
     return Fields(settings, f"{config.source}: rope_parameters")
 
 
-def read_rope(config: Fields, head_dim: int) -> Rope:
-    """Return the angles that a config.json describes."""
+def read_rope(
+    config: Fields,
+    head_dim: int,
+    theta: float = 10000.0,
+    partial: float = 1.0,
+    own: Sequence[str] = (),
+) -> tuple[Rope, int]:
+    """Return the angles that a config.json describes, and the context they make possible.
+
+    ``theta`` and ``partial`` are what the family has where the config does not say, and ``own``
+    what it reads of the settings itself.
+    """
     settings = rope_settings(config)
-    theta = settings.number("rope_theta", default=10000.0)
-    return Rope(round_to_f32(theta), head_dim, rope_factors(settings, theta, head_dim))
-
-
-def rope_factors(settings: Fields, rope_theta: float, head_dim: int) -> tuple[float, ...] | None:
-    """Return head_dim / 2 divisors of the RoPE frequencies, or None when all are 1."""
-    rope_type = settings.text("rope_type")
-    if settings.number("partial_rotary_factor", default=1.0) != 1.0:
-        raise settings.fail("partial_rotary_factor", "1 (rotation of whole heads)")
-    if rope_type == "default":
-        return None
-    if rope_type == "linear":
-        return uniform_factors(settings.number("factor"), head_dim)
-    if rope_type == "llama3":
+    theta = settings.number("rope_theta", default=theta)
+    share = settings.number("partial_rotary_factor", default=partial)
+    rotated = int(head_dim * share)
+    if not 2 <= rotated <= head_dim or rotated % 2:
+        raise settings.fail(
+            "partial_rotary_factor", f"a share of {head_dim} that is an even number"
+        )
+    context = config.integer("max_position_embeddings")
+    kind = settings.text("rope_type")
+    plain = Rope(round_to_f32(theta), rotated)
+    if kind in ("default", "dynamic", "linear"):
+        settings.ignore("original_max_position_embeddings")
+    if kind == "dynamic":  # which only changes what lies beyond the context
+        settings.ignore("factor")
+    if kind in ("default", "dynamic"):
+        found = plain, context
+    elif kind == "linear":
         factor = settings.number("factor")
-        low = settings.number("low_freq_factor")
-        high = settings.number("high_freq_factor")
-        if high <= low:
-            raise settings.fail("high_freq_factor", f"a number above low_freq_factor, {low}")
-        context = settings.integer("original_max_position_embeddings")
-        return simplify(llama3_factors(rope_theta, head_dim, factor, low, high, context))
-    raise ModelFileError(
-        f"{settings.source}: rope_type {rope_type!r} is not supported; accepted are {ACCEPTED}"
+        found = Rope(plain.theta, rotated, uniform_factors(factor, rotated)), context
+    elif kind == "llama3":
+        found = Rope(plain.theta, rotated, read_llama3(settings, theta, rotated)), context
+    elif kind == "yarn":
+        found = read_yarn(settings, plain, context)
+    elif kind in LONGROPE:
+        found = read_longrope(settings, plain, context), context
+    else:
+        raise ModelFileError(
+            f"{settings.source}: rope_type {kind!r} is not supported; accepted are {ACCEPTED}"
+        )
+    settings.ignore("type", "finetuned", "max_position_embeddings", *own)
+    settings.refuse_unread()
+    return found
+
+
+def read_llama3(settings: Fields, theta: float, rotated: int) -> tuple[float, ...] | None:
+    """Return the divisors of Llama 3's scaling."""
+    factor = settings.number("factor")
+    low = settings.number("low_freq_factor")
+    high = settings.number("high_freq_factor")
+    if high <= low:
+        raise settings.fail("high_freq_factor", f"a number above low_freq_factor, {low}")
+    context = settings.integer("original_max_position_embeddings")
+    return simplify(llama3_factors(theta, rotated, factor, low, high, context))
+
+
+def read_yarn(settings: Fields, plain: Rope, context: int) -> tuple[Rope, int]:
+    """Return YaRN's angles; a config may leave the context that they extend where it was."""
+    original = settings.integer("original_max_position_embeddings", default=context)
+    factor = settings.number("factor", default=context / original)
+    yarn = Yarn(
+        factor,
+        original,
+        settings.number("beta_fast", default=Yarn.beta_fast),
+        settings.number("beta_slow", default=Yarn.beta_slow),
+        settings.flag("truncate", default=True),
+    )
+    scale = settings.number("attention_factor", default=0.0)
+    mscale = settings.number("mscale", default=0.0, zero=True)
+    all_dims = settings.number("mscale_all_dim", default=0.0, zero=True)
+    if not scale and mscale and all_dims:
+        scale = yarn_scale(factor, mscale) / yarn_scale(factor, all_dims)
+    rope = Rope(
+        plain.theta,
+        plain.rotated,
+        yarn_factors(plain.theta, plain.rotated, yarn),
+        round_to_f32(scale or yarn_scale(factor)),
+    )
+    return rope, max(context, int(factor * original))
+
+
+def yarn_scale(factor: float, mscale: float = 1.0) -> float:
+    """Return what YaRN multiplies cosines and sines by."""
+    return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def yarn_factors(theta: float, rotated: int, yarn: Yarn) -> tuple[float, ...] | None:
+    """Return the divisors of YaRN: 1 for the fastest angles, its factor for the slowest."""
+
+    def dimension(rotations: float) -> float:
+        periods = yarn.context / (rotations * 2 * math.pi)
+        return rotated * math.log(periods) / (2 * math.log(theta))
+
+    low, high = dimension(yarn.beta_fast), dimension(yarn.beta_slow)
+    if yarn.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotated - 1)
+    if low == high:
+        high += 0.001
+    factors = []
+    for i in range(rotated // 2):
+        ramp = min(max((i - low) / (high - low), 0.0), 1.0)
+        factors.append(round_to_f32(1.0 / ((1.0 - ramp) + ramp / yarn.factor)))
+    return simplify(tuple(factors))
+
+
+def read_longrope(settings: Fields, plain: Rope, context: int) -> Rope:
+    """Return the angles for the context: the long ones if it is above the original one."""
+    original = settings.integer("original_max_position_embeddings", default=context)
+    factor = settings.number("factor", default=context / original)
+    both = {name: settings.raw(name) for name in ("long_factor", "short_factor")}
+    for name, values in both.items():
+        if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
+            raise settings.fail(name, "a list of numbers")
+    chosen = both["long_factor" if context > original else "short_factor"]
+    factors = tuple(round_to_f32(value) for value in chosen)
+    scale = settings.number("attention_factor", default=longrope_scale(factor, original))
+    return Rope(
+        plain.theta,
+        plain.rotated,
+        checked_factors(factors, plain.rotated, settings.source),
+        round_to_f32(scale),
     )
 
 
-def uniform_factors(factor: float, head_dim: int) -> tuple[float, ...] | None:
+def longrope_scale(factor: float, original: int) -> float:
+    """Return what LongRoPE multiplies cosines and sines by."""
+    return 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
+
+
+def uniform_factors(factor: float, rotated: int) -> tuple[float, ...] | None:
     """Return the divisors of linear scaling."""
-    return simplify((round_to_f32(factor),) * (head_dim // 2))
+    return simplify((round_to_f32(factor),) * (rotated // 2))
 
 
 def checked_factors(
-    factors: tuple[float, ...], head_dim: int, source: str
+    factors: tuple[float, ...], rotated: int, source: str
 ) -> tuple[float, ...] | None:
     """Return divisors that a file stores, if there are enough and they can divide."""
-    if len(factors) != head_dim // 2 or not all(0 < factor < math.inf for factor in factors):
+    if len(factors) != rotated // 2 or not all(0 < factor < math.inf for factor in factors):
         raise ModelFileError(
-            f"{source}: {len(factors)} RoPE factors; {head_dim // 2} positive finite numbers are"
+            f"{source}: {len(factors)} RoPE factors; {rotated // 2} positive finite numbers are"
             " needed, half the head dimension"
         )
     return simplify(factors)
@@ -112,8 +227,8 @@ def llama3_factors(
     return tuple(factors)
 
 
-def frequencies(rope_theta: float, head_dim: int) -> list[float]:
-    """Return the float32 frequencies theta^(-2i / head_dim).
+def frequencies(rope_theta: float, rotated: int) -> list[float]:
+    """Return the float32 frequencies theta^(-2i / rotated).
 
     The power is taken in decimal arithmetic, so that it does not depend on the C library.
     """
@@ -121,7 +236,7 @@ def frequencies(rope_theta: float, head_dim: int) -> list[float]:
         context.prec = 40
         base = Decimal(round_to_f32(rope_theta))
         powers = [
-            round_to_f32(float(base ** Decimal(round_to_f32(2 * i / head_dim))))
-            for i in range(head_dim // 2)
+            round_to_f32(float(base ** Decimal(round_to_f32(2 * i / rotated))))
+            for i in range(rotated // 2)
         ]
     return [round_to_f32(1.0 / power) for power in powers]

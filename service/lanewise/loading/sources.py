@@ -21,6 +21,11 @@ class SourceTensor:
     packing: Packing | None = None
     table: bytes | None = None
 
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes it has, without making them."""
+        return self.data.nbytes
+
     def view(self) -> memoryview:
         """Return the bytes."""
         return self.data if isinstance(self.data, memoryview) else self.data.view()

@@ -31,5 +31,7 @@ class Family:
     from_gguf: Program | None = None
     hf_tensors: Rename = as_they_are
     gguf_tensors: Rename = as_they_are
-    # Q and K rows of GGUF files alternate the halves of each head.
+    # Q and K rows of such files alternate the halves of each head.
     gguf_interleaved_rope: bool = False
+    hf_interleaved_rope: bool = False
+    harmless: tuple[str, ...] = ()  # keys of config.json that this family's files have for nothing

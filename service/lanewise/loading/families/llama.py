@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+from lanewise.loading.families import mixtral
 from lanewise.loading.families.common import (
-    gguf_attention,
-    gguf_gated,
-    gguf_has_qkv_bias,
-    gguf_model,
-    gguf_n_layers,
     hf_attention,
     hf_gated,
-    hf_has_qkv_bias,
     hf_model,
     hf_n_layers,
+    with_windows,
 )
+from lanewise.loading.families.experts import flatten_gguf_experts
 from lanewise.loading.families.family import Family
+from lanewise.loading.families.gguf import (
+    arch_of,
+    gguf_attention,
+    gguf_gated,
+    gguf_model,
+    gguf_n_layers,
+    gguf_window,
+)
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.sources import Sources
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json; biases are there if the file has them."""
-    attention = hf_attention(fields, qkv_bias=hf_has_qkv_bias(sources))
-    layer = Layer(attention, hf_gated(fields))
+    """Read config.json; a sliding window in it means nothing."""
+    fields.ignore("sliding_window", "use_sliding_window")
+    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     return hf_model(fields, "llama", [layer] * hf_n_layers(fields, sources))
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, also that of Mistral, which says that it is Llama."""
-    attention = gguf_attention(fields, qkv_bias=gguf_has_qkv_bias(sources))
-    layer = Layer(attention, gguf_gated(fields))
-    return gguf_model(fields, sources, "llama", [layer] * gguf_n_layers(fields, sources))
+    """Read metadata, also that of Mistral and Mixtral, which say that they are Llama."""
+    if fields.integer(f"{arch_of(fields)}.expert_count", default=0, least=0):
+        return mixtral.from_gguf(fields, sources)
+    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
+    windows = [gguf_window(fields)] * gguf_n_layers(fields, sources)
+    return gguf_model(fields, sources, "llama", with_windows(layer, windows))
 
 
-FAMILY = Family("llama", from_hf, "llama", from_gguf, gguf_interleaved_rope=True)
+FAMILY = Family(
+    "llama",
+    from_hf,
+    "llama",
+    from_gguf,
+    gguf_tensors=flatten_gguf_experts,
+    gguf_interleaved_rope=True,
+)

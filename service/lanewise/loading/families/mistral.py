@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from lanewise.loading.families.common import hf_attention, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.common import (
+    hf_attention,
+    hf_gated,
+    hf_model,
+    hf_n_layers,
+    with_windows,
+)
 from lanewise.loading.families.family import Family
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Layer, ModelConfig
@@ -18,8 +22,9 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     window: int | None = DEFAULT_WINDOW
     if "sliding_window" in fields.values:
         window = fields.integer("sliding_window", default=0, least=0) or None
-    layer = Layer(replace(hf_attention(fields), window=window), hf_gated(fields))
-    return hf_model(fields, "mistral", [layer] * hf_n_layers(fields, sources))
+    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
+    layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
+    return hf_model(fields, "mistral", layers)
 
 
 FAMILY = Family("mistral", from_hf, gguf_interleaved_rope=True)

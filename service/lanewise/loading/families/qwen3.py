@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lanewise.loading.families.common import (
-    gguf_attention,
-    gguf_gated,
-    gguf_has_qkv_bias,
-    gguf_model,
-    gguf_n_layers,
     hf_attention,
     hf_gated,
-    hf_has_qkv_bias,
     hf_model,
     hf_n_layers,
+    with_windows,
 )
 from lanewise.loading.families.family import Family
+from lanewise.loading.families.gguf import (
+    gguf_attention,
+    gguf_gated,
+    gguf_model,
+    gguf_n_layers,
+    gguf_window,
+)
 from lanewise.loading.families.qwen2 import hf_windows
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Layer, ModelConfig
@@ -27,17 +27,17 @@ HEAD_DIM = 128  # of configs that do not say
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    attention = hf_attention(fields, HEAD_DIM, hf_has_qkv_bias(sources), "head")
-    ffn, windows = hf_gated(fields), hf_windows(fields, hf_n_layers(fields, sources))
-    layers = [Layer(replace(attention, window=window), ffn) for window in windows]
-    return hf_model(fields, "qwen3", layers)
+    attention = hf_attention(fields, sources, HEAD_DIM, qk_norm="head")
+    windows = hf_windows(fields, hf_n_layers(fields, sources))
+    layer = Layer(attention, hf_gated(fields, sources))
+    return hf_model(fields, "qwen3", with_windows(layer, windows))
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
-    attention = gguf_attention(fields, gguf_has_qkv_bias(sources), "head")
-    layer = Layer(attention, gguf_gated(fields))
-    return gguf_model(fields, sources, "qwen3", [layer] * gguf_n_layers(fields, sources))
+    layer = Layer(gguf_attention(fields, sources, qk_norm="head"), gguf_gated(fields, sources))
+    windows = [gguf_window(fields)] * gguf_n_layers(fields, sources)
+    return gguf_model(fields, sources, "qwen3", with_windows(layer, windows))
 
 
 FAMILY = Family("qwen3", from_hf, "qwen3", from_gguf)

@@ -3,10 +3,48 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.families import llama, mistral, qwen2, qwen3
+from lanewise.loading.families import (
+    ernie4_5,
+    ernie4_5_moe,
+    glm4_moe,
+    gpt_oss,
+    granite,
+    granitemoe,
+    llama,
+    ministral3,
+    mistral,
+    mixtral,
+    olmoe,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+    seed_oss,
+    smollm3,
+)
 from lanewise.loading.families.family import Family
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, mistral.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    mistral.FAMILY,
+    mixtral.FAMILY,
+    ministral3.FAMILY,
+    qwen2.FAMILY,
+    qwen2_moe.FAMILY,
+    qwen3.FAMILY,
+    qwen3_moe.FAMILY,
+    gpt_oss.FAMILY,
+    phi3.FAMILY,
+    granite.FAMILY,
+    granitemoe.FAMILY,
+    glm4_moe.FAMILY,
+    ernie4_5.FAMILY,
+    ernie4_5_moe.FAMILY,
+    olmoe.FAMILY,
+    smollm3.FAMILY,
+    seed_oss.FAMILY,
+)
 
 
 def hf_family(model_type: str, source: str) -> Family:

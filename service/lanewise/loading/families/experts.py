@@ -1,0 +1,167 @@
+"""Layers of experts: what files say of them, and how their tensors become one matrix each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import has
+from lanewise.loading.families.gguf import arch_of, gguf_uniform
+from lanewise.loading.formats import round_to_f32
+from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
+from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
+from lanewise.loading.rearranging import Bytes, Rearranged
+from lanewise.loading.sources import Sources
+
+GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # of GGUF's expert_gating_func
+EXPERT_ROLES = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
+PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def sparse_layers(
+    attention: Attention, experts: Experts, gated: Gated | None, is_sparse: Sequence[bool]
+) -> list[Layer]:
+    """Return layers of experts where ``is_sparse`` says so, and gated ones elsewhere."""
+    assert gated is not None or all(is_sparse)
+    dense = experts if gated is None else gated
+    both = Layer(attention, dense), Layer(attention, experts)
+    return [both[sparse] for sparse in is_sparse]
+
+
+def hf_name(role: Role, layer: int) -> str:
+    """Return the usual name of a layer's tensor."""
+    return TENSOR_NAMES[role][HF].format(layer)
+
+
+def gguf_name(role: Role, layer: int) -> str:
+    """Return the usual name of a layer's tensor in GGUF files."""
+    return TENSOR_NAMES[role][GGUF].format(layer)
+
+
+def layers_of_experts(config: ModelConfig) -> list[tuple[int, Experts]]:
+    """Return the numbers of layers that are experts, and what they are."""
+    return [
+        (number, layer.ffn)
+        for number, layer in enumerate(config.layers)
+        if isinstance(layer.ffn, Experts)
+    ]
+
+
+def first_half(rows: Bytes) -> Bytes:
+    """Return gate of [experts, gate and up, bytes]."""
+    return rows[:, : rows.shape[1] // 2]
+
+
+def second_half(rows: Bytes) -> Bytes:
+    """Return up of [experts, gate and up, bytes]."""
+    return rows[:, rows.shape[1] // 2 :]
+
+
+def stack_hf_experts(
+    tensors: Rearranged,
+    layer: int,
+    experts: Experts,
+    folder: str = "mlp.experts",
+    names: Sequence[str] = PARTS,
+) -> None:
+    """Make one matrix of each of gate, up and down: of one for each expert, or of stacked ones.
+
+    ``names`` are those of gate, up and down of one expert in ``folder``.
+    """
+    prefix = f"model.layers.{layer}.{folder}"
+    for role, name in zip(EXPERT_ROLES, names, strict=True):
+        each = [f"{prefix}.{number}.{name}.weight" for number in range(experts.n)]
+        tensors.stack(each, hf_name(role, layer))
+    fused = f"{prefix}.gate_up_proj"
+    gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
+    tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
+    tensors.flatten(f"{prefix}.down_proj", down)
+
+
+def gguf_experts(
+    fields: Fields,
+    sources: Sources,
+    router: str,
+    renormalize: bool,
+    shared_gate: bool = False,
+    denominator_least: float = 0.0,
+    denominator_eps: float = 0.0,
+) -> Experts:
+    """Return the experts that GGUF metadata and tensors describe.
+
+    ``router`` and ``renormalize`` are what the family has where the file does not say.
+    """
+    arch = arch_of(fields)
+    key = f"{arch}.expert_gating_func"
+    gating = fields.integer(key, default=0, least=0)
+    if gating and GATING.get(gating) != router:
+        raise fields.fail(key, next(str(n) for n, name in GATING.items() if name == router))
+    first = first_sparse(sources)
+    shared = sources.get(gguf_name(Role.SHARED_GATE, first))
+    size = gguf_uniform(fields, f"{arch}.feed_forward_length", default=1)
+    fields.ignore(
+        *(f"{arch}.{name}" for name in ("expert_shared_count", "leading_dense_block_count")),
+        *(f"{arch}.{name}" for name in ("interleave_moe_layer_step", "moe_every_n_layers")),
+        f"{arch}.expert_shared_feed_forward_length",  # the tensors say it
+    )
+    return Experts(
+        n=fields.integer(f"{arch}.expert_count"),
+        n_used=fields.integer(f"{arch}.expert_used_count"),
+        size=fields.integer(f"{arch}.expert_feed_forward_length", default=size),
+        router=router,
+        router_bias=has(sources, Role.ROUTER_BIAS, GGUF, first),
+        choice_bias=has(sources, Role.ROUTER_CHOICE_BIAS, GGUF, first),
+        groups=fields.integer(f"{arch}.expert_group_count", default=0, least=0) or 1,
+        groups_used=fields.integer(f"{arch}.expert_group_used_count", default=0, least=0) or 1,
+        renormalize=fields.flag(f"{arch}.expert_weights_norm", default=renormalize),
+        denominator_least=denominator_least,
+        denominator_eps=denominator_eps,
+        scale=round_to_f32(
+            fields.number(f"{arch}.expert_weights_scale", default=0.0, zero=True) or 1.0
+        ),
+        bias=has(sources, Role.EXPERTS_GATE_BIAS, GGUF, first),
+        shared_size=0 if shared is None else shared.shape[0],
+        shared_gate=shared_gate,
+    )
+
+
+def gguf_is_sparse(sources: Sources, n_layers: int) -> list[bool]:
+    """Return which layers have experts: those with a router."""
+    return [has(sources, Role.ROUTER, GGUF, number) for number in range(n_layers)]
+
+
+def first_sparse(sources: Sources) -> int:
+    """Return the first layer with experts; 0 if there is none."""
+    found = [number for number in range(len(sources)) if has(sources, Role.ROUTER, GGUF, number)]
+    return found[0] if found else 0
+
+
+def flatten_gguf_experts(sources: Sources, config: ModelConfig) -> Sources:
+    """Make matrices of GGUF's [experts, rows, columns], and take gate and up apart."""
+    tensors = Rearranged(sources)
+    for layer, experts in layers_of_experts(config):
+        tensors.rename(f"blk.{layer}.exp_probs_b", gguf_name(Role.ROUTER_CHOICE_BIAS, layer))
+        gate, up, _ = (gguf_name(role, layer) for role in EXPERT_ROLES)
+        fused = f"blk.{layer}.ffn_gate_up_exps.weight"
+        tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
+        for role in EXPERT_ROLES:
+            tensors.flatten(gguf_name(role, layer))
+            tensors.flatten(gguf_name(Role[f"{role.name}_BIAS"], layer), dims=2)
+        tensors.flatten(gguf_name(Role.SHARED_ROUTER, layer), dims=2)
+    return tensors.out
+
+
+def hf_count(fields: Fields) -> int:
+    """Return the number of experts, which transformers has two names for."""
+    other = fields.raw("num_local_experts")
+    if not fields.is_set("num_experts") and other is not None:
+        return fields.integer("num_local_experts")
+    return fields.integer("num_experts")
+
+
+def rename_shared(tensors: Rearranged, layer: int, folder: str) -> None:
+    """Give the shared expert's tensors in ``folder`` their usual names."""
+    shared = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
+    for role, name in zip(shared, PARTS, strict=True):
+        tensors.rename(f"model.layers.{layer}.{folder}.{name}.weight", hf_name(role, layer))

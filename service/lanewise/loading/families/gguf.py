@@ -1,0 +1,208 @@
+"""What the metadata and tensors of most families' GGUF files have in common, as in Llama's."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.checks import check_heads
+from lanewise.loading.families.common import has
+from lanewise.loading.formats import TensorType, round_to_f32
+from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF, TENSOR_NAMES
+from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.rope import (
+    Yarn,
+    checked_factors,
+    longrope_scale,
+    uniform_factors,
+    yarn_factors,
+    yarn_scale,
+)
+from lanewise.loading.sources import Sources
+
+# Tensors of GGUF files that are none of the model's.
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+ROPE_TENSORS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
+
+
+def arch_of(fields: Fields) -> str:
+    """Return what the keys of a model begin with."""
+    return fields.text("general.architecture")
+
+
+def gguf_attention(
+    fields: Fields, sources: Sources, qkv_bias: bool = False, qk_norm: str = "none"
+) -> Attention:
+    """Return attention as GGUF metadata describes it, with the biases that the file has.
+
+    A sliding window is left to :func:`gguf_window`.
+    """
+    arch = arch_of(fields)
+    n_heads = gguf_uniform(fields, f"{arch}.attention.head_count")
+    hidden = fields.integer(f"{arch}.embedding_length")
+    head_dim = fields.integer(f"{arch}.attention.key_length", default=hidden // n_heads or 1)
+    key = f"{arch}.attention.value_length"
+    if fields.integer(key, default=head_dim) != head_dim:
+        raise fields.fail(key, f"the head dimension, {head_dim},")
+    attention = Attention(
+        n_heads=n_heads,
+        n_kv_heads=gguf_uniform(fields, f"{arch}.attention.head_count_kv", default=n_heads),
+        head_dim=head_dim,
+        rope=0,
+        qkv_bias=qkv_bias or has(sources, Role.ATTN_Q_BIAS, GGUF),
+        output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, GGUF),
+        qk_norm=qk_norm,
+    )
+    return check_heads(attention, fields.source)
+
+
+def gguf_window(fields: Fields) -> int | None:
+    """Return the sliding window of the layers that have one."""
+    return fields.integer(f"{arch_of(fields)}.attention.sliding_window", 0, least=0) or None
+
+
+def gguf_gated(fields: Fields, sources: Sources, layer: int = 0) -> Gated:
+    """Return a gated layer as GGUF metadata describes it, with biases if the file has them."""
+    arch = arch_of(fields)
+    size = gguf_uniform(fields, f"{arch}.feed_forward_length")
+    return Gated(size, bias=has(sources, Role.FFN_GATE_BIAS, GGUF, layer))
+
+
+def gguf_n_layers(fields: Fields, sources: Sources) -> int:
+    """Return the number of layers, which no file has more of than tensors."""
+    key = f"{arch_of(fields)}.block_count"
+    n_layers = fields.integer(key)
+    if n_layers > len(sources):
+        raise fields.fail(key, f"at most the number of tensors, {len(sources)},")
+    return n_layers
+
+
+def gguf_model(
+    fields: Fields,
+    sources: Sources,
+    name: str,
+    layers: Sequence[Layer],
+    theta: float = 10000.0,
+    truncate: bool = True,
+) -> ModelConfig:
+    """Return the whole of a model with one set of angles.
+
+    ``theta`` is what the family has where the file does not say; ``truncate`` whether its YaRN
+    rounds the ends of the ramp.
+    """
+    arch = arch_of(fields)
+    embedding = sources.get(TENSOR_NAMES[Role.TOKEN_EMBEDDING][GGUF])
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelFileError(
+            f"{fields.source}: missing tensor 'token_embd.weight' with two dimensions"
+        )
+    fields.ignore(f"{arch}.vocab_size")  # the embedding has it
+    head_dim = layers[0].attention.head_dim
+    rope, context = gguf_rope(fields, sources, head_dim, theta, truncate)
+    return ModelConfig(
+        architecture=name,
+        hidden_size=fields.integer(f"{arch}.embedding_length"),
+        vocab_size=embedding.shape[0],
+        context_length=context,
+        rms_norm_eps=round_to_f32(fields.number(f"{arch}.attention.layer_norm_rms_epsilon")),
+        tied_embeddings=TENSOR_NAMES[Role.OUTPUT][GGUF] not in sources,
+        ropes=(rope,),
+        layers=tuple(layers),
+    )
+
+
+def gguf_uniform(fields: Fields, key: str, default: int | None = None) -> int:
+    """Return a number that some files give once per layer, if all layers have the same."""
+    values = fields.raw(key)
+    if not isinstance(values, list):
+        return fields.integer(key, default)
+    if len(set(values)) != 1:
+        raise fields.fail(key, "the same number for every layer")
+    return Fields({key: values[0]}, fields.source).integer(key)
+
+
+def gguf_rope(
+    fields: Fields, sources: Sources, head_dim: int, theta: float, truncate: bool
+) -> tuple[Rope, int]:
+    """Return the angles that metadata and tensors describe, and the context they make possible."""
+    arch = arch_of(fields)
+    scaling = f"{arch}.rope.scaling."
+    context = fields.integer(f"{arch}.context_length")
+    rotated = fields.integer(f"{arch}.rope.dimension_count", default=head_dim)
+    if rotated > head_dim or rotated % 2:
+        key = f"{arch}.rope.dimension_count"
+        raise fields.fail(key, f"an even number up to the head dimension, {head_dim},")
+    theta = round_to_f32(fields.number(f"{arch}.rope.freq_base", default=theta))
+    original = fields.integer(f"{scaling}original_context_length", default=context)
+    fields.ignore(f"{scaling}finetuned")
+    factor = fields.number(f"{scaling}factor", default=0.0, zero=True)
+    linear = fields.number(f"{arch}.rope.scale_linear", default=1.0)
+    attention_factor = fields.number(f"{scaling}attn_factor", default=1.0)
+    # A factor without a type means a linear one, in what writes and reads these files.
+    kind = fields.text(f"{scaling}type", default="linear" if factor else "none")
+    if kind == "yarn":
+        yarn = _gguf_yarn(fields, scaling, factor or context / original, original, truncate)
+        scale = attention_factor * yarn_scale(yarn.factor)
+        log = fields.number(f"{scaling}yarn_log_multiplier", default=0.0, zero=True)
+        scale /= yarn_scale(yarn.factor, log)
+        factors = yarn_factors(theta, rotated, yarn)
+        found = Rope(theta, rotated, factors, round_to_f32(scale))
+        return found, max(context, int(yarn.factor * original))
+    if kind not in ("none", "linear", "longrope"):
+        raise fields.fail(f"{scaling}type", "none, linear, longrope or yarn")
+    if LONG_FACTORS in sources or SHORT_FACTORS in sources:
+        chosen = LONG_FACTORS if context > original else SHORT_FACTORS
+        factors = rope_tensor(sources, chosen, rotated)
+        scale = attention_factor
+        if not fields.is_set(f"{scaling}attn_factor"):
+            scale = longrope_scale(context / original, original)
+        return Rope(theta, rotated, factors, round_to_f32(scale)), context
+    if attention_factor != 1.0:
+        raise fields.fail(f"{scaling}attn_factor", "1, without YaRN or LongRoPE,")
+    if kind == "linear":
+        linear = factor or linear
+    if ROPE_FACTORS not in sources:
+        return Rope(theta, rotated, uniform_factors(linear, rotated)), context
+    if linear != 1.0:
+        raise ModelFileError(
+            f"{fields.source}: tensor {ROPE_FACTORS!r} beside linear scaling of {linear}; 1 is"
+            " needed"
+        )
+    return Rope(theta, rotated, rope_tensor(sources, ROPE_FACTORS, rotated)), context
+
+
+def _gguf_yarn(fields: Fields, scaling: str, factor: float, original: int, truncate: bool) -> Yarn:
+    for key in ("yarn_ext_factor", "yarn_attn_factor"):
+        if fields.number(f"{scaling}{key}", default=1.0) != 1.0:
+            raise fields.fail(f"{scaling}{key}", "1")
+    return Yarn(
+        factor,
+        original,
+        fields.number(f"{scaling}yarn_beta_fast", default=Yarn.beta_fast),
+        fields.number(f"{scaling}yarn_beta_slow", default=Yarn.beta_slow),
+        truncate,
+    )
+
+
+def rope_tensor(sources: Sources, name: str, rotated: int) -> tuple[float, ...] | None:
+    """Return the divisors of the RoPE frequencies that a tensor holds."""
+    tensor = sources.get(name)
+    if tensor is None:
+        raise ModelFileError(f"missing tensor {name!r}")
+    if tensor.type != TensorType.F32:
+        shown = tensor.type.name if isinstance(tensor.type, TensorType) else tensor.type
+        raise ModelFileError(f"{tensor.where}: tensor {name!r} has type {shown}; F32 is needed")
+    factors = struct.unpack(f"<{prod(tensor.shape)}f", tensor.view())
+    return checked_factors(factors, rotated, f"{tensor.where}: {name}")
+
+
+def gguf_post_attention_norm(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give the norm before the FFN its usual name, which some files name by what is before it."""
+    for number in range(config.n_layers):
+        usual = TENSOR_NAMES[Role.FFN_NORM][GGUF].format(number)
+        tensors.rename(f"blk.{number}.post_attention_norm.weight", usual)

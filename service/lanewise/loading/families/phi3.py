@@ -1,0 +1,83 @@
+"""Phi-3, 3.5, 4 and 4-mini: Llama with fused matrices, LongRoPE and half-turned heads."""
+
+from __future__ import annotations
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import (
+    hf_attention,
+    hf_gated,
+    hf_model,
+    hf_n_layers,
+    with_windows,
+)
+from lanewise.loading.families.experts import gguf_name, hf_name
+from lanewise.loading.families.family import Family
+from lanewise.loading.families.gguf import (
+    gguf_attention,
+    gguf_gated,
+    gguf_model,
+    gguf_n_layers,
+    gguf_window,
+)
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import Gated, Layer, ModelConfig
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.sources import Sources
+
+PARTS = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.FFN_GATE, Role.FFN_UP)
+
+
+def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read config.json."""
+    fields.ignore("resid_pdrop", "embd_pdrop")
+    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
+    window = fields.integer("sliding_window", default=0, least=0) or None
+    layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
+    return hf_model(fields, "phi3", layers)
+
+
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata."""
+    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
+    windows = [gguf_window(fields)] * gguf_n_layers(fields, sources)
+    return gguf_model(fields, sources, "phi3", with_windows(layer, windows))
+
+
+def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Take Q, K and V apart, and gate and up."""
+    tensors = Rearranged(sources)
+    for number in range(config.n_layers):
+        folder = f"model.layers.{number}"
+        names = [hf_name(role, number) for role in PARTS]
+        split(tensors, config, number, f"{folder}.self_attn.qkv_proj.weight", names[:3])
+        split(tensors, config, number, f"{folder}.mlp.gate_up_proj.weight", names[3:])
+    return tensors.out
+
+
+def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Take Q, K and V apart, and gate and up, which are called up."""
+    tensors = Rearranged(sources)
+    for number in range(config.n_layers):
+        names = [gguf_name(role, number) for role in PARTS]
+        split(tensors, config, number, f"blk.{number}.attn_qkv.weight", names[:3])
+        if names[3] not in sources:
+            split(tensors, config, number, names[4], names[3:])
+    return tensors.out
+
+
+def split(
+    tensors: Rearranged, config: ModelConfig, number: int, fused: str, names: list[str]
+) -> None:
+    """Cut a fused matrix into three, Q, K and V, or two, gate and up."""
+    layer = config.layers[number]
+    assert isinstance(layer.ffn, Gated)
+    heads = (layer.attention.n_heads, *(layer.attention.n_kv_heads,) * 2)
+    rows = [n * layer.attention.head_dim for n in heads]
+    if len(names) == 2:
+        rows = [layer.ffn.size] * 2
+    tensors.split_rows(fused, dict(zip(names, rows, strict=True)))
+
+
+FAMILY = Family(
+    "phi3", from_hf, "phi3", from_gguf, hf_tensors=hf_tensors, gguf_tensors=gguf_tensors
+)

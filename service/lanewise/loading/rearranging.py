@@ -1,0 +1,184 @@
+"""Tensors that files have fused, in parts or in another order, under the names that others have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
+from lanewise.loading.formats import TensorType, row_bytes
+from lanewise.loading.sources import Sources, SourceTensor
+
+Bytes = npt.NDArray[np.uint8]
+Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
+
+
+class Rearranged:
+    """The tensors of a file on their way to the usual names.
+
+    What the bytes of one tensor are made of others for is made when it is asked for. A method
+    leaves out a tensor that is not there, whose usual name is then the one that is missing.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self.out: dict[str, SourceTensor] = dict(sources)
+        self._last = LastConverted()
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a tensor its usual name."""
+        if old in self.out:
+            self.out[new] = self.out.pop(old)
+
+    def drop_layers_from(self, prefix: str, number: int) -> None:
+        """Leave out the tensors of layers from ``number`` on; the number follows ``prefix``."""
+        for name in list(self.out):
+            layer = name.removeprefix(prefix).partition(".")[0]
+            if name.startswith(prefix) and layer.isdecimal() and int(layer) >= number:
+                del self.out[name]
+
+    def split_rows(self, name: str, parts: Mapping[str, int]) -> None:
+        """Cut a matrix, or a vector, into parts of so many rows each, without copying."""
+        source = self.out.pop(name, None)
+        if source is None:
+            return
+        self._check(source, name, rows=sum(parts.values()))
+        start, size = 0, source.n_bytes // source.shape[0]
+        for part, rows in parts.items():
+            data = self._slice(source, start * size, (start + rows) * size)
+            shape = (rows, *source.shape[1:])
+            self.out[part] = replace(source, shape=shape, data=data)
+            start += rows
+
+    def stack(self, names: Sequence[str], to: str) -> None:
+        """Put matrices of one shape and type one below the other."""
+        parts = [self.out.pop(name) for name in names if name in self.out]
+        if not parts:
+            return
+        if len(parts) < len(names):
+            raise ModelFileError(
+                f"{parts[0].where}: {len(parts)} of the {len(names)} tensors {names[0]!r} to"
+                f" {names[-1]!r}"
+            )
+        first = parts[0]
+        for name, part in zip(names, parts, strict=True):
+            if (part.shape, part.type, part.table) != (first.shape, first.type, first.table):
+                raise ModelFileError(
+                    f"{part.where}: tensor {name!r} is {_shown(part)}, {names[0]!r} {_shown(first)}"
+                )
+
+        def make() -> memoryview:
+            made = np.empty((len(parts), first.n_bytes), np.uint8)
+            for row, part in zip(made, parts, strict=True):
+                row[:] = np.frombuffer(part.view(), np.uint8)
+                part.release()
+            return made.reshape(-1).data.cast("B")
+
+        shape = (len(parts) * first.shape[0], *first.shape[1:])
+        self.out[to] = self._made(first, shape, first.n_bytes * len(parts), make)
+
+    def flatten(self, name: str, to: str | None = None, dims: int = 3) -> None:
+        """Make [experts, rows, columns] a matrix, or [experts, rows] a vector: the same bytes."""
+        source = self.out.get(name)
+        if source is None or len(source.shape) != dims:
+            return
+        del self.out[name]
+        shape = (source.shape[0] * source.shape[1], *source.shape[2:])
+        self.out[to or name] = replace(source, shape=shape)
+
+    def split_experts(self, name: str, parts: Mapping[str, Select], rows: int) -> None:
+        """Take ``rows`` rows of each expert of [experts, rows, columns] for each part."""
+        source = self.out.pop(name, None)
+        if source is None:
+            return
+        if len(source.shape) not in (2, 3) or source.shape[1] < rows:
+            raise ModelFileError(f"{source.where}: tensor {name!r} is {_shown(source)}")
+        n, per_expert = source.shape[:2]
+        for part, select in parts.items():
+
+            def make(select: Select = select) -> memoryview:
+                whole = np.frombuffer(source.view(), np.uint8).reshape(n, per_expert, -1)
+                made = np.ascontiguousarray(select(whole))
+                source.release()
+                return made.data.cast("B")
+
+            size = source.n_bytes // per_expert * rows
+            self.out[part] = self._made(source, (n * rows, *source.shape[2:]), size, make)
+
+    def transpose_experts(self, name: str) -> None:
+        """Turn [experts, inputs, outputs] into [experts, outputs, inputs]."""
+        source = self.out.get(name)
+        if source is None or len(source.shape) != 3 or not isinstance(source.type, TensorType):
+            return
+        n, inputs, outputs = source.shape
+        width = row_bytes(source.type, 1)
+
+        def make() -> memoryview:
+            values = np.frombuffer(source.view(), f"V{width}").reshape(n, inputs, outputs)
+            made: npt.NDArray[Any] = np.ascontiguousarray(values.swapaxes(1, 2))
+            source.release()
+            return made.view(np.uint8).data.cast("B")
+
+        self.out[name] = self._made(source, (n, outputs, inputs), source.n_bytes, make)
+
+    def join_mxfp4(self, blocks: str, scales: str, to: str) -> None:
+        """Make MXFP4 rows of codes [experts, rows, groups, 16] and scales [experts, rows, groups].
+
+        A byte of codes holds two neighbours there; in GGUF's blocks it holds inputs j and j + 16.
+        """
+        codes, exponents = self.out.get(blocks), self.out.get(scales)
+        if codes is None or exponents is None:
+            return
+        del self.out[blocks], self.out[scales]
+        n, rows, groups = (*exponents.shape, 0, 0, 0)[:3]
+        if codes.shape != (n, rows, groups, 16) or not codes.type == exponents.type == "U8":
+            raise ModelFileError(
+                f"{codes.where}: tensors {blocks!r} and {scales!r} are {_shown(codes)} and"
+                f" {_shown(exponents)}; U8 [experts, rows, groups, 16] and"
+                " [experts, rows, groups] are needed"
+            )
+
+        def make() -> memoryview:
+            pairs = np.frombuffer(codes.view(), np.uint8).reshape(-1, 16)
+            made = np.empty((len(pairs), 17), np.uint8)
+            made[:, 0] = np.frombuffer(exponents.view(), np.uint8)
+            low, high = pairs & np.uint8(15), pairs >> np.uint8(4)
+            made[:, 1::2] = low[:, :8] | low[:, 8:] << np.uint8(4)
+            made[:, 2::2] = high[:, :8] | high[:, 8:] << np.uint8(4)
+            codes.release()
+            exponents.release()
+            return made.reshape(-1).data.cast("B")
+
+        joined = replace(codes, type=TensorType.MXFP4)
+        shape = (n, rows, groups * 32)
+        self.out[to] = self._made(joined, shape, n * rows * groups * 17, make)
+
+    def _slice(self, source: SourceTensor, start: int, stop: int) -> memoryview | Converted:
+        if isinstance(source.data, memoryview):
+            return source.data[start:stop]
+        return Converted(stop - start, lambda: source.view()[start:stop], self._last)
+
+    def _made(
+        self,
+        like: SourceTensor,
+        shape: tuple[int, ...],
+        size: int,
+        make: Callable[[], memoryview],
+    ) -> SourceTensor:
+        data = Converted(size, make, self._last)
+        return replace(like, shape=shape, data=data, release=data.release)
+
+    @staticmethod
+    def _check(source: SourceTensor, name: str, rows: int) -> None:
+        if not source.shape or source.shape[0] != rows:
+            raise ModelFileError(
+                f"{source.where}: tensor {name!r} is {_shown(source)}; {rows} rows are needed"
+            )
+
+
+def _shown(source: SourceTensor) -> str:
+    kind = source.type.name if isinstance(source.type, TensorType) else source.type
+    return f"{kind} {list(source.shape)}"
