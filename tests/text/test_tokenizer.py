@@ -139,7 +139,58 @@ def test_rows_without_a_token_are_listed() -> None:
     assert tokenizer.unused_ids == (count, count + 1, count + 2)
     assert tokenizer.token_bytes(count + 1) == b""
     with pytest.raises(ModelFileError, match="do not belong together"):
-        Tokenizer.from_files(gguf_files(metadata, count - 1))
+        Tokenizer.from_files(gguf_files(metadata, 200))
+
+
+def test_added_tokens_without_rows_are_text(caplog: pytest.LogCaptureFixture) -> None:
+    for make in (byte_level_metadata, sentencepiece_metadata):
+        metadata = make()
+        tokens = metadata["tokenizer.ggml.tokens"]
+        text = f"hello {tokens[-1]}"
+        tokenizer = Tokenizer.from_files(gguf_files(metadata, len(tokens) - 1))
+        assert f"no rows for 1 added tokens, the first {tokens[-1]!r}" in caplog.text
+        assert tokenizer.vocab_size == len(tokens) - 1
+        ids = tokenizer.encode(text, add_bos=False, parse_special=True)
+        assert max(ids) < len(tokens) - 1
+        assert tokenizer.decode(ids, skip_special=False) == text
+
+
+@pytest.mark.parametrize("in_vocabulary", [False, True])
+def test_added_tokens_without_rows_are_text_in_directories(
+    caplog: pytest.LogCaptureFixture, in_vocabulary: bool
+) -> None:
+    parsed = json.loads(tokenizer_json())
+    n_rows = len(parsed["model"]["vocab"])
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    more = {"id": n_rows, "content": "[PAD]", "special": True, **flags}
+    parsed["added_tokens"].append(more)
+    if in_vocabulary:
+        parsed["model"]["vocab"]["[PAD]"] = n_rows
+    tokenizer = Tokenizer.from_files(hf_files(json.dumps(parsed), n_rows))
+    assert "no rows for 1 added tokens, the first '[PAD]'" in caplog.text
+    assert tokenizer.vocab_size == n_rows
+    ids = tokenizer.encode("[PAD]", add_bos=False, parse_special=True)
+    assert max(ids, default=0) < n_rows
+    parsed["model"]["vocab"]["more"] = n_rows + 1
+    with pytest.raises(ModelFileError, match="do not belong together"):
+        Tokenizer.from_files(hf_files(json.dumps(parsed), n_rows))
+
+
+PRE = "tokenizer.ggml.pre"
+
+
+def test_without_a_name_of_how_to_cut_text_is_cut_by_default(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = "hello world, 12345!!"
+    unnamed = Tokenizer.from_files(gguf_files(byte_level_metadata(**{PRE: None})))
+    assert "tokenizer.ggml.pre is missing" in caplog.text
+    default = Tokenizer.from_files(gguf_files(byte_level_metadata(pre="default")))
+    encoded = [
+        tokenizer.encode(text, add_bos=False, parse_special=False)
+        for tokenizer in (unnamed, default)
+    ]
+    assert encoded[0] == encoded[1]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +198,7 @@ def test_rows_without_a_token_are_listed() -> None:
     [
         (byte_level_metadata, {"model": None}, "the file holds no tokenizer"),
         (byte_level_metadata, {"model": "bert"}, "'bert' is not supported; accepted are gpt2"),
-        (byte_level_metadata, {"pre": None}, "tokenizer.ggml.pre: missing"),
+        (byte_level_metadata, {"pre": 1}, "tokenizer.ggml.pre: 1; a str is needed"),
         (byte_level_metadata, {"pre": "future"}, "pre: 'future' is not supported; accepted are"),
         (byte_level_metadata, {"merges": None}, "tokenizer.ggml.merges: missing"),
         (byte_level_metadata, {"merges": ["h"]}, "merges[0]: 'h' is not two tokens"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from tokenizers import Tokenizer
 
 from lanewise.loading.checkpoint import ModelFileError
+
+logger = logging.getLogger(__name__)
 
 # Tokens that end a turn by convention; some models' configs forget to say so.
 END_OF_TURN = (
@@ -62,3 +65,11 @@ def build(source: str, make: Callable[[], Made]) -> Made:
         raise
     except BaseException as error:  # a Rust panic arrives as a BaseException
         raise ModelFileError(f"{source}: not a usable tokenizer: {error}") from error
+
+
+def warn_of_rowless(source: str, texts: Sequence[str]) -> None:
+    """Say that the model has no rows for added tokens, which are left out and stay text."""
+    logger.warning(
+        "%s: the model has no rows for %d added tokens, the first %r; they are text",
+        *(source, len(texts), texts[0]),
+    )

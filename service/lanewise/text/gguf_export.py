@@ -10,11 +10,15 @@ from tokenizers import Tokenizer
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.backend import Backend
-from lanewise.text.gguf_tokenizer import GPT2, PRE_TOKENIZERS, PREFIX, TokenType
+from lanewise.text.gguf_tokenizer import PREFIX, TokenType
 from lanewise.text.hf_tokenizer import hf_backend
+from lanewise.text.pre_tokenizers import GPT2, PRE_TOKENIZERS
 
 # Where several names of tokenizer.ggml.pre stand for the same, those that every reader knows.
-PREFERRED = ("llama-bpe", "qwen2", "gpt-2", "smaug-bpe", "tekken", "smollm")
+PREFERRED = (
+    *("llama-bpe", "qwen2", "gpt-2", "smaug-bpe", "tekken", "smollm"),
+    *("gpt-4o", "qwen35", "deepseek-v3", "seed-coder", "kimi-k2"),
+)
 LOWEST_SCORE = -1e6  # of SentencePiece tokens that no merge makes
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -11,67 +11,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.text.backend import Backend, build, end_of_turn_ids
+from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
+from lanewise.text.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "tokenizer.ggml."
 SPACE = "▁"
-
-CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = CONTRACTIONS + WORDS.replace("DIGITS", "{1,3}")
-QWEN2 = CONTRACTIONS + WORDS.replace("DIGITS", "")
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-
-@dataclass(frozen=True)
-class PreTokenizer:
-    """How byte-level BPE text is cut before merging: by each pattern in turn."""
-
-    patterns: tuple[str, ...]
-    ignore_merges: bool = False  # a piece that is a token is that token, whatever the merges say
-    nfc: bool = False
-    add_bos: bool = False  # when the file does not say
-
-
-_LLAMA3 = PreTokenizer((LLAMA3,), ignore_merges=True, add_bos=True)
-_GPT2 = PreTokenizer((GPT2,))
-_DIGITS_THEN_GPT2 = PreTokenizer((r"\p{N}", GPT2))
-
-# Names of tokenizer.ggml.pre.
-PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
-    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "llama-bpe": _LLAMA3,
-    "falcon3": _LLAMA3,
-    "pixtral": _LLAMA3,
-    "tekken": PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True),
-    "qwen2": PreTokenizer((QWEN2,), nfc=True),
-    "deepseek-r1-qwen": PreTokenizer((QWEN2,)),
-    "megrez": PreTokenizer((QWEN2,)),
-    "gpt-2": _GPT2,
-    "phi-2": _GPT2,
-    "mpt": _GPT2,
-    "olmo": _GPT2,
-    "jais": _GPT2,
-    "starcoder": _DIGITS_THEN_GPT2,
-    "refact": _DIGITS_THEN_GPT2,
-    "command-r": _DIGITS_THEN_GPT2,
-    "smollm": _DIGITS_THEN_GPT2,
-    "codeshell": _DIGITS_THEN_GPT2,
-    "exaone": _DIGITS_THEN_GPT2,
-    "minerva-7b": _DIGITS_THEN_GPT2,
-    "dbrx": PreTokenizer((LLAMA3,)),
-    "smaug-bpe": PreTokenizer((LLAMA3,)),
-    "deepseek-coder": PreTokenizer(
-        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}")
-    ),
-}
 
 
 class TokenType(IntEnum):
@@ -87,6 +33,7 @@ class TokenType(IntEnum):
 
 CONTROL_TYPES = frozenset({2, 3})  # UNKNOWN, CONTROL
 LITERAL_TYPES = frozenset({2, 3, 4, 5})  # all but NORMAL and BYTE
+ADDED_TYPES = frozenset({3, 4, 5})  # CONTROL, USER_DEFINED, UNUSED: no text needs them
 
 
 def gguf_backend(files: TokenizerFiles) -> Backend:
@@ -145,6 +92,8 @@ class _Vocabulary:
             self.types = [TokenType.NORMAL] * len(self.tokens)
         if len(self.types) != len(self.tokens):
             raise self.error("token_type", f"{len(self.types)} entries, {len(self.tokens)} tokens")
+        self.n_left_out = 0  # tokens
+        self._leave_out_rowless(files.vocab_size)
         # Most tokens are normal: those that are not, as (id, kind).
         normal = TokenType.NORMAL.value
         self.unusual = [(i, kind) for i, kind in enumerate(self.types) if kind != normal]
@@ -152,6 +101,13 @@ class _Vocabulary:
         if len(self.ids) != len(self.tokens):
             twice = next(text for index, text in enumerate(self.tokens) if self.ids[text] != index)
             raise self.error("tokens", f"{twice!r} occurs twice")
+
+    def _leave_out_rowless(self, n_rows: int) -> None:
+        """Forget tokens at the end that were added without rows of the model for them."""
+        if set(self.types[n_rows:]) <= ADDED_TYPES and len(self.tokens) > n_rows > 0:
+            warn_of_rowless(str(self.path), self.tokens[n_rows:])
+            self.n_left_out = len(self.tokens) - n_rows
+            self.tokens, self.types = self.tokens[:n_rows], self.types[:n_rows]
 
     def error(self, key: str, problem: str) -> ModelFileError:
         return ModelFileError(f"{self.path}: {PREFIX}{key}: {problem}")
@@ -183,7 +139,13 @@ class _Vocabulary:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
-    name = vocabulary.get("pre", str)
+    name = vocabulary.get("pre", str, default=DEFAULT)
+    if PREFIX + "pre" not in vocabulary.metadata:
+        logger.warning(
+            "%s: %spre is missing: how text is cut before merging is a guess, and answers may be"
+            " worse than the model's; a newer conversion of the model says it",
+            *(vocabulary.path, PREFIX),
+        )
     if name not in PRE_TOKENIZERS:
         raise vocabulary.error(
             "pre",
@@ -215,6 +177,8 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
 
 def _sentencepiece(vocabulary: _Vocabulary) -> Tokenizer:
     scores = vocabulary.array("scores", float)
+    if vocabulary.n_left_out:
+        scores = scores[: -vocabulary.n_left_out]
     if len(scores) != len(vocabulary.tokens):
         raise vocabulary.error("scores", f"{len(scores)} for {len(vocabulary.tokens)} tokens")
     unknown = vocabulary.token_id("unknown_token_id")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import compress
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -11,7 +12,7 @@ from tokenizers.models import Unigram
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.json_files import parse_object
-from lanewise.text.backend import Backend, build, end_of_turn_ids
+from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
 
 SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -26,6 +27,8 @@ def hf_backend(files: TokenizerFiles) -> Backend:
             " tokenizer.model or vocab.json must be converted to tokenizer.json first"
         )
     parsed = parse_object(text, where)
+    if _leave_out_rowless(parsed, files.vocab_size, where):
+        text = json.dumps(parsed)
     tokenizer = build(where, lambda: Tokenizer.from_str(text))
     model = parsed.get("model")
     model = model if isinstance(model, dict) else {}
@@ -60,6 +63,26 @@ def hf_backend(files: TokenizerFiles) -> Backend:
         special_tokens=special,
         templates=_templates(files, config),
     )
+
+
+def _leave_out_rowless(parsed: dict[str, Any], n_rows: int, where: str) -> bool:
+    """Remove tokens that were added without rows of the model for them; whether there were any."""
+    added = parsed.get("added_tokens")
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        return False
+    beyond = [type(token.get("id")) is int and token["id"] >= n_rows for token in added]
+    texts = [str(token.get("content")) for token in compress(added, beyond)]
+    if not texts:
+        return False
+    warn_of_rowless(where, texts)
+    parsed["added_tokens"] = list(compress(added, (not one for one in beyond)))
+    model = parsed.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, dict):
+        for text in texts:
+            if type(found := vocab.get(text)) is int and found >= n_rows:
+                del vocab[text]
+    return True
 
 
 def _special_tokens(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[str, str]:
