@@ -25,7 +25,7 @@ static lw_block map(size_t bytes) {
 }
 
 static lw_kv_cache describe(const shape* s, size_t context) {
-    const lw_model_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)s->head_dim};
+    const lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)s->head_dim};
     lw_kv_cache cache;
     lw_kv_describe(&config, s->kv, (uint32_t)((context + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS), &cache);
     return cache;

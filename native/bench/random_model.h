@@ -7,10 +7,11 @@
 #include <string.h>
 
 #include "graph/session.h"
+#include "uniform_model.h"
 
 typedef struct bench_shape {
     const char* name;
-    lw_model_config config;
+    uniform_config config;
 } bench_shape;
 
 static const bench_shape bench_shapes[] = {
@@ -81,9 +82,9 @@ static inline void bench_load(lw_model* model, lw_role role, uint32_t layer, lw_
     free(data);
 }
 
-static inline lw_model* bench_open_model(const lw_model_config* c, uint32_t threads) {
+static inline lw_model* bench_open_model(const uniform_config* c, uint32_t threads) {
     lw_model* model;
-    bench_check(lw_model_create(c, NULL, threads, &model));
+    bench_check(uniform_create(c, NULL, threads, &model));
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, hidden = c->hidden_size;
     bench_load(model, LW_TOKEN_EMBEDDING, 0, LW_Q6_K, c->vocab_size, hidden);
     bench_load(model, LW_OUTPUT_NORM, 0, LW_F32, 1, hidden);

@@ -109,7 +109,7 @@ typedef struct phase {
                    size_t item);  // nanoseconds, or bytes if it reads
     bool reads;
     const machine* m;
-    const lw_model_config* c;
+    const uniform_config* c;
     lw_cuts cuts;
     size_t rows, inputs, context;
     double bytes_per_weight, of_row;
@@ -211,8 +211,13 @@ static double row_work(const phase* p, size_t item) {
 }
 
 // Late tiles first.
+static size_t tile_tokens(const uniform_config* c) {
+    const lw_layer_config layer = uniform_layer(c);
+    return lw_tile_tokens(&layer.attention);
+}
+
 static double attention_work(const phase* p, size_t item) {
-    const size_t group = p->c->n_heads / p->c->n_kv_heads, tokens = lw_tile_tokens(p->c);
+    const size_t group = p->c->n_heads / p->c->n_kv_heads, tokens = tile_tokens(p->c);
     const size_t tiles = (p->rows + tokens - 1) / tokens, first = (tiles - 1 - item / p->c->n_kv_heads) * tokens;
     const size_t n = p->rows - first < tokens ? p->rows - first : tokens;
     const double seen = (double)(p->context + first) + (double)(n + 1) / 2;
@@ -221,7 +226,7 @@ static double attention_work(const phase* p, size_t item) {
 
 typedef struct step {
     crew c;
-    const lw_model_config* config;
+    const uniform_config* config;
     size_t rows;
     bool reads;  // weights from memory: few rows
     double bytes;
@@ -250,7 +255,7 @@ static void rows_phase(step* s, double values) {
 }
 
 static void attention(step* s, size_t context) {
-    const size_t tokens = lw_tile_tokens(s->config), tiles = (s->rows + tokens - 1) / tokens;
+    const size_t tokens = tile_tokens(s->config), tiles = (s->rows + tokens - 1) / tokens;
     const phase p = {.items = tiles * s->config->n_kv_heads,
                      .work = attention_work,
                      .m = s->c.m,
@@ -272,7 +277,7 @@ static void norm(step* s) {
 
 // Nanoseconds.
 static double run_step(step* s) {
-    const lw_model_config* c = s->config;
+    const uniform_config* c = s->config;
     const double q4 = 18.0 / 32, q6 = 210.0 / 256;
     const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
     memset(s->c.at, 0, sizeof s->c.at);
@@ -298,7 +303,7 @@ static double run_step(step* s) {
     return s->c.at[0];
 }
 
-static double simulate(const machine* m, const lw_model_config* c, size_t rows, unsigned threads, double* bytes) {
+static double simulate(const machine* m, const uniform_config* c, size_t rows, unsigned threads, double* bytes) {
     static step s;
     s = (step){.c = {.m = m, .n = threads}, .config = c, .rows = rows, .reads = rows == 1};
     const double ns = run_step(&s);

@@ -6,7 +6,7 @@
 
 static size_t element_bytes(lw_type type) { return type == LW_I8 ? 1 : type == LW_F16 ? 2 : 4; }
 
-void lw_kv_describe(const lw_model_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
+void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
     const size_t value_dim = lw_round_up(config->head_dim, LW_LANES);
     // 8-bit codes are multiplied in groups of four dimensions or tokens: keys are padded as values are.
     const size_t key_dim = type == LW_I8 ? value_dim : config->head_dim, scales = type == LW_I8 ? 2 * sizeof(float) : 0;

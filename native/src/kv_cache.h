@@ -20,7 +20,7 @@ typedef struct lw_kv_cache {
 static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
 
 // Sizes only; `block` stays empty.
-void lw_kv_describe(const lw_model_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);
+void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);
 bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers);
 void lw_kv_close(lw_kv_cache* cache);
 

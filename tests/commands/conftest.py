@@ -88,6 +88,7 @@ class FakeModel:
         matrix_bytes=1000,
         matrix_weights=2000,
         layer_weights=1500,
+        held_weights=2000,
         numerics=1,
     )
 

@@ -16,6 +16,7 @@ INFO = ModelInfo(
     matrix_bytes=770_000_000,
     matrix_weights=1_236_000_000,
     layer_weights=973_000_000,
+    held_weights=1_236_000_000,
     numerics=1,
 )
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lanewise.h"
+#include "uniform_model.h"
 
 enum { LAYERS = 2, HIDDEN = 64, FFN = 96, HEADS = 2, KV_HEADS = 1, DIM = 32, VOCAB = 50, MOST_VALUES = FFN * HIDDEN };
 
@@ -43,19 +44,19 @@ static inline int report(void) {
     return failed != 0;
 }
 
-static inline lw_model_config small_config(void) {
-    return (lw_model_config){.n_layers = LAYERS,
-                             .hidden_size = HIDDEN,
-                             .ffn_size = FFN,
-                             .n_heads = HEADS,
-                             .n_kv_heads = KV_HEADS,
-                             .head_dim = DIM,
-                             .vocab_size = VOCAB,
-                             .context_length = 128,
-                             .qkv_bias = 1,
-                             .qk_norm = 1,
-                             .rms_norm_eps = 1e-5f,
-                             .rope_theta = 10000};
+static inline uniform_config small_config(void) {
+    return (uniform_config){.n_layers = LAYERS,
+                            .hidden_size = HIDDEN,
+                            .ffn_size = FFN,
+                            .n_heads = HEADS,
+                            .n_kv_heads = KV_HEADS,
+                            .head_dim = DIM,
+                            .vocab_size = VOCAB,
+                            .context_length = 128,
+                            .qkv_bias = 1,
+                            .qk_norm = 1,
+                            .rms_norm_eps = 1e-5f,
+                            .rope_theta = 10000};
 }
 
 static inline void fill_values(float* values, size_t n, uint32_t seed) {

@@ -79,52 +79,134 @@ static void test_guards(void) {
 }
 
 static void test_config(size_t offset, uint32_t bad, const char* says) {
-    lw_model_config config = small_config();
+    uniform_config config = small_config();
     lw_model* model = untouched;
     memcpy((char*)&config + offset, &bad, sizeof bad);
-    ARGUMENT(lw_model_create(&config, NULL, 1, &model), says);
+    ARGUMENT(uniform_create(&config, NULL, 1, &model), says);
     expect(model == untouched, "a refused call writes no model");
 }
 
 static void test_configs(void) {
-    lw_model_config config = small_config();
+    uniform_config config = small_config();
     lw_model* model = untouched;
     ARGUMENT(lw_model_create(NULL, NULL, 1, &model), "must not be NULL");
-    ARGUMENT(lw_model_create(&config, NULL, 1, NULL), "must not be NULL");
-    ARGUMENT(lw_model_create(&config, "z80", 1, &model), "isa 'z80' is unknown");
-    ARGUMENT(lw_model_create(&config, NULL, 0, &model), "0 threads");
-    ARGUMENT(lw_model_create(&config, NULL, UINT_MAX, &model), "must be 1 to 256");
+    ARGUMENT(uniform_create(&config, NULL, 1, NULL), "must not be NULL");
+    ARGUMENT(uniform_create(&config, "z80", 1, &model), "isa 'z80' is unknown");
+    ARGUMENT(uniform_create(&config, NULL, 0, &model), "0 threads");
+    ARGUMENT(uniform_create(&config, NULL, UINT_MAX, &model), "must be 1 to 256");
     expect(model == untouched, "a refused call writes no model");
-#define FIELD(field)                                                                      \
-    do {                                                                                  \
-        test_config(offsetof(lw_model_config, field), 0, #field " is 0");                 \
-        test_config(offsetof(lw_model_config, field), UINT_MAX, #field " is 4294967295"); \
+#define FIELD(field, name)                                                             \
+    do {                                                                               \
+        test_config(offsetof(uniform_config, field), 0, name " is 0");                 \
+        test_config(offsetof(uniform_config, field), UINT_MAX, name " is 4294967295"); \
     } while (0)
-    FIELD(n_layers);
-    FIELD(hidden_size);
-    FIELD(ffn_size);
-    FIELD(n_heads);
-    FIELD(n_kv_heads);
-    FIELD(head_dim);
-    FIELD(vocab_size);
-    FIELD(context_length);
+    FIELD(n_layers, "n_layers");
+    FIELD(hidden_size, "hidden_size");
+    FIELD(ffn_size, "FFN: size");
+    FIELD(n_heads, "n_heads");
+    FIELD(n_kv_heads, "n_kv_heads");
+    FIELD(head_dim, "head_dim");
+    FIELD(vocab_size, "vocab_size");
+    FIELD(context_length, "context_length");
 #undef FIELD
-    test_config(offsetof(lw_model_config, head_dim), 31, "must be even");
-    test_config(offsetof(lw_model_config, rms_norm_eps), 0x7FC00000, "rms_norm_eps is nan");
+    test_config(offsetof(uniform_config, head_dim), 31, "must be even");
+    test_config(offsetof(uniform_config, rms_norm_eps), 0x7FC00000, "rms_norm_eps is nan");
     config.rope_theta = NAN;
-    ARGUMENT(lw_model_create(&config, NULL, 1, &model), "rope_theta is nan");
+    ARGUMENT(uniform_create(&config, NULL, 1, &model), "rope 0: theta is nan");
     config = small_config();
     float factors[DIM / 2] = {[0] = 1, [1] = 1e-30f};
     config.rope_factors = factors;
-    ARGUMENT(lw_model_create(&config, NULL, 1, &model), "rope_factors[1] is 1e-30");
+    ARGUMENT(uniform_create(&config, NULL, 1, &model), "rope 0: factors[1] is 1e-30");
     factors[1] = NAN;
-    ARGUMENT(lw_model_create(&config, NULL, 1, &model), "rope_factors[1] is nan");
+    ARGUMENT(uniform_create(&config, NULL, 1, &model), "rope 0: factors[1] is nan");
+}
+
+// A config of one layer with experts, each of whose fields can be spoilt.
+typedef struct layered {
+    lw_rope rope;
+    lw_layer_config layers[2];
+    lw_model_config model;
+} layered;
+
+static layered good;
+
+static void set_good(void) {
+    const uniform_config alike = small_config();
+    good.rope = uniform_rope(&alike);
+    good.layers[0] = good.layers[1] = uniform_layer(&alike);
+    good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_EXPERTS,
+                                         .size = 32,
+                                         .n_experts = 8,
+                                         .n_used = 3,
+                                         .n_groups = 4,
+                                         .groups_used = 2,
+                                         .scale = 1,
+                                         .shared_size = 64};
+    good.model = uniform_model(&alike, &good.rope, good.layers);
+}
+
+static void test_layers(void) {
+    lw_model* model = untouched;
+    set_good();
+    lw_model_config* c = &good.model;
+    lw_attention_config* a = &good.layers[1].attention;
+    lw_ffn_config* f = &good.layers[1].ffn;
+#define SPOILT(change, says)                                 \
+    do {                                                     \
+        set_good();                                          \
+        change;                                              \
+        ARGUMENT(lw_model_create(c, NULL, 1, &model), says); \
+    } while (0)
+    SPOILT(c->layers = NULL, "layers and ropes must not be NULL");
+    SPOILT(c->ropes = NULL, "layers and ropes must not be NULL");
+    SPOILT(c->n_ropes = 9, "n_ropes is 9, must be 0 to 8");
+    SPOILT(c->embedding_scale = 0, "embedding_scale is 0");
+    SPOILT(c->logit_scale = NAN, "logit_scale is nan");
+    SPOILT(good.rope.rotated = 31, "rope 0: rotated is 31, must be even");
+    SPOILT(good.rope.scale = 0, "rope 0: scale is 0");
+    SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");
+    SPOILT(a->rope = -2, "layer 1: rope is -2");
+    SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
+    SPOILT(a->n_heads = 4, "layer 1: 4 heads of 32 over 1 KV heads, must be as in layer 0");
+    SPOILT(a->qk_norm = (lw_qk_norm)3, "layer 1: qk_norm is 3");
+    SPOILT(a->sinks = 2, "layer 1: sinks is 2");
+    SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
+    SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");
+    SPOILT(a->position_beta = 0.5f, "layer 1: position_original is 0");
+    SPOILT(f->kind = (lw_ffn_kind)2, "layer 1 FFN: kind is 2");
+    SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
+    SPOILT(f->shared_size = 1, "shared_size 1");
+    SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
+    SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
+    SPOILT(f->activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: limit is 0");
+    SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");
+    SPOILT(f->n_experts = 4097, "layer 1 FFN: n_experts is 4097");
+    SPOILT(f->n_experts = 9, "9 experts do not make 4 equal groups");
+    SPOILT(f->n_used = 5, "layer 1 FFN: n_used is 5, must be 1 to 4");
+    SPOILT(f->groups_used = 5, "layer 1 FFN: groups_used is 5");
+    SPOILT(f->router = (lw_router_kind)3, "layer 1 FFN: router is 3");
+    SPOILT(f->scale = 0, "layer 1 FFN: scale is 0");
+    SPOILT(f->divisor_least = -1, "layer 1 FFN: divisor_least is -1");
+    SPOILT(f->kind = LW_FFN_GATED, "layer 1 FFN: n_experts is 8, must be 0 to 0");
+#undef SPOILT
+    expect(model == untouched, "a refused call writes no model");
+    set_good();
+    expect(lw_model_create(c, NULL, 1, &model) == LW_OK, "the config itself is good");
+    static float values[8 * 32 * HIDDEN];
+    const lw_tensor stacked = float_tensor(values, 8 * 32, HIDDEN, 1);
+    expect(lw_model_load(model, LW_EXPERTS_GATE, 1, &stacked, LW_Q8_0) == LW_OK, "experts are loaded stacked");
+    REFUSED(lw_model_load(model, LW_EXPERTS_GATE, 0, &stacked, LW_Q8_0), LW_ERR_FORMAT, "the model's config says");
+    REFUSED(lw_model_load(model, LW_EXPERTS_DOWN, 1, &stacked, LW_Q8_0), LW_ERR_FORMAT, "must be (512, 32)");
+    const lw_tensor router = float_tensor(values, 8, HIDDEN, 1);
+    REFUSED(lw_model_load(model, LW_ROUTER, 1, &router, LW_Q8_0), LW_ERR_FORMAT, "must be f32, f16 or bf16");
+    REFUSED(lw_model_finish(model), LW_ERR_FORMAT, "missing");
+    lw_model_close(model);
 }
 
 static lw_model* new_model(void) {
-    const lw_model_config config = small_config();
+    const uniform_config config = small_config();
     lw_model* model = NULL;
-    if (lw_model_create(&config, NULL, 2, &model) != LW_OK) exit(2);
+    if (uniform_create(&config, NULL, 2, &model) != LW_OK) exit(2);
     return model;
 }
 
@@ -143,7 +225,7 @@ static void test_tensors(lw_model* model) {
     ARGUMENT(lw_model_load(NULL, LW_ATTN_Q, 0, &t, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, NULL, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, (lw_role)-1, 0, &t, LW_F32), "no tensor of role -1");
-    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 20");
+    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 38");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, LAYERS, &t, LW_F32), "no tensor of role 4 in layer 2");
     ARGUMENT(lw_model_load(model, LW_OUTPUT, UINT_MAX, &t, LW_F32), "in layer 4294967295");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, &t, (lw_type)12345), "cannot turn f32 into");
@@ -307,9 +389,7 @@ static void test_cache_bytes(const lw_model* model) {
     HARMLESS(lw_kv_block_bytes(NULL, LW_F16));
     expect(lw_kv_block_bytes(NULL, LW_F16) == 0, "no model has no blocks");
     expect(lw_kv_block_bytes(model, LW_Q4_0) == 0 && lw_kv_block_bytes(model, (lw_type)-1) == 0, "no cache's type");
-    lw_model_config huge = small_config();
-    huge.n_kv_heads = 1024;
-    huge.head_dim = 256;
+    const lw_attention_config huge = {.n_kv_heads = 1024, .head_dim = 256};
     lw_kv_cache cache;
     lw_kv_describe(&huge, LW_F32, 4228890877u, &cache);  // 2^64 bytes and a little in 65 layers
     expect(!lw_kv_open(&cache, 65), "a cache of more bytes than there are numbers for is refused");
@@ -320,6 +400,7 @@ int main(int argc, char** argv) {
     test_functions_of_no_handle();
     test_guards();
     test_configs();
+    test_layers();
     test_fits();
     lw_model* model = new_model();
     test_places(model);

@@ -99,7 +99,7 @@ static sample make(void) {
     sample s = {.kv_heads = 1 + draw(HEADS)};
     lw_kv_view* kv = &s.job.kv;
     static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8};
-    const lw_model_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(6)]};
+    const lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(6)]};
     lw_kv_cache cache;
     lw_kv_describe(&config, types[draw(5)], MAX_BLOCKS, &cache);
     *kv = lw_kv_layer(&cache, 0);

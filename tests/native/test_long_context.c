@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "graph/session.h"
+#include "uniform_model.h"
 
 enum { SEQS = 3, CHUNK = 250, VOCAB = 50, HIDDEN = 48, MAX_STEPS = 64 };
 
@@ -65,20 +66,20 @@ static void load(lw_model* model, lw_role role, uint32_t layer, uint32_t rows, u
 }
 
 static lw_model* open_model(const variant* v, const char* isa) {
-    const lw_model_config config = {.n_layers = 2,
-                                    .hidden_size = HIDDEN,
-                                    .ffn_size = HIDDEN,
-                                    .n_heads = v->heads,
-                                    .n_kv_heads = v->kv_heads,
-                                    .head_dim = 16,
-                                    .vocab_size = VOCAB,
-                                    .context_length = 8192,
-                                    .sliding_window = v->window,
-                                    .tied_embeddings = 1,
-                                    .rms_norm_eps = 1e-5f,
-                                    .rope_theta = 10000};
+    const uniform_config config = {.n_layers = 2,
+                                   .hidden_size = HIDDEN,
+                                   .ffn_size = HIDDEN,
+                                   .n_heads = v->heads,
+                                   .n_kv_heads = v->kv_heads,
+                                   .head_dim = 16,
+                                   .vocab_size = VOCAB,
+                                   .context_length = 8192,
+                                   .sliding_window = v->window,
+                                   .tied_embeddings = 1,
+                                   .rms_norm_eps = 1e-5f,
+                                   .rope_theta = 10000};
     lw_model* model;
-    check(lw_model_create(&config, isa, 1, &model));
+    check(uniform_create(&config, isa, 1, &model));
     load(model, LW_TOKEN_EMBEDDING, 0, VOCAB, HIDDEN);
     load(model, LW_OUTPUT_NORM, 0, 1, HIDDEN);
     for (uint32_t l = 0; l < 2; ++l) {
@@ -98,7 +99,7 @@ static lw_model* open_model(const variant* v, const char* isa) {
 
 // Blocks of a sequence that no token after the first `done` sees.
 static uint32_t unseen(const lw_session* session, uint32_t done) {
-    const uint32_t window = session->model->config.sliding_window;
+    const uint32_t window = session->window;
     return window != 0 && done + 1 > window ? (done + 1 - window) / LW_BLOCK_TOKENS : 0;
 }
 
@@ -149,14 +150,14 @@ static void run(const variant* v, const lw_model* model, uint32_t threads, bool 
     *splits = 0;
     for (uint32_t i = 0; i < n_steps; ++i) {
         run_step(session, &steps[i], done, forget, out + (size_t)i * SEQS * VOCAB);
-        *splits += session->b.tiles[0].n_splits > 1;
+        *splits += session->tilings[0].tiles[0].n_splits > 1;
         if (forget) destroyed = destroy_unseen(session, done);
     }
     if (forget && (destroyed > 0) != (v->window != 0)) {
         printf("%s: %u blocks slid out of the window\n", v->name, destroyed);
         exit(1);
     }
-    const size_t rows = lw_attention_rows(lw_tile_tokens(&model->config), v->heads / v->kv_heads);
+    const size_t rows = lw_attention_rows(lw_tile_tokens(lw_model_heads(model)), v->heads / v->kv_heads);
     const size_t room = session->split_floats / v->kv_heads / lw_attention_state_floats(rows, session->kv.value_dim);
     if (v->window != 0 && room != (threads > 1 ? 3 : 0)) {
         printf("%s: room for %zu splits\n", v->name, room);

@@ -8,6 +8,7 @@
 
 #include "graph/session.h"
 #include "numa.h"
+#include "uniform_model.h"
 
 enum { THREADS = 4, RUNS = 3, HIDDEN = 64, VOCAB = 500, TOKENS = 12 };
 
@@ -60,23 +61,23 @@ static void load(lw_model* model, lw_role role, uint32_t rows, uint32_t cols) {
 }
 
 static lw_model* open_model(lw_numa numa, uint32_t n_nodes, bool tied) {
-    const lw_model_config config = {.n_layers = 1,
-                                    .hidden_size = HIDDEN,
-                                    .ffn_size = HIDDEN,
-                                    .n_heads = 1,
-                                    .n_kv_heads = 1,
-                                    .head_dim = HIDDEN,
-                                    .vocab_size = VOCAB,
-                                    .context_length = 100,
-                                    .tied_embeddings = tied,
-                                    .rms_norm_eps = 1e-5f,
-                                    .rope_theta = 1e4};
+    const uniform_config config = {.n_layers = 1,
+                                   .hidden_size = HIDDEN,
+                                   .ffn_size = HIDDEN,
+                                   .n_heads = 1,
+                                   .n_kv_heads = 1,
+                                   .head_dim = HIDDEN,
+                                   .vocab_size = VOCAB,
+                                   .context_length = 100,
+                                   .tied_embeddings = tied,
+                                   .rms_norm_eps = 1e-5f,
+                                   .rope_theta = 1e4};
     static const uint32_t nodes[] = {0, 0, 0};
     static const lw_role vectors[] = {LW_OUTPUT_NORM, LW_ATTN_NORM, LW_FFN_NORM};
     static const lw_role matrices[] = {LW_ATTN_Q,   LW_ATTN_K, LW_ATTN_V,  LW_ATTN_OUTPUT,
                                        LW_FFN_GATE, LW_FFN_UP, LW_FFN_DOWN};
     lw_model* model;
-    must(lw_model_create(&config, NULL, 2, &model));
+    must(uniform_create(&config, NULL, 2, &model));
     must(lw_model_place(model, numa, nodes, n_nodes));
     load(model, LW_TOKEN_EMBEDDING, VOCAB, HIDDEN);
     if (!tied) load(model, LW_OUTPUT, VOCAB, HIDDEN);

@@ -98,9 +98,9 @@ typedef struct everything {
 static bool can_place;  // copies on memory nodes
 
 static void load(everything* e) {
-    const lw_model_config config = small_config();
+    const uniform_config config = small_config();
     const uint32_t nodes[] = {0, 0};
-    TRY(lw_model_create(&config, NULL, 2, &e->model));
+    TRY(uniform_create(&config, NULL, 2, &e->model));
     if (can_place) TRY(lw_model_place(e->model, LW_NUMA_REPLICATE, nodes, 2));
     for (int i = 0; i < SMALL_TENSORS; ++i)
         for (uint32_t layer = 0; layer < (small_tensors[i].role >= LW_ATTN_NORM ? LAYERS : 1); ++layer)
@@ -108,7 +108,7 @@ static void load(everything* e) {
     TRY(lw_model_finish(e->model));
 
     static const lw_role packed_again[] = {LW_FFN_UP, LW_ATTN_Q, LW_ATTN_NORM};  // 8 bits, floats, a vector
-    TRY(lw_model_create(&config, "scalar", 1, &e->packed));
+    TRY(uniform_create(&config, "scalar", 1, &e->packed));
     for (size_t i = 0; i < sizeof packed_again / sizeof *packed_again; ++i) {
         lw_packed_tensor tensor;
         TRY(lw_model_packed(e->model, packed_again[i], 1, &tensor));

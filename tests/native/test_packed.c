@@ -7,6 +7,7 @@
 #include "model/coded.h"
 #include "model/model.h"
 #include "model/panels.h"
+#include "uniform_model.h"
 
 enum { COLS = 512, ROWS = 37, MAX_ROW = COLS * 4 };
 
@@ -143,19 +144,19 @@ static void test_panels_take_no_more_than_files(void) {
 }
 
 static lw_model* make_model(const char* isa, uint32_t threads) {
-    const lw_model_config config = {.n_layers = 1,
-                                    .hidden_size = COLS,
-                                    .ffn_size = ROWS,
-                                    .n_heads = 2,
-                                    .n_kv_heads = 1,
-                                    .head_dim = 16,
-                                    .vocab_size = ROWS,
-                                    .context_length = 64,
-                                    .tied_embeddings = 1,
-                                    .rms_norm_eps = 1e-5f,
-                                    .rope_theta = 10000};
+    const uniform_config config = {.n_layers = 1,
+                                   .hidden_size = COLS,
+                                   .ffn_size = ROWS,
+                                   .n_heads = 2,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 16,
+                                   .vocab_size = ROWS,
+                                   .context_length = 64,
+                                   .tied_embeddings = 1,
+                                   .rms_norm_eps = 1e-5f,
+                                   .rope_theta = 10000};
     lw_model* model = NULL;
-    if (lw_model_create(&config, isa, threads, &model) != LW_OK) exit(2);
+    if (uniform_create(&config, isa, threads, &model) != LW_OK) exit(2);
     return model;
 }
 

@@ -7,9 +7,9 @@
 #include "small_model.h"
 
 static lw_model* new_model(void) {
-    const lw_model_config config = small_config();
+    const uniform_config config = small_config();
     lw_model* model = NULL;
-    if (lw_model_create(&config, NULL, 2, &model) != LW_OK || load_all(model) != LW_OK) exit(2);
+    if (uniform_create(&config, NULL, 2, &model) != LW_OK || load_all(model) != LW_OK) exit(2);
     if (lw_model_finish(model) != LW_OK) exit(2);
     return model;
 }
@@ -279,8 +279,8 @@ static void test_one_bad_logit(const char* isa, uint32_t token) {
     static float head[VOCAB * HIDDEN], norm[HIDDEN];
     static one_sequence s;
     lw_model* model = NULL;
-    const lw_model_config config = small_config();
-    if (lw_model_create(&config, isa, 1, &model) != LW_OK || load_all(model) != LW_OK) exit(2);
+    const uniform_config config = small_config();
+    if (uniform_create(&config, isa, 1, &model) != LW_OK || load_all(model) != LW_OK) exit(2);
     const lw_tensor output = float_tensor(head, VOCAB, HIDDEN, 1), output_norm = float_tensor(norm, 1, HIDDEN, 2);
     for (uint32_t i = 0; i < HIDDEN; ++i) norm[i] = 1e6f;
     for (uint32_t i = 0; i < HIDDEN; ++i) head[token * HIDDEN + i] = 3e38f;

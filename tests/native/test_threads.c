@@ -11,6 +11,7 @@
 #include "graph/session.h"
 #include "numa.h"
 #include "small_model.h"
+#include "uniform_model.h"
 
 enum { MOST_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 100000 };
 enum { RANK = 40 };  // two panels, which threads share
@@ -273,7 +274,7 @@ static void long_step(const lw_model* model, uint32_t threads, float* logits) {
     s.batch.block_tables = table;
     s.batch.block_table_stride = LONG_BLOCKS;
     for (int i = 0; i < 8; ++i) must(lw_step(session, &s.batch, logits, &s.drawn));
-    expect((session->b.tiles[0].n_splits > 1) == (threads > 1), "threads share a long context");
+    expect((session->tilings[0].tiles[0].n_splits > 1) == (threads > 1), "threads share a long context");
     lw_session_close(session);
 }
 
@@ -321,10 +322,10 @@ static void run_prompt(const lw_model* model, const lw_adapter* adapter, uint32_
 
 static void test_cuts(const char* isa) {
     static long_prompt alone, shared;
-    lw_model_config config = small_config();
+    uniform_config config = small_config();
     lw_model* model = NULL;
     config.context_length = 2 * CUT_ROWS;
-    must(lw_model_create(&config, isa, 2, &model));
+    must(uniform_create(&config, isa, 2, &model));
     must(load_all(model));
     must(lw_model_finish(model));
     lw_adapter* adapter = load_adapter(model);
@@ -340,10 +341,10 @@ static void test_cuts(const char* isa) {
 }
 
 int main(int argc, char** argv) {
-    lw_model_config config = small_config();
+    uniform_config config = small_config();
     lw_model* model = NULL;
     config.context_length = LONG_BLOCKS * LW_BLOCK_TOKENS;
-    must(lw_model_create(&config, argc > 1 ? argv[1] : NULL, 3, &model));
+    must(uniform_create(&config, argc > 1 ? argv[1] : NULL, 3, &model));
     must(load_all(model));
     must(lw_model_finish(model));
     for (unsigned threads = 1; threads < 6; ++threads) test_pool(threads);

@@ -55,7 +55,7 @@ class FakeLibrary:
 
     LW_OK = 0
     LW_ERR_ARGUMENT = 1
-    LW_ABI_VERSION = 8
+    LW_ABI_VERSION = 12
     LW_DRAWN_BEFORE = 1 << 30
     LW_STEPS_AHEAD = 2
     LW_BLOCK_TOKENS = 32
@@ -66,6 +66,10 @@ class FakeLibrary:
     LW_LOAD_MAP = 0
     LW_LOAD_COPY = 1
     LW_ERR_FORMAT = 3
+    LW_NO_ROPE = -1
+    LW_QK_NORM_NONE = 0
+    LW_QK_NORM_HEAD = 1
+    LW_FFN_GATED = 0
 
     def __init__(self, ffi):
         self.ffi = ffi
@@ -85,11 +89,12 @@ class FakeLibrary:
         return self.message
 
     def lw_model_create(self, config, isa, threads, out):
-        factors = config.rope_factors
-        self.factors = [factors[i] for i in range(config.head_dim // 2)] if factors else None
+        rope, attention = config.ropes[0], config.layers[0].attention
+        factors = rope.factors
+        self.factors = [factors[i] for i in range(rope.rotated // 2)] if factors else None
         level = None if isa == self.ffi.NULL else self.ffi.string(isa)
         out[0] = self.ffi.cast("lw_model*", 0x1000)
-        return self._answer("create", level, threads, config.vocab_size, config.sliding_window)
+        return self._answer("create", level, threads, config.vocab_size, attention.window)
 
     def lw_model_load(self, handle, role, layer, tensor, target):
         first = self.ffi.cast("const float*", tensor.data)[0]

@@ -57,34 +57,7 @@ def test_rope_factors_reach_the_library(fake, checkpoint):
 def test_rope_factors_of_the_wrong_length_are_refused(fake, checkpoint):
     rope = Rope(10000.0, 32, (1.0, 2.0))
     checkpoint.config = dataclasses.replace(checkpoint.config, ropes=(rope,))
-    with pytest.raises(ModelFileError, match=r"rope factors: 2 values; accepted: .* 16"):
-        Model.load(checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"qk_norm": "whole"}, "RMSNorm over whole projections"),
-        ({"rope": None}, "attention without positions"),
-        ({"sinks": True}, "attention sinks"),
-        ({"output_bias": True}, "a bias of attention's output"),
-        ({"score_scale": 0.5}, "attention scores scaled by 0.5"),
-        ({"position_scale": (0.1, 8192)}, "queries scaled by their position"),
-    ],
-)
-def test_what_the_library_cannot_compute_is_refused(fake, checkpoint, change, says):
-    layer = checkpoint.config.layers[0]
-    layer = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, **change))
-    checkpoint.config = dataclasses.replace(checkpoint.config, layers=(layer,))
-    with pytest.raises(ModelFileError, match=f"this version cannot compute {says} yet"):
-        Model.load(checkpoint)
-
-
-def test_layers_that_differ_are_refused(fake, checkpoint):
-    layer = checkpoint.config.layers[0]
-    other = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, window=64))
-    checkpoint.config = dataclasses.replace(checkpoint.config, layers=(layer, other))
-    with pytest.raises(ModelFileError, match="layers that differ from each other"):
+    with pytest.raises(ModelFileError, match=r"rope factors: 2 values; accepted: .*, 16"):
         Model.load(checkpoint)
 
 

@@ -30,7 +30,7 @@ static int compare(const void* got, const void* want, size_t bytes, const char* 
 }
 
 static int attention(const lw_lane_ops* const ops[2], lw_type type, size_t tokens, size_t group, size_t head_dim) {
-    const lw_model_config config = {.n_kv_heads = 1, .head_dim = (uint32_t)head_dim};
+    const lw_attention_config config = {.n_kv_heads = 1, .head_dim = (uint32_t)head_dim};
     const uint32_t n_blocks = (uint32_t)((tokens + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS);
     lw_kv_cache cache;
     lw_kv_describe(&config, type, n_blocks, &cache);

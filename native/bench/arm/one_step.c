@@ -1,13 +1,14 @@
 // Loads a model and runs steps of it, so that their instructions can be counted under emulation:
 //     one_step DESCRIPTION DATA ISA PROMPT STEPS
 // prefills PROMPT tokens in one step (none if 0), then decodes STEPS times one token, and prints a hash of the last
-// logits. DESCRIPTION is text, made by bench_arm.py: "config" and its numbers in the order of lw_model_config, then per
+// logits. DESCRIPTION is text, made by bench_arm.py: "config" and its numbers in the order of uniform_config, then per
 // tensor "tensor ROLE LAYER TYPE ROWS COLS ROPE_HEADS BYTES"; DATA holds their bytes, one after the other.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "lanewise.h"
+#include "uniform_model.h"
 
 static void check(lw_status status) {
     if (status == LW_OK) return;
@@ -20,7 +21,7 @@ static void bad(const char* path) {
     exit(1);
 }
 
-static lw_model* load(const char* description, const char* data, const char* isa, lw_model_config* c) {
+static lw_model* load(const char* description, const char* data, const char* isa, uniform_config* c) {
     FILE *text = fopen(description, "r"), *bytes = fopen(data, "rb");
     lw_model* model;
     if (text == NULL || bytes == NULL) bad(text ? data : description);
@@ -28,7 +29,7 @@ static lw_model* load(const char* description, const char* data, const char* isa
                &c->n_heads, &c->n_kv_heads, &c->head_dim, &c->vocab_size, &c->context_length, &c->sliding_window,
                &c->tied_embeddings, &c->qkv_bias, &c->qk_norm, &c->rms_norm_eps, &c->rope_theta) != 14)
         bad(description);
-    check(lw_model_create(c, isa, 1, &model));
+    check(uniform_create(c, isa, 1, &model));
     unsigned role, layer, type;
     lw_tensor t;
     while (fscanf(text, " tensor %u %u %u %u %u %u %" SCNu64, &role, &layer, &type, &t.rows, &t.cols, &t.rope_heads,
@@ -50,7 +51,7 @@ static lw_model* load(const char* description, const char* data, const char* isa
 int main(int argc, char** argv) {
     if (argc != 6) return 2;
     const uint32_t prompt = (uint32_t)strtoul(argv[4], NULL, 10), steps = (uint32_t)strtoul(argv[5], NULL, 10);
-    lw_model_config config = {0};
+    uniform_config config = {0};
     lw_model* model = load(argv[1], argv[2], argv[3], &config);
     const uint32_t blocks = (prompt + steps) / LW_BLOCK_TOKENS + 1;
     const lw_session_config room = {.n_threads = 1,

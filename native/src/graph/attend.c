@@ -5,27 +5,27 @@
 // one thread would have.
 #include "graph/worker.h"
 
-static size_t group_of(const lw_model_config* c) { return c->n_heads / c->n_kv_heads; }
+static size_t group_of(const lw_attention_config* c) { return c->n_heads / c->n_kv_heads; }
 
 static size_t state_floats(const lw_session* s, size_t n_tokens) {
-    const size_t rows = lw_attention_rows(n_tokens, group_of(&s->model->config));
+    const size_t rows = lw_attention_rows(n_tokens, group_of(lw_model_heads(s->model)));
     return lw_attention_state_floats(rows, s->kv.value_dim);
 }
 
-static lw_tokens splits_of(const lw_session* s, const lw_tile* tile) {
-    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, s->model->config.sliding_window);
+static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
+    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window);
 }
 
 // A job is too long when it is more than 1 / (4 * threads) of all work.
 enum { JOBS_PER_THREAD = 4 };
 
 // Splits that the tokens seen by one tile are in.
-static size_t most_splits(const lw_session* s) {
-    const lw_model_config* c = &s->model->config;
+static size_t most_splits(const lw_session* s, size_t window) {
+    const size_t context = s->model->config.context_length;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
-    const size_t seen = c->sliding_window + lw_tile_tokens(c) - 1;
-    if (c->sliding_window == 0 || c->context_length <= seen) {
-        const size_t longest = cached < c->context_length ? cached : c->context_length;
+    const size_t seen = window + lw_tile_tokens(lw_model_heads(s->model)) - 1;
+    if (window == 0 || context <= seen) {
+        const size_t longest = cached < context ? cached : context;
         return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
     }
     // The first of them may be the last token of a split.
@@ -33,8 +33,12 @@ static size_t most_splits(const lw_session* s) {
 }
 
 void lw_size_splits(lw_session* s) {
-    const lw_model_config* c = &s->model->config;
-    const size_t splits = most_splits(s);
+    const lw_attention_config* c = lw_model_heads(s->model);
+    size_t splits = 0;
+    for (size_t i = 0; i < s->n_tilings; ++i) {
+        const size_t most = most_splits(s, s->tilings[i].window);
+        if (most > splits) splits = most;
+    }
     const uint32_t threads = s->config.n_threads;
     if (threads == 1 || threads * JOBS_PER_THREAD <= c->n_kv_heads || splits < 2) return;
     // One tile of the longest context, or several with fewer rows.
@@ -44,9 +48,8 @@ void lw_size_splits(lw_session* s) {
 }
 
 // Pairs of queries and keys, within a few.
-static size_t cost_of(const lw_session* s, const lw_tile* tile) {
-    const lw_tokens seen =
-        lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, s->model->config.sliding_window);
+static size_t cost_of(const lw_session* s, const lw_tile* tile, size_t window) {
+    const lw_tokens seen = lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, window);
     return tile->n_tokens * (seen.end - seen.first);
 }
 
@@ -57,42 +60,45 @@ typedef struct split_room {
     size_t floats, tiles;
 } split_room;
 
-// Cuts tile `index` if there is room: it becomes its first split, the others follow the n tiles there are. Returns how
-// many there are then.
-static size_t split_tile(lw_session* s, size_t index, size_t n, split_room* room) {
-    const size_t heads = s->model->config.n_kv_heads;
-    lw_tile* tile = &s->b.tiles[index];
-    const lw_tokens splits = splits_of(s, tile);
+// Cuts tile `index` if there is room: it becomes its first split, the others follow the tiles there are.
+static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
+    const size_t heads = lw_model_heads(s->model)->n_kv_heads;
+    lw_tile* tile = &tiling->tiles[index];
+    const lw_tokens splits = splits_of(s, tile, tiling->window);
     const size_t count = splits.end - splits.first, floats = count * heads * state_floats(s, tile->n_tokens);
-    if (count < 2 || count > room->tiles || floats > room->floats) return n;
+    if (count < 2 || count > room->tiles || floats > room->floats) return;
     tile->n_splits = (uint32_t)count;
     tile->states = room->states;
     tile->done = room->done;
     for (size_t i = 1; i < count; ++i) {
-        s->b.tiles[n] = *tile;
-        s->b.tiles[n++].split = (uint32_t)i;
+        tiling->tiles[tiling->n] = *tile;
+        tiling->tiles[tiling->n++].split = (uint32_t)i;
     }
     *room = (split_room){room->states + floats, room->done + heads, room->floats - floats, room->tiles - count};
-    return n;
 }
 
-size_t lw_make_tiles(lw_session* s, const lw_batch* batch) {
-    const lw_model_config* c = &s->model->config;
+static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling) {
+    const lw_attention_config* c = lw_model_heads(s->model);
     const uint32_t most = (uint32_t)lw_tile_tokens(c);
-    size_t n = 0, cost = 0;
+    size_t cost = 0;
+    tiling->n = 0;
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
         for (uint32_t row = begin; row < end; row += most) {
-            s->b.tiles[n] = (lw_tile){.sequence = sequence, .first_row = row};
-            s->b.tiles[n].n_tokens = end - row < most ? end - row : most;
-            cost += cost_of(s, &s->b.tiles[n++]);
+            lw_tile* tile = &tiling->tiles[tiling->n++];
+            *tile = (lw_tile){.sequence = sequence, .first_row = row};
+            tile->n_tokens = end - row < most ? end - row : most;
+            cost += cost_of(s, tile, tiling->window);
         }
     }
     const size_t too_long = cost * c->n_kv_heads / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
     split_room room = {s->b.split_states, s->b.splits_done, s->split_floats, s->split_tiles};
-    for (size_t i = 0, whole = n; i < whole; ++i)
-        if (cost_of(s, &s->b.tiles[i]) > too_long) n = split_tile(s, i, n, &room);
-    return n;
+    for (size_t i = 0, whole = tiling->n; i < whole; ++i)
+        if (cost_of(s, &tiling->tiles[i], tiling->window) > too_long) split_tile(s, tiling, i, &room);
+}
+
+void lw_make_tiles(lw_session* s, const lw_batch* batch) {
+    for (size_t i = 0; i < s->n_tilings; ++i) make_tiling(s, batch, &s->tilings[i]);
 }
 
 // Charges one job: the keys and values it reads, queries and results, two products for each token seen.
@@ -101,7 +107,7 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
     const size_t dims = job->kv.head_dim + job->kv.value_dim;
     lw_tokens read = lw_attention_tokens(job->first_position, job->n_tokens, job->window);
     if (tile->n_splits > 0) {
-        const size_t begin = (splits_of(w->s, tile).first + tile->split) * LW_SPLIT_TOKENS;
+        const size_t begin = (splits_of(w->s, tile, job->window).first + tile->split) * LW_SPLIT_TOKENS;
         if (read.first < begin) read.first = begin;
         if (read.end > begin + LW_SPLIT_TOKENS) read.end = begin + LW_SPLIT_TOKENS;
     }
@@ -125,7 +131,7 @@ static bool attend_job(lw_worker* w, const lw_attention_job* job, const lw_tile*
     }
     const size_t floats = state_floats(w->s, tile->n_tokens);
     float* states = tile->states + job->kv_head * tile->n_splits * floats;
-    w->ops->attention_split(job, splits_of(w->s, tile).first + tile->split, states + tile->split * floats);
+    w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
     atomic_uint* done = &tile->done[job->kv_head];
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < tile->n_splits) return false;
     atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
@@ -141,19 +147,20 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
 }
 
 bool lw_attend(lw_worker* w, uint32_t index) {
-    const lw_model_config* c = w->c;
+    const lw_layer* layer = &w->model->layers[index];
+    const lw_attention_config* c = &layer->config.attention;
+    const lw_tiling* tiling = &w->s->tilings[w->s->tiling_of[index]];
     const size_t q_size = (size_t)c->n_heads * c->head_dim, group = group_of(c);
-    const size_t jobs = w->step->n_tiles * c->n_kv_heads, job_cols = group * c->head_dim;
+    const size_t jobs = tiling->n * c->n_kv_heads, job_cols = group * c->head_dim;
     const lw_batch* batch = w->step->batch;
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
-    const lw_layer* layer = &w->model->layers[index];
     const bool with_codes = lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
-                            job_cols % LW_SEGMENT == 0 && index + 1 < c->n_layers;
+                            job_cols % LW_SEGMENT == 0 && index + 1 < w->c->n_layers;
     const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
     lw_taker items = lw_this_phase(w, jobs);
     for (size_t item; lw_take_item(&items, &item);) {
         // Late tiles see the most keys: they go first, so that none is left over at the end.
-        const lw_tile* tile = &w->b->tiles[w->step->n_tiles - 1 - item / c->n_kv_heads];
+        const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / c->n_kv_heads];
         const size_t head = item % c->n_kv_heads;
         const size_t offset = tile->first_row * q_size + head * job_cols;
         const lw_attention_job job = {.kv = lw_kv_layer(&w->s->kv, index),
@@ -161,10 +168,11 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .kv_head = head,
                                       .n_tokens = tile->n_tokens,
                                       .first_position = w->b->position[tile->first_row],
-                                      .window = c->sliding_window,
+                                      .window = c->window,
                                       .group = group,
                                       .q = w->b->q + offset,
                                       .q_stride = q_size,
+                                      .sinks = layer->sinks != NULL ? layer->sinks + head * group : NULL,
                                       .out = w->b->attn + offset,
                                       .out_stride = q_size,
                                       .scratch = w->scratch};

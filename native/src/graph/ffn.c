@@ -1,10 +1,5 @@
-// Gate and up projections, activation and quantization in one phase.
-//
-// Work goes out panel by panel in the order of the segments of the result: the panels of gate of a run of segments, then
-// those of up; where rows are cut, all of them for one piece of the rows and then for the next. Whoever finishes the last
-// panel of a run's piece activates and quantizes it while it is in a cache. Rows of one segment lie together, so a panel's
-// results fall on consecutive lines.
-#include "graph/worker.h"
+// The gated FFN of a layer (ffn.h).
+#include "graph/ffn.h"
 
 enum {
     SEGMENT_PANELS = LW_SEGMENT / LW_PANEL,
@@ -14,65 +9,75 @@ enum {
     LONG_RUN = 8,
 };
 
-typedef struct gate_up {
-    lw_worker* w;
-    lw_product gate, up;
-    lw_activations in, out;
-    size_t panels;  // of one of the two matrices
-    lw_cuts cuts;
-    size_t run;      // segments
-    bool quantized;  // else the result stays [rows][ffn_size] floats
-} gate_up;
+size_t lw_run_of(size_t rows) { return rows <= FEW_ROWS ? LONG_RUN : 1; }
+
+static size_t panels_of_size(size_t size) { return (size + LW_PANEL - 1) / LW_PANEL; }
+
+size_t lw_gate_up_items(const lw_gate_up* g) { return 2 * panels_of_size(g->size) * g->cuts.n; }
 
 // Panels of run `run` of one of the two matrices.
-static size_t panels_of(const gate_up* g, size_t run) {
-    const size_t all = g->run * SEGMENT_PANELS, left = g->panels - run * all;
+static size_t panels_of(const lw_gate_up* g, size_t run) {
+    const size_t all = g->run * SEGMENT_PANELS, left = panels_of_size(g->size) - run * all;
     return left < all ? left : all;
 }
 
 // Where row `row` of a segment is in gate or up.
-static float* segment_row(const gate_up* g, float* buffer, size_t segment, size_t row) {
-    if (g->quantized) return buffer + (segment * g->w->rows + row) * LW_SEGMENT;
-    return buffer + row * g->w->c->ffn_size + segment * LW_SEGMENT;
+static float* segment_row(const lw_gate_up* g, float* buffer, size_t segment, size_t row) {
+    if (g->quantized) return buffer + (segment * g->rows + row) * LW_SEGMENT;
+    return buffer + row * g->size + segment * LW_SEGMENT;
 }
 
-static void multiply_panel(const gate_up* g, size_t run, lw_rows rows, size_t place) {
+static void multiply_panel(const lw_gate_up* g, size_t run, lw_rows rows, size_t place) {
     const size_t n = panels_of(g, run), panel = run * g->run * SEGMENT_PANELS + place % n,
                  segment = panel / SEGMENT_PANELS;
     const lw_product* p = place < n ? &g->gate : &g->up;
-    lw_output out = p->out;
-    if (g->quantized)  // kernels add panel * 32 to the row's address
-        out = (lw_output){segment_row(g, out.data, segment, 0) - segment * LW_SEGMENT, LW_SEGMENT, false};
-    lw_product_panel(p, &g->in, rows, panel, out, g->w->scratch);
+    float* to = place < n ? g->gate_to : g->up_to;
+    // Kernels add the number of the panel times 32 to the row's address.
+    lw_output out = {to - g->first_panel * LW_PANEL, g->size, false};
+    if (g->quantized)
+        out = (lw_output){segment_row(g, to, segment, 0) - segment * LW_SEGMENT - g->first_panel * LW_PANEL, LW_SEGMENT,
+                          false};
+    lw_product_panel(p, &g->in, rows, g->first_panel + panel, out, g->w->scratch);
     const lw_matmul_worker self = {g->w->scratch, g->w->profile, LW_OP_GATE_UP};
     lw_matmul_charge(&self, p, &g->in, rows, panel);
 }
 
-static void activate_segment(gate_up* g, size_t segment, lw_rows rows) {
+static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, size_t n) {
+    const lw_ffn_config* c = g->config;
+    if (g->gate_bias != NULL) {
+        lw_add_vector(gate, g->gate_bias + first, n);
+        lw_add_vector(up, g->up_bias + first, n);
+    }
+    if (c->activation == LW_CLAMPED_SWIGLU)
+        g->w->ops->clamped_swiglu(gate, gate, up, n, c->limit, c->alpha);
+    else
+        g->w->ops->silu_mul(gate, gate, up, n);
+}
+
+static void activate_segment(lw_gate_up* g, size_t segment, lw_rows rows) {
     lw_worker* w = g->w;
-    const size_t left = w->c->ffn_size - segment * LW_SEGMENT, n = left < LW_SEGMENT ? left : LW_SEGMENT;
+    const size_t first = segment * LW_SEGMENT, left = g->size - first, n = left < LW_SEGMENT ? left : LW_SEGMENT;
     for (size_t row = rows.first; row < rows.first + rows.n; ++row) {
-        float* gate = segment_row(g, w->b->gate, segment, row);
-        w->ops->silu_mul(gate, gate, segment_row(g, w->b->up, segment, row), n);
+        float* gate = segment_row(g, g->gate_to, segment, row);
+        activate(g, gate, segment_row(g, g->up_to, segment, row), first, n);
         if (g->quantized) lw_quantize_segments(w, &g->out, row, segment, 1, gate);
     }
     lw_charge_row(w, LW_OP_ACTIVATE, 3 * n * rows.n, g->quantized ? n * rows.n : 0);
 }
 
-static void activate_run(gate_up* g, size_t run, lw_rows rows) {
+static void activate_run(lw_gate_up* g, size_t run, lw_rows rows) {
     const size_t first = run * g->run;
-    for (size_t segment = first; segment < first + g->run && segment * SEGMENT_PANELS < g->panels; ++segment)
+    for (size_t segment = first; segment < first + g->run && segment * LW_SEGMENT < g->size; ++segment)
         activate_segment(g, segment, rows);
 }
 
 // Up to `most` panels of one run and one piece of its rows, from item `item` on; returns how many.
-static size_t take_of_piece(gate_up* g, size_t item, size_t most) {
-    lw_worker* w = g->w;
+static size_t take_of_piece(lw_gate_up* g, size_t item, size_t most) {
     const size_t of_run = 2 * g->run * SEGMENT_PANELS * g->cuts.n, run = item / of_run, all = 2 * panels_of(g, run);
     const size_t piece = item % of_run / all, first = item % of_run % all, n = all - first < most ? all - first : most;
-    const lw_rows rows = lw_piece(g->cuts, w->rows, piece);
+    const lw_rows rows = lw_piece(g->cuts, g->rows, piece);
     for (size_t place = first; place < first + n; ++place) multiply_panel(g, run, rows, place);
-    atomic_uint* done = &w->s->run_panels_done[run * LW_MAX_CUTS + piece];
+    atomic_uint* done = &g->runs_done[run * g->cuts.n + piece];
     if (atomic_fetch_add_explicit(done, (unsigned)n, memory_order_acq_rel) + n == all) {
         atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
         activate_run(g, run, rows);
@@ -80,26 +85,63 @@ static size_t take_of_piece(gate_up* g, size_t item, size_t most) {
     return n;
 }
 
-static void take_panels(gate_up* g) {
-    size_t begin, end;
-    lw_taker items = lw_this_phase(g->w, 2 * g->panels * g->cuts.n);
-    while (lw_take_share(&items, &begin, &end))
-        while (begin < end) begin += take_of_piece(g, begin, end - begin);
+void lw_gate_up_take(lw_gate_up* g, size_t begin, size_t end) {
+    while (begin < end) begin += take_of_piece(g, begin, end - begin);
 }
 
-lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
-    const size_t n = w->c->ffn_size;
-    gate_up g = {.w = w,
-                 .gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE),
-                 .up = lw_adapted_product_at(w, &layer->up, w->b->up, false, LW_ADAPTED_UP),
-                 .in = *x,
-                 .out = lw_activations_in(w, n, &w->b->ffn_codes, w->b->gate),
-                 .panels = layer->gate.panels,
-                 .cuts = lw_cut_rows(w->rows, 2 * layer->gate.panels, w->s->config.n_threads),
-                 .run = w->rows <= FEW_ROWS ? LONG_RUN : 1,
-                 .quantized = lw_reads_codes(w, &layer->down)};
-    take_panels(&g);
+// Returns the input of the down projection.
+static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
+    const size_t size = layer->config.ffn.size;
+    lw_gate_up g = {.w = w,
+                    .config = &layer->config.ffn,
+                    .gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE),
+                    .up = lw_adapted_product_at(w, &layer->up, w->b->up, false, LW_ADAPTED_UP),
+                    .gate_bias = layer->gate_bias,
+                    .up_bias = layer->up_bias,
+                    .in = *x,
+                    .out = lw_activations_in(w, size, &w->b->ffn_codes, w->b->gate),
+                    .rows = w->rows,
+                    .size = size,
+                    .gate_to = w->b->gate,
+                    .up_to = w->b->up,
+                    .runs_done = w->s->run_panels_done,
+                    .cuts = lw_cut_rows(w->rows, 2 * layer->gate.panels, w->s->config.n_threads),
+                    .run = lw_run_of(w->rows),
+                    .quantized = lw_reads_codes(w, &layer->down)};
+    size_t begin, end;
+    lw_taker items = lw_this_phase(w, lw_gate_up_items(&g));
+    while (lw_take_share(&items, &begin, &end)) lw_gate_up_take(&g, begin, end);
     lw_count_products(w, 2, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);
     return g.out;
+}
+
+// The residual stream has been read and added to: what comes is its next norm.
+static void add_down_bias(lw_worker* w, const float* bias) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        lw_add_vector(w->b->x + row * hidden, bias, hidden);
+        lw_charge_row(w, LW_OP_COMBINE, 2 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_COMBINE);
+}
+
+void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const lw_matrix* inputs[] = {&layer->gate, &layer->up};
+    const lw_norm by = {layer->ffn_norm, layer->ffn_input_order, 1};
+    const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, lw_any_reads_codes(w, inputs, 2));
+    lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
+    lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));
+    const lw_activations values = gate_up(w, layer, &x);
+    lw_inputs activated = lw_inputs_of(&values);
+    if (lw_reads_codes(w, &layer->down)) {
+        activated.row_stride = LW_SEGMENT;
+        activated.segment_stride = w->rows * LW_SEGMENT;
+    }
+    lw_observe(w, LW_OP_DOWN, index, activated);
+    lw_project(w, LW_OP_DOWN, index, LW_ADAPTED_DOWN, 1, activated);
+    const lw_product down = lw_adapted_product_at(w, &layer->down, w->b->x, true, LW_ADAPTED_DOWN);
+    lw_multiply(w, LW_OP_DOWN, &down, 1, &values);
+    if (layer->down_bias != NULL) add_down_bias(w, layer->down_bias);
 }

@@ -15,10 +15,9 @@ static size_t splits_of(size_t cols) {
 }
 
 size_t lw_partial_floats(const lw_session* s) {
-    const lw_model_config* c = &s->model->config;
-    size_t splits = LW_ADAPTED_TOGETHER * splits_of(c->hidden_size);  // Q, K and V; gate and up are two
-    if (splits_of((size_t)c->n_heads * c->head_dim) > splits) splits = splits_of((size_t)c->n_heads * c->head_dim);
-    if (splits_of(c->ffn_size) > splits) splits = splits_of(c->ffn_size);
+    size_t splits = LW_ADAPTED_TOGETHER * splits_of(s->widths.hidden);  // Q, K and V; gate and up are two
+    if (splits_of(s->widths.q) > splits) splits = splits_of(s->widths.q);
+    if (splits_of(s->widths.gated) > splits) splits = splits_of(s->widths.gated);
     return splits * s->config.max_adapter_rank;
 }
 

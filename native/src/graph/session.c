@@ -7,10 +7,48 @@
 #include "ops/sample.h"
 #include "status.h"
 
-static size_t widest_input(const lw_model_config* c) {
-    size_t widest = c->hidden_size;
-    if ((size_t)c->n_heads * c->head_dim > widest) widest = (size_t)c->n_heads * c->head_dim;
-    return lw_round_up(c->ffn_size > widest ? c->ffn_size : widest, LW_SEGMENT);
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static void widen(lw_widths* widths, const lw_layer* layer, bool float_activations) {
+    const lw_ffn_config* c = &layer->config.ffn;
+    if (c->kind == LW_FFN_GATED) {
+        widths->gated = larger(widths->gated, c->size);
+        return;
+    }
+    widths->gated = larger(widths->gated, c->shared_size);
+    widths->shared = larger(widths->shared, c->shared_size);
+    widths->expert = larger(widths->expert, c->size);
+    widths->n_experts = larger(widths->n_experts, c->n_experts);
+    widths->n_used = larger(widths->n_used, c->n_used);
+    widths->float_experts |=
+        float_activations || !lw_is_quantized(layer->experts_gate.type) || !lw_is_quantized(layer->experts_up.type);
+}
+
+static void measure(lw_session* s) {
+    const lw_attention_config* c = lw_model_heads(s->model);
+    s->widths = (lw_widths){.hidden = s->model->config.hidden_size,
+                            .q = (size_t)c->n_heads * c->head_dim,
+                            .kv = (size_t)c->n_kv_heads * c->head_dim,
+                            .half = c->head_dim / 2};
+    for (uint32_t i = 0; i < s->model->config.n_layers; ++i)
+        widen(&s->widths, &s->model->layers[i], s->config.float_activations);
+}
+
+static size_t widest_input(const lw_widths* w) {
+    return lw_round_up(larger(larger(w->hidden, w->q), larger(w->gated, w->expert)), LW_SEGMENT);
+}
+
+// Gives each window of the model's layers a tiling; returns how many there are.
+static size_t find_tilings(lw_session* s) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->model->config.n_layers; ++i) {
+        const uint32_t window = s->model->layers[i].config.attention.window;
+        size_t at = 0;
+        while (at < n && s->tilings[at].window != window) ++at;
+        s->tiling_of[i] = (uint16_t)at;
+        if (at == n) s->tilings[n++].window = window;
+    }
+    return n;
 }
 
 // Hands out parts of one block; with base NULL it only adds up their sizes.
@@ -37,25 +75,55 @@ static lw_codes take_codes(arena* a, const lw_model* model, size_t rows, size_t 
                       .outliers = take(a, rows * groups * sizeof(lw_outlier))};
 }
 
-static void take_buffers(arena* a, lw_buffers* b, const lw_model* model, size_t rows) {
-    const lw_model_config* c = &model->config;
-    const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
-    const size_t row = rows * sizeof(float), ffn = lw_round_up(c->ffn_size, LW_SEGMENT);
-    b->x = take(a, row * c->hidden_size);
-    b->norm = take(a, row * c->hidden_size);
-    b->q = take(a, row * q);
-    b->k = take(a, row * kv);
-    b->v = take(a, row * kv);
-    b->attn = take(a, row * q);
+static void take_buffers(arena* a, lw_session* s) {
+    const lw_widths* w = &s->widths;
+    const lw_model* model = s->model;
+    lw_buffers* b = &s->b;
+    const size_t rows = s->config.max_batch_tokens, row = rows * sizeof(float);
+    const size_t ffn = lw_round_up(w->gated, LW_SEGMENT);
+    b->x = take(a, row * w->hidden);
+    b->norm = take(a, row * w->hidden);
+    b->q = take(a, row * w->q);
+    b->k = take(a, row * w->kv);
+    b->v = take(a, row * w->kv);
+    b->attn = take(a, row * w->q);
     b->gate = take(a, row * ffn);
     b->up = take(a, row * ffn);
-    b->cosine = take(a, row * (c->head_dim / 2));
-    b->sine = take(a, row * (c->head_dim / 2));
+    for (uint32_t i = 0; i < model->config.n_ropes; ++i) {
+        b->cosine[i] = take(a, row * (model->ropes[i].rotated / 2));
+        b->sine[i] = take(a, row * (model->ropes[i].rotated / 2));
+    }
     b->token = take(a, rows * sizeof *b->token);
     b->sequence = take(a, rows * sizeof *b->sequence);
     b->position = take(a, rows * sizeof *b->position);
-    b->codes = take_codes(a, model, rows, widest_input(c));
+    b->codes = take_codes(a, model, rows, widest_input(w));
     b->ffn_codes = take_codes(a, model, rows, ffn);
+}
+
+static void take_experts(arena* a, lw_session* s) {
+    const lw_widths* w = &s->widths;
+    if (w->n_experts == 0) return;
+    lw_expert_buffers* e = &s->b.experts;
+    const size_t rows = s->config.max_batch_tokens, chosen = rows * w->n_used, row = chosen * sizeof(float);
+    const size_t groups = larger(w->n_experts < chosen ? w->n_experts : chosen, 1) + 1;
+    const size_t gathered = chosen + groups;  // rows lie in pairs
+    const size_t hidden = lw_round_up(w->hidden, LW_SEGMENT), size = lw_round_up(w->expert, LW_SEGMENT);
+    const size_t activated = chosen * size + rows * lw_round_up(w->shared, LW_SEGMENT);
+    e->scores = take(a, rows * w->n_experts * sizeof(float));
+    e->experts = take(a, chosen * sizeof *e->experts);
+    e->weights = take(a, rows * (w->n_used + 1) * sizeof(float));
+    e->slots = take(a, chosen * sizeof *e->slots);
+    e->sources = take(a, chosen * sizeof *e->sources);
+    e->counts = take(a, w->n_experts * sizeof *e->counts);
+    e->groups = take(a, groups * sizeof *e->groups);
+    e->most_runs = larger(size, lw_round_up(w->shared, LW_SEGMENT)) / LW_SEGMENT;
+    e->runs_done = take(a, groups * e->most_runs * sizeof *e->runs_done);
+    e->in = take_codes(a, s->model, gathered, hidden);
+    e->activated = take_codes(a, s->model, gathered, size);
+    e->in_values = take(a, w->float_experts ? row * w->hidden : 0);
+    e->gate = take(a, activated * sizeof(float));
+    e->up = take(a, activated * sizeof(float));
+    e->out = take(a, row * w->hidden + rows * sizeof(float) * (w->shared > 0 ? w->hidden : 0));
 }
 
 static void take_adapted(arena* a, lw_session* s) {
@@ -69,17 +137,18 @@ static void take_adapted(arena* a, lw_session* s) {
 }
 
 static void take_all(arena* a, lw_session* s) {
-    const lw_model_config* c = &s->model->config;
     const size_t rows = s->config.max_batch_tokens, threads = s->config.n_threads;
-    const size_t hidden = lw_round_up(c->hidden_size, LW_SEGMENT);
-    take_buffers(a, &s->b, s->model, rows);
+    const size_t hidden = lw_round_up(s->widths.hidden, LW_SEGMENT);
+    const size_t segments = lw_round_up(s->widths.gated, LW_SEGMENT) / LW_SEGMENT;
+    take_buffers(a, s);
+    take_experts(a, s);
     take_adapted(a, s);
-    s->b.tiles = take(a, (rows + s->split_tiles) * sizeof *s->b.tiles);
+    for (size_t i = 0; i < s->n_tilings; ++i)
+        s->tilings[i].tiles = take(a, (rows + s->split_tiles) * sizeof *s->tilings[i].tiles);
     s->b.split_states = take(a, s->split_floats * sizeof(float));
-    s->b.splits_done = take(a, s->split_tiles * c->n_kv_heads * sizeof *s->b.splits_done);
+    s->b.splits_done = take(a, s->split_tiles * lw_model_heads(s->model)->n_kv_heads * sizeof *s->b.splits_done);
     s->phases = take(a, s->n_phases * sizeof *s->phases);
-    s->run_panels_done =
-        take(a, lw_round_up(c->ffn_size, LW_SEGMENT) / LW_SEGMENT * LW_MAX_CUTS * sizeof *s->run_panels_done);
+    s->run_panels_done = take(a, segments * LW_MAX_CUTS * sizeof *s->run_panels_done);
     s->drawn_tokens = take(a, s->config.max_batch_logits * sizeof *s->drawn_tokens);
     s->own = take(a, threads * sizeof *s->own);
     s->copies = take(a, threads * sizeof *s->copies);
@@ -97,16 +166,19 @@ static void take_all(arena* a, lw_session* s) {
 static bool open_memory(lw_session* s) {
     const lw_model_config* c = &s->model->config;
     size_t scratch = lw_matmul_scratch_bytes(s->config.max_batch_tokens);
-    const size_t group = c->n_heads / c->n_kv_heads;
-    const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(c), group, s->kv.value_dim);
-    if (s->config.float_activations) scratch = lw_decoded_scratch_bytes(s->config.max_batch_tokens, widest_input(c));
+    const lw_attention_config* heads = lw_model_heads(s->model);
+    const size_t group = heads->n_heads / heads->n_kv_heads;
+    const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(heads), group, s->kv.value_dim);
+    if (s->config.float_activations)
+        scratch = lw_decoded_scratch_bytes(s->config.max_batch_tokens, widest_input(&s->widths));
     if (attention > scratch) scratch = attention;
     if (c->hidden_size * sizeof(float) > scratch) scratch = c->hidden_size * sizeof(float);  // a row before its order
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
+    s->n_tilings = find_tilings(s);
     lw_size_splits(s);
     s->partial_floats = lw_partial_floats(s);
-    s->n_phases = (size_t)c->n_layers * 16 + 16;
+    s->n_phases = (size_t)c->n_layers * 20 + 16;
     arena a = {0};
     take_all(&a, s);
     if (!lw_block_map(a.used, &s->memory)) return false;
@@ -160,10 +232,14 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     pthread_mutex_init(&s->lock, NULL);  // cannot fail on Linux
     s->model = model;
     s->config = *config;
-    lw_kv_describe(&model->config, config->kv_type, config->n_blocks, &s->kv);
+    lw_kv_describe(lw_model_heads(model), config->kv_type, config->n_blocks, &s->kv);
+    s->window = lw_model_window(model);
+    measure(s);
+    s->tilings = calloc(model->config.n_layers, sizeof *s->tilings);
+    s->tiling_of = calloc(model->config.n_layers, sizeof *s->tiling_of);
     s->pool = lw_pool_open(config->n_threads, config->cpus);
     if (s->pool != NULL && config->n_cpus > 0) lw_pool_limit_cpus(s->pool, config->n_cpus);
-    if (s->pool == NULL || !open_memory(s)) {
+    if (s->tilings == NULL || s->tiling_of == NULL || s->pool == NULL || !open_memory(s)) {
         lw_session_close(s);
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
                        config->n_blocks, config->max_batch_tokens, config->n_threads);
@@ -182,6 +258,8 @@ void lw_session_close(lw_session* session) {
     lw_profile_close(session->profile);
     lw_kv_close(&session->kv);
     lw_block_unmap(&session->memory);
+    free(session->tilings);
+    free(session->tiling_of);
     pthread_mutex_destroy(&session->lock);
     free(session);
 }
@@ -189,7 +267,7 @@ void lw_session_close(lw_session* session) {
 uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
     if (model == NULL || !lw_is_kv_type(kv_type)) return 0;
     lw_kv_cache cache;
-    lw_kv_describe(&model->config, kv_type, 1, &cache);
+    lw_kv_describe(lw_model_heads(model), kv_type, 1, &cache);
     return (uint64_t)cache.block_bytes * model->config.n_layers;
 }
 

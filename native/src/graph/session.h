@@ -23,6 +23,13 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     atomic_uint* done;         // [n_kv_heads] splits computed, between phases all 0
 } lw_tile;
 
+// The tiles of a batch in layers of one window.
+typedef struct lw_tiling {
+    uint32_t window;
+    size_t n;        // of the batch
+    lw_tile* tiles;  // [rows + split_tiles]
+} lw_tiling;
+
 typedef struct lw_codes {  // quantized activations, see lw_activations
     int8_t* q;             // [rows + 1][widest input, in whole segments]
     float* scales;         // [lw_scale_floats]
@@ -54,21 +61,60 @@ typedef struct lw_spans {
     size_t panels;  // of the largest adapter's A
 } lw_spans;
 
+// The rows of a batch that one expert has, which are rows first .. first + rows - 1 of the gathered ones; or all rows, for
+// the shared expert, which is the last.
+typedef struct lw_expert_group {
+    uint32_t expert, first, rows;
+    uint32_t place;                      // of its codes in lw_expert_buffers, in rows
+    uint32_t gate_up_items, down_items;  // panels
+} lw_expert_group;
+
+enum { LW_SHARED_EXPERT = 0x7FFFFFFF };
+
+// `chosen` = rows * n_used, `gathered` = those and one more for each expert, since pairs of rows lie together.
+typedef struct lw_expert_buffers {
+    float* scores;            // [rows][n_experts] logits of the router, then what the choice goes by
+    uint32_t* experts;        // [rows][n_used]
+    float* weights;           // [rows][n_used + 1] the last that of the shared expert
+    uint32_t* slots;          // [rows][n_used] which gathered row it is
+    uint32_t* sources;        // [chosen] row of each gathered one
+    uint32_t* counts;         // [n_experts] while groups are made
+    lw_expert_group* groups;  // [most_groups]
+    size_t n_groups;
+    uint32_t n_places;       // of codes that they take
+    atomic_uint* runs_done;  // [most_groups][most_runs] as run_panels_done
+    size_t most_runs;
+    lw_codes in, activated;  // [gathered]
+    float* in_values;        // [chosen][hidden_size], where matrices of experts are float
+    float *gate, *up;        // as those of lw_buffers: group by group, then the shared expert
+    float* out;              // [chosen + rows][hidden_size]
+    atomic_uint rows_routed;
+} lw_expert_buffers;
+
+// Numbers of the widest layers.
+typedef struct lw_widths {
+    size_t hidden, q, kv, half;  // floats; half of the dimensions of a head
+    size_t gated;                // outputs of gate in layers without experts, and of shared experts
+    size_t shared, expert;       // of shared experts, of one of the others; 0 without
+    size_t n_experts, n_used;
+    bool float_experts;  // some of their matrices read floats
+} lw_widths;
+
 typedef struct lw_buffers {  // rows = tokens of the batch
     float* x;                // [rows][hidden_size] residual stream
     float* norm;             // [rows][hidden_size] normalized, the input of float matrices
     float *q, *k, *v;        // [rows][heads * head_dim]
     float* attn;             // [rows][n_heads * head_dim]
-    float *gate, *up;        // [segments of ffn_size][rows][LW_SEGMENT], or [rows][ffn_size] if down is float
-    float *cosine, *sine;    // [rows][head_dim / 2]
-    uint32_t* token;         // [rows] token of each row
-    uint32_t* sequence;      // [rows] sequence of each row
-    uint32_t* position;      // [rows]
-    lw_tile* tiles;          // [rows + split_tiles]
-    float* split_states;     // see split_floats
+    float *gate, *up;        // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float
+    float *cosine[LW_MAX_ROPES], *sine[LW_MAX_ROPES];  // [rows][rotated / 2]
+    uint32_t* token;                                   // [rows] token of each row
+    uint32_t* sequence;                                // [rows] sequence of each row
+    uint32_t* position;                                // [rows]
+    float* split_states;                               // see split_floats
     atomic_uint* splits_done;
     lw_codes codes;      // of normalized rows and of attention
     lw_codes ffn_codes;  // of activated rows
+    lw_expert_buffers experts;
     // Where there may be adapters (low_rank.c); a span has its rows' part of each.
     lw_span* spans[2];                        // [rows] all rows, and those that get logits
     lw_addend* addends[LW_ADAPTED_TOGETHER];  // [rows]
@@ -84,8 +130,13 @@ struct lw_session {
     lw_kv_cache kv;
     lw_block memory;  // of the buffers
     lw_buffers b;
-    // Room for contexts that are split among threads (attend.c): states in b.split_states, tiles in b.tiles beyond one
-    // for each row, and b.splits_done[split_tiles][n_kv_heads].
+    lw_widths widths;
+    uint32_t window;      // tokens seen in the layer that sees most, 0 = all
+    lw_tiling* tilings;   // [n_tilings] one for each window
+    uint16_t* tiling_of;  // [n_layers] which of them
+    size_t n_tilings;
+    // Room for contexts that are split among threads (attend.c): states in b.split_states, tiles of a tiling
+    // beyond one for each row, and b.splits_done[split_tiles][n_kv_heads].
     size_t split_floats, split_tiles;
     uint8_t* scratch;  // [threads][scratch_bytes]
     size_t scratch_bytes;
@@ -94,7 +145,7 @@ struct lw_session {
     lw_own* own;              // [threads]
     const lw_model** copies;  // [threads] the copy of the model that each reads
     atomic_uint*
-        run_panels_done;  // [segments of ffn_size][LW_MAX_CUTS] panels done of each run, between phases all 0 (ffn.c)
+        run_panels_done;  // [segments of widths.gated][LW_MAX_CUTS] panels done of each run, between phases all 0 (ffn.c)
     lw_work* phases;      // one counter per phase of a step
     size_t n_phases;
     size_t partial_floats;                 // see b.partial
@@ -148,14 +199,14 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits, 
 
 enum { LW_ATTENTION_ROWS = 64 };  // query rows (tokens x heads of a group) that share one pass over the keys
 
-static inline size_t lw_tile_tokens(const lw_model_config* c) {
+static inline size_t lw_tile_tokens(const lw_attention_config* c) {
     const size_t group = c->n_heads / c->n_kv_heads;
     return group >= LW_ATTENTION_ROWS ? 1 : LW_ATTENTION_ROWS / group;
 }
 
 // Sets split_floats and split_tiles.
 void lw_size_splits(lw_session* s);
-// Fills s->b.tiles for a batch; returns their number.
-size_t lw_make_tiles(lw_session* s, const lw_batch* batch);
+// Fills all tilings for a batch.
+void lw_make_tiles(lw_session* s, const lw_batch* batch);
 
 #endif

@@ -13,8 +13,7 @@ typedef struct lw_step_state {
     const lw_batch* batch;
     float* logits;
     lw_sampled* drawn;
-    size_t n_rows;  // tokens of the batch
-    size_t n_tiles;
+    size_t n_rows;                     // tokens of the batch
     lw_spans adapted, adapted_logits;  // of all rows, of those that get logits
     atomic_bool non_finite;
     atomic_uint failed_draw;  // 1 + row
@@ -56,22 +55,53 @@ static inline void lw_charge_row(lw_worker* w, lw_operation operation, size_t fl
 
 // The activations of one product: `cols` inputs whose codes are in `codes` and, for float matrices, values in f32.
 lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes* codes, const float* values);
+// The same of `rows` rows whose codes begin `place` rows into `codes`.
+lw_activations lw_activations_at(const lw_worker* w, size_t rows, size_t cols, const lw_codes* codes, size_t place,
+                                 const float* values);
 // Segments first .. first + n - 1 of one row from their values.
 void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
                           const float* values);
+// Row `row` of x becomes row `at` of `out`, which has as many inputs but may have another layout.
+void lw_copy_codes(const lw_activations* out, size_t at, const lw_activations* x, size_t row);
+
+// What comes before some matrices: the weight of the RMSNorm, the order of their inputs or NULL, and what the result is
+// multiplied by.
+typedef struct lw_norm {
+    const float *weight, *order;
+    float scale;
+} lw_norm;
+
+// rmsnorm of the residual stream as floats and, if `quantized`, its codes.
+lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized);
+// A phase of products over the same activations.
+void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x);
+void lw_put_in_order(float* out, const float* values, const float* order, size_t n);
+// out += bias, unless it is NULL.
+void lw_add_vector(float* out, const float* bias, size_t n);
 
 // Whether products with this matrix read codes of the activations, not the floats themselves.
 static inline bool lw_reads_codes(const lw_worker* w, const lw_matrix* matrix) {
     return lw_is_quantized(matrix->type) && !w->s->config.float_activations;
 }
 
-static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add) {
-    lw_product product = lw_product_of(matrix, w->model->level, w->rows, out, add);
+static inline bool lw_any_reads_codes(const lw_worker* w, const lw_matrix* const* matrices, size_t n) {
+    for (size_t i = 0; i < n; ++i)
+        if (lw_reads_codes(w, matrices[i])) return true;
+    return false;
+}
+
+static inline lw_product lw_product_of_rows(const lw_worker* w, const lw_matrix* matrix, size_t rows, float* out,
+                                            bool add) {
+    lw_product product = lw_product_of(matrix, w->model->level, rows, out, add);
     if (lw_is_quantized(matrix->type) && !lw_reads_codes(w, matrix)) {
-        product.kernel = lw_kernel_find(LW_F32, w->model->level, w->rows);
+        product.kernel = lw_kernel_find(LW_F32, w->model->level, rows);
         product.decode = lw_decode_panel;
     }
     return product;
+}
+
+static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add) {
+    return lw_product_of_rows(w, matrix, w->rows, out, add);
 }
 
 // The same for one of the matrices whose low-rank inputs lw_project computes.
@@ -107,8 +137,11 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
 bool lw_attend(lw_worker* w, uint32_t index);
-// Gate, up and their activation in one phase; returns the input of the down projection (ffn.c).
-lw_activations lw_gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x);
+// x += attention(rmsnorm(x)), all phases of it; afterwards w->rows are those that go on (attention.c).
+void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
+// x += ffn(rmsnorm(x)): ffn.c, experts.c.
+void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
+void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);
 // A phase of draws, one for each row of logits (draw.c).
 void lw_draw_rows(lw_worker* w);
 // Counts products for lw_session_counters.

@@ -46,7 +46,8 @@ typedef struct lw_attention_job {
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
-    float* out;  // the same for the result
+    const float* sinks;  // [group] one more score of each head, of no value; NULL = none
+    float* out;          // the same for the result
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
 } lw_attention_job;
@@ -66,8 +67,12 @@ typedef struct lw_lane_ops {
     void (*add_outliers)(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
-    // Half-split rotation of one head in place: cos, sin have head_dim / 2 entries.
-    void (*rope)(float* head, const float* cosine, const float* sine, size_t head_dim);
+    // out[i] = g / (1 + exp(-alpha * g)) * (u + 1), g = gate[i] but at most `limit`, u = up[i] within +-limit
+    void (*clamped_swiglu)(float* out, const float* gate, const float* up, size_t n, float limit, float alpha);
+    // out[i] = fma(weight, x[i], out[i])
+    void (*add_weighted)(float* out, const float* x, size_t n, float weight);
+    // Half-split rotation of the first `rotated` dimensions of a head in place: cos, sin have rotated / 2 entries.
+    void (*rope)(float* head, const float* cosine, const float* sine, size_t rotated);
     // LW_I8: writes one token's key and value of one head, head_dim floats each, to place `offset` of the block whose part
     // for that head is at `head`. Returns false when a value is not finite.
     bool (*store_kv)(const lw_kv_view* kv, uint8_t* head, size_t offset, const float* key, const float* value);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/format.h"
+#include "model/check_config.h"
 #include "model/panels.h"
 #include "ops/math.h"
 #include "status.h"
@@ -13,55 +14,32 @@
 static bool per_layer(lw_role role) { return role >= LW_ATTN_NORM; }
 static bool is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
 
-static lw_status check_range(const char* field, uint64_t value, uint64_t least, uint64_t most) {
-    if (value >= least && value <= most) return LW_OK;
-    return lw_fail(LW_ERR_ARGUMENT, "model config: %s is %llu, must be %llu to %llu", field, (unsigned long long)value,
-                   (unsigned long long)least, (unsigned long long)most);
-}
-
-static const float least_rope_factor = 1e-6f;  // angles of all positions stay exact integers and a rest in f64
-
-static lw_status check_config(const lw_model_config* c) {
-    LW_RETURN_IF_FAILED(check_range("n_layers", c->n_layers, 1, 1000));
-    LW_RETURN_IF_FAILED(check_range("hidden_size", c->hidden_size, 1, 1 << 17));
-    LW_RETURN_IF_FAILED(check_range("ffn_size", c->ffn_size, 1, 1 << 19));
-    LW_RETURN_IF_FAILED(check_range("n_heads", c->n_heads, 1, 1024));
-    LW_RETURN_IF_FAILED(check_range("n_kv_heads", c->n_kv_heads, 1, c->n_heads));
-    LW_RETURN_IF_FAILED(check_range("head_dim", c->head_dim, 2, 256));
-    LW_RETURN_IF_FAILED(check_range("vocab_size", c->vocab_size, 1, 1 << 24));
-    LW_RETURN_IF_FAILED(check_range("context_length", c->context_length, 1, 1 << 28));
-    if (c->head_dim % 2 != 0)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: head_dim is %u, must be even", c->head_dim);
-    if (c->n_heads % c->n_kv_heads != 0)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %u heads cannot share %u KV heads evenly", c->n_heads,
-                       c->n_kv_heads);
-    if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
-        return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
-    if (!(c->rope_theta >= 1 && c->rope_theta < 1e15))
-        return lw_fail(LW_ERR_ARGUMENT, "model config: rope_theta is %g, must be 1 to 1e15", c->rope_theta);
-    for (uint32_t i = 0; c->rope_factors != NULL && i < c->head_dim / 2; ++i)
-        if (!(c->rope_factors[i] >= least_rope_factor && isfinite(c->rope_factors[i])))
-            return lw_fail(LW_ERR_ARGUMENT, "model config: rope_factors[%u] is %g, must be finite and 1e-6 or more", i,
-                           (double)c->rope_factors[i]);
-    return LW_OK;
-}
-
-static bool make_frequencies(lw_model* model, const float* factors) {
-    const uint32_t half = model->config.head_dim / 2;
-    model->rope_frequencies = malloc(half * sizeof(float));
-    if (model->rope_frequencies == NULL) return false;
-    const double log_theta = lw_log(model->config.rope_theta);
+static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
+    const uint32_t half = rope->rotated / 2;
+    *out = (lw_angles){.rotated = rope->rotated, .scale = rope->scale};
+    out->frequencies = malloc(half * sizeof(float));
+    if (out->frequencies == NULL) return false;
+    const double log_theta = lw_log(rope->theta);
     for (uint32_t i = 0; i < half; ++i) {
-        const float frequency = (float)lw_exp(-(2.0 * i / model->config.head_dim) * log_theta);
-        model->rope_frequencies[i] = factors ? frequency / factors[i] : frequency;
+        const float frequency = (float)lw_exp(-(2.0 * i / rope->rotated) * log_theta);
+        out->frequencies[i] = rope->factors ? frequency / rope->factors[i] : frequency;
     }
     return true;
+}
+
+static bool fill_model(lw_model* model, const lw_model_config* config) {
+    bool ok = model->layers != NULL && model->pool != NULL;
+    for (uint32_t i = 0; ok && i < config->n_layers; ++i) model->layers[i].config = config->layers[i];
+    const uint64_t saved = lw_fp_enter();
+    for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
+    lw_fp_restore(saved);
+    return ok;
 }
 
 lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out) {
     if (config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
-    LW_RETURN_IF_FAILED(check_config(config));
+    LW_RETURN_IF_FAILED(lw_check_config(config));
     if (n_threads < 1 || n_threads > 256)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to 256", n_threads);
     lw_level level;
@@ -69,20 +47,28 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     lw_model* model = calloc(1, sizeof *model);
     if (model == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a model");
     model->config = *config;
-    model->config.rope_factors = NULL;
+    model->config.ropes = NULL;
+    model->config.layers = NULL;
     model->level = level;
     model->ops = lw_level_lane_ops[level];
     model->layers = calloc(config->n_layers, sizeof *model->layers);
     model->pool = lw_pool_open(n_threads, NULL);
-    const uint64_t saved = lw_fp_enter();
-    const bool ok = model->layers != NULL && model->pool != NULL && make_frequencies(model, config->rope_factors);
-    lw_fp_restore(saved);
-    if (!ok) {
+    if (!fill_model(model, config)) {
         lw_model_close(model);
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a model of %u layers", config->n_layers);
     }
     *out = model;
     return LW_OK;
+}
+
+uint32_t lw_model_window(const lw_model* model) {
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        const uint32_t window = model->layers[i].config.attention.window;
+        if (window == 0) return 0;
+        if (window > widest) widest = window;
+    }
+    return widest;
 }
 
 static void describe_slot(char* text, size_t size, const lw_slot* slot, lw_role role, uint32_t layer) {
@@ -111,6 +97,11 @@ static lw_status open_slot(lw_model* model, lw_role role, uint32_t layer, uint32
     return LW_OK;
 }
 
+static lw_status check_target(const char* name, lw_role role, lw_type target) {
+    if (role != LW_ROUTER || target == LW_F32 || target == LW_F16 || target == LW_BF16) return LW_OK;
+    return lw_fail(LW_ERR_FORMAT, "%s: type %s, must be f32, f16 or bf16", name, lw_type_name(target));
+}
+
 static void remember_type(lw_model* model, lw_type type) {
     lw_format f;
     model->holds[type] = true;
@@ -124,6 +115,7 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     char name[64];
     LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
+    LW_RETURN_IF_FAILED(check_target(name, role, target));
     LW_RETURN_IF_FAILED(lw_pack_matrix(model->level, model->pool, &model->arena, name, tensor, target, slot.matrix));
     remember_type(model, target);
     return LW_OK;
@@ -136,6 +128,7 @@ static lw_status load_packed(lw_model* model, const lw_packed_tensor* tensor, lw
     const char* shown = tensor->name != NULL ? tensor->name : name;
     if (tensor->data == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: its data must not be NULL", shown);
     if (slot.vector != NULL) return lw_take_packed_vector(shown, tensor, slot.vector);
+    LW_RETURN_IF_FAILED(check_target(shown, tensor->role, tensor->type));
     LW_RETURN_IF_FAILED(lw_take_packed_matrix(model, shown, tensor, how, slot.matrix));
     remember_type(model, tensor->type);
     return LW_OK;
@@ -202,14 +195,15 @@ static bool is_order(const float* order, uint32_t n, bool* seen) {
 static lw_status check_orders(lw_model* model) {
     static const lw_role roles[] = {LW_ATTN_INPUT_ORDER, LW_ATTN_OUTPUT_ORDER, LW_FFN_INPUT_ORDER};
     const lw_model_config* c = &model->config;
-    const size_t widest = c->hidden_size > c->n_heads * c->head_dim ? c->hidden_size : c->n_heads * c->head_dim;
+    const size_t q = (size_t)lw_model_heads(model)->n_heads * lw_model_heads(model)->head_dim;
+    const size_t widest = c->hidden_size > q ? c->hidden_size : q;
     bool* seen = malloc(widest * sizeof *seen);
     if (seen == NULL) return lw_fail(LW_ERR_MEMORY, "no memory to check orders of %zu inputs", widest);
     lw_status status = LW_OK;
     for (uint32_t layer = 0; status == LW_OK && layer < c->n_layers; ++layer)
         for (size_t i = 0; status == LW_OK && i < sizeof roles / sizeof *roles; ++i) {
             const lw_slot slot = lw_model_slot(model, roles[i], layer);
-            if (!is_loaded(&slot) || is_order(*slot.vector, slot.cols, seen)) continue;
+            if (!slot.wanted || !is_loaded(&slot) || is_order(*slot.vector, slot.cols, seen)) continue;
             status = lw_fail(LW_ERR_FORMAT, "layer %u %s: must hold each number from 0 to %u once", layer, slot.name,
                              slot.cols - 1);
         }
@@ -230,12 +224,15 @@ lw_status lw_model_finish(lw_model* model) {
     return LW_OK;
 }
 
-static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_layer) {
+// Adds `parts` of `of` equal parts of a matrix to what a step of one token reads.
+static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_layer, uint32_t parts, uint32_t of) {
     const uint64_t bytes = packed->panels * (uint64_t)packed->panel_bytes;
     const uint64_t weights = (uint64_t)packed->rows * packed->cols;
-    out->matrix_bytes += bytes;
-    out->matrix_weights += weights;
-    if (in_layer) out->layer_weights += weights;
+    out->packed_bytes += bytes;
+    out->held_weights += weights;
+    out->matrix_bytes += bytes / of * parts;
+    out->matrix_weights += weights / of * parts;
+    if (in_layer) out->layer_weights += weights / of * parts;
 }
 
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
@@ -243,11 +240,15 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_describe: model and out must not be NULL");
     *out = (lw_model_info){.numerics = LW_NUMERICS};
     snprintf(out->isa, sizeof out->isa, "%s", lw_level_names[model->level]);
-    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        for (int m = 0; m < LW_LAYER_MATRICES; ++m) count_matrix(lw_layer_matrix(&model->layers[i], m), out, true);
-    }
-    count_matrix(lw_model_head(model), out, false);
-    out->packed_bytes = out->matrix_bytes * (1 + model->n_copies);
+    for (uint32_t i = 0; i < model->config.n_layers; ++i)
+        for (int m = 0; m < LW_LAYER_MATRICES; ++m) {
+            const lw_ffn_config* ffn = &model->layers[i].config.ffn;
+            const bool chosen = m >= LW_FIRST_OF_EXPERTS && ffn->kind == LW_FFN_EXPERTS;
+            count_matrix(lw_layer_matrix(&model->layers[i], m), out, true, chosen ? ffn->n_used : 1,
+                         chosen ? ffn->n_experts : 1);
+        }
+    count_matrix(lw_model_head(model), out, false, 1, 1);
+    out->packed_bytes *= 1 + model->n_copies;
     if (!model->config.tied_embeddings)
         out->packed_bytes += model->embedding.panels * (uint64_t)model->embedding.panel_bytes;
     return LW_OK;
@@ -259,13 +260,15 @@ void lw_model_close(lw_model* model) {
         const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
-            if (slot.vector != NULL) free(*slot.vector);
+            if (slot.vector == NULL) continue;
+            free(*slot.vector);
+            *slot.vector = NULL;  // two roles of different kinds of layers may have one place
         }
     }
     lw_pool_close(model->pool);
     lw_free_copies(model);
     lw_arena_free(&model->arena);
     free(model->layers);
-    free(model->rope_frequencies);
+    for (int i = 0; i < LW_MAX_ROPES; ++i) free(model->ropes[i].frequencies);
     free(model);
 }

@@ -10,18 +10,35 @@
 // Matrices whose rows are 0 were not loaded. Their bytes lie in the model's arena, or in a file that the caller keeps
 // mapped.
 typedef struct lw_layer {
-    lw_matrix q, k, v, attn_output, gate, up, down;
-    float *attn_norm, *ffn_norm;      // [hidden_size]
-    float *q_bias, *k_bias, *v_bias;  // [outputs], NULL without bias
-    float *q_norm, *k_norm;           // [head_dim], NULL without QK norm
+    lw_layer_config config;
+    lw_matrix q, k, v, attn_output;
+    lw_matrix gate, up, down;  // of the FFN; in a layer of experts, of the shared one
+    lw_matrix router;
+    lw_matrix experts_gate, experts_up, experts_down;  // stacked
+    float *attn_norm, *ffn_norm;                       // [hidden_size]
+    // NULL without:
+    float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
+    float *gate_bias, *up_bias, *down_bias;              // [outputs], in a layer of experts [n_experts][outputs]
+    float *router_bias, *choice_bias;                    // [n_experts]
+    float* shared_router;                                // [hidden_size]
+    float *q_norm, *k_norm;                              // [head_dim], or [heads][head_dim]
+    float* sinks;                                        // [n_heads]
     // [inputs] which value is input j of the matrices after it, or NULL: as they come
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
 
+enum { LW_MAX_ROPES = 8 };
+
+typedef struct lw_angles {  // one of the model's lw_rope
+    uint32_t rotated;
+    float scale;
+    float* frequencies;  // [rotated / 2], radians per position
+} lw_angles;
+
 enum { LW_TYPE_LIMIT = 288 };  // numbers of types are below
 
 struct lw_model {
-    lw_model_config config;  // rope_factors is not kept; rope_frequencies holds their effect
+    lw_model_config config;  // its arrays are not kept: see ropes, and the config of each layer
     lw_level level;
     const lw_lane_ops* ops;
     lw_arena arena;  // of packed weights
@@ -29,7 +46,7 @@ struct lw_model {
     lw_layer* layers;
     lw_matrix embedding, output;
     float* output_norm;
-    float* rope_frequencies;    // [head_dim / 2], radians per position
+    lw_angles ropes[LW_MAX_ROPES];
     bool holds[LW_TYPE_LIMIT];  // types of its matrices
     bool has_minimums;          // some of them subtract minimums: activations need their sums
     bool finished;
@@ -39,12 +56,22 @@ struct lw_model {
     uint32_t n_copies;      // besides the model itself
 };
 
-// The matrices of a layer, in the order a step reads them.
-enum { LW_LAYER_MATRICES = 7 };
+// The matrices of a layer, in the order a step reads them; of those that it does not have, rows is 0.
+enum { LW_LAYER_MATRICES = 11, LW_FIRST_OF_EXPERTS = 8 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
-    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->q, &l->k, &l->v, &l->attn_output, &l->gate, &l->up, &l->down};
+    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->q,           &l->k,    &l->v,      &l->attn_output,  &l->gate,
+                                               &l->up,          &l->down, &l->router, &l->experts_gate, &l->experts_up,
+                                               &l->experts_down};
     return all[i];
 }
+
+// Heads, KV heads and head_dim, which are the same in all layers.
+static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
+    return &model->layers[0].config.attention;
+}
+
+// Tokens that a query sees in the layer where it sees most; 0 = all.
+uint32_t lw_model_window(const lw_model* model);
 
 // The matrix that makes logits: the output, or the embedding when tied.
 static inline const lw_matrix* lw_model_head(const lw_model* model) {

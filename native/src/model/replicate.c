@@ -51,6 +51,7 @@ static void copy_worker(void* context, unsigned thread) {
 // Gives a matrix a copy of its bytes in `arena`.
 static bool copy_matrix(lw_pool* pool, lw_arena* arena, lw_matrix* matrix) {
     const size_t bytes = matrix->panels * matrix->panel_bytes;
+    if (bytes == 0) return true;
     copy_job job = {.to = lw_arena_take(arena, bytes), .from = matrix->data, .bytes = bytes};
     if (job.to == NULL) return false;
     lw_pool_run(pool, copy_worker, &job);

@@ -1,54 +1,133 @@
+// What tensors a model has: for each role its destination and shape, as the kinds of its layers want them.
 #include "model/model.h"
 
-// Shapes by role. A slot without destination is a role this model does not have.
-lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
+static lw_slot matrix(const char* name, lw_matrix* to, uint32_t rows, uint32_t cols, bool wanted) {
+    return (lw_slot){name, to, NULL, rows, cols, wanted};
+}
+
+static lw_slot vector(const char* name, float** to, uint32_t size, bool wanted) {
+    return (lw_slot){name, NULL, to, 1, size, wanted};
+}
+
+static lw_slot model_slot(lw_model* model, lw_role role) {
     const lw_model_config* c = &model->config;
-    const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    lw_layer* l = &model->layers[index];
-    const bool bias = c->qkv_bias, norm = c->qk_norm;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
-            return (lw_slot){"token embedding", &model->embedding, NULL, c->vocab_size, c->hidden_size, true};
+            return matrix("token embedding", &model->embedding, c->vocab_size, c->hidden_size, true);
         case LW_OUTPUT:
-            return (lw_slot){"output", &model->output, NULL, c->vocab_size, c->hidden_size, !c->tied_embeddings};
+            return matrix("output", &model->output, c->vocab_size, c->hidden_size, !c->tied_embeddings);
         case LW_OUTPUT_NORM:
-            return (lw_slot){"output norm", NULL, &model->output_norm, 1, c->hidden_size, true};
-        case LW_ATTN_NORM:
-            return (lw_slot){"attention norm", NULL, &l->attn_norm, 1, c->hidden_size, true};
-        case LW_ATTN_Q:
-            return (lw_slot){"attention Q", &l->q, NULL, q, c->hidden_size, true};
-        case LW_ATTN_K:
-            return (lw_slot){"attention K", &l->k, NULL, kv, c->hidden_size, true};
-        case LW_ATTN_V:
-            return (lw_slot){"attention V", &l->v, NULL, kv, c->hidden_size, true};
-        case LW_ATTN_Q_BIAS:
-            return (lw_slot){"attention Q bias", NULL, &l->q_bias, 1, q, bias};
-        case LW_ATTN_K_BIAS:
-            return (lw_slot){"attention K bias", NULL, &l->k_bias, 1, kv, bias};
-        case LW_ATTN_V_BIAS:
-            return (lw_slot){"attention V bias", NULL, &l->v_bias, 1, kv, bias};
-        case LW_ATTN_Q_NORM:
-            return (lw_slot){"attention Q norm", NULL, &l->q_norm, 1, c->head_dim, norm};
-        case LW_ATTN_K_NORM:
-            return (lw_slot){"attention K norm", NULL, &l->k_norm, 1, c->head_dim, norm};
-        case LW_ATTN_OUTPUT:
-            return (lw_slot){"attention output", &l->attn_output, NULL, c->hidden_size, q, true};
-        case LW_FFN_NORM:
-            return (lw_slot){"FFN norm", NULL, &l->ffn_norm, 1, c->hidden_size, true};
-        case LW_FFN_GATE:
-            return (lw_slot){"FFN gate", &l->gate, NULL, c->ffn_size, c->hidden_size, true};
-        case LW_FFN_UP:
-            return (lw_slot){"FFN up", &l->up, NULL, c->ffn_size, c->hidden_size, true};
-        case LW_FFN_DOWN:
-            return (lw_slot){"FFN down", &l->down, NULL, c->hidden_size, c->ffn_size, true};
-        case LW_ATTN_INPUT_ORDER:
-            return (lw_slot){"order of Q, K and V", NULL, &l->attn_input_order, 1, c->hidden_size, true};
-        case LW_ATTN_OUTPUT_ORDER:
-            return (lw_slot){"order of attention output", NULL, &l->attn_output_order, 1, q, true};
-        case LW_FFN_INPUT_ORDER:
-            return (lw_slot){"order of gate and up", NULL, &l->ffn_input_order, 1, c->hidden_size, true};
-        case LW_ROLE_COUNT:
-            break;
+            return vector("output norm", &model->output_norm, c->hidden_size, true);
+        default:
+            return (lw_slot){0};
     }
-    return (lw_slot){0};
+}
+
+static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const lw_attention_config* c = &l->config.attention;
+    const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    switch (role) {
+        case LW_ATTN_NORM:
+            return vector("attention norm", &l->attn_norm, hidden, true);
+        case LW_ATTN_Q:
+            return matrix("attention Q", &l->q, q, hidden, true);
+        case LW_ATTN_K:
+            return matrix("attention K", &l->k, kv, hidden, true);
+        case LW_ATTN_V:
+            return matrix("attention V", &l->v, kv, hidden, true);
+        case LW_ATTN_Q_BIAS:
+            return vector("attention Q bias", &l->q_bias, q, c->qkv_bias);
+        case LW_ATTN_K_BIAS:
+            return vector("attention K bias", &l->k_bias, kv, c->qkv_bias);
+        case LW_ATTN_V_BIAS:
+            return vector("attention V bias", &l->v_bias, kv, c->qkv_bias);
+        case LW_ATTN_Q_NORM:
+            return vector("attention Q norm", &l->q_norm, whole ? q : c->head_dim, norm);
+        case LW_ATTN_K_NORM:
+            return vector("attention K norm", &l->k_norm, whole ? kv : c->head_dim, norm);
+        case LW_ATTN_OUTPUT:
+            return matrix("attention output", &l->attn_output, hidden, q, true);
+        case LW_ATTN_OUTPUT_BIAS:
+            return vector("attention output bias", &l->attn_output_bias, hidden, c->output_bias);
+        case LW_ATTN_SINKS:
+            return vector("attention sinks", &l->sinks, c->n_heads, c->sinks);
+        case LW_ATTN_INPUT_ORDER:
+            return vector("order of Q, K and V", &l->attn_input_order, hidden, true);
+        case LW_ATTN_OUTPUT_ORDER:
+            return vector("order of attention output", &l->attn_output_order, q, true);
+        default:
+            return (lw_slot){0};
+    }
+}
+
+static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const lw_ffn_config* c = &l->config.ffn;
+    const bool here = c->kind == LW_FFN_GATED, bias = here && c->bias;
+    switch (role) {
+        case LW_FFN_NORM:
+            return vector("FFN norm", &l->ffn_norm, hidden, true);
+        case LW_FFN_GATE:
+            return matrix("FFN gate", &l->gate, c->size, hidden, here);
+        case LW_FFN_UP:
+            return matrix("FFN up", &l->up, c->size, hidden, here);
+        case LW_FFN_DOWN:
+            return matrix("FFN down", &l->down, hidden, c->size, here);
+        case LW_FFN_GATE_BIAS:
+            return vector("FFN gate bias", &l->gate_bias, c->size, bias);
+        case LW_FFN_UP_BIAS:
+            return vector("FFN up bias", &l->up_bias, c->size, bias);
+        case LW_FFN_DOWN_BIAS:
+            return vector("FFN down bias", &l->down_bias, hidden, bias);
+        case LW_FFN_INPUT_ORDER:
+            return vector("order of gate and up", &l->ffn_input_order, hidden, here);
+        default:
+            return (lw_slot){0};
+    }
+}
+
+static lw_slot experts_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const lw_ffn_config* c = &l->config.ffn;
+    const bool here = c->kind == LW_FFN_EXPERTS, bias = here && c->bias, shared = here && c->shared_size > 0;
+    const uint32_t n = c->n_experts;
+    switch (role) {
+        case LW_ROUTER:
+            return matrix("router", &l->router, n, hidden, here);
+        case LW_ROUTER_BIAS:
+            return vector("router bias", &l->router_bias, n, here && c->router_bias);
+        case LW_ROUTER_CHOICE_BIAS:
+            return vector("router choice bias", &l->choice_bias, n, here && c->choice_bias);
+        case LW_EXPERTS_GATE:
+            return matrix("experts' gate", &l->experts_gate, n * c->size, hidden, here);
+        case LW_EXPERTS_UP:
+            return matrix("experts' up", &l->experts_up, n * c->size, hidden, here);
+        case LW_EXPERTS_DOWN:
+            return matrix("experts' down", &l->experts_down, n * hidden, c->size, here);
+        case LW_EXPERTS_GATE_BIAS:
+            return vector("experts' gate bias", &l->gate_bias, n * c->size, bias);
+        case LW_EXPERTS_UP_BIAS:
+            return vector("experts' up bias", &l->up_bias, n * c->size, bias);
+        case LW_EXPERTS_DOWN_BIAS:
+            return vector("experts' down bias", &l->down_bias, n * hidden, bias);
+        case LW_SHARED_GATE:
+            return matrix("shared gate", &l->gate, c->shared_size, hidden, shared);
+        case LW_SHARED_UP:
+            return matrix("shared up", &l->up, c->shared_size, hidden, shared);
+        case LW_SHARED_DOWN:
+            return matrix("shared down", &l->down, hidden, c->shared_size, shared);
+        case LW_SHARED_ROUTER:
+            return vector("shared router", &l->shared_router, hidden, shared && c->shared_gate);
+        default:
+            return (lw_slot){0};
+    }
+}
+
+lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
+    const uint32_t hidden = model->config.hidden_size;
+    lw_layer* layer = &model->layers[index];
+    lw_slot slot = model_slot(model, role);
+    if (slot.name == NULL) slot = attention_slot(layer, hidden, role);
+    if (slot.name == NULL) slot = gated_slot(layer, hidden, role);
+    if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
+    return slot;
 }

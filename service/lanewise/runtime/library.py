@@ -11,7 +11,7 @@ import cffi
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
-ABI_VERSION = 11
+ABI_VERSION = 12
 NO_TOKEN = 8  # LW_ERR_NO_TOKEN: the status of a step of which one draw is forbidden every token
 
 

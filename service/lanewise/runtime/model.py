@@ -9,12 +9,12 @@ from typing import Any, Protocol, Self
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Packing, Tensor
 from lanewise.loading.formats import TABLE_BYTES, TensorType, has_table
 from lanewise.loading.mapped_file import changed_files
-from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.plain import plain_layers
+from lanewise.loading.names import HF, TENSOR_NAMES, is_vector
 from lanewise.loading.program import ModelConfig
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
-from lanewise.runtime.targets import MATRICES, target_types
+from lanewise.runtime.program import NativeProgram
+from lanewise.runtime.targets import target_types
 from lanewise.topology import Placement
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class ModelInfo:
     matrix_bytes: int
     matrix_weights: int
     layer_weights: int
+    held_weights: int
     numerics: int
 
 
@@ -186,7 +187,7 @@ class Model:
                 raise ModelFileError(message) from None
             raise NativeError(message, error.status) from None
         for tensor, view in zip(tensors, views, strict=True):
-            if way == lib.LW_LOAD_MAP and tensor.role in MATRICES and self._reads(tensor):
+            if way == lib.LW_LOAD_MAP and not is_vector(tensor.role) and self._reads(tensor):
                 self._mapped.append(view)
             else:
                 ffi.release(view)
@@ -200,7 +201,7 @@ class Model:
         return bool(lib.lw_model_reads_layout(self._handle, int(tensor.type), layout))
 
     def _say_what_is_repacked(self, checkpoint: Checkpoint) -> None:
-        packed = [t for t in checkpoint.tensors if t.role in MATRICES and t.packing is not None]
+        packed = [t for t in checkpoint.tensors if not is_vector(t.role) and t.packing is not None]
         others = [tensor.packing for tensor in packed if not self._reads(tensor)]
         if others and others[0] is not None:
             logger.warning(
@@ -239,6 +240,7 @@ class Model:
             matrix_bytes=info.matrix_bytes,
             matrix_weights=info.matrix_weights,
             layer_weights=info.layer_weights,
+            held_weights=info.held_weights,
             numerics=info.numerics,
         )
 
@@ -340,28 +342,8 @@ def _load_way(checkpoint: Checkpoint, load: str, placement: Placement | None) ->
 
 def _create(clib: Native, config: ModelConfig, isa: str | None, threads: int) -> Any:
     ffi = clib.ffi
-    struct = ffi.new("lw_model_config*")
-    plain = plain_layers(config, "this version")
-    for name in ("n_layers", "hidden_size", "vocab_size", "context_length", "rms_norm_eps"):
-        setattr(struct, name, getattr(config, name))
-    for name in ("n_heads", "n_kv_heads", "head_dim"):
-        setattr(struct, name, getattr(plain.attention, name))
-    struct.ffn_size = plain.ffn.size
-    struct.rope_theta = plain.rope.theta
-    struct.sliding_window = plain.attention.window or 0
-    struct.tied_embeddings = int(config.tied_embeddings)
-    struct.qkv_bias = int(plain.attention.qkv_bias)
-    struct.qk_norm = int(plain.attention.qk_norm == "head")
-    factors = ffi.NULL
-    if plain.rope.factors is not None:
-        if len(plain.rope.factors) != plain.attention.head_dim // 2:
-            raise ModelFileError(
-                f"rope factors: {len(plain.rope.factors)} values; accepted: head_dim / 2 = "
-                f"{plain.attention.head_dim // 2}"
-            )
-        factors = ffi.new("float[]", list(plain.rope.factors))
-    struct.rope_factors = factors  # `factors` owns the memory, so it must live until the call
+    program = NativeProgram(clib, config)
     name = ffi.NULL if isa is None else ffi.new("char[]", isa.encode())
     out = ffi.new("lw_model**")
-    clib.check(clib.lib.lw_model_create(struct, name, threads, out))
+    clib.check(clib.lib.lw_model_create(program.struct, name, threads, out))
     return out[0]

@@ -152,7 +152,7 @@ typedef struct cache {
 
 // Keys and values of every place of every block; NaN between them, as in memory that nobody wrote.
 static cache make_cache(fuzz_input* in, lw_type type, uint32_t head_dim, uint32_t kv_heads, uint32_t n_blocks) {
-    const lw_model_config config = {.n_kv_heads = kv_heads, .head_dim = head_dim};
+    const lw_attention_config config = {.n_kv_heads = kv_heads, .head_dim = head_dim};
     cache c = {0};
     lw_kv_describe(&config, type, n_blocks, &c.kv);
     c.n_bytes = c.kv.layer_bytes;
@@ -231,7 +231,7 @@ static void check_attention(fuzz_input* in) {
 }
 
 static void check_store(fuzz_input* in) {
-    const lw_model_config config = {.n_kv_heads = 1, .head_dim = 2 * (1 + take_below(in, 128))};
+    const lw_attention_config config = {.n_kv_heads = 1, .head_dim = 2 * (1 + take_below(in, 128))};
     lw_kv_cache kv;
     lw_kv_describe(&config, LW_I8, 1, &kv);
     uint8_t* want = guarded_alloc(kv.block_bytes);

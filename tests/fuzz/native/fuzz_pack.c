@@ -7,6 +7,7 @@
 #include "model/coded.h"
 #include "model/model.h"
 #include "model/panels.h"
+#include "uniform_model.h"
 
 enum { MOST_ROWS = 70, MOST_COLS = 640 };
 
@@ -15,19 +16,19 @@ typedef struct shape {
 } shape;
 
 static lw_model* make_model(shape s, int level) {
-    const lw_model_config config = {.n_layers = 1,
-                                    .hidden_size = s.cols,
-                                    .ffn_size = 1,
-                                    .n_heads = 1,
-                                    .n_kv_heads = 1,
-                                    .head_dim = 2,
-                                    .vocab_size = s.rows,
-                                    .context_length = 1,
-                                    .tied_embeddings = 1,
-                                    .rms_norm_eps = 1e-5f,
-                                    .rope_theta = 10000};
+    const uniform_config config = {.n_layers = 1,
+                                   .hidden_size = s.cols,
+                                   .ffn_size = 1,
+                                   .n_heads = 1,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 2,
+                                   .vocab_size = s.rows,
+                                   .context_length = 1,
+                                   .tied_embeddings = 1,
+                                   .rms_norm_eps = 1e-5f,
+                                   .rope_theta = 10000};
     lw_model* model = NULL;
-    FUZZ_CHECK(lw_model_create(&config, lw_level_names[level], 1, &model) == LW_OK, "no model: %s", lw_last_error());
+    FUZZ_CHECK(uniform_create(&config, lw_level_names[level], 1, &model) == LW_OK, "no model: %s", lw_last_error());
     return model;
 }
 

@@ -4,11 +4,12 @@
 
 #include "input.h"
 #include "lanewise.h"
+#include "uniform_model.h"
 
 enum { TINY_VARIANTS = 3, TINY_ADAPTERS = 2, TINY_LEVELS = 5, TINY_VOCAB = 50, TINY_MOST_RANK = 5 };
 
 typedef struct tiny_variant {
-    lw_model_config config;
+    uniform_config config;
     lw_type type;  // of its matrices
 } tiny_variant;
 
@@ -66,7 +67,7 @@ static inline float* tiny_values(size_t n, uint64_t seed, float scale) {
 }
 
 // The shape that a model of this configuration wants for a role; no rows if it has no such tensor.
-static inline void tiny_shape(const lw_model_config* c, lw_role role, uint32_t* rows, uint32_t* cols) {
+static inline void tiny_shape(const uniform_config* c, lw_role role, uint32_t* rows, uint32_t* cols) {
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, hidden = c->hidden_size;
     const uint32_t shapes[LW_ROLE_COUNT][2] = {
         [LW_TOKEN_EMBEDDING] = {c->vocab_size, hidden},
@@ -91,7 +92,7 @@ static inline void tiny_shape(const lw_model_config* c, lw_role role, uint32_t* 
     *cols = shapes[role][1];
 }
 
-static inline lw_status tiny_load(lw_model* model, const lw_model_config* c, lw_role role, uint32_t layer,
+static inline lw_status tiny_load(lw_model* model, const uniform_config* c, lw_role role, uint32_t layer,
                                   lw_type target) {
     uint32_t rows, cols;
     tiny_shape(c, role, &rows, &cols);
@@ -106,7 +107,7 @@ static inline lw_status tiny_load(lw_model* model, const lw_model_config* c, lw_
 
 static inline lw_model* tiny_make(const tiny_variant* v, const char* isa) {
     lw_model* model = NULL;
-    if (lw_model_create(&v->config, isa, 1, &model) != LW_OK) return NULL;
+    if (uniform_create(&v->config, isa, 1, &model) != LW_OK) return NULL;
     for (int role = 0; role < LW_ROLE_COUNT; ++role)
         for (uint32_t layer = 0; layer < (role >= LW_ATTN_NORM ? v->config.n_layers : 1); ++layer)
             FUZZ_CHECK(tiny_load(model, &v->config, (lw_role)role, layer, v->type) == LW_OK, "%s", lw_last_error());
@@ -117,7 +118,7 @@ static inline lw_model* tiny_make(const tiny_variant* v, const char* isa) {
 static lw_model* tiny_models[TINY_VARIANTS][TINY_LEVELS];
 static lw_adapter* tiny_adapters[TINY_VARIANTS][TINY_LEVELS][TINY_ADAPTERS];
 
-static inline void tiny_adapt(lw_adapter* adapter, const lw_model_config* c, lw_role role, uint32_t rank, int which) {
+static inline void tiny_adapt(lw_adapter* adapter, const uniform_config* c, lw_role role, uint32_t rank, int which) {
     uint32_t rows, cols;
     tiny_shape(c, role, &rows, &cols);
     float* a = tiny_values((size_t)rank * cols, 77u * role + (unsigned)which, 0.5f);

@@ -1,0 +1,115 @@
+// The attention of a layer: its input, Q, K and V, the cache, and the output projection.
+#include <math.h>
+#include <string.h>
+
+#include "graph/worker.h"
+#include "ops/math.h"
+
+// The RMSNorm of Q or K: of each head, or of all together.
+static void normalize_heads(const lw_worker* w, const lw_attention_config* c, float* heads, size_t n_heads,
+                            const float* norm) {
+    if (norm == NULL) return;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE;
+    const size_t n = whole ? n_heads * c->head_dim : c->head_dim;
+    for (size_t i = 0; i < n_heads * c->head_dim; i += n)
+        w->ops->rmsnorm(heads + i, heads + i, norm, n, w->c->rms_norm_eps);
+}
+
+static void turn_heads(const lw_worker* w, const lw_attention_config* c, size_t row, float* heads, size_t n_heads) {
+    if (c->rope == LW_NO_ROPE) return;
+    const size_t rotated = w->model->ropes[c->rope].rotated, half = rotated / 2;
+    const float *cosine = w->b->cosine[c->rope] + row * half, *sine = w->b->sine[c->rope] + row * half;
+    for (size_t h = 0; h < n_heads; ++h) w->ops->rope(heads + h * c->head_dim, cosine, sine, rotated);
+}
+
+// What the query at a position is multiplied by.
+static float query_scale(const lw_attention_config* c, uint32_t position) {
+    const float scale = c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
+    if (c->position_beta == 0) return scale;
+    const uint32_t turns = 1 + position / c->position_original;
+    return scale * (float)(1 + (double)c->position_beta * lw_log((double)turns));
+}
+
+// Bias, QK norm, RoPE and scaling of Q; keys and values go to the cache. Nobody reads the residual stream meanwhile: the
+// bias of the output projection is added to it.
+static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const lw_attention_config* c = &layer->config.attention;
+    const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
+    const lw_batch* batch = w->step->batch;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size, *v = w->b->v + row * kv_size;
+        lw_add_vector(q, layer->q_bias, q_size);
+        lw_add_vector(k, layer->k_bias, kv_size);
+        lw_add_vector(v, layer->v_bias, kv_size);
+        lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
+        normalize_heads(w, c, q, c->n_heads, layer->q_norm);
+        normalize_heads(w, c, k, c->n_kv_heads, layer->k_norm);
+        turn_heads(w, c, row, q, c->n_heads);
+        turn_heads(w, c, row, k, c->n_kv_heads);
+        const uint32_t position = w->b->position[row];
+        const float scale = query_scale(c, position);
+        for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
+        const uint32_t* table = lw_block_table(batch, w->b->sequence[row]);
+        const uint32_t block = table[position / LW_BLOCK_TOKENS];
+        if (!lw_kv_write(&w->s->kv, w->ops, index, block, position % LW_BLOCK_TOKENS, k, v))
+            atomic_store(&w->step->non_finite, true);
+        lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
+    }
+    lw_end_phase(w, LW_OP_ROTATE);
+}
+
+// The input of the output projection: the result of attention in its order, and its codes unless they are there already.
+static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool have_codes) {
+    const size_t cols = layer->attn_output.cols;
+    const float* order = layer->attn_output_order;
+    const bool quantized = lw_reads_codes(w, &layer->attn_output);
+    float* values = order != NULL ? w->b->q : w->b->attn;  // queries are not needed any more
+    const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
+    if (have_codes || (order == NULL && !quantized)) return out;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        if (order != NULL) lw_put_in_order(values + row * cols, w->b->attn + row * cols, order, cols);
+        if (quantized) lw_quantize_segments(w, &out, row, 0, out.segments, values + row * cols);
+        lw_charge_row(w, LW_OP_ATTN_CODES, order != NULL ? 2 * cols : cols, quantized ? cols : 0);
+    }
+    lw_end_phase(w, LW_OP_ATTN_CODES);
+    return out;
+}
+
+// After the last attention only the rows that need logits go on.
+static void keep_logit_rows(lw_worker* w) {
+    const lw_batch* batch = w->step->batch;
+    const size_t hidden = w->c->hidden_size, q_size = w->s->widths.q;
+    if (w->thread == 0 && batch->n_logits < w->rows) {
+        for (size_t i = 0; i < batch->n_logits; ++i) {  // rows ascend, so none is overwritten before it is read
+            const size_t row = batch->logit_rows[i];
+            memmove(w->b->x + i * hidden, w->b->x + row * hidden, hidden * sizeof(float));
+            memmove(w->b->attn + i * q_size, w->b->attn + row * q_size, q_size * sizeof(float));
+        }
+    }
+    w->rows = batch->n_logits;
+    w->adapted = w->step->adapted_logits;
+    lw_end_phase(w, LW_OP_ATTN_CODES);
+}
+
+void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
+    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, (lw_norm){layer->attn_norm, layer->attn_input_order, 1},
+                                          lw_any_reads_codes(w, inputs, 3));
+    lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
+    lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
+    const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),
+                              lw_adapted_product_at(w, &layer->k, w->b->k, false, LW_ADAPTED_K),
+                              lw_adapted_product_at(w, &layer->v, w->b->v, false, LW_ADAPTED_V)};
+    lw_multiply(w, LW_OP_QKV, qkv, 3, &x);
+    rotate_and_store(w, layer, index);
+    const bool have_codes = lw_attend(w, index);
+    if (index + 1 == w->c->n_layers) keep_logit_rows(w);
+    if (w->rows == 0) return;
+    const lw_activations values = attention_values(w, layer, have_codes);
+    lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
+    lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));
+    const lw_product o = lw_adapted_product_at(w, &layer->attn_output, w->b->x, true, LW_ADAPTED_ATTN_OUTPUT);
+    lw_multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
+}

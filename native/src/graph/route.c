@@ -1,0 +1,145 @@
+// Routers (lw_router_kind). All of a row's choice is a function of its logits alone.
+#include "graph/route.h"
+
+#include <math.h>
+#include <string.h>
+
+// Larger than all others, the lowest number on a tie, is taken next. Keys of what is taken, or may not be, are -INFINITY.
+static uint32_t take_largest(float* keys, uint32_t n) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; ++i)
+        if (keys[i] > keys[best]) best = i;
+    keys[best] = -INFINITY;
+    return best;
+}
+
+static float two_best(const float* keys, uint32_t n) {
+    float first = -INFINITY, second = -INFINITY;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (keys[i] > first) {
+            second = first;
+            first = keys[i];
+        } else if (keys[i] > second) {
+            second = keys[i];
+        }
+    }
+    return n > 1 ? first + second : first;
+}
+
+// Leaves only the keys of the groups that may be chosen from. `groups` has room for a float of each.
+static void keep_groups(const lw_ffn_config* c, float* keys, float* groups) {
+    const uint32_t size = c->n_experts / c->n_groups;
+    uint8_t kept[4096] = {0};  // as many as there may be experts
+    for (uint32_t g = 0; g < c->n_groups; ++g) groups[g] = two_best(keys + g * size, size);
+    for (uint32_t i = 0; i < c->groups_used; ++i) kept[take_largest(groups, c->n_groups)] = 1;
+    for (uint32_t g = 0; g < c->n_groups; ++g)
+        for (uint32_t i = 0; !kept[g] && i < size; ++i) keys[g * size + i] = -INFINITY;
+}
+
+static void softmax(const lw_worker* w, float* x, size_t n) {
+    const float largest = w->ops->max(x, n), sum = w->ops->sum_exp(x, n, largest, 1);
+    w->ops->exp(x, x, n, largest, 1);
+    for (size_t i = 0; i < n; ++i) x[i] /= sum;
+}
+
+static void sigmoid(const lw_worker* w, float* x, size_t n) {
+    w->ops->exp(x, x, n, 0, -1);
+    for (size_t i = 0; i < n; ++i) x[i] = 1 / (1 + x[i]);
+}
+
+static void scale_weights(const lw_ffn_config* c, float* weights) {
+    float sum = 0;
+    for (uint32_t i = 0; i < c->n_used; ++i) sum += weights[i];
+    sum += c->divisor_extra;
+    if (sum < c->divisor_least) sum = c->divisor_least;
+    for (uint32_t i = 0; i < c->n_used; ++i) {
+        if (c->renormalize) weights[i] /= sum;
+        weights[i] *= c->scale;
+    }
+}
+
+// Experts and weights of a row from its logits, which are overwritten.
+static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t* experts, float* weights) {
+    const lw_ffn_config* c = &layer->config.ffn;
+    const size_t n = c->n_experts;
+    float* keys = w->scratch;
+    lw_add_vector(logits, layer->router_bias, n);
+    if (!w->ops->are_finite(logits, n)) {
+        atomic_store(&w->step->non_finite, true);
+        memset(logits, 0, n * sizeof *logits);
+    }
+    if (c->router == LW_ROUTER_SOFTMAX) softmax(w, logits, n);
+    if (c->router == LW_ROUTER_SIGMOID) sigmoid(w, logits, n);
+    memcpy(keys, logits, n * sizeof *keys);
+    lw_add_vector(keys, layer->choice_bias, n);
+    if (c->groups_used < c->n_groups) keep_groups(c, keys, keys + n);
+    for (uint32_t i = 0; i < c->n_used; ++i) {
+        experts[i] = take_largest(keys, c->n_experts);
+        weights[i] = logits[experts[i]];
+    }
+    if (c->router == LW_ROUTER_TOP_SOFTMAX) softmax(w, weights, c->n_used);
+    scale_weights(c, weights);
+}
+
+static uint32_t round_up_rows(uint32_t rows, size_t block) { return (uint32_t)((rows + block - 1) / block * block); }
+
+static void add_group(lw_worker* w, const lw_layer* layer, uint32_t expert, uint32_t first, uint32_t rows) {
+    lw_expert_buffers* e = &w->b->experts;
+    const lw_ffn_config* c = &layer->config.ffn;
+    lw_expert_group* group = &e->groups[e->n_groups++];
+    const bool shared = expert == LW_SHARED_EXPERT;
+    *group = (lw_expert_group){.expert = expert, .first = first, .rows = rows, .place = e->n_places};
+    group->gate_up_items = 2 * (shared ? c->shared_size : c->size) / LW_PANEL;
+    group->down_items = w->c->hidden_size / LW_PANEL;
+    if (!shared) e->n_places += round_up_rows(rows, lw_level_layouts[w->model->level].row_block);
+}
+
+// Sorts the rows by expert. One thread does it, when all rows have been routed.
+static void make_groups(lw_worker* w, const lw_layer* layer) {
+    lw_expert_buffers* e = &w->b->experts;
+    const lw_ffn_config* c = &layer->config.ffn;
+    const size_t chosen = w->rows * c->n_used;
+    uint32_t* counts = e->counts;
+    memset(counts, 0, c->n_experts * sizeof *counts);
+    for (size_t i = 0; i < chosen; ++i) ++counts[e->experts[i]];
+    e->n_groups = e->n_places = 0;
+    if (c->shared_size > 0) add_group(w, layer, LW_SHARED_EXPERT, (uint32_t)chosen, (uint32_t)w->rows);
+    uint32_t first = 0;
+    for (uint32_t expert = 0; expert < c->n_experts; ++expert) {
+        const uint32_t rows = counts[expert];
+        if (rows > 0) add_group(w, layer, expert, first, rows);
+        counts[expert] = first;  // where its next row goes
+        first += rows;
+    }
+    for (size_t i = 0; i < chosen; ++i) {
+        e->slots[i] = counts[e->experts[i]]++;
+        e->sources[e->slots[i]] = (uint32_t)(i / c->n_used);
+    }
+}
+
+// The weight of the shared expert: one chain of fma, and its sigmoid.
+static float shared_weight(const lw_worker* w, const lw_layer* layer, const float* x) {
+    if (layer->shared_router == NULL) return 1;
+    float sum = 0;
+    for (size_t i = 0; i < w->c->hidden_size; ++i) sum = fmaf(layer->shared_router[i], x[i], sum);
+    sigmoid(w, &sum, 1);
+    return sum;
+}
+
+void lw_route(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
+    lw_expert_buffers* e = &w->b->experts;
+    const lw_ffn_config* c = &layer->config.ffn;
+    const lw_product router = lw_product_at(w, &layer->router, e->scores, false);
+    lw_multiply(w, LW_OP_ROUTE, &router, 1, x);
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float* weights = e->weights + row * (c->n_used + 1);
+        choose(w, layer, e->scores + row * c->n_experts, e->experts + row * c->n_used, weights);
+        weights[c->n_used] = shared_weight(w, layer, x->f32 + row * x->f32_stride);
+        lw_charge_row(w, LW_OP_ROUTE, 2 * c->n_experts, 0);
+        if (atomic_fetch_add_explicit(&e->rows_routed, 1, memory_order_acq_rel) + 1 < w->rows) continue;
+        atomic_store_explicit(&e->rows_routed, 0, memory_order_relaxed);  // for the next layer, a barrier away
+        make_groups(w, layer);
+    }
+    lw_end_phase(w, LW_OP_ROUTE);
+}

@@ -1,0 +1,120 @@
+// What all parts of a step do with rows: norms, codes, products.
+#include "graph/worker.h"
+
+#include <string.h>
+
+lw_activations lw_activations_at(const lw_worker* w, size_t rows, size_t cols, const lw_codes* codes, size_t place,
+                                 const float* values) {
+    const lw_layout level = lw_level_layouts[w->model->level];
+    lw_activations x = {.rows = rows, .cols = cols};
+    lw_lay_out_activations(&x, level);
+    const size_t groups = x.segments * LW_SEGMENT_GROUPS, stride = lw_activation_stride(cols);
+    x.q = codes->q + place * stride;
+    x.scale = codes->scales + place * groups * level.row_block;
+    x.totals = codes->totals + place * (stride / 16);
+    x.sums = codes->sums != NULL ? codes->sums + place * x.segments * LW_SUMS : NULL;
+    x.outlying = codes->outlying + place * x.segments;
+    x.outliers = codes->outliers + place * groups;
+    x.f32 = values;
+    return x;
+}
+
+lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes* codes, const float* values) {
+    return lw_activations_at(w, w->rows, cols, codes, 0, values);
+}
+
+// Of rows in pairs the last one may have no partner, whose codes are read all the same.
+static void clear_partner(const lw_activations* x, size_t row, size_t first, size_t n) {
+    if (row + 1 != x->rows || x->rows % x->row_block == 0) return;
+    for (size_t k = first * LW_SEGMENT; k < (first + n) * LW_SEGMENT; k += 8) {
+        memset((int8_t*)x->q + lw_q_offset(x, x->rows, k), 0, 8);
+        memset((float*)x->scale + lw_scale_offset(x, x->rows, k / LW_GROUP), 0, 2 * sizeof(float));
+        ((int32_t*)x->totals)[lw_totals_offset(x, x->rows, k)] = 0;
+    }
+}
+
+void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
+                          const float* values) {
+    if (!w->ops->quantize(x, row, first, n, values)) atomic_store(&w->step->non_finite, true);
+    clear_partner(x, row, first, n);
+}
+
+static void copy_segment(const lw_activations* out, size_t at, const lw_activations* x, size_t row, size_t segment) {
+    const size_t k = segment * LW_SEGMENT;
+    int8_t* to = (int8_t*)out->q + lw_q_offset(out, at, k);
+    const int8_t* from = x->q + lw_q_offset(x, row, k);
+    for (size_t i = 0; i < LW_SEGMENT; i += 8) memcpy(to + i * out->row_block, from + i * x->row_block, 8);
+    // Totals and scales of a row's segment lie together; in pairs a scale is there twice.
+    memcpy((int32_t*)out->totals + lw_totals_offset(out, at, k), x->totals + lw_totals_offset(x, row, k),
+           LW_SEGMENT / 16 * sizeof(int32_t));
+    for (size_t g = segment * LW_SEGMENT_GROUPS; g < (segment + 1) * LW_SEGMENT_GROUPS; ++g) {
+        float* scale = (float*)out->scale + lw_scale_offset(out, at, g);
+        for (size_t i = 0; i < out->row_block; ++i) scale[i] = x->scale[lw_scale_offset(x, row, g)];
+    }
+}
+
+void lw_copy_codes(const lw_activations* out, size_t at, const lw_activations* x, size_t row) {
+    const size_t n = x->segments;
+    for (size_t segment = 0; segment < n; ++segment) copy_segment(out, at, x, row, segment);
+    if (x->sums != NULL)
+        memcpy((float*)out->sums + at * n * LW_SUMS, x->sums + row * n * LW_SUMS, n * LW_SUMS * sizeof(float));
+    memcpy((uint8_t*)out->outlying + at * n, x->outlying + row * n, n);
+    memcpy((lw_outlier*)out->outliers + at * n * LW_SEGMENT_GROUPS, x->outliers + row * n * LW_SEGMENT_GROUPS,
+           n * LW_SEGMENT_GROUPS * sizeof(lw_outlier));
+    clear_partner(out, at, 0, n);
+}
+
+void lw_put_in_order(float* out, const float* values, const float* order, size_t n) {
+    for (size_t i = 0; i < n; ++i) out[i] = values[(uint32_t)order[i]];
+}
+
+void lw_add_vector(float* out, const float* bias, size_t n) {
+    if (bias == NULL) return;
+    for (size_t i = 0; i < n; ++i) out[i] += bias[i];
+}
+
+static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, lw_norm by, bool quantized) {
+    const size_t n = w->c->hidden_size;
+    float* values = (float*)out->f32 + row * n;
+    float* normed = by.order != NULL ? w->scratch : values;
+    w->ops->rmsnorm(normed, w->b->x + row * n, by.weight, n, w->c->rms_norm_eps);
+    if (by.order != NULL) lw_put_in_order(values, normed, by.order, n);
+    for (size_t i = 0; by.scale != 1 && i < n; ++i) values[i] *= by.scale;
+    if (quantized) lw_quantize_segments(w, out, row, 0, out->segments, values);
+}
+
+lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized) {
+    const size_t n = w->c->hidden_size;
+    if (w->rows <= LW_OWN_ROWS) {  // every thread for itself: a row takes less time than waiting for each other
+        const lw_own* own = &w->s->own[w->thread];
+        const lw_activations out = lw_activations_in(w, n, &own->codes, own->norm);
+        for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, by, quantized);
+        const size_t values = w->thread == 0 ? n * w->rows : 0;  // bytes count once
+        lw_charge_row(w, operation, 2 * values, quantized ? values : 0);
+        return out;
+    }
+    const lw_activations out = lw_activations_in(w, n, &w->b->codes, w->b->norm);
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        normalize_row(w, &out, row, by, quantized);
+        lw_charge_row(w, operation, 2 * n, quantized ? n : 0);
+    }
+    lw_end_phase(w, operation);
+    return out;
+}
+
+void lw_count_products(lw_worker* w, size_t n, size_t rows) {
+    if (w->thread != 0) return;
+    lw_counters* counters = &w->s->counters;
+    *(rows == 1 ? &counters->gemv_calls : &counters->gemm_calls) += n;
+    *(rows == 1 ? &counters->gemv_rows : &counters->gemm_rows) += n * rows;
+}
+
+void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x) {
+    const lw_matmul_worker self = {w->scratch, w->profile, operation};
+    const size_t panels = lw_count_panels(products, n);
+    const lw_cuts cuts = lw_cut_rows(x->rows, panels, w->s->config.n_threads);
+    lw_matmul(lw_this_phase(w, panels * cuts.n), cuts, products, x, &self);
+    lw_count_products(w, n, x->rows);
+    lw_end_phase(w, operation);
+}

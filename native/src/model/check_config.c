@@ -1,0 +1,144 @@
+#include "model/check_config.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "model/model.h"
+#include "status.h"
+
+// A place of the config, for messages: "layer 3 attention: ".
+typedef struct place {
+    char text[40];
+} place;
+
+static lw_status check_range(const place* at, const char* field, uint64_t value, uint64_t least, uint64_t most) {
+    if (value >= least && value <= most) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %llu, must be %llu to %llu", at->text, field,
+                   (unsigned long long)value, (unsigned long long)least, (unsigned long long)most);
+}
+
+static lw_status check_flag(const place* at, const char* field, uint32_t value) {
+    return check_range(at, field, value, 0, 1);
+}
+
+static lw_status check_number(const place* at, const char* field, double value, double least, double most) {
+    if (value >= least && value <= most) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %g, must be %g to %g", at->text, field, value, least, most);
+}
+
+static const float least_rope_factor = 1e-6f;  // angles of all positions stay exact integers and a rest in f64
+
+static lw_status check_rope(const lw_rope* rope, uint32_t index) {
+    place at;
+    snprintf(at.text, sizeof at.text, "rope %u: ", index);
+    LW_RETURN_IF_FAILED(check_range(&at, "rotated", rope->rotated, 2, 256));
+    if (rope->rotated % 2 != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %srotated is %u, must be even", at.text, rope->rotated);
+    LW_RETURN_IF_FAILED(check_number(&at, "theta", rope->theta, 1, 1e15));
+    LW_RETURN_IF_FAILED(check_number(&at, "scale", (double)rope->scale, 1e-3, 1e3));
+    for (uint32_t i = 0; rope->factors != NULL && i < rope->rotated / 2; ++i)
+        if (!(rope->factors[i] >= least_rope_factor))
+            return lw_fail(LW_ERR_ARGUMENT, "model config: %sfactors[%u] is %g, must be 1e-6 or more", at.text, i,
+                           (double)rope->factors[i]);
+    return LW_OK;
+}
+
+static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
+    const lw_attention_config *c = &model->layers[layer].attention, *first = &model->layers[0].attention;
+    place at;
+    snprintf(at.text, sizeof at.text, "layer %u: ", layer);
+    LW_RETURN_IF_FAILED(check_range(&at, "n_heads", c->n_heads, 1, 1024));
+    LW_RETURN_IF_FAILED(check_range(&at, "n_kv_heads", c->n_kv_heads, 1, c->n_heads));
+    LW_RETURN_IF_FAILED(check_range(&at, "head_dim", c->head_dim, 2, 256));
+    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_WHOLE));
+    LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
+    LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
+    LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
+    LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
+    LW_RETURN_IF_FAILED(check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
+    if (c->position_beta > 0)
+        LW_RETURN_IF_FAILED(check_range(&at, "position_original", c->position_original, 1, 1 << 28));
+    if (c->head_dim % 2 != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %shead_dim is %u, must be even", at.text, c->head_dim);
+    if (c->n_heads % c->n_kv_heads != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads cannot share %u KV heads evenly", at.text, c->n_heads,
+                       c->n_kv_heads);
+    if (c->n_heads != first->n_heads || c->n_kv_heads != first->n_kv_heads || c->head_dim != first->head_dim)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads of %u over %u KV heads, must be as in layer 0",
+                       at.text, c->n_heads, c->head_dim, c->n_kv_heads);
+    if (c->rope == LW_NO_ROPE) return LW_OK;
+    if (c->rope < 0 || (uint32_t)c->rope >= model->n_ropes)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %srope is %d, there are %u", at.text, c->rope, model->n_ropes);
+    return check_range(&at, "rotated dimensions", model->ropes[c->rope].rotated, 2, c->head_dim);
+}
+
+static lw_status check_router(const place* at, const lw_ffn_config* c) {
+    LW_RETURN_IF_FAILED(check_range(at, "router", (uint64_t)c->router, 0, LW_ROUTER_SIGMOID));
+    LW_RETURN_IF_FAILED(check_flag(at, "router_bias", c->router_bias));
+    LW_RETURN_IF_FAILED(check_flag(at, "choice_bias", c->choice_bias));
+    LW_RETURN_IF_FAILED(check_flag(at, "renormalize", c->renormalize));
+    LW_RETURN_IF_FAILED(check_range(at, "n_groups", c->n_groups, 1, c->n_experts));
+    LW_RETURN_IF_FAILED(check_range(at, "groups_used", c->groups_used, 1, c->n_groups));
+    LW_RETURN_IF_FAILED(check_number(at, "divisor_extra", (double)c->divisor_extra, 0, 1));
+    LW_RETURN_IF_FAILED(check_number(at, "divisor_least", (double)c->divisor_least, 0, 1));
+    LW_RETURN_IF_FAILED(check_number(at, "scale", (double)c->scale, 1e-6, 1e6));
+    if (c->n_experts % c->n_groups != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u experts do not make %u equal groups", at->text,
+                       c->n_experts, c->n_groups);
+    return check_range(at, "n_used", c->n_used, 1, c->n_experts / c->n_groups * c->groups_used);
+}
+
+// All experts' outputs are rows of one matrix.
+static lw_status check_experts(const place* at, const lw_model_config* model, const lw_ffn_config* c) {
+    LW_RETURN_IF_FAILED(check_range(at, "n_experts", c->n_experts, 1, 4096));
+    LW_RETURN_IF_FAILED(check_range(at, "n_used", c->n_used, 1, 64));
+    LW_RETURN_IF_FAILED(check_router(at, c));
+    LW_RETURN_IF_FAILED(check_range(at, "shared_size", c->shared_size, 0, 1 << 19));
+    LW_RETURN_IF_FAILED(check_flag(at, "shared_gate", c->shared_gate));
+    LW_RETURN_IF_FAILED(check_range(at, "n_experts * size", (uint64_t)c->n_experts * c->size, 1, 1 << 30));
+    LW_RETURN_IF_FAILED(
+        check_range(at, "n_experts * hidden_size", (uint64_t)c->n_experts * model->hidden_size, 1, 1 << 30));
+    if (c->size % LW_PANEL != 0 || c->shared_size % LW_PANEL != 0 || model->hidden_size % LW_PANEL != 0)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %ssize %u, shared_size %u and hidden_size %u must be multiples of %d", at->text,
+                       c->size, c->shared_size, model->hidden_size, LW_PANEL);
+    return LW_OK;
+}
+
+static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
+    const lw_ffn_config* c = &model->layers[layer].ffn;
+    place at;
+    snprintf(at.text, sizeof at.text, "layer %u FFN: ", layer);
+    LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, LW_FFN_EXPERTS));
+    LW_RETURN_IF_FAILED(check_range(&at, "size", c->size, 1, 1 << 19));
+    LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
+    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, LW_CLAMPED_SWIGLU));
+    if (c->activation == LW_CLAMPED_SWIGLU) {
+        LW_RETURN_IF_FAILED(check_number(&at, "limit", (double)c->limit, 1e-3, 1e6));
+        LW_RETURN_IF_FAILED(check_number(&at, "alpha", (double)c->alpha, 1e-3, 1e3));
+    }
+    if (c->kind == LW_FFN_EXPERTS) return check_experts(&at, model, c);
+    return check_range(&at, "n_experts", c->n_experts, 0, 0);
+}
+
+lw_status lw_check_config(const lw_model_config* c) {
+    static const place model = {""};
+    LW_RETURN_IF_FAILED(check_range(&model, "n_layers", c->n_layers, 1, 1000));
+    LW_RETURN_IF_FAILED(check_range(&model, "hidden_size", c->hidden_size, 1, 1 << 17));
+    LW_RETURN_IF_FAILED(check_range(&model, "vocab_size", c->vocab_size, 1, 1 << 24));
+    LW_RETURN_IF_FAILED(check_range(&model, "context_length", c->context_length, 1, 1 << 28));
+    LW_RETURN_IF_FAILED(check_range(&model, "n_ropes", c->n_ropes, 0, LW_MAX_ROPES));
+    if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
+    LW_RETURN_IF_FAILED(check_number(&model, "embedding_scale", (double)c->embedding_scale, 1e-6, 1e6));
+    LW_RETURN_IF_FAILED(check_number(&model, "logit_scale", (double)c->logit_scale, 1e-6, 1e6));
+    if (c->layers == NULL || (c->ropes == NULL && c->n_ropes > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: layers and ropes must not be NULL");
+    for (uint32_t i = 0; i < c->n_layers; ++i) {
+        LW_RETURN_IF_FAILED(check_attention(c, i));
+        LW_RETURN_IF_FAILED(check_ffn(c, i));
+    }
+    for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
+    return LW_OK;
+}

@@ -1,0 +1,93 @@
+"""A model's program as the library takes it: ``lw_model_config``."""
+
+from typing import Any
+
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Rope
+from lanewise.runtime.library import Native
+
+QK_NORMS = {"none": "LW_QK_NORM_NONE", "head": "LW_QK_NORM_HEAD", "whole": "LW_QK_NORM_WHOLE"}
+ROUTERS = {
+    "softmax": "LW_ROUTER_SOFTMAX",
+    "top_softmax": "LW_ROUTER_TOP_SOFTMAX",
+    "sigmoid": "LW_ROUTER_SIGMOID",
+}
+ACTIVATIONS = {"silu": "LW_SILU", "clamped": "LW_CLAMPED_SWIGLU"}
+
+
+class NativeProgram:
+    """An ``lw_model_config`` and the memory that it points to."""
+
+    def __init__(self, native: Native, config: ModelConfig) -> None:
+        self._native = native
+        self._kept: list[Any] = []
+        ffi = native.ffi
+        ropes = ffi.new("lw_rope[]", [self._rope(rope) for rope in config.ropes])
+        layers = ffi.new("lw_layer_config[]", config.n_layers)
+        for layer, out in zip(config.layers, layers, strict=True):
+            self._attention(layer.attention, out.attention)
+            self._ffn(layer.ffn, out.ffn)
+        self._kept += [ropes, layers]
+        # x is held divided by the scale of what is added to it: norms do not see that.
+        residual = config.residual_scale
+        self.struct = ffi.new(
+            "lw_model_config*",
+            {
+                "n_layers": config.n_layers,
+                "hidden_size": config.hidden_size,
+                "vocab_size": config.vocab_size,
+                "context_length": config.context_length,
+                "tied_embeddings": int(config.tied_embeddings),
+                "rms_norm_eps": config.rms_norm_eps / residual**2,
+                "embedding_scale": config.embedding_scale / residual,
+                "logit_scale": config.logit_scale,
+                "n_ropes": len(config.ropes),
+                "ropes": ropes,
+                "layers": layers,
+            },
+        )
+
+    def _rope(self, rope: Rope) -> dict[str, Any]:
+        factors = self._native.ffi.NULL
+        if rope.factors is not None:
+            if len(rope.factors) != rope.rotated // 2:
+                raise ModelFileError(
+                    f"rope factors: {len(rope.factors)} values; accepted: half of the"
+                    f" dimensions that turn, {rope.rotated // 2}"
+                )
+            factors = self._native.ffi.new("float[]", list(rope.factors))
+            self._kept.append(factors)
+        return {
+            "theta": rope.theta,
+            "rotated": rope.rotated,
+            "scale": rope.scale,
+            "factors": factors,
+        }
+
+    def _attention(self, attention: Attention, out: Any) -> None:
+        lib = self._native.lib
+        for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale"):
+            setattr(out, name, getattr(attention, name))
+        for name in ("qkv_bias", "output_bias", "sinks"):
+            setattr(out, name, int(getattr(attention, name)))
+        out.window = attention.window or 0
+        out.rope = lib.LW_NO_ROPE if attention.rope is None else attention.rope
+        out.qk_norm = getattr(lib, QK_NORMS[attention.qk_norm])
+        if attention.position_scale is not None:
+            out.position_beta, out.position_original = attention.position_scale
+
+    def _ffn(self, ffn: Gated | Experts, out: Any) -> None:
+        lib = self._native.lib
+        out.size, out.bias = ffn.size, int(ffn.bias)
+        if isinstance(ffn, Gated):
+            out.kind = lib.LW_FFN_GATED
+            return
+        out.kind = lib.LW_FFN_EXPERTS
+        out.n_experts, out.n_groups = ffn.n, ffn.groups
+        out.divisor_extra, out.divisor_least = ffn.denominator_eps, ffn.denominator_least
+        for name in ("n_used", "groups_used", "scale", "limit", "alpha", "shared_size"):
+            setattr(out, name, getattr(ffn, name))
+        for name in ("router_bias", "choice_bias", "renormalize", "shared_gate"):
+            setattr(out, name, int(getattr(ffn, name)))
+        out.router = getattr(lib, ROUTERS[ffn.router])
+        out.activation = getattr(lib, ACTIVATIONS[ffn.activation])

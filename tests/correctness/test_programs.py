@@ -1,0 +1,172 @@
+"""Random programs of layers: the library at every level against their definition in float64."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
+from lanewise.loading.formats import TensorType
+from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
+from lanewise.runtime import Batch, Model, Session, usable_levels
+from tests.golden.reference import program as definition
+
+pytestmark = pytest.mark.native
+N_PROGRAMS = 500
+PARTS = 10  # that they are tested in
+VOCAB, N_TOKENS = 37, 40
+
+
+def random_attention(
+    rng: np.random.Generator, heads: tuple[int, int, int], ropes: int
+) -> Attention:
+    n_heads, n_kv_heads, head_dim = heads
+    scale = {"score_scale": float(np.float32(rng.uniform(0.05, 0.5)))} if rng.random() < 0.3 else {}
+    return Attention(
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        rope=None if rng.random() < 0.2 else int(rng.integers(ropes)),
+        window=int(rng.integers(1, 40)) if rng.random() < 0.4 else None,
+        qkv_bias=bool(rng.random() < 0.4),
+        output_bias=bool(rng.random() < 0.4),
+        qk_norm=str(rng.choice(["none", "head", "whole"])),
+        sinks=bool(rng.random() < 0.4),
+        position_scale=(0.125, int(rng.integers(1, 20))) if rng.random() < 0.3 else None,
+        **scale,
+    )
+
+
+def random_experts(rng: np.random.Generator) -> Experts:
+    groups = int(rng.choice([1, 1, 2, 3]))
+    n = groups * int(rng.integers(2, 6))
+    groups_used = int(rng.integers(1, groups + 1))
+    clamped = {"activation": "clamped", "limit": 0.75, "alpha": 1.75} if rng.random() < 0.3 else {}
+    return Experts(
+        n=n,
+        n_used=int(rng.integers(1, n // groups * groups_used + 1)),
+        size=32 * int(rng.integers(1, 6)),
+        router=str(rng.choice(["softmax", "top_softmax", "sigmoid"])),
+        router_bias=bool(rng.random() < 0.4),
+        choice_bias=bool(rng.random() < 0.4),
+        groups=groups,
+        groups_used=groups_used,
+        renormalize=bool(rng.random() < 0.5),
+        denominator_eps=float(rng.choice([0.0, 0.25])),
+        denominator_least=float(rng.choice([0.0, 0.5])),
+        scale=float(rng.choice([1.0, 2.5])),
+        bias=bool(rng.random() < 0.4),
+        shared_size=32 * int(rng.integers(0, 4)),
+        shared_gate=bool(rng.random() < 0.5),
+        **clamped,
+    )
+
+
+def random_program(rng: np.random.Generator) -> ModelConfig:
+    n_kv_heads, head_dim = int(rng.integers(1, 4)), 2 * int(rng.integers(2, 14))
+    heads = (n_kv_heads * int(rng.integers(1, 4)), n_kv_heads, head_dim)
+    ropes = []
+    for _ in range(int(rng.integers(1, 4))):
+        rotated = 2 * int(rng.integers(1, head_dim // 2 + 1))
+        factors = tuple(float(f) for f in rng.uniform(1, 4, rotated // 2).astype("f4"))
+        if rng.random() < 0.2:
+            factors = (*factors[:-1], float("inf"))
+        scale = float(rng.choice([1.0, 1.25]))
+        ropes.append(Rope(1e4, rotated, factors if rng.random() < 0.5 else None, scale))
+    layers = []
+    for _ in range(int(rng.integers(1, 4))):
+        size = int(rng.integers(1, 200))
+        plain = Gated(size, bias=bool(rng.random() < 0.4))
+        ffn = random_experts(rng) if rng.random() < 0.7 else plain
+        layers.append(Layer(random_attention(rng, heads, len(ropes)), ffn))
+    plain_residual = any(layer.attention.qk_norm != "none" for layer in layers)
+    return ModelConfig(
+        architecture="random",
+        hidden_size=32 * int(rng.integers(1, 6)),
+        vocab_size=VOCAB,
+        context_length=256,
+        rms_norm_eps=1e-5,
+        tied_embeddings=bool(rng.random() < 0.5),
+        ropes=tuple(ropes),
+        layers=tuple(layers),
+        embedding_scale=float(rng.choice([1.0, 8.0])),
+        residual_scale=1.0 if plain_residual else float(rng.choice([1.0, 0.25])),
+        logit_scale=float(rng.choice([1.0, 0.125])),
+    )
+
+
+def random_weights(
+    rng: np.random.Generator, config: ModelConfig
+) -> dict[tuple[Role, int], np.ndarray]:
+    weights = {}
+    for layer in range(config.n_layers):
+        for role in Role:
+            shape = definition.shape_of(config, role, layer)
+            if shape is None:
+                continue
+            values = rng.standard_normal(shape) * (0.5 if len(shape) == 1 else shape[-1] ** -0.5)
+            if role.name.endswith("NORM"):
+                values += 1
+            weights[role, layer] = values.astype("f4")
+    return weights
+
+
+def checkpoint(config: ModelConfig, weights: dict[tuple[Role, int], np.ndarray]) -> Checkpoint:
+    tensors = []
+    for (role, layer), values in weights.items():
+        rows = len(values) if values.ndim > 1 else 1
+        data = memoryview(values.tobytes())
+        name = f"{role.name} {layer}"
+        tensors.append(Tensor(name, role, layer, TensorType.F32, rows, values.shape[-1], data, 0))
+    path = Path("program")
+    files = TokenizerFiles(path, config.vocab_size)
+    return Checkpoint(path, "program", config, tensors, files, close=lambda: None)
+
+
+def logits(config: ModelConfig, weights, isa: str, threads: int, chunk: int, tokens) -> np.ndarray:
+    """All logits, the prompt in chunks beside another one."""
+    with (
+        Model.load(checkpoint(config, weights), isa=isa, threads=1) as model,
+        Session(
+            model,
+            threads=threads,
+            blocks=4,
+            max_batch_tokens=2 * N_TOKENS,
+            max_batch_logits=2 * N_TOKENS,
+            kv_type="f32",
+        ) as session,
+    ):
+        rows = []
+        for at in range(0, len(tokens), chunk):
+            now = tokens[at : at + chunk]
+            other = now[::-1]
+            n = len(now)
+            batch = Batch(
+                [*now, *other], [0, n, 2 * n], [at, at], [[0, 1], [2, 3]], list(range(2 * n))
+            )
+            rows.append(session.step(batch)[:n].copy())
+        return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_program_is_what_its_definition_says(part):
+    levels, unclear = usable_levels(), 0
+    for number in range(part, N_PROGRAMS, PARTS):
+        rng = np.random.default_rng(number)
+        config = random_program(rng)
+        weights = random_weights(rng, config)
+        tokens = [int(token) for token in rng.integers(0, VOCAB, N_TOKENS)]
+        exact = {key: values.astype("f8") for key, values in weights.items()}
+        wanted, margin = definition.logits_of(config, exact, tokens)
+        if margin < 1e-6:  # rounding may choose another expert
+            unclear += 1
+            continue
+        size = np.abs(wanted).max()
+        first = None
+        for i, isa in enumerate(levels):
+            found = logits(config, weights, isa, 1 + i % 3, [N_TOKENS, 1, 7][i % 3], tokens)
+            error = np.abs(found - wanted).max() / size
+            assert error < 2e-4, (number, isa, error, config)
+            assert first is None or found.tobytes() == first.tobytes(), (number, isa, config)
+            first = found if first is None else first
+    assert unclear <= N_PROGRAMS // PARTS // 10

@@ -1,0 +1,255 @@
+"""Runs a model's program straight from its definition, in float64: the library's second opinion.
+
+One sequence from its first token, all of its logits. Nothing here is fast, and nothing is shared
+with what computes in earnest.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
+
+Array = NDArray[np.float64]
+Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vectors (size,)
+
+
+def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
+    """Logits [tokens][vocab_size], and how near any choice of experts came to another one."""
+    x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
+    for index, layer in enumerate(config.layers):
+        own = {role: value for (role, i), value in weights.items() if i == index}
+        normed = rms(x, own[Role.ATTN_NORM], config.rms_norm_eps)
+        x = x + config.residual_scale * attention(config, layer, own, normed)
+        normed = rms(x, own[Role.FFN_NORM], config.rms_norm_eps)
+        if isinstance(layer.ffn, Experts):
+            result, near = experts(layer.ffn, own, normed)
+            margin = min(margin, near)
+        else:
+            result = gated(layer.ffn, own, normed)
+        x = x + config.residual_scale * result
+    head = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
+    last = rms(x, weights[Role.OUTPUT_NORM, 0], config.rms_norm_eps)
+    return np.asarray(last @ head.T * config.logit_scale), float(margin)
+
+
+def rms(x: Array, weight: Array, eps: float) -> Array:
+    """RMSNorm over the last axis."""
+    return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight)
+
+
+def attention(config: ModelConfig, layer: Layer, own: Mapping[Role, Array], x: Array) -> Array:
+    """Causal attention of all tokens to those before them."""
+    c = layer.attention
+    q, k, v = (x @ own[role].T for role in (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V))
+    if c.qkv_bias:
+        q, k, v = q + own[Role.ATTN_Q_BIAS], k + own[Role.ATTN_K_BIAS], v + own[Role.ATTN_V_BIAS]
+    n = len(x)
+    shape = (n, -1, c.head_dim)
+    if c.qk_norm == "whole":
+        q = rms(q, own[Role.ATTN_Q_NORM], config.rms_norm_eps)
+        k = rms(k, own[Role.ATTN_K_NORM], config.rms_norm_eps)
+    q, k, v = q.reshape(shape), k.reshape(shape), v.reshape(shape)
+    if c.qk_norm == "head":
+        q = rms(q, own[Role.ATTN_Q_NORM], config.rms_norm_eps)
+        k = rms(k, own[Role.ATTN_K_NORM], config.rms_norm_eps)
+    if c.rope is not None:
+        q, k = turn(config.ropes[c.rope], q), turn(config.ropes[c.rope], k)
+    positions = np.arange(n)
+    if c.position_scale is not None:
+        beta, original = c.position_scale
+        q = q * (1 + beta * np.log(1 + positions // original))[:, None, None]
+    seen = positions[None, :] <= positions[:, None]
+    if c.window is not None:
+        seen &= positions[None, :] > positions[:, None] - c.window
+    group = c.n_heads // c.n_kv_heads
+    out = np.zeros((n, c.n_heads, c.head_dim))
+    for head in range(c.n_heads):
+        scores = np.where(seen, q[:, head] @ k[:, head // group].T * c.score_scale, -np.inf)
+        sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
+        largest = np.maximum(scores.max(axis=1), sink)[:, None]
+        terms = np.exp(scores - largest)
+        total = terms.sum(axis=1, keepdims=True) + np.exp(sink - largest)
+        out[:, head] = terms / total @ v[:, head // group]
+    result = out.reshape(n, -1) @ own[Role.ATTN_OUTPUT].T
+    return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
+
+
+def turn(rope: Rope, heads: Array) -> Array:
+    """RoPE: the first ``rotated`` dimensions of [tokens][heads][head_dim], half by half."""
+    half = rope.rotated // 2
+    frequencies = rope.theta ** (-2.0 * np.arange(half) / rope.rotated)
+    if rope.factors is not None:
+        frequencies = frequencies / np.array(rope.factors)
+    angles = np.arange(len(heads))[:, None, None] * frequencies
+    cosine, sine = np.cos(angles) * rope.scale, np.sin(angles) * rope.scale
+    a, b = heads[..., :half], heads[..., half : rope.rotated]
+    parts = (a * cosine - b * sine, b * cosine + a * sine, heads[..., rope.rotated :])
+    return np.concatenate(parts, axis=-1)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
+    """down(silu(gate x) * up x)."""
+    gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
+    if c.bias:
+        gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
+    result = gate * sigmoid(gate) * up @ own[Role.FFN_DOWN].T
+    return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias else result)
+
+
+def experts(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
+    """Token by token."""
+    rows = [of_token(c, own, row) for row in x]
+    return np.stack([result for result, _ in rows]), min(margin for _, margin in rows)
+
+
+def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
+    """The sum over the experts of one token, and the margin of their choice."""
+    chosen, weights, margin = route(c, own, x)
+    total = np.zeros(len(x))
+    for expert, weight in zip(chosen, weights, strict=True):
+        parts = {role: own[role].reshape(c.n, -1, own[role].shape[-1])[expert] for role in STACKED}
+        gate, up = parts[Role.EXPERTS_GATE] @ x, parts[Role.EXPERTS_UP] @ x
+        if c.bias:
+            gate = gate + own[Role.EXPERTS_GATE_BIAS].reshape(c.n, -1)[expert]
+            up = up + own[Role.EXPERTS_UP_BIAS].reshape(c.n, -1)[expert]
+        result = parts[Role.EXPERTS_DOWN] @ activate(c, gate, up)
+        if c.bias:
+            result = result + own[Role.EXPERTS_DOWN_BIAS].reshape(c.n, -1)[expert]
+        total += weight * result
+    if c.shared_size:
+        inner = activate(c, own[Role.SHARED_GATE] @ x, own[Role.SHARED_UP] @ x)
+        share = sigmoid(own[Role.SHARED_ROUTER].ravel() @ x) if c.shared_gate else 1.0
+        total += share * (own[Role.SHARED_DOWN] @ inner)
+    return total, margin
+
+
+STACKED = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
+
+
+def activate(c: Experts, gate: Array, up: Array) -> Array:
+    """What goes into the down projection."""
+    if c.activation == "silu":
+        return gate * sigmoid(gate) * up
+    gate, up = np.minimum(gate, c.limit), np.clip(up, -c.limit, c.limit)
+    return gate * sigmoid(c.alpha * gate) * (up + 1)
+
+
+def softmax(x: Array) -> Array:
+    """Over all of x."""
+    terms = np.exp(x - x.max())
+    return np.asarray(terms / terms.sum())
+
+
+def largest(keys: Array, n: int) -> tuple[Array, float]:
+    """The n largest, the first of equal ones first; and how far the next one is."""
+    order = np.argsort(-keys, kind="stable")
+    left = keys[order[n:]]
+    return order[:n], float(keys[order[n - 1]] - left[0]) if len(left) else np.inf
+
+
+def route(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, Array, float]:
+    """The experts of a token and their weights, the largest first; and how far the next one is."""
+    logits = own[Role.ROUTER] @ x
+    if c.router_bias:
+        logits = logits + own[Role.ROUTER_BIAS]
+    scores = {"softmax": softmax, "sigmoid": sigmoid}.get(c.router, np.asarray)(logits)
+    keys = scores + own[Role.ROUTER_CHOICE_BIAS] if c.choice_bias else scores.copy()
+    margin = np.inf
+    if c.groups_used < c.groups:
+        of_groups = keys.reshape(c.groups, -1)
+        kept, margin = largest(np.sort(of_groups, axis=1)[:, -2:].sum(axis=1), c.groups_used)
+        of_groups[[g for g in range(c.groups) if g not in kept]] = -np.inf
+    chosen, near = largest(keys, c.n_used)
+    weights = softmax(scores[chosen]) if c.router == "top_softmax" else scores[chosen]
+    if c.renormalize:
+        weights = weights / max(weights.sum() + c.denominator_eps, c.denominator_least)
+    return chosen, weights * c.scale, min(margin, near)
+
+
+def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | None:
+    """Shape of a tensor of the program, None if it has no such tensor."""
+    hidden = config.hidden_size
+    shapes: dict[Role, tuple[int, ...]] = {}
+    if layer == 0:
+        shapes |= {Role.TOKEN_EMBEDDING: (config.vocab_size, hidden), Role.OUTPUT_NORM: (hidden,)}
+        if not config.tied_embeddings:
+            shapes[Role.OUTPUT] = (config.vocab_size, hidden)
+    of_layer = config.layers[layer]
+    shapes |= shapes_of_attention(of_layer.attention, hidden)
+    ffn = of_layer.ffn
+    shapes |= (
+        shapes_of_experts(ffn, hidden) if isinstance(ffn, Experts) else shapes_of_gated(ffn, hidden)
+    )
+    return shapes.get(role)
+
+
+def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.ATTN_NORM: (hidden,),
+        Role.ATTN_Q: (q, hidden),
+        Role.ATTN_K: (kv, hidden),
+        Role.ATTN_V: (kv, hidden),
+        Role.ATTN_OUTPUT: (hidden, q),
+    }
+    if c.qkv_bias:
+        shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
+    if c.output_bias:
+        shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
+    if c.sinks:
+        shapes[Role.ATTN_SINKS] = (c.n_heads,)
+    if c.qk_norm == "head":
+        shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
+    if c.qk_norm == "whole":
+        shapes |= {Role.ATTN_Q_NORM: (q,), Role.ATTN_K_NORM: (kv,)}
+    return shapes
+
+
+def shapes_of_gated(c: Gated, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.FFN_NORM: (hidden,),
+        Role.FFN_GATE: (c.size, hidden),
+        Role.FFN_UP: (c.size, hidden),
+        Role.FFN_DOWN: (hidden, c.size),
+    }
+    if c.bias:
+        shapes |= {Role.FFN_GATE_BIAS: (c.size,), Role.FFN_UP_BIAS: (c.size,)}
+        shapes[Role.FFN_DOWN_BIAS] = (hidden,)
+    return shapes
+
+
+def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.FFN_NORM: (hidden,),
+        Role.ROUTER: (c.n, hidden),
+        Role.EXPERTS_GATE: (c.n * c.size, hidden),
+        Role.EXPERTS_UP: (c.n * c.size, hidden),
+        Role.EXPERTS_DOWN: (c.n * hidden, c.size),
+    }
+    if c.router_bias:
+        shapes[Role.ROUTER_BIAS] = (c.n,)
+    if c.choice_bias:
+        shapes[Role.ROUTER_CHOICE_BIAS] = (c.n,)
+    if c.bias:
+        shapes |= {Role.EXPERTS_GATE_BIAS: (c.n * c.size,), Role.EXPERTS_UP_BIAS: (c.n * c.size,)}
+        shapes[Role.EXPERTS_DOWN_BIAS] = (c.n * hidden,)
+    if c.shared_size:
+        shapes |= {
+            Role.SHARED_GATE: (c.shared_size, hidden),
+            Role.SHARED_UP: (c.shared_size, hidden),
+            Role.SHARED_DOWN: (hidden, c.shared_size),
+        }
+        if c.shared_gate:
+            shapes[Role.SHARED_ROUTER] = (1, hidden)
+    return shapes

@@ -1,0 +1,354 @@
+// The models of test_golden.c: every weight type and every kind of layer, weights made by a counter-based generator.
+#ifndef GOLDEN_MODELS_H
+#define GOLDEN_MODELS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/format.h"
+#include "lanewise.h"
+#include "model/gguf_blocks.h"
+#include "uniform_model.h"
+
+enum { N_SEQS = 9, MAX_TOKENS = 40, VOCAB = 301, BLOCKS_PER_SEQ = 2 };
+
+typedef struct variant {
+    const char* name;
+    int matrices;  // a type, or MIXED
+    lw_type embedding;
+    uint32_t hidden, ffn, heads, kv_heads, head_dim, window;
+    bool tied, bias, norm, factors, interleaved;
+    lw_type kv;
+    const lw_type* mixed;  // used when `matrices` is MIXED
+    int layers;            // ALIKE, or a kind of config_of
+} variant;
+
+enum { MIXED = -1 };
+
+// What the layers of a variant are, beyond what its numbers say.
+enum { ALIKE, EXPERTS, SINKS_AND_EXPERTS, ODD_ONES };
+
+// Types of Q, K, V, output, gate, up and down.
+static const lw_type k_quants_types[] = {LW_Q4_K, LW_Q5_K, LW_Q3_K, LW_Q2_K, LW_Q4_K, LW_IQ4_XS, LW_Q6_K};
+static const lw_type legacy_types[] = {LW_Q4_1, LW_Q5_0, LW_Q5_1, LW_MXFP4, LW_IQ4_NL, LW_Q4_1, LW_Q5_1};
+static const lw_type codebooks_types[] = {LW_CB2, LW_CB3, LW_CB4, LW_T2, LW_T2, LW_CB2, LW_CB3};
+static const lw_type groups_types[] = {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128};
+static const lw_type row_scales_types[] = {LW_FP6, LW_W8A8, LW_FP6, LW_W8A8, LW_FP6, LW_FP6, LW_W8A8};
+
+static const variant variants[] = {
+    {"q4_0+q6_k head", LW_Q4_0, LW_Q6_K, 256, 512, 4, 2, 64, 0, true, false, false, true, true, LW_F16, NULL, ALIKE},
+    {"q8_0 bias", LW_Q8_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, false, true, false, false, false, LW_F16, NULL, ALIKE},
+    {"q4_0 qk norm", LW_Q4_0, LW_Q4_0, 192, 320, 4, 4, 80, 0, true, false, true, false, false, LW_F32, NULL, ALIKE},
+    {"f16 window", LW_F16, LW_F16, 72, 100, 4, 1, 18, 24, false, false, false, false, false, LW_F16, NULL, ALIKE},
+    {"bf16", LW_BF16, LW_BF16, 64, 96, 2, 2, 32, 0, true, false, false, false, false, LW_F16, NULL, ALIKE},
+    {"f32", LW_F32, LW_F32, 64, 172, 8, 4, 8, 0, true, false, false, false, true, LW_F32, NULL, ALIKE},
+    {"k-quants", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, k_quants_types,
+     ALIKE},
+    {"legacy", MIXED, LW_IQ4_NL, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, legacy_types, ALIKE},
+    {"codebooks", MIXED, LW_CB4, 192, 352, 6, 2, 32, 0, false, false, false, false, false, LW_F16, codebooks_types,
+     ALIKE},
+    {"groups", MIXED, LW_A8_G32, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, groups_types, ALIKE},
+    {"row scales", MIXED, LW_FP6, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, row_scales_types,
+     ALIKE},
+    {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, NULL, ALIKE},
+    {"f32 int8 cache, window", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, true, false, false, false, false, LW_I8, NULL,
+     ALIKE},
+    {"orders", LW_A4_G64, LW_F16, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, NULL, ALIKE},
+    {"q4_0 adapters", LW_Q4_0, LW_Q4_0, 288, 608, 6, 2, 48, 0, true, false, false, false, true, LW_F16, NULL, ALIKE},
+    {"f32 adapters", LW_F32, LW_F32, 60, 172, 3, 1, 18, 24, true, true, true, false, false, LW_F32, NULL, ALIKE},
+    {"q4_0 experts", LW_Q4_0, LW_Q8_0, 256, 96, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL, EXPERTS},
+    {"legacy experts", MIXED, LW_Q8_0, 192, 160, 6, 2, 32, 0, true, true, false, false, false, LW_F16, legacy_types,
+     EXPERTS},
+    {"mxfp4 sinks and experts", LW_MXFP4, LW_Q8_0, 192, 96, 6, 2, 32, 0, false, true, false, true, false, LW_F16, NULL,
+     SINKS_AND_EXPERTS},
+    {"f32 sinks and experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, true, false, false, false, LW_I8, NULL,
+     SINKS_AND_EXPERTS},
+    {"q8_0 odd ones", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, NULL,
+     ODD_ONES},
+};
+
+// The variant whose matrices before the last read their inputs in another order.
+static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }
+
+// The variant of which most sequences have one of three adapters.
+static bool has_adapters(const variant* v) { return strstr(v->name, "adapters") != NULL; }
+
+enum { N_ADAPTERS = 3 };
+static lw_adapter* adapters[N_ADAPTERS];
+static bool without_adapters;  // in spite of all
+
+// Neighbours with the same one, one alone, some without.
+static const lw_adapter* adapter_of(const variant* v, uint32_t seq) {
+    static const int of[N_SEQS] = {0, 0, -1, 1, 2, -1, 1, 1, 0};
+    return has_adapters(v) && !without_adapters && of[seq] >= 0 ? adapters[of[seq]] : NULL;
+}
+
+static bool perturb;
+
+static uint64_t mix(uint64_t x) {  // splitmix64
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static float uniform(uint64_t key) { return (float)(int32_t)(mix(key) >> 32) * 0x1p-31f; }
+
+static uint16_t half_of(uint64_t key) {  // f16 of about 2^-6 .. 2^-5
+    return (uint16_t)(0x2400 + (mix(key) & 0x3FF));
+}
+
+static void check(lw_status status) {
+    if (status == LW_OK) return;
+    printf("status %d: %s\n", (int)status, lw_last_error());
+    exit(2);
+}
+
+static void put_half(uint8_t* to, uint64_t key, int exponents) {  // so many powers of two smaller, either sign
+    const uint16_t bits = (uint16_t)((half_of(key) - exponents * 0x400) | (mix(key) >> 63 << 15));
+    memcpy(to, &bits, 2);
+}
+
+// Rows of a coded type: any codes, scales that make weights of about the size of the other types'.
+static void fill_coded(uint8_t* data, lw_type type, lw_format f, uint32_t rows, uint32_t cols, uint64_t key) {
+    const uint64_t bytes = rows * lw_row_bytes(type, cols);
+    for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)mix(key + i);
+    const lw_stored_row s = lw_stored_row_of(f, cols);
+    for (uint32_t row = 0; lw_gguf_block_bytes(type) == 0 && row < rows; ++row, data += s.bytes) {
+        const int smaller = f.low == 8 ? 4 : 0;
+        for (size_t at = s.scales; f.scale == LW_SCALE_F16 && at < s.minimums; at += 2)
+            put_half(data + at, key + row * s.bytes + at, smaller);
+        const float scale = (float)(1 + mix(key + row) % 1024) * (f.scale == LW_SCALE_ONE ? 0x1p-20f : 0x1p-26f);
+        if (f.super == LW_SUPER_ROW) memcpy(data + s.supers, &scale, sizeof scale);
+    }
+    if (lw_gguf_block_bytes(type) == 0) return;
+    const size_t first = type == LW_Q2_K ? 80 : type == LW_Q3_K ? 108 : 0;
+    const int smaller = type == LW_IQ4_NL ? 4 : type == LW_IQ4_XS ? 8 : f.super == LW_SUPER_BLOCK ? 5 : 0;
+    const bool two = f.minimum != LW_MINIMUM_NONE;
+    for (uint64_t at = 0; at < bytes; at += lw_gguf_block_bytes(type)) {
+        if (type == LW_MXFP4) data[at] = (uint8_t)(118 + data[at] % 4);
+        if (type != LW_MXFP4) put_half(data + at + first, key + at, smaller);
+        if (two) put_half(data + at + first + 2, key + at + 1, smaller);
+    }
+}
+
+// Rows of `type` with values of about `size`.
+static void fill(uint8_t* data, lw_type type, uint64_t weights, float size, uint64_t key) {
+    for (uint64_t i = 0; type == LW_F32 && i < weights; ++i) {
+        const float value = size * uniform(key + i);
+        memcpy(data + 4 * i, &value, 4);
+    }
+    for (uint64_t i = 0; type == LW_F16 && i < weights; ++i) {
+        const uint16_t bits = (uint16_t)(half_of(key + i) + (size > 0.5f ? 0x1400 : 0) + (mix(key + i) & 1) * 0x8000);
+        memcpy(data + 2 * i, &bits, 2);
+    }
+    for (uint64_t i = 0; type == LW_BF16 && i < weights; ++i) {
+        const float value = size * uniform(key + i);
+        memcpy(data + 2 * i, (const uint8_t*)&value + 2, 2);
+    }
+    if (type == LW_F32 || type == LW_F16 || type == LW_BF16) return;
+    const uint64_t block = type == LW_Q6_K ? 256 : 32, bytes = type == LW_Q4_0 ? 18 : type == LW_Q8_0 ? 34 : 210;
+    for (uint64_t b = 0; b < weights / block; ++b, data += bytes) {
+        for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)mix(key + b * 256 + i);
+        uint16_t scale = half_of(key + b);
+        if (type == LW_Q8_0) scale = (uint16_t)(scale - 0x1000);  // codes are 16 times larger
+        if (type == LW_Q6_K) scale = (uint16_t)(scale - 0x2000);  // and scales multiply codes of 32
+        memcpy(data + (type == LW_Q6_K ? 208 : 0), &scale, 2);
+    }
+}
+
+static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, uint32_t rows, uint32_t cols, float size,
+                 uint32_t rope_heads) {
+    const uint64_t bytes = rows * lw_row_bytes(type, cols);
+    uint8_t* data = malloc(bytes);
+    if (data == NULL) exit(2);
+    lw_format f;
+    const uint64_t key = (uint64_t)role << 48 | (uint64_t)layer << 40;
+    if (lw_find_format(type, &f))
+        fill_coded(data, type, f, rows, cols, key);
+    else
+        fill(data, type, (uint64_t)rows * cols, size, key);
+    // Of an f32 weight a bit that rounding cannot hide: the lowest may be lost in the sum that it goes into.
+    if (perturb && (role == LW_FFN_DOWN || role == LW_EXPERTS_DOWN) && layer == 0)
+        data[bytes / 2 + (type == LW_F32 ? 2 : 0)] ^= 1;
+    static const int8_t table[16] = {-127, -96, -71, -50, -33, -20, -9, -2, 4, 11, 21, 34, 49, 70, 95, 127};
+    const lw_tensor tensor = {data, bytes, type, rows, cols, rope_heads, table};
+    check(lw_model_load(model, role, layer, &tensor, type));
+    free(data);
+}
+
+static void load_order(lw_model* model, lw_role role, uint32_t layer, uint32_t n) {
+    float* order = malloc(n * sizeof(float));
+    if (order == NULL) exit(2);
+    for (uint32_t i = 0; i < n; ++i) order[i] = (float)((i * 37 + layer) % n);  // n is a power of two
+    const lw_tensor tensor = {.data = order, .n_bytes = n * sizeof(float), .type = LW_F32, .rows = 1, .cols = n};
+    check(lw_model_load(model, role, layer, &tensor, LW_F32));
+    free(order);
+}
+
+static lw_type matrix_type(const variant* v, int i) {
+    return v->matrices == MIXED ? v->mixed[i] : (lw_type)v->matrices;
+}
+
+// Experts with every router there is. Layer 1 always has the other kind.
+static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
+    lw_ffn_config c = {.kind = LW_FFN_EXPERTS,
+                       .size = v->ffn,
+                       .n_experts = 6,
+                       .n_used = 2,
+                       .n_groups = 1,
+                       .groups_used = 1,
+                       .scale = 1};
+    if (v->layers == SINKS_AND_EXPERTS) {
+        c.bias = c.router_bias = 1;
+        c.router = LW_ROUTER_TOP_SOFTMAX;
+        c.activation = LW_CLAMPED_SWIGLU;
+        c.limit = 0.5f;
+        c.alpha = 1.702f;
+    } else if (layer == 0) {
+        c.router = LW_ROUTER_SOFTMAX;
+        c.renormalize = 1;
+        c.shared_size = 64;
+        c.shared_gate = 1;
+    } else {
+        c.router = LW_ROUTER_SIGMOID;
+        c.choice_bias = c.renormalize = 1;
+        c.n_groups = 3;
+        c.groups_used = 2;
+        c.n_used = 3;
+        c.divisor_extra = 1e-20f;
+        c.scale = 2.5f;
+        c.shared_size = 96;
+    }
+    return c;
+}
+
+static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
+    lw_attention_config* a = &out->attention;
+    if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS) out->ffn = experts_of(v, layer);
+    if (v->layers == SINKS_AND_EXPERTS) {
+        a->window = layer == 0 ? 24 : 0;
+        a->sinks = a->output_bias = 1;
+    }
+    if (v->layers != ODD_ONES) return;
+    a->qk_norm = LW_QK_NORM_WHOLE;
+    a->window = layer == 0 ? 0 : 24;
+    a->rope = layer == 0 ? 1 : LW_NO_ROPE;
+    a->score_scale = layer == 0 ? 0.11f : 0;
+    a->position_beta = layer == 0 ? 0.1f : 0;
+    a->position_original = 8;
+    out->ffn.bias = 1;
+}
+
+static lw_model* create_model(const variant* v, const char* isa, lw_layer_config layers[2]) {
+    float factors[128];
+    for (uint32_t i = 0; i < 128; ++i) factors[i] = i < 8 ? 1.0f : 1.0f + (float)i / 16;
+    const uniform_config alike = {.n_layers = 2,
+                                  .hidden_size = v->hidden,
+                                  .ffn_size = v->ffn,
+                                  .n_heads = v->heads,
+                                  .n_kv_heads = v->kv_heads,
+                                  .head_dim = v->head_dim,
+                                  .vocab_size = VOCAB,
+                                  .context_length = 512,
+                                  .sliding_window = v->window,
+                                  .tied_embeddings = v->tied,
+                                  .qkv_bias = v->bias,
+                                  .qk_norm = v->norm,
+                                  .rms_norm_eps = 1e-5f,
+                                  .rope_theta = 10000,
+                                  .rope_factors = v->factors ? factors : NULL};
+    // Half of each head, scaled.
+    const lw_rope ropes[2] = {uniform_rope(&alike), {.theta = 1e6, .rotated = v->head_dim / 2, .scale = 1.25f}};
+    for (uint32_t l = 0; l < 2; ++l) {
+        layers[l] = uniform_layer(&alike);
+        change_layer(v, l, &layers[l]);
+    }
+    lw_model_config config = uniform_model(&alike, ropes, layers);
+    if (v->layers == ODD_ONES) {
+        config.n_ropes = 2;
+        config.embedding_scale = 3;
+        config.logit_scale = 0.125f;
+    }
+    lw_model* model;
+    check(lw_model_create(&config, isa, 2, &model));
+    return model;
+}
+
+static void load_vector(lw_model* model, lw_role role, uint32_t layer, uint32_t size, float values, bool wanted) {
+    if (wanted) load(model, role, layer, LW_F32, 1, size, values, 0);
+}
+
+static void load_attention(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
+    const uint32_t q = v->heads * v->head_dim, kv = v->kv_heads * v->head_dim, h = v->hidden;
+    const uint32_t q_heads = v->interleaved ? v->heads : 0, k_heads = v->interleaved ? v->kv_heads : 0;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    load(model, LW_ATTN_NORM, l, LW_F32, 1, h, 1.0f, 0);
+    load(model, LW_ATTN_Q, l, matrix_type(v, 0), q, h, 0.2f, q_heads);
+    load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);
+    load(model, LW_ATTN_V, l, matrix_type(v, 2), kv, h, 0.2f, 0);
+    load_vector(model, LW_ATTN_Q_BIAS, l, q, 0.1f, c->qkv_bias);
+    load_vector(model, LW_ATTN_K_BIAS, l, kv, 0.1f, c->qkv_bias);
+    load_vector(model, LW_ATTN_V_BIAS, l, kv, 0.1f, c->qkv_bias);
+    load_vector(model, LW_ATTN_Q_NORM, l, whole ? q : v->head_dim, 1.0f, norm);
+    load_vector(model, LW_ATTN_K_NORM, l, whole ? kv : v->head_dim, 1.0f, norm);
+    // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
+    load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, q, 0.2f, 0);
+    load_vector(model, LW_ATTN_OUTPUT_BIAS, l, h, 0.1f, c->output_bias);
+    load_vector(model, LW_ATTN_SINKS, l, v->heads, 2.0f, c->sinks);
+    if (has_orders(v)) {
+        load_order(model, LW_ATTN_INPUT_ORDER, l, h);
+        load_order(model, LW_ATTN_OUTPUT_ORDER, l, q);
+        load_order(model, LW_FFN_INPUT_ORDER, l, h);
+    }
+}
+
+static void load_gated(lw_model* model, const variant* v, const lw_ffn_config* c, uint32_t l) {
+    const uint32_t h = v->hidden;
+    load(model, LW_FFN_GATE, l, matrix_type(v, 4), c->size, h, 0.2f, 0);
+    load(model, LW_FFN_UP, l, matrix_type(v, 5), c->size, h, 0.2f, 0);
+    load(model, LW_FFN_DOWN, l, matrix_type(v, 6), h, c->size, 0.2f, 0);
+    load_vector(model, LW_FFN_GATE_BIAS, l, c->size, 0.1f, c->bias);
+    load_vector(model, LW_FFN_UP_BIAS, l, c->size, 0.1f, c->bias);
+    load_vector(model, LW_FFN_DOWN_BIAS, l, h, 0.1f, c->bias);
+}
+
+static void load_experts(lw_model* model, const variant* v, const lw_ffn_config* c, uint32_t l) {
+    const uint32_t h = v->hidden, n = c->n_experts, shared = c->shared_size;
+    load(model, LW_ROUTER, l, l == 0 ? LW_F32 : LW_BF16, n, h, 0.5f, 0);
+    load_vector(model, LW_ROUTER_BIAS, l, n, 0.3f, c->router_bias);
+    load_vector(model, LW_ROUTER_CHOICE_BIAS, l, n, 0.3f, c->choice_bias);
+    load(model, LW_EXPERTS_GATE, l, matrix_type(v, 4), n * c->size, h, 0.2f, 0);
+    load(model, LW_EXPERTS_UP, l, matrix_type(v, 5), n * c->size, h, 0.2f, 0);
+    load(model, LW_EXPERTS_DOWN, l, matrix_type(v, 6), n * h, c->size, 0.2f, 0);
+    load_vector(model, LW_EXPERTS_GATE_BIAS, l, n * c->size, 0.1f, c->bias);
+    load_vector(model, LW_EXPERTS_UP_BIAS, l, n * c->size, 0.1f, c->bias);
+    load_vector(model, LW_EXPERTS_DOWN_BIAS, l, n * h, 0.1f, c->bias);
+    if (shared == 0) return;
+    load(model, LW_SHARED_GATE, l, matrix_type(v, 5), shared, h, 0.2f, 0);
+    load(model, LW_SHARED_UP, l, matrix_type(v, 6), shared, h, 0.2f, 0);
+    load(model, LW_SHARED_DOWN, l, matrix_type(v, 4), h, shared, 0.2f, 0);
+    if (c->shared_gate) load(model, LW_SHARED_ROUTER, l, LW_F32, 1, h, 0.3f, 0);
+}
+
+static lw_model* open_model(const variant* v, const char* isa) {
+    lw_layer_config layers[2];
+    lw_model* model = create_model(v, isa, layers);
+    load(model, LW_TOKEN_EMBEDDING, 0, v->embedding, VOCAB, v->hidden, 1.0f, 0);
+    if (!v->tied) load(model, LW_OUTPUT, 0, v->embedding, VOCAB, v->hidden, 0.2f, 0);
+    load(model, LW_OUTPUT_NORM, 0, LW_F32, 1, v->hidden, 1.0f, 0);
+    for (uint32_t l = 0; l < 2; ++l) {
+        load_attention(model, v, &layers[l].attention, l);
+        load(model, LW_FFN_NORM, l, LW_F32, 1, v->hidden, 1.0f, 0);
+        if (layers[l].ffn.kind == LW_FFN_EXPERTS)
+            load_experts(model, v, &layers[l].ffn, l);
+        else
+            load_gated(model, v, &layers[l].ffn, l);
+    }
+    check(lw_model_finish(model));
+    return model;
+}
+
+#endif
