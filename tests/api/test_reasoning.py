@@ -106,6 +106,8 @@ def test_reasoning_can_be_left_out(client, template):
         for include in (True, False)
     )
     assert shown["reasoning"]
+    usage = client.post(CHAT, json=ask).json()["usage"]
+    assert 0 < usage["completion_tokens_details"]["reasoning_tokens"] <= 20
     assert hidden == {"role": "assistant", "content": shown["content"], "refusal": None}
 
 

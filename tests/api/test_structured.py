@@ -39,6 +39,7 @@ FAMILIES = {
     "generic": "",
     "qwen3-coder": "{{ tools | tojson }}<tool_call><function=",
     "glm": "{{ tools | tojson }}<tool_call><arg_key>",
+    "phi": "{{ messages[0].tools }}<|/tool|>",
     "mistral-named": "{{ tools | tojson }}[TOOL_CALLS][ARGS]",
 }
 

@@ -10,14 +10,14 @@ from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import HERMES
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import THINK, Start
 from lanewise.text.grammar import GrammarCompiler, GrammarError, GrammarSource
 from toy_grammars import matches
 from toy_tokenizer import toy_tokenizer
 
 TAGGED = pytest.mark.parametrize(
-    "form", [QWEN3_CODER, GLM, GLM_TIGHT, SEED], ids=lambda form: form.name
+    "form", [QWEN3_CODER, GLM, GLM_TIGHT, SEED, MINIMAX], ids=lambda form: form.name
 )
 CITY = {
     "type": "object",

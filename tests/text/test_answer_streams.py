@@ -4,21 +4,22 @@ import itertools
 import json
 import random
 import re
+import time
 
 import answer_texts
 import pytest
 
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
-from lanewise.text.answers.json_calls import HERMES
+from lanewise.text.answers.json_calls import GRANITE, HERMES, PHI
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import THINK, Start
-from lanewise.text.detokenizer import StreamDecoder
+from lanewise.text.detokenizer import MARK, StreamDecoder
 from toy_tokenizer import toy_tokenizer
 
 N_ANSWERS = 200
-TAGGED = (QWEN3_CODER, GLM, GLM_TIGHT, SEED)
+TAGGED = (QWEN3_CODER, GLM, GLM_TIGHT, SEED, MINIMAX)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,13 @@ CORNERS = [
     (MISTRAL_NAMED, 'So[TOOL_CALLS]f[ARGS]{"a": ', ("", "So", [("f", '{"a": ')])),
     (MISTRAL_WITH_IDS, "[TOOL_CALLS]f[CALL_ID]aB3456789[ARGS]{}", ("", "", [("f", "{}")])),
     (MISTRAL_WITH_IDS, "[TOOL_CALLS]f[ARGS]{}", ("", "", [("f", "{}")])),
+    (
+        PHI,
+        'So <|tool_call|>[{"name": "now", "arguments": {}}, {"name": "f", "arguments": {"a": 1}}]'
+        "<|/tool_call|>",
+        ("", "So ", [("now", "{}"), ("f", '{"a": 1}')]),
+    ),
+    (GRANITE, '<|tool_call|>[{"name": "now", "arguments": {}}]', ("", "", [("now", "{}")])),
     (HERMES, "\n<think>\n a b \n</think>\n\nc <think>", ("a b", "c <think>", [])),
     (HERMES, "<think>a", ("a", "", [])),
     (HERMES, "<thin", ("", "<thin", [])),
@@ -215,3 +223,34 @@ def test_reasoning_that_the_prompt_has_begun(tokenizer):
     ids = ids_of(tokenizer, ["so\n</think>\n\nYes"])
     assert check(tokenizer, form, ids, 3, Start.THOUGHT) == ("so", "Yes", [])
     assert check(tokenizer, form, ids, 3, Start.CONTENT) == ("", "so\n</think>\n\nYes", [])
+
+
+@pytest.mark.parametrize(
+    ("calls", "begin"),
+    [
+        (HARMONY, ""),
+        (HARMONY, f"{MARK}<|channel|>analysis"),
+        (HARMONY, f"{MARK}<|channel|>commentary to=functions.f{MARK}<|message|>"),
+        (QWEN3_CODER, "<tool_call>\n<function=look>\n<parameter=text>\n"),
+        (QWEN3_CODER, "<tool_call>\n<function=look>\n<parameter=any>\n"),
+        (QWEN3_CODER, "<tool_call>\n<function=look>\n"),
+        (GLM, "<tool_call>"),
+        (MISTRAL_NAMED, "[TOOL_CALLS]"),
+        (HERMES, "<think>"),
+    ],
+)
+@pytest.mark.parametrize("piece", ["  \n ", "<a<<"])
+def test_a_piece_costs_the_same_however_much_came_before(calls, begin, piece):
+    form = calls if calls is HARMONY else PlainFormat(calls, THINK)
+
+    def seconds(count):
+        parser = form.parser(Start.OPEN, answer_texts.TOOLS)
+        parser.push(begin)
+        start = time.process_time()
+        for _ in range(count):
+            parser.push(piece)
+        return time.process_time() - start
+
+    few = min(seconds(300) for _ in range(3))
+    many = min(seconds(3_000) for _ in range(3))
+    assert many < 40 * few  # four times what is fair

@@ -3,9 +3,9 @@
 import pytest
 
 from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
-from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL
+from lanewise.text.answers.json_calls import GENERIC, GRANITE, HERMES, LLAMA, MISTRAL, PHI
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import MISTRAL_THINK, SEED_THINK, THINK, Start
 from lanewise.text.chat_template import ChatTemplate
 
@@ -39,6 +39,9 @@ def test_published_templates(shared_data, name, calls, thinking):
         ("<seed:tool_call>\n<function=</seed:think>", SEED, SEED_THINK),
         ("[TOOL_CALLS]' + name + '[ARGS]' [/THINK]", MISTRAL_NAMED, MISTRAL_THINK),
         ("[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'", MISTRAL_WITH_IDS, None),
+        ("{{ tools }}<minimax:tool_call></think>", MINIMAX, THINK),
+        ("{{ message['tools'] }}<|/tool|>", PHI, None),
+        ("{{ tools }}respond only with <|tool_call|> followed by", GRANITE, None),
         ("{{ tools }}<tool_call>\n{\"name\": '</think>'", HERMES, THINK),
     ],
 )
@@ -74,3 +77,36 @@ def test_no_effort_switches_reasoning_off_where_a_template_can():
     assert effort_variables("none", hybrid, {"enable_thinking": True})["enable_thinking"]
     assert effort_variables("low", hybrid, {}) == {"reasoning_effort": "low"}
     assert effort_variables("none", other, {}) == {"reasoning_effort": "none"}
+
+
+CALL = {"type": "function", "function": {"name": "now", "arguments": {}}}
+NOW = [{"type": "function", "function": {"name": "now"}}]
+
+
+def test_what_templates_get_of_messages_and_tools():
+    hello = [{"role": "user", "content": "hi"}]
+
+    def conversation(text, messages=hello, tools=NOW):
+        form = answer_format(ChatTemplate({"default": text}), tools=True)
+        return form.conversation(messages, tools)
+
+    assert conversation("{{ tools }}") == (hello, NOW)
+    assert conversation("{{ tools }}", tools=None) == (hello, None)
+    explained, none = conversation("")
+    assert none is None
+    assert "You may call functions" in explained[0]["content"]
+    system = {"role": "system", "content": "", "tools": '[{"name": "now"}]'}
+    assert conversation("{{ message['tools'] }}") == ([system, *hello], None)
+    told = [{"role": "system", "content": "Be kind."}, *hello]
+    assert conversation("{{ message['tools'] }}", told) == (
+        [{**system, "content": "Be kind."}, *hello],
+        None,
+    )
+
+
+def test_harmony_has_one_kind_of_words_before_a_call():
+    before = {"role": "assistant", "content": "I look.", "reasoning": "Hm.", "tool_calls": [CALL]}
+    (shown,), _ = HARMONY.conversation([before], None)
+    assert shown == {**before, "content": "", "reasoning": "Hm.\nI look."}
+    for other in ({**before, "tool_calls": []}, {**before, "reasoning": ""}):
+        assert HARMONY.conversation([other], None) == ([other], None)

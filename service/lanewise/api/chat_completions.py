@@ -1,5 +1,6 @@
 """``POST /v1/chat/completions``: conversations, written into a prompt by the model's template."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -33,7 +34,6 @@ from lanewise.api.structured import (
 from lanewise.api.templates import pack_conversation
 from lanewise.engine.request import SamplingParams
 from lanewise.sandbox.lane import SandboxError
-from lanewise.text.answers.explained import explained
 from lanewise.text.answers.families import AnswerFormat, answer_format, effort_variables
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.grammar import GrammarSource
@@ -56,7 +56,7 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
         state,
         request,
         [for_template(tool) for tool in body.tools] if body.callable_tools else None,
-        explain_tools=not form.takes_tools,
+        form=form,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         variables=effort_variables(body.reasoning_effort, template, body.chat_template_kwargs),
@@ -135,14 +135,14 @@ async def encode_chat(
     request: Request,
     tools: list[dict[str, Any]] | None = None,
     *,
-    explain_tools: bool = False,
+    form: AnswerFormat | None = None,
     add_generation_prompt: bool,
     continue_final_message: bool,
     variables: dict[str, Any],
 ) -> Prompt:
     """A conversation, which came in ``size`` bytes with all that belongs to it.
 
-    With ``explain_tools`` the template knows none: they become part of the messages.
+    ``form`` is needed for tools and for calls.
     """
     template = template_of(state)
     reserved = RESERVED & variables.keys()
@@ -153,10 +153,10 @@ async def encode_chat(
         )
 
     def pack() -> tuple[bytes, str]:
-        conversation = [message.for_template() for message in messages]
-        listed = tools
-        if tools is not None and explain_tools:
-            conversation, listed = explained(conversation, tools), None
+        conversation: Sequence[Mapping[str, Any]]
+        conversation, listed = [message.for_template() for message in messages], tools
+        if form is not None:
+            conversation, listed = form.conversation(conversation, tools)
         shown = sum(map(text_size, (conversation, listed, variables)))
         check_size(shown, state.max_model_len, "messages")
         return pack_conversation(

@@ -82,14 +82,20 @@ class ParsedReply(ChatReply):
         self._reasoning: list[list[str]] = [[] for _ in self.answers]
         self._new_reasoning = ""  # of the piece that was expressed last
         self._n_reasoning = 0  # tokens
+        self._n_silent = [0 for _ in self.answers]  # tokens since reasoning, content or a call
 
     def express(self, answer: Answer, piece: Piece) -> tuple[str, ChatLogprobs | None]:
         """Only content is text; reasoning and calls are kept."""
         text, logprobs = super().express(answer, piece)
         last = piece.finish_reason is not None
-        reasoning, content = self._parsers[answer.index].push(text, last=last)
+        parser = self._parsers[answer.index]
+        n_calls = len(parser.calls)
+        reasoning, content = parser.push(text, last=last)
+        self._n_silent[answer.index] += 1
         if reasoning:
-            self._n_reasoning += 1
+            self._n_reasoning += self._n_silent[answer.index]
+        if reasoning or content or len(parser.calls) > n_calls:
+            self._n_silent[answer.index] = 0
         self._new_reasoning = reasoning if self._shows_reasoning else ""
         if self._new_reasoning and not self.streams:
             self._reasoning[answer.index].append(reasoning)
@@ -117,3 +123,9 @@ class ParsedReply(ChatReply):
         """An answer that came to its own end with calls ends for them."""
         called = answer.finish_reason == "stop" and self._parsers[answer.index].calls
         return "tool_calls" if called else answer.finish_reason
+
+    def totals(self) -> dict[str, Any]:
+        """OpenAI's token counts; how many tokens were reasoning may be off by a tag."""
+        return super().totals() | {
+            "completion_tokens_details": {"reasoning_tokens": self._n_reasoning}
+        }

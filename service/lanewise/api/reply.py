@@ -154,7 +154,7 @@ class Reply(ABC, Generic[L]):
         """The answer in one piece."""
         base = dumps(self._base(self.whole_object))[:-1]
         choices = (dumps_long(self._choice(*one)) for one in enumerate(self.chosen()))
-        return f'{base},"choices":[{",".join(choices)}],"usage":{dumps(self._totals())}}}'.encode()
+        return f'{base},"choices":[{",".join(choices)}],"usage":{dumps(self.totals())}}}'.encode()
 
     def first_events(self) -> Iterator[str]:
         """What comes before the first token."""
@@ -178,7 +178,7 @@ class Reply(ABC, Generic[L]):
     def last_events(self) -> Iterator[str]:
         """The usage, for those who asked."""
         if self._with_usage:
-            totals = dumps(self._totals())
+            totals = dumps(self.totals())
             yield f'{self._head}"choices":[],"usage":{totals}}}\n\n'
 
     def _pieces(self, outputs: Sequence[TokenOutput]) -> Iterator[tuple[Answer, Piece]]:
@@ -224,7 +224,7 @@ class Reply(ABC, Generic[L]):
             text += f',"prompt_token_ids":{dumps_long(list(answer.prompt))}'
         return text
 
-    def _totals(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
         """OpenAI's token counts."""
         return {
             "prompt_tokens": self._n_prompt,
@@ -235,5 +235,5 @@ class Reply(ABC, Generic[L]):
 
     def _usage(self) -> str:
         if self._running_usage:
-            return f',"usage":{dumps(self._totals())}'
+            return f',"usage":{dumps(self.totals())}'
         return ',"usage":null' if self._with_usage else ""

@@ -1,4 +1,4 @@
-"""Tools, calls and results as text, for templates that know none."""
+"""Tools, calls and results in messages, for templates that know none or look for them there."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ def explained(
     first = next((m for m in shown if m["role"] in ("system", "user")), shown[0])
     parts = EXPLANATION.format(tools=listed), first["content"]
     first["content"] = "\n\n".join(parts[::-1] if first["role"] == "system" else parts)
+    return shown
+
+
+def with_tools_in_system(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A conversation whose system message has the functions, as JSON, beside its content."""
+    functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    shown = [dict(message) for message in messages]
+    if shown[0]["role"] != "system":
+        shown.insert(0, {"role": "system", "content": ""})
+    shown[0]["tools"] = functions
     return shown
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lanewise.text.answers import harmony
 from lanewise.text.answers.calls import CallFormat, CallParser, Tools
-from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL, PYTHON_TAG
+from lanewise.text.answers.explained import explained, with_tools_in_system
+from lanewise.text.answers.json_calls import (
+    GENERIC,
+    GRANITE,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    PHI,
+    PYTHON_TAG,
+)
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
 from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols, text_up_to, unlike
-from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, QWEN3_CODER, SEED
+from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import (
     MISTRAL_THINK,
     SEED_THINK,
@@ -25,6 +34,9 @@ from lanewise.text.answers.thinking import (
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarSource
 from lanewise.text.tokenizer import Tokenizer
+
+Messages = Sequence[Mapping[str, Any]]
+Listed = Sequence[Mapping[str, Any]]  # tools, as templates get them
 
 
 class AnswerParser(Protocol):
@@ -46,7 +58,10 @@ class AnswerFormat(ABC):
 
     efforts: tuple[str, ...] | None = None  # of reasoning that there are; None: any
     marks_tokens = False  # the parser needs to know which texts are control tokens
-    takes_tools = True  # the template writes tools into the prompt
+
+    @abstractmethod
+    def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
+        """What the template gets for messages and for tools, which may become part of messages."""
 
     @abstractmethod
     def needs_parser(self, tools: Tools | None) -> bool:
@@ -87,6 +102,10 @@ class HarmonyFormat(AnswerFormat):
     efforts = harmony.EFFORTS
     marks_tokens = True
 
+    def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
+        """The template takes tools, but of words before a call only one kind."""
+        return list(map(harmony.with_one_preamble, messages)), tools
+
     def needs_parser(self, tools: Tools | None) -> bool:
         """Always: content has a header too."""
         return True
@@ -122,11 +141,17 @@ class PlainFormat(AnswerFormat):
 
     calls: CallFormat
     thinking: ThinkingTags | None = None
+    tools_in_system: bool = False  # the template looks for tools there
 
-    @property
-    def takes_tools(self) -> bool:  # type: ignore[override]
-        """As its form of calls does."""
-        return self.calls.takes_tools
+    def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
+        """Tools are the template's affair, if it knows any."""
+        if tools is None:
+            return messages, None
+        if self.tools_in_system:
+            return with_tools_in_system(messages, tools), None
+        if not self.calls.takes_tools:
+            return explained(messages, tools), None
+        return messages, tools
 
     def needs_parser(self, tools: Tools | None) -> bool:
         """For calls and for reasoning."""
@@ -238,7 +263,8 @@ def answer_format(template: ChatTemplate, *, tools: bool) -> AnswerFormat:
     text = template.source(tools=tools)
     if harmony.is_harmony(text):
         return HARMONY
-    return PlainFormat(_call_format(text), _thinking(text))
+    in_system = re.search(r"message\[['\"]tools['\"]\]|message\.tools\b", text) is not None
+    return PlainFormat(_call_format(text), _thinking(text), tools_in_system=in_system)
 
 
 def _call_format(text: str) -> CallFormat:
@@ -252,6 +278,12 @@ def _call_format(text: str) -> CallFormat:
         if "<arg_key>" in text:
             return GLM_TIGHT if "</arg_key><arg_value>" in text else GLM
         return QWEN3_CODER if "<function=" in text else HERMES
+    if "<minimax:tool_call>" in text:
+        return MINIMAX
+    if "<|/tool|>" in text or "<|/tool_call|>" in text:
+        return PHI
+    if "<|tool_call|>" in text:
+        return GRANITE
     if PYTHON_TAG in text or '"parameters": ' in text:
         return LLAMA
     return HERMES if re.search(r"\btools\b", text) else GENERIC

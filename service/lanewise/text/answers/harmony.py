@@ -7,12 +7,13 @@ tokens, are text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lanewise.text.answers.calls import CallLog, Tools, argument_schema
 from lanewise.text.answers.rules import ANY_TEXT, lark, symbols
 from lanewise.text.answers.thinking import Start
+from lanewise.text.chat_template import REASONING_NAMES
 from lanewise.text.detokenizer import MARK
 from lanewise.text.grammar import GrammarSource, styled
 from lanewise.text.tokenizer import Tokenizer
@@ -37,6 +38,16 @@ def is_harmony(template: str) -> bool:
 def harmony_start(prompt: str) -> Start:
     """What comes after a prompt: a header, if a message of the assistant is to come."""
     return Start.OPEN if prompt.endswith(START + "assistant") else Start.CONTENT
+
+
+def with_one_preamble(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message for the template, which refuses both reasoning and content before a call."""
+    shown = dict(message)
+    name = next((name for name in REASONING_NAMES if shown.get(name)), None)
+    if shown.get("tool_calls") and shown.get("content") and name is not None:
+        shown[name] = f"{shown[name]}{BETWEEN}{shown['content']}"
+        shown["content"] = ""
+    return shown
 
 
 def _header(channel: str, tokenizer: Tokenizer) -> str:

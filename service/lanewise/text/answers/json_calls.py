@@ -1,4 +1,4 @@
-"""Calls that are JSON objects of a name and arguments: Hermes, Qwen, older Mistral, Llama."""
+"""Calls that are JSON objects of a name and arguments: Hermes, Qwen, Llama and others."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ HERMES = JsonCalls(
     after_call="\n</tool_call>",
 )
 MISTRAL = JsonCalls("mistral", begin="[TOOL_CALLS][", between=", ", end="]", id_length=9)
+PHI = JsonCalls("phi", begin="<|tool_call|>[", between=", ", end="]<|/tool_call|>")
+GRANITE = JsonCalls("granite", begin="<|tool_call|>[", between=", ", end="]")
 LLAMA = JsonCalls("llama", begin="", between=None, end="", arguments="parameters")
 # For templates that know no tools: the most widespread format, explained in the prompt.
 GENERIC = JsonCalls(

@@ -1,4 +1,4 @@
-"""Calls whose arguments are texts between tags, as Qwen3-Coder, GLM-4.5 and Seed-OSS write them."""
+"""Calls whose arguments are texts between tags, as Qwen3-Coder, GLM-4.5 and others write them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from lanewise.text.answers.values import PropertySchema
 from lanewise.text.grammar import GrammarError, styled
 from lanewise.text.tokenizer import Tokenizer
 
+NAME = r'[^<>"\s]+'
+KEY = r'[^<>"\n]+'
 UNKNOWN = PropertySchema(True)  # of a property that no schema has
 
 
@@ -53,13 +55,13 @@ class TaggedCalls(CallFormat):
     def head(self) -> re.Pattern[str]:
         """A function's name and what is around it."""
         before, after = map(re.escape, self.around_name)
-        return re.compile(rf"{before}([^<>\s]+)(?:{after})" if after else r"([^<>\s]+)(?=[<\s])")
+        return re.compile(rf"{before}({NAME}){after}" if after else rf"({NAME})(?=[<\s])")
 
     @cached_property
     def key(self) -> re.Pattern[str]:
         """A property's name, what is around it, and what is before the value."""
         (before, after), value = map(re.escape, self.around_key), re.escape(self.around_value[0])
-        return re.compile(rf"{before}([^<>\n]+){after}" + (rf"\s*{value}" if value else ""))
+        return re.compile(rf"{before}({KEY}){after}" + (rf"\s*{value}" if value else ""))
 
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function and for each of its properties."""
@@ -85,7 +87,7 @@ class TaggedCalls(CallFormat):
         before, after = self._around_keys()
         parts = []
         for i, (key, value) in enumerate(properties.items()):
-            if re.fullmatch(r"[^<>\n]+", key) is None:
+            if re.fullmatch(KEY, key) is None:
                 raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
             parts.append(f"{rule}_{i}" if key in required else f"{rule}_{i}?")
             found = PropertySchema(value, schema)
@@ -97,7 +99,7 @@ class TaggedCalls(CallFormat):
             yield f"{rule}_{i}: {symbols(before + key + after, tokenizer)} {value_rule}"
         if schema.get("additionalProperties") is not False:
             parts.append(f"{rule}_more*")
-            key_rule = f"{symbols(before, tokenizer)} /[^<>\\n]+/ {symbols(after, tokenizer)}"
+            key_rule = f"{symbols(before, tokenizer)} /{KEY}/ {symbols(after, tokenizer)}"
             yield f"{rule}_more: {key_rule} free_value"
         open_name, close_name = self.around_name
         begin = f"{self.line}{open_name}{name}{close_name}" if open_name else name
@@ -147,6 +149,15 @@ SEED = TaggedCalls(
     around_value=("", "</parameter>"),
     function_end="</function>",
     end="</seed:tool_call>",
+)
+MINIMAX = TaggedCalls(
+    "minimax",
+    begin="<minimax:tool_call>",
+    around_name=('<invoke name="', '">'),
+    around_key=('<parameter name="', '">'),
+    around_value=("", "</parameter>"),
+    function_end="</invoke>",
+    end="</minimax:tool_call>",
 )
 GLM = TaggedCalls(
     "glm",
