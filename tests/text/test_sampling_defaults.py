@@ -7,6 +7,7 @@ from tiny_tokenizers import gguf_files, hf_files
 
 from lanewise.loading.packed_writer import write_tokenizer
 from lanewise.loading.tokenizer_files import read_tokenizer_files
+from lanewise.text.gguf_export import gguf_tokenizer
 from lanewise.text.sampling_defaults import SamplingDefaults
 
 QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
@@ -20,7 +21,7 @@ def test_the_file_says_some_and_openai_the_others():
     found = of_file({**QWEN, "do_sample": False, "max_new_tokens": 7, "min_p": None})
     assert found == SamplingDefaults(0.7, 0.8, 20, 0.0, 1.05)
     assert str(found) == "temperature 0.7, top_p 0.8, top_k 20, repetition_penalty 1.05"
-    assert of_file({"eos_token_id": 2}) == SamplingDefaults()
+    assert of_file({"top_k": -1}) == of_file({"eos_token_id": 2}) == SamplingDefaults()
     assert SamplingDefaults.of_model(hf_files(None, 4)) == SamplingDefaults()
     assert not str(SamplingDefaults())
 
@@ -40,6 +41,15 @@ def test_gguf_metadata_says_the_same_also_when_packed(tmp_path):
     packed = read_tokenizer_files(tmp_path, 4)
     assert SamplingDefaults.of_model(packed) == wanted
     assert "general.name" not in packed.gguf
+    assert gguf_tokenizer(packed) == packed.gguf
+
+
+def test_what_a_directory_says_is_said_in_gguf():
+    found = of_file({**QWEN, "temperature": 1, "min_p": 0.25})
+    metadata = found.gguf_metadata()
+    assert "general.sampling.temp" not in metadata  # it is the usual one
+    assert metadata["general.sampling.top_k"] == 20
+    assert SamplingDefaults.of_model(gguf_files(metadata)) == found
 
 
 @pytest.mark.parametrize(

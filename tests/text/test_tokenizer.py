@@ -17,12 +17,14 @@ from tiny_tokenizers import (
     gguf_files,
     hf_files,
     sentencepiece_metadata,
+    with_changes,
 )
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.gguf_tokenizer import merges_from_scores
 from lanewise.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer.from_files(gguf_files(byte_level_metadata()))
@@ -475,3 +477,19 @@ def test_the_end_of_a_message_is_no_end_where_harmony_has_its_own() -> None:
     changes = {"tokens": tokens, "token_type": types, "eos_token_id": len(tokens) - 2}
     tokenizer = Tokenizer.from_files(gguf_files(byte_level_metadata(**changes)))
     assert tokenizer.eos_ids == {len(tokens) - 2, len(tokens) - 1}
+
+
+def test_gemma4_has_sentencepieces_pieces_with_merges_of_its_own() -> None:
+    metadata = sentencepiece_metadata(add_space_prefix=False)
+    parts = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type"))
+    merges = [" ".join(pair) for pair in merges_from_scores(*parts)]
+    as_llama = Tokenizer.from_files(gguf_files(metadata))
+    changes = {"model": "gemma4", "merges": merges, "scores": None, "pre": None}
+    as_gemma = Tokenizer.from_files(gguf_files(with_changes(metadata, changes)))
+    for text in ("hello world", " hello\n\n  world é🙂", "\n", "", "<|user|>hell", "llll  "):
+        ids = as_llama.encode(text, add_bos=True, parse_special=True)
+        assert as_gemma.encode(text, add_bos=True, parse_special=True) == ids
+        assert as_gemma.decode(ids, skip_special=False).removeprefix("<s>") == text
+    changes = {"model": "gemma4", "merges": ["h"]}
+    with pytest.raises(ModelFileError, match=r"merges\[0\]: 'h' is not two tokens"):
+        Tokenizer.from_files(gguf_files(with_changes(metadata, changes)))

@@ -75,7 +75,7 @@ def metadata_of(
 ) -> dict[str, bytes]:
     """Return the metadata of a GGUF file: that of the source if it is one, byte for byte.
 
-    ``tokenizer`` has the keys that begin with ``tokenizer.`` for a source that is none.
+    ``tokenizer`` has the keys of the tokenizer and of drawing for a source that is none.
     """
     if checkpoint.path.is_file():
         source = GgufFile(checkpoint.path)

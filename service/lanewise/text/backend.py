@@ -22,6 +22,7 @@ END_OF_TURN = (
     "<|endoftext|>",
     "<|end_of_text|>",
     "<end_of_turn>",
+    "<turn|>",
     "<end_of_utterance>",
     "<EOT>",
     "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek writes full-width bars

@@ -9,10 +9,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.tokenizer_files import GGUF_TEXT_KEYS
 from lanewise.text.backend import Backend
 from lanewise.text.gguf_tokenizer import PREFIX, TokenType
 from lanewise.text.hf_tokenizer import hf_backend
 from lanewise.text.pre_tokenizers import GPT2, PRE_TOKENIZERS
+from lanewise.text.sampling_defaults import SamplingDefaults
 
 # Where several names of tokenizer.ggml.pre stand for the same, those that every reader knows.
 PREFERRED = (
@@ -23,12 +25,12 @@ LOWEST_SCORE = -1e6  # of SentencePiece tokens that no merge makes
 
 
 def gguf_tokenizer(files: TokenizerFiles) -> dict[str, Any]:
-    """Return the metadata whose keys begin with ``tokenizer.``.
+    """Return the metadata of the tokenizer, the chat template and how answers are drawn.
 
     ModelFileError for a tokenizer that GGUF has no words for.
     """
     if files.gguf is not None:  # a directory that was made from GGUF
-        return {key: value for key, value in files.gguf.items() if key.startswith("tokenizer.")}
+        return {key: value for key, value in files.gguf.items() if key.startswith(GGUF_TEXT_KEYS)}
     backend = hf_backend(files)
     parsed = json.loads(files.text_files["tokenizer.json"])
     where = f"{files.path}/tokenizer.json"
@@ -48,7 +50,7 @@ def gguf_tokenizer(files: TokenizerFiles) -> dict[str, Any]:
     keys = {PREFIX + key: value for key, value in found.items()}
     for name, template in backend.templates.items():
         keys["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = template
-    return keys
+    return keys | SamplingDefaults.of_model(files).gguf_metadata()
 
 
 def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]]:

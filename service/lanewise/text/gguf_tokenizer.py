@@ -44,8 +44,11 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         tokenizer, add_bos = _byte_level(vocabulary)
     elif model == "llama":
         tokenizer, add_bos = _sentencepiece(vocabulary), True
+    elif model == "gemma4":
+        tokenizer, add_bos = _gemma4(vocabulary), True
     else:
-        raise vocabulary.error("model", f"{model!r} is not supported; accepted are gpt2 and llama")
+        accepted = "accepted are gpt2, llama and gemma4"
+        raise vocabulary.error("model", f"{model!r} is not supported; {accepted}")
     _add_tokens(tokenizer, vocabulary)
     tokens = vocabulary.tokens
     eos = {
@@ -65,7 +68,7 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         eos_ids=frozenset(eos | end_of_turn_ids(tokenizer)),
         add_bos=vocabulary.get("add_bos_token", bool, default=add_bos),
         byte_level=model == "gpt2",
-        strips_leading_space=model == "llama" and vocabulary.adds_space_prefix,
+        strips_leading_space=model != "gpt2" and vocabulary.adds_space_prefix,
         raw_ids=frozenset(
             token_id for token_id, kind in vocabulary.unusual if kind in LITERAL_TYPES
         ),
@@ -152,13 +155,7 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
             f"{name!r} is not supported; accepted are {', '.join(sorted(PRE_TOKENIZERS))}",
         )
     pre = PRE_TOKENIZERS[name]
-    texts = vocabulary.array("merges", str)
-    merges = [tuple(text.split(" ")) for text in texts]
-    if set(map(len, merges)) - {2}:
-        index = next(index for index, merge in enumerate(merges) if len(merge) != 2)
-        raise vocabulary.error(
-            f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
-        )
+    merges = _merges(vocabulary)
     tokenizer = build(
         f"{vocabulary.path}: {PREFIX}merges",
         lambda: Tokenizer(BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges)),
@@ -175,19 +172,45 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     return tokenizer, pre.add_bos
 
 
+def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    texts = vocabulary.array("merges", str)
+    merges = [tuple(text.split(" ")) for text in texts]
+    if set(map(len, merges)) - {2}:
+        index = next(index for index, merge in enumerate(merges) if len(merge) != 2)
+        raise vocabulary.error(
+            f"merges[{index}]", f"{texts[index]!r} is not two tokens with a space between"
+        )
+    return merges
+
+
+def _gemma4(vocabulary: _Vocabulary) -> Tokenizer:
+    """SentencePiece's pieces with merges of their own."""
+    tokenizer = _pieces(vocabulary, "merges", _merges(vocabulary))
+    # No token has a line break and something else.
+    lines = pre_tokenizers.Split(Regex(r"[^\n]+|\n+"), "isolated")
+    tokenizer.pre_tokenizer = lines
+    return tokenizer
+
+
 def _sentencepiece(vocabulary: _Vocabulary) -> Tokenizer:
     scores = vocabulary.array("scores", float)
     if vocabulary.n_left_out:
         scores = scores[: -vocabulary.n_left_out]
     if len(scores) != len(vocabulary.tokens):
         raise vocabulary.error("scores", f"{len(scores)} for {len(vocabulary.tokens)} tokens")
+    merges = merges_from_scores(vocabulary.tokens, scores, vocabulary.types)
+    return _pieces(vocabulary, "tokens", merges)
+
+
+def _pieces(vocabulary: _Vocabulary, key: str, merges: list[tuple[str, str]]) -> Tokenizer:
+    """BPE of characters, with bytes for those that are no tokens."""
     unknown = vocabulary.token_id("unknown_token_id")
     tokenizer = build(
-        f"{vocabulary.path}: {PREFIX}tokens",
+        f"{vocabulary.path}: {PREFIX}{key}",
         lambda: Tokenizer(
             BPE(
                 vocabulary.ids,
-                merges_from_scores(vocabulary.tokens, scores, vocabulary.types),
+                merges,
                 unk_token=None if unknown is None else vocabulary.tokens[unknown],
                 fuse_unk=True,
                 byte_fallback=True,

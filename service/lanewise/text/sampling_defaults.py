@@ -36,7 +36,7 @@ class SamplingDefaults:
 
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0  # 0 and -1 switch it off
+    top_k: int = 0  # which switches it off
     min_p: float = 0.0
     repetition_penalty: float = 1.0
 
@@ -49,13 +49,22 @@ class SamplingDefaults:
         found = _said(files)
         return cls(**{name: found[name] for name in RANGES if name in found})
 
-    def __str__(self) -> str:
-        """Those that are not OpenAI's; empty if there are none."""
+    def unusual(self) -> dict[str, float]:
+        """Those that are not OpenAI's."""
         usual = SamplingDefaults()
         values = ((name, getattr(self, name)) for name in RANGES)
-        return ", ".join(
-            f"{name} {value:g}" for name, value in values if value != getattr(usual, name)
-        )
+        return {name: value for name, value in values if value != getattr(usual, name)}
+
+    def gguf_metadata(self) -> dict[str, float]:
+        """The same as GGUF's metadata says it."""
+        return {
+            GGUF_KEYS[name]: value if name == "top_k" else float(value)
+            for name, value in self.unusual().items()
+        }
+
+    def __str__(self) -> str:
+        """Those that are not OpenAI's; empty if there are none."""
+        return ", ".join(f"{name} {value:g}" for name, value in self.unusual().items())
 
 
 def source_of(files: TokenizerFiles) -> str:
@@ -73,7 +82,7 @@ def _said(files: TokenizerFiles) -> dict[str, Any]:
             continue
         kinds = (int,) if name == "top_k" else (int, float)
         if type(value) in kinds and least <= value <= most:
-            kept[name] = value
+            kept[name] = max(value, 0) if name == "top_k" else value
         else:
             logger.warning(
                 "%s: %s is %.80r and is not used; accepted: %g to %g",

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from lanewise.text.answers import harmony
@@ -260,7 +261,11 @@ HARMONY = HarmonyFormat()
 
 def answer_format(template: ChatTemplate, *, tools: bool) -> AnswerFormat:
     """How the family of a chat template answers, with or without tools."""
-    text = template.source(tools=tools)
+    return _format_of(template.source(tools=tools))
+
+
+@lru_cache(8)
+def _format_of(text: str) -> AnswerFormat:
     if harmony.is_harmony(text):
         return HARMONY
     in_system = re.search(r"message\[['\"]tools['\"]\]|message\.tools\b", text) is not None
