@@ -268,6 +268,7 @@ typedef struct lw_model_info {
     uint64_t matrix_weights;  // weights multiplied by one token with logits
     uint64_t layer_weights;   // weights multiplied by one token without logits
     uint64_t held_weights;    // all there are, those of experts that a token does not have among them
+    uint64_t expert_bytes;    // of matrix_bytes: the experts that one token has, of those that it chooses from
     uint32_t numerics;
 } lw_model_info;
 
@@ -362,6 +363,9 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t gemm_rows;
     double native_seconds;  // running steps
     double held_seconds;    // of those, in which all but held draws was done
+    // Experts that a layer's rows have chosen in a step, by how many rows each had: 1, 2, up to 4, 8, 16, 32, 64, more.
+    uint64_t experts_by_rows[8];
+    uint64_t expert_rows;  // of all of them
 } lw_counters;
 
 // The operations of a step, in the order they run.

@@ -80,7 +80,7 @@ def logits_of(prefix):
 class FakeModel:
     weights = "q4_0"
     config = types.SimpleNamespace(
-        vocab_size=VOCAB, context_length=64, architecture="llama", sliding_window=None
+        vocab_size=VOCAB, context_length=64, architecture="llama", sliding_window=None, layers=()
     )
     info = ModelInfo(
         isa="avx2",
@@ -89,6 +89,7 @@ class FakeModel:
         matrix_weights=2000,
         layer_weights=1500,
         held_weights=2000,
+        expert_bytes=0,
         numerics=1,
     )
 

@@ -123,6 +123,27 @@ def checkpoint(config: ModelConfig, weights: dict[tuple[Role, int], np.ndarray])
     return Checkpoint(path, "program", config, tensors, files, close=lambda: None)
 
 
+def test_a_session_counts_the_rows_of_experts():
+    rng = np.random.default_rng(5)
+    ffn = Experts(n=4, n_used=2, size=32, router="softmax", shared_size=32)
+    layer = Layer(Attention(2, 1, 8, rope=0), ffn)
+    config = ModelConfig("random", 32, VOCAB, 256, 1e-5, True, (Rope(1e4, 8),), (layer, layer))
+    model = Model.load(checkpoint(config, random_weights(rng, config)))
+    with (
+        model,
+        Session(model, threads=2, blocks=2, max_batch_tokens=40, max_batch_logits=2) as session,
+    ):
+        session.step(Batch(list(range(9)), [0, 9], [0], [[0]], [8]))
+        counters = session.counters()
+        # The second layer sees nothing but the row whose logits are wanted.
+        assert counters.expert_rows == 2 * 9 + 2
+        assert counters.experts_by_rows[0] >= 2
+        assert 4 <= sum(counters.experts_by_rows) <= 6
+    # An expert of 32 has 32 * 32 weights three times; of four, a token has two and the shared one.
+    assert model.info.held_weights - model.info.matrix_weights == 2 * 2 * 3 * 32 * 32
+    assert model.info.expert_bytes == 2 * 2 * 3 * 32 * 32 * 4
+
+
 def logits(config: ModelConfig, weights, isa: str, threads: int, chunk: int, tokens) -> np.ndarray:
     """All logits, the prompt in chunks beside another one."""
     with (

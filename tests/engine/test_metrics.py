@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from lanewise.engine.metrics import STEP_TOKEN_BUCKETS, CountedHistogram, size_buckets
+from lanewise.runtime import Counters
 from toy_server import make_engine
 
 
@@ -35,3 +36,17 @@ def test_a_value_counted_at_once_is_the_same_as_observed_again_and_again(amount)
         plain.observe(amount)
     assert generate_latest(ours) == generate_latest(theirs)
     assert ours.get_sample_value("x_count", {"of": "a"}) == 3
+
+
+def test_experts_are_a_distribution_of_their_rows():
+    engine, _ = make_engine()
+    metrics = engine.metrics
+    metrics.count_native(
+        Counters(1, 9, 0, 0, 0, 0, experts_by_rows=(3, 0, 1, 0, 0, 0, 0, 1), expert_rows=79)
+    )
+    metrics.count_native(
+        Counters(2, 9, 0, 0, 0, 0, experts_by_rows=(3, 2, 1, 0, 0, 0, 0, 1), expert_rows=83)
+    )
+    text = metrics.render().decode()
+    found = [line.split()[-1] for line in text.splitlines() if "lanewise_expert_rows_" in line]
+    assert found == ["3.0", "5.0", "6.0", "6.0", "6.0", "6.0", "6.0", "7.0", "7.0", "83.0"]

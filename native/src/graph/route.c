@@ -94,6 +94,14 @@ static void add_group(lw_worker* w, const lw_layer* layer, uint32_t expert, uint
     if (!shared) e->n_places += round_up_rows(rows, lw_level_layouts[w->model->level].row_block);
 }
 
+static void count_group(lw_counters* counters, uint32_t rows) {
+    enum { KINDS = sizeof counters->experts_by_rows / sizeof *counters->experts_by_rows };
+    size_t kind = 0;
+    while (kind + 1 < KINDS && rows > UINT32_C(1) << kind) ++kind;
+    ++counters->experts_by_rows[kind];
+    counters->expert_rows += rows;
+}
+
 // Sorts the rows by expert. One thread does it, when all rows have been routed.
 static void make_groups(lw_worker* w, const lw_layer* layer) {
     lw_expert_buffers* e = &w->b->experts;
@@ -107,7 +115,10 @@ static void make_groups(lw_worker* w, const lw_layer* layer) {
     uint32_t first = 0;
     for (uint32_t expert = 0; expert < c->n_experts; ++expert) {
         const uint32_t rows = counts[expert];
-        if (rows > 0) add_group(w, layer, expert, first, rows);
+        if (rows > 0) {
+            add_group(w, layer, expert, first, rows);
+            count_group(&w->s->counters, rows);
+        }
         counts[expert] = first;  // where its next row goes
         first += rows;
     }

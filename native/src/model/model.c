@@ -233,6 +233,7 @@ static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_la
     out->matrix_bytes += bytes / of * parts;
     out->matrix_weights += weights / of * parts;
     if (in_layer) out->layer_weights += weights / of * parts;
+    if (of > 1) out->expert_bytes += bytes / of * parts;
 }
 
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {

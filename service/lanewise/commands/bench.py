@@ -18,6 +18,7 @@ from rich.table import Table
 from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
 from lanewise.commands.opening import Opened, open_model
 from lanewise.host import cpu_name
+from lanewise.loading.program import Experts, ModelConfig
 from lanewise.runtime import (
     BLOCK_TOKENS,
     Batch,
@@ -135,13 +136,33 @@ def prefill_work(info: ModelInfo) -> Work:
     return Work(n_bytes=0.0, macs=float(info.layer_weights))
 
 
-def decode_work(info: ModelInfo, kv_token_bytes: float, context: float, batch: int) -> Work:
-    """Each step reads all matrices once for the whole batch, and each sequence's own context.
+def step_bytes(info: ModelInfo, expert_share: float, batch: int) -> float:
+    """Bytes of weights that a step of so many rows reads.
+
+    Each row has ``expert_share`` of the experts, whichever: together they have that many different
+    ones as chance would give them, so this is an estimate where there are any.
+    """
+    if not info.expert_bytes:
+        return float(info.matrix_bytes)
+    distinct = (1 - (1 - expert_share) ** batch) / expert_share
+    return info.matrix_bytes + (distinct - 1) * info.expert_bytes
+
+
+def share_of_experts(config: ModelConfig) -> float:
+    """The part of a layer's experts that a token has; 1 where there are none."""
+    of_layers = (layer.ffn for layer in config.layers)
+    return next((ffn.n_used / ffn.n for ffn in of_layers if isinstance(ffn, Experts)), 1.0)
+
+
+def decode_work(
+    info: ModelInfo, kv_token_bytes: float, context: float, batch: int, expert_share: float = 1.0
+) -> Work:
+    """Each step reads its matrices once for the whole batch, and each sequence's own context.
 
     One sequence is bound by reading alone; arithmetic counts once several share the weights.
     """
     return Work(
-        n_bytes=info.matrix_bytes / batch + kv_token_bytes * context,
+        n_bytes=step_bytes(info, expert_share, batch) / batch + kv_token_bytes * context,
         macs=float(info.matrix_weights) if batch > 1 else 0.0,
     )
 
@@ -164,7 +185,11 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
         seconds, profile = _measure(opened, settings, batch, length, decode)
         name = f"tg{settings.decode}" + (f"@{batch}" if batch > 1 else "")
         work = decode_work(
-            info, kv_token_bytes, settings.context + (settings.decode + 1) / 2, batch
+            info,
+            kv_token_bytes,
+            settings.context + (settings.decode + 1) / 2,
+            batch,
+            share_of_experts(opened.model.config),
         )
         tests.append(Test(name, batch * settings.decode / seconds, work, profile))
     return tests

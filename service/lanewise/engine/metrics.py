@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import sub
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,7 +19,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from lanewise.runtime import BLOCK_TOKENS, Counters
+from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
 # The time of creation of every series would be a third of what is scraped, and nobody reads it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -108,6 +109,11 @@ class CountedHistogram(Collector):
         self._sum += amount * times
         self._counts[bisect_left(self._bounds, amount)] += times
 
+    def add_counted(self, counts: Iterable[int], total: float) -> None:
+        """Add values that somebody else has counted: how many of each bucket, and their sum."""
+        self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
+        self._sum += total
+
     def collect(self) -> list[HistogramMetricFamily]:
         """What Prometheus scrapes."""
         family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
@@ -157,6 +163,8 @@ class Metrics:
         self.gemm_rows.inc(counters.gemm_rows - last.gemm_rows)
         self.native_seconds.inc(counters.native_seconds - last.native_seconds)
         self.mask_seconds.inc(counters.held_seconds - last.held_seconds)
+        new = map(sub, counters.experts_by_rows, last.experts_by_rows)
+        self.expert_rows.add_counted(new, counters.expert_rows - last.expert_rows)
         self._last_counters = counters
 
     def count_drafts(self, drafts: Iterable[tuple[int, int]]) -> None:
@@ -273,6 +281,11 @@ class Metrics:
         self.gemm_calls = self._counter("lanewise_gemm_calls", "Matrix products with more rows.")
         self.gemv_rows = self._counter("lanewise_gemv_rows", "Rows through GEMV.")
         self.gemm_rows = self._counter("lanewise_gemm_rows", "Rows through GEMM.")
+        self.expert_rows = self._histogram(
+            "lanewise_expert_rows",
+            "Rows of each expert that some row of a step has chosen, layer by layer.",
+            tuple(map(float, EXPERT_ROWS)),
+        )
         self.busy_seconds = self._counter(
             "lanewise_busy_seconds", "Time with sequences to run, steps and all between them."
         )

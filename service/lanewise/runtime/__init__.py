@@ -21,6 +21,7 @@ from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from lanewise.runtime.session import (
     BLOCK_TOKENS,
     DRAWN_BEFORE,
+    EXPERT_ROWS,
     Counters,
     Finished,
     InputStats,
@@ -33,6 +34,7 @@ from lanewise.runtime.step_arrays import Batch
 __all__ = [
     "BLOCK_TOKENS",
     "DRAWN_BEFORE",
+    "EXPERT_ROWS",
     "ISA_LEVELS",
     "NO_TOKEN",
     "Adapter",

@@ -37,6 +37,7 @@ class ModelInfo:
     matrix_weights: int
     layer_weights: int
     held_weights: int
+    expert_bytes: int
     numerics: int
 
 
@@ -241,6 +242,7 @@ class Model:
             matrix_weights=info.matrix_weights,
             layer_weights=info.layer_weights,
             held_weights=info.held_weights,
+            expert_bytes=info.expert_bytes,
             numerics=info.numerics,
         )
 
