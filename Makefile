@@ -16,6 +16,9 @@ REFERENCE := $(VENV)/reference
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
 STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
+# As many programs at a time as there are cores; says the last line of each, and all of what fails.
+RUN_EACH = xargs -r -P $(shell nproc) -n 1 sh -c '"$$0" >"$$0.out" 2>&1; code=$$?; \
+	if [ $$code = 0 ]; then echo "$$0: $$(tail -n 1 "$$0.out")"; else cat "$$0.out"; echo "$$0: exit status $$code"; exit 255; fi'
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
 NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
@@ -56,10 +59,10 @@ setup: $(VENV)/.dev $(VENV)/.installed  ## create .venv with all development too
 check: lint test
 
 test-native: build/native/.built    ## the C library's own test programs
-	set -e; for program in build/native/test_*; do echo "$$program"; "$$program"; done
+	find build/native -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
 
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
-	set -e; for program in build/sanitize/test_*; do echo "$$program"; "$$program"; done
+	find build/sanitize -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
 
 sanitize-threads: build/threads/.built  ## everything with threads under ThreadSanitizer; it does not know vector code
 	build/threads/test_threads scalar
@@ -73,7 +76,7 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 	$(REFERENCE)/bin/python tests/golden/reference/make_reference.py
 
 reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
-	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs $(wildcard tests/correctness) tests/text
+	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import native_build
 from lanewise.runtime.library import LibraryMissingError, native
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,10 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+def topic_of(reason: str) -> str | None:
+    """What a skip for ``reason`` is about."""
+    text = reason.lower()
+    return next((name for name, pattern in TOPICS.items() if pattern.search(text)), None)
+
+
 def forbidden(reason: str) -> str | None:
     """Why skipping for ``reason`` is a failure here, or None."""
-    text = reason.lower()
-    topic = next((name for name, pattern in TOPICS.items() if pattern.search(text)), None)
+    topic = topic_of(reason)
     if topic is None:
         return f"skipped for a reason that tests/conftest.py has no topic for: {reason}"
     if topic in REQUIRED:
@@ -45,12 +51,16 @@ def forbidden(reason: str) -> str | None:
     return None
 
 
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped."""
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
 def fail_if_forbidden(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip into a failure where LANEWISE_REQUIRE forbids it."""
     if not REQUIRED or not report.skipped or hasattr(report, "wasxfail"):
         return
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    if why := forbidden(reason):
+    if why := forbidden(reason_of(report)):
         report.outcome = "failed"
         report.longrepr = why
 
@@ -59,6 +69,10 @@ def fail_if_forbidden(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_runtest_makereport(item, call):
     report = yield
     fail_if_forbidden(report)
+    is_reference = item.get_closest_marker("reference") is not None
+    if report.skipped and topic_of(reason_of(report)) == "reference" and not is_reference:
+        report.outcome = "failed"  # `make reference` would never run it
+        report.longrepr = "skipped for want of the reference, and not marked as reference"
     return report
 
 
@@ -76,6 +90,14 @@ def library() -> None:
         native()
     except LibraryMissingError as error:
         pytest.skip(f"liblanewise.so is not built: {error}")
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the C library's test programs, and of fuzz targets that replay files."""
+    if not native_build.is_possible():
+        pytest.skip("no cmake or gcc to build the native test programs with")
+    return native_build.build_programs()
 
 
 @pytest.fixture(scope="session")

@@ -181,6 +181,7 @@ def test_quantized_on_load_perplexity(model, weights, base, tolerance, shared_da
     assert found == pytest.approx(record[base], rel=tolerance)
 
 
+@pytest.mark.reference
 def test_the_goldens_are_what_transformers_computes_now():
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:

@@ -1,8 +1,6 @@
 """Inputs that once were findings of a fuzzer, and each target's own seeds: none is one now."""
 
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from tests.fuzz.names import (
     NATIVE,
     PYTHON,
     REGRESSIONS,
-    ROOT,
     made_up_inputs,
     module_of,
     regressions_of,
@@ -42,23 +39,6 @@ def test_seeds_are_no_findings(name: str, tmp_path: Path, request: pytest.Fixtur
 )
 def test_findings_stay_fixed(path: Path) -> None:
     module_of(path.parent.name).one_input(path.read_bytes())
-
-
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    """The native targets, built without a fuzzer to replay files."""
-    bin_folder = Path(sys.executable).parent
-    cmake = shutil.which("cmake", path=bin_folder) or shutil.which("cmake")
-    if cmake is None or shutil.which("gcc") is None:
-        pytest.skip("no cmake or gcc to build the native test programs with")
-    folder = ROOT / "build" / "native"
-    targets = [f"fuzz_{name}" for name in NATIVE]
-    for command in (
-        [cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON"],
-        [cmake, "--build", folder, "--parallel", "2", "--target", *targets],
-    ):
-        subprocess.run(command, check=True, capture_output=True)
-    return folder
 
 
 @pytest.mark.native

@@ -1,40 +1,16 @@
 """The C library's own test programs, built as the library is and run on this CPU."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from native_build import ROOT, check
+
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "logits.txt"
 HEADER = ROOT / "native" / "include" / "lanewise.h"
-
-
-def tool(name: str) -> str | None:
-    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
-
-
-def check(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    cmake = tool("cmake")
-    if cmake is None or shutil.which("gcc") is None:
-        pytest.skip("no cmake or gcc to build the native test programs with")
-    folder = ROOT / "build" / "native"
-    check(cmake, "-S", ROOT / "native", "-B", folder, "-DLANEWISE_TESTS=ON", "-DLANEWISE_WERROR=ON")
-    check(cmake, "--build", folder, "--parallel", str(os.cpu_count()))
-    return folder
 
 
 def test_every_kernel_equals_its_definition(programs: Path) -> None:

@@ -47,6 +47,7 @@ def test_renders_as_transformers_does(name: str, conversation: str) -> None:
     assert found == RENDERED[name][conversation]
 
 
+@pytest.mark.reference
 def test_goldens_are_what_transformers_renders_now() -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")

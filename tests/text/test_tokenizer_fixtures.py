@@ -80,6 +80,7 @@ MINIMIND_CHAT = [
 ]
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize(
     "name",
     ["tokenizers/minimind", "models/books7M", "models/stories260K-hf", "models/stories3M-hf"],
