@@ -9,7 +9,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Batch, Counters, Draw, Finished, Sampled
+from lanewise.runtime import (
+    BLOCK_TOKENS,
+    DRAWN_BEFORE,
+    NO_TOKEN,
+    Batch,
+    Counters,
+    Draw,
+    Finished,
+    NativeError,
+    Sampled,
+    StepRefusedError,
+)
 
 MASK = (1 << 64) - 1
 
@@ -70,12 +81,14 @@ class ToyRunner:
         self._thread = futures.ThreadPoolExecutor(1)
         self._begun: list[futures.Future[Finished]] = []
         self._n_draws = 0  # of the last step begun
-        self._drawn: list[int] = []  # by the last step
+        self._drawn: list[int] = []  # by the last step that was run
+        self._behind_failure = False  # of a step that was begun
         self.n_begun = 0  # ahead
         self.most_begun: int | None = None  # what comes ahead after so many is refused
 
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         began = time.perf_counter()
+        batch = replace(batch, token_ids=self._known(batch.token_ids))
         self.gate.wait()
         if self.delay_s:
             threading.Event().wait(self.delay_s)
@@ -129,7 +142,9 @@ class ToyRunner:
             raise RuntimeError("the arguments are not as they should be")
         self.n_begun += 1
         ids = list(map(int, batch.token_ids))
-        assert all(one < DRAWN_BEFORE + self._n_draws for one in ids)
+        self._check(ids, self._n_draws if self._begun else len(self._drawn))
+        if not self._begun:
+            self._behind_failure = False
         self._n_draws = len(draws)
         # The scheduler's table goes on changing, but not in what this step reads.
         seen = [
@@ -143,19 +158,37 @@ class ToyRunner:
     def _run_begun(
         self, batch: Batch, draws: Sequence[Draw], ids: list[int], seen: list[NDArray[np.uint32]]
     ) -> Finished:
+        if self._behind_failure:
+            raise StepRefusedError("the step before this one failed", 1)
         began = time.perf_counter()
-        known = [self._drawn[one - DRAWN_BEFORE] if one >= DRAWN_BEFORE else one for one in ids]
-        self._drawn = []  # none if this one fails
+        known = self._known(ids)
         draws = [
             draw._replace(history=np.append(draw.history, np.uint32(known[row])))
             if draw.history is not None and ids[row] >= DRAWN_BEFORE
             else draw
             for row, draw in zip(batch.logit_rows, draws, strict=True)
         ]
-        drawn = self.step_and_draw(replace(batch, token_ids=known), draws)
+        self._drawn = []  # none if this one fails
+        try:
+            drawn = self.step_and_draw(replace(batch, token_ids=known), draws)
+        except Exception:
+            self._behind_failure = True
+            raise
         for row, table in zip(batch.table_rows or (), seen, strict=True):
             assert (np.asarray(batch.block_tables)[row][: len(table)] == table).all()
         return Finished(drawn, began, time.perf_counter())
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """Tokens, those in the place of draws of the step before among them."""
+        self._check(ids, len(self._drawn))
+        return [self._drawn[one - DRAWN_BEFORE] if one >= DRAWN_BEFORE else one for one in ids]
+
+    @staticmethod
+    def _check(ids: Sequence[int], n_drawn: int) -> None:
+        missing = [one - DRAWN_BEFORE for one in ids if one >= DRAWN_BEFORE + n_drawn]
+        if missing:
+            asked = f"draw {missing[0]} of the step before is asked for"
+            raise StepRefusedError(f"{asked}, which has {n_drawn}", 1)
 
     def wait(self, seconds: float) -> bool:
         done, _ = futures.wait(self._begun[:1], max(0.0, seconds))
@@ -224,6 +257,8 @@ def _sample(row: NDArray[np.float32], draw: Draw) -> Sampled:
         scores[bits == 0] = -np.inf
     if draw.forced_token >= 0:
         token = draw.forced_token
+    elif scores.max() == -np.inf:
+        raise NativeError("bias and mask allow no token", NO_TOKEN)
     elif params.temperature == 0:
         token = int(scores.argmax())
     else:
