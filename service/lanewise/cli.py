@@ -1,7 +1,6 @@
 """The ``lanewise`` command: parses arguments, runs one command, turns errors into one line."""
 
 import argparse
-import gc
 import importlib
 import os
 import sys
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 
 from lanewise import __version__
 from lanewise.commands.registration import Command
-from lanewise.host import HostError, default_threads
+from lanewise.host import HostError, default_threads, garbage_left_alone
 from lanewise.settings import (
     BenchSettings,
     CompareSettings,
@@ -106,9 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flags["models"] = [*several, *flags.get("models", [])]
         settings = resolve(command.settings, flags, os.environ, config)
         _set_up_blas(_threads_of(settings) if command.multiplies else 1)
-        gc.disable()  # modules are not garbage; looking for it takes a tenth of importing them
-        module = importlib.import_module(command.module)
-        gc.enable()
+        with garbage_left_alone():
+            module = importlib.import_module(command.module)
         return module.run(settings) or 0
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import logging
 import threading
@@ -26,14 +25,11 @@ logger = logging.getLogger(__name__)
 
 def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tuple[Model, Text]:
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
-    gc.disable()  # what is made here stays: looking for garbage among it takes a tenth of the time
-    try:
-        with open_checkpoint(resolve_model(settings.model)) as checkpoint:
-            model, text = load_beside(settings, checkpoint, threads, limit)
-    finally:
-        gc.freeze()
-        gc.enable()
-    return model, text
+    with (
+        host.garbage_left_alone(for_good=True),
+        open_checkpoint(resolve_model(settings.model)) as checkpoint,
+    ):
+        return load_beside(settings, checkpoint, threads, limit)
 
 
 def load_beside(

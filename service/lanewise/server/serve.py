@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import logging
 import os
@@ -101,18 +100,15 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
 
 
 async def _answer(settings: Settings, state: ServerState, listener: socket.socket) -> None:
-    gc.disable()
-    warm_up.begin(state)
-    # While the model computes its first token the interpreter is free for what speaks HTTP, and
-    # what making the tokenizer took, a tenth of a gigabyte at worst, goes back to the system.
-    given_back = asyncio.create_task(asyncio.to_thread(host.give_back_memory))
-    web = await asyncio.to_thread(importlib.import_module, "lanewise.api.http_server")
-    server = web.make_server(settings, state)
-    await given_back
-    checking = asyncio.create_task(_check_template(state))
-    # What was made so far lives until the end; the collector need not look at it again.
-    gc.freeze()
-    gc.enable()
+    with host.garbage_left_alone(for_good=True):
+        warm_up.begin(state)  # as the application would later, which tests run without this
+        # While the model computes its first token the interpreter is free for what speaks HTTP, and
+        # what making the tokenizer took, a tenth of a gigabyte at worst, goes back to the system.
+        given_back = asyncio.create_task(asyncio.to_thread(host.give_back_memory))
+        web = await asyncio.to_thread(importlib.import_module, "lanewise.api.http_server")
+        server = web.make_server(settings, state)
+        await given_back
+        checking = asyncio.create_task(_check_template(state))
     watching = asyncio.create_task(file_watch.watch(state))
     await server.serve(sockets=[listener])
     watching.cancel()
