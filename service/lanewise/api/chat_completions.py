@@ -78,9 +78,10 @@ async def create_chat_completion(request: Request, state: ServerState) -> Respon
     )
 
     def make_reply() -> ChatReply:
+        continues = grammar is not None and not tools  # a form has every space in it
         if form.needs_parser(tools):
-            return ParsedReply(body, prompt.ids, state, form, start, tools)
-        return ChatReply(body, prompt.ids, state, continues=grammar is not None)
+            return ParsedReply(body, prompt.ids, state, form, start, tools, continues=continues)
+        return ChatReply(body, prompt.ids, state, continues=continues)
 
     return await respond(request, state, requests, await state.off_loop(size, make_reply))
 

@@ -74,9 +74,11 @@ class ParsedReply(ChatReply):
         form: AnswerFormat,
         start: Start,
         tools: Tools,
+        *,
+        continues: bool,
     ) -> None:
-        shown = form.tokens(state.tokenizer)
-        super().__init__(body, prompt, state, shown=shown, marked=form.marks_tokens)
+        shown, marked = form.tokens(state.tokenizer), form.marks_tokens
+        super().__init__(body, prompt, state, continues=continues, shown=shown, marked=marked)
         self._parsers = [form.parser(start, tools) for _ in self.answers]
         self._shows_reasoning = body.include_reasoning
         self._reasoning: list[list[str]] = [[] for _ in self.answers]
