@@ -81,6 +81,11 @@ def ernie_hf(arrays: Arrays) -> Arrays:
     return {n: a[None] if "moe_statics" in n else a for n, a in found.items()} | further
 
 
+def ernie_gguf(arrays: Arrays) -> Arrays:
+    """The public converter leaves the bias one row of a matrix."""
+    return {n: a[None] if "exp_probs_b" in n else a for n, a in arrays.items()}
+
+
 def glm_hf(arrays: Arrays) -> Arrays:
     further = {"model.layers.2.eh_proj.weight": np.zeros((4, 4), np.float32)}
     return renamed(arrays, SHARED) | further
@@ -260,6 +265,7 @@ FAMILIES = {
             },
             MOE_KEYS | {"leading_dense_block_count": 1, "expert_shared_count": 2},
             hf=ernie_hf,
+            gguf=ernie_gguf,
             gguf_interleaved=True,
             hf_interleaved=True,
         ),

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
 from lanewise.loading.families.table import FAMILIES as TABLE
 from lanewise.loading.formats import TensorType
+from lanewise.loading.gguf_writer import metadata_of
 from lanewise.loading.json_files import Fields
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import read_config
@@ -198,6 +199,24 @@ def test_what_cannot_be_a_program_is_explained(
     with pytest.raises(ModelFileError) as caught:
         open_checkpoint(write_hf(tmp_path / "hf", FAMILIES[name], changes))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("seed_oss", "whose files have tensors of their own names"),
+        ("qwen3_moe", "--gguf cannot write experts yet"),
+        ("granite", "--gguf cannot write attention scores scaled by"),
+    ],
+)
+def test_a_gguf_that_others_would_misread_is_not_written(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    with (
+        open_checkpoint(write_hf(tmp_path / "hf", FAMILIES[name])) as checkpoint,
+        pytest.raises(ModelFileError, match=says),
+    ):
+        metadata_of(checkpoint, ["f32"], {})
 
 
 def test_dense_layers_of_a_mixture_are_gated() -> None:

@@ -10,6 +10,7 @@ from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.families.gguf import ROPE_FACTORS
 from lanewise.loading.formats import TensorType
 from lanewise.loading.gguf_writer import (
+    CANNOT,
     TensorInfo,
     aligned,
     gguf_header,
@@ -99,7 +100,7 @@ def gguf_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPlan:
 
 def rope_tensor(checkpoint: Checkpoint) -> bytes:
     """Return the divisors of the RoPE frequencies if a tensor must hold them."""
-    factors = plain_layers(checkpoint.config, "a new GGUF file").rope.factors
+    factors = plain_layers(checkpoint.config, CANNOT).rope.factors
     if factors is None or (checkpoint.path.is_file() and not has_rope_tensor(checkpoint.path)):
         return b""
     if checkpoint.config.architecture not in ("llama", "mistral"):

@@ -47,7 +47,7 @@ class Forward:
 
     def __init__(self, config: ModelConfig, tokens: int) -> None:
         self.config = config
-        plain = plain_layers(config, "calibration")
+        plain = plain_layers(config, "calibration cannot compute")
         self.layer_kind = plain.attention
         inverse = np.array(frequencies(plain.rope.theta, plain.attention.head_dim), np.float32)
         if plain.rope.factors is not None:

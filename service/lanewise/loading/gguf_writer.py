@@ -17,6 +17,7 @@ from lanewise.loading.program import ModelConfig
 
 VERSION = 3
 QUANTIZATION_VERSION = 2
+CANNOT = "--gguf cannot write"
 # general.file_type of a file whose matrices are mostly of a type.
 FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10,
@@ -75,8 +76,15 @@ def metadata_of(
 ) -> dict[str, bytes]:
     """Return the metadata of a GGUF file: that of the source if it is one, byte for byte.
 
-    ``tokenizer`` has the keys of the tokenizer and of drawing for a source that is none.
+    ``tokenizer`` has the keys of the tokenizer and of drawing for a source that is none. Raises
+    ModelFileError for a model whose files have other tensors than we write.
     """
+    plain_layers(checkpoint.config, CANNOT)
+    if not family_named(checkpoint.config.architecture).gguf_is_usual:
+        raise ModelFileError(
+            f"{checkpoint.path}: {CANNOT} {checkpoint.config.architecture}, whose files have"
+            " tensors of their own names"
+        )
     if checkpoint.path.is_file():
         source = GgufFile(checkpoint.path)
         try:
@@ -107,7 +115,7 @@ def has_rope_tensor(path: Path) -> bool:
 
 def config_metadata(config: ModelConfig, name: str) -> dict[str, Any]:
     """Return the keys that describe a model."""
-    family, plain = family_named(config.architecture), plain_layers(config, "a new GGUF file")
+    family, plain = family_named(config.architecture), plain_layers(config, CANNOT)
     arch = family.gguf or "llama"
     if family.gguf is None and config.sliding_window is not None:
         raise ModelFileError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.program import (
     Attention,
+    Experts,
     Gated,
     Layer,
     ModelConfig,
@@ -28,11 +29,11 @@ class PlainLayers:
 def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
     """Return the layer that all are like; ModelFileError if they differ from Llama's.
 
-    ``who`` is the subject of the error, such as "calibration".
+    ``who`` begins the error, such as "calibration cannot compute".
     """
     first = config.layers[0]
     for odd in _differences(config, first):
-        raise ModelFileError(f"{config.architecture}: {who} cannot compute {odd} yet")
+        raise ModelFileError(f"{config.architecture}: {who} {odd} yet")
     assert isinstance(first.ffn, Gated)
     assert first.attention.rope is not None
     return PlainLayers(first.attention, first.ffn, config.ropes[first.attention.rope])
@@ -40,9 +41,9 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
 
 def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     attention, ffn = layer.attention, layer.ffn
-    if not isinstance(ffn, Gated):
+    if any(isinstance(other.ffn, Experts) for other in config.layers):
         yield "experts"
-    elif ffn.bias:
+    if isinstance(ffn, Gated) and ffn.bias:
         yield "biases of gate, up and down"
     if attention.rope is None:
         yield "attention without positions"

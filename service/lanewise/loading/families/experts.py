@@ -141,7 +141,9 @@ def flatten_gguf_experts(sources: Sources, config: ModelConfig) -> Sources:
     """Make matrices of GGUF's [experts, rows, columns], and take gate and up apart."""
     tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
-        tensors.rename(f"blk.{layer}.exp_probs_b", gguf_name(Role.ROUTER_CHOICE_BIAS, layer))
+        choice_bias = gguf_name(Role.ROUTER_CHOICE_BIAS, layer)
+        tensors.rename(f"blk.{layer}.exp_probs_b", choice_bias)
+        tensors.flatten(choice_bias, dims=2)
         gate, up, _ = (gguf_name(role, layer) for role in EXPERT_ROLES)
         fused = f"blk.{layer}.ffn_gate_up_exps.weight"
         tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)

@@ -34,4 +34,6 @@ class Family:
     # Q and K rows of such files alternate the halves of each head.
     gguf_interleaved_rope: bool = False
     hf_interleaved_rope: bool = False
+    # GGUF files of it have the usual names and parts, so that we can write one.
+    gguf_is_usual: bool = True
     harmless: tuple[str, ...] = ()  # keys of config.json that this family's files have for nothing

@@ -138,4 +138,5 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
+    gguf_is_usual=False,
 )

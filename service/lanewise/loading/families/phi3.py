@@ -79,5 +79,11 @@ def split(
 
 
 FAMILY = Family(
-    "phi3", from_hf, "phi3", from_gguf, hf_tensors=hf_tensors, gguf_tensors=gguf_tensors
+    "phi3",
+    from_hf,
+    "phi3",
+    from_gguf,
+    hf_tensors=hf_tensors,
+    gguf_tensors=gguf_tensors,
+    gguf_is_usual=False,
 )

@@ -39,4 +39,11 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     return tensors.out
 
 
-FAMILY = Family("seed_oss", from_hf, "seed_oss", from_gguf, gguf_tensors=gguf_tensors)
+FAMILY = Family(
+    "seed_oss",
+    from_hf,
+    "seed_oss",
+    from_gguf,
+    gguf_tensors=gguf_tensors,
+    gguf_is_usual=False,
+)
