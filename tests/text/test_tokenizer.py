@@ -288,6 +288,14 @@ def test_text_inside_a_prompt_gets_no_space() -> None:
     ]
 
 
+def test_a_padding_token_that_is_none_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    metadata = byte_level_metadata(padding_token_id=2**32 - 1)
+    with caplog.at_level("INFO"):
+        tokenizer = Tokenizer.from_files(gguf_files(metadata))
+    assert tokenizer.encode("a", add_bos=False, parse_special=False)
+    assert "padding_token_id: 4294967295 is no token; ignored" in caplog.text
+
+
 def test_templates_of_a_directory() -> None:
     files: dict[str, Any] = {
         "tokenizer_config": HF_CONFIG | {"chat_template": [{"name": "default", "template": "A"}]}

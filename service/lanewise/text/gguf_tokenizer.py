@@ -16,6 +16,8 @@ from lanewise.text.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
 
 logger = logging.getLogger(__name__)
 
+UNUSED = ("padding_token_id",)  # some converters write 2^32 - 1 for none
+
 PREFIX = "tokenizer.ggml."
 SPACE = "▁"
 
@@ -133,6 +135,9 @@ class _Vocabulary:
             return None
         token_id: int = self.get(key, int)
         if not 0 <= token_id < len(self.tokens):
+            if key in UNUSED:
+                logger.info("%s: %s%s: %d is no token; ignored", self.path, PREFIX, key, token_id)
+                return None
             raise self.error(key, f"{token_id} is not one of the {len(self.tokens)} tokens")
         return token_id
 
