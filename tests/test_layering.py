@@ -93,7 +93,6 @@ C_CONTAINED = {
 }
 # Folders in which circles of files are still to be straightened: a line goes when its folder is.
 CIRCLES_LEFT = [
-    "service/lanewise/text",
     "native/src/graph",
     "native/src/model",
 ]

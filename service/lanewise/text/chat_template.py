@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+# Part of what a template may do: whoever renders one needs not know its engine's files.
+from lanewise.text.template_error import ChatTemplateError as ChatTemplateError
+
 if TYPE_CHECKING:
     import jinja2
 
@@ -20,10 +23,6 @@ Message = Mapping[str, Any]
 
 # Names under which clients send a message's reasoning; templates read the first.
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
-
-
-class ChatTemplateError(Exception):
-    """A chat template cannot be compiled, or refuses these messages; the message says why."""
 
 
 class ChatTemplate:

@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from lanewise.text.chat_template import ChatTemplateError
+from lanewise.text.template_error import ChatTemplateError
 
 
 class TooLongError(Exception):
