@@ -1,0 +1,174 @@
+"""Every family from its files to its logits, against transformers, an independent implementation.
+
+What transformers computes is committed (tests/golden/families, with the script that makes it); the
+live test runs that script again where torch is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from family_configs import CASES
+from family_gguf import GGUF_CASES, write_gguf
+from family_models import CASE_NAMES, GOLDEN, family_model, write_model
+from lanewise.loading.families.table import FAMILIES
+from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.packed_writer import write_packed
+from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
+from lanewise.runtime.sampling import Draw, Sampling
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
+
+LOGITS = np.load(GOLDEN / "logits.npz")
+ISA = os.environ.get("LANEWISE_ISA")
+N_SEQUENCES, TEXT_BLOCKS = 8, 3  # a prompt of 48 tokens and 32 more
+TOLERANCE = 2e-4  # of the largest logit
+
+
+@contextmanager
+def opened(path: Path, isa: str | None = ISA, threads: int = 2) -> Iterator[Session]:
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, isa=isa, threads=1) as model,
+        Session(
+            model,
+            threads=threads,
+            blocks=N_SEQUENCES * TEXT_BLOCKS,
+            max_batch_tokens=N_SEQUENCES * TEXT_BLOCKS * BLOCK_TOKENS,
+            max_batch_logits=TEXT_BLOCKS * BLOCK_TOKENS,
+            kv_type="f32",
+        ) as session,
+    ):
+        yield session
+
+
+def run(session: Session, tokens: list[int], chunk: int, done: int = 0) -> np.ndarray:
+    """Logits of a text from ``done`` on, ``chunk`` tokens a step."""
+    blocks, rows = [0, 1, 2], []
+    for at in range(done, len(tokens), chunk):
+        now = tokens[at : at + chunk]
+        rows.append(session.step(Batch(now, [0, len(now)], [at], [blocks], range(len(now)))).copy())
+    return np.concatenate(rows)
+
+
+def continued(session: Session, prompts: list[list[int]], n: int) -> list[list[int]]:
+    """The likeliest ``n`` tokens after each prompt, all in the same steps."""
+    texts, done = [list(prompt) for prompt in prompts], [0] * len(prompts)
+    tables = [[TEXT_BLOCKS * s + i for i in range(TEXT_BLOCKS)] for s in range(len(prompts))]
+    for _ in range(n):
+        new = [text[at:] for text, at in zip(texts, done, strict=True)]
+        starts = np.cumsum([0, *map(len, new)]).tolist()
+        batch = Batch([*chain(*new)], starts, done, tables, [end - 1 for end in starts[1:]])
+        draws = [Draw(Sampling(temperature=0.0), len(text)) for text in texts]
+        done = [len(text) for text in texts]
+        for text, sampled in zip(texts, session.step_and_draw(batch, draws), strict=True):
+            text.append(sampled.token)
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def golden(name: str, part: str) -> np.ndarray:
+    return LOGITS[f"{name}/{part}"]
+
+
+def prompt_of(name: str) -> list[int]:
+    return golden(name, "prompt").tolist()
+
+
+def assert_as_transformers(session: Session, name: str) -> None:
+    prompt = prompt_of(name)
+    found = run(session, prompt, len(prompt))[golden(name, "positions")]
+    expected = golden(name, "logits")
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() / np.abs(expected).max() < TOLERANCE
+
+
+@pytest.fixture
+def path(name: str, tmp_path: Path) -> Path:
+    return write_model(family_model(name), tmp_path / "model")
+
+
+def test_every_family_of_the_table_has_a_case() -> None:
+    assert {family.name for family in FAMILIES} <= {
+        config["model_type"] for config in CASES.values()
+    }
+
+
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_logits_and_choices_are_those_of_transformers(name: str, path: Path) -> None:
+    """The prompt alone, then its continuation beside those of seven other texts."""
+    prompt = prompt_of(name)
+    others = [prompt[s:] + prompt[: s % 5] for s in range(1, N_SEQUENCES)]
+    expected = golden(name, "tokens").tolist()
+    with opened(path) as session:
+        assert_as_transformers(session, name)
+        beside = continued(session, [prompt, *others], len(expected))
+        assert beside[0] == expected
+        for text, answer in zip([prompt, *others], beside, strict=True):
+            assert continued(session, [text], len(expected)) == [answer]
+
+
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_the_published_config_means_the_same_program(name: str, path: Path, tmp_path: Path) -> None:
+    other = write_model(family_model(name), tmp_path / "published", CASES[name])
+    with open_checkpoint(path) as one, open_checkpoint(other) as two:
+        assert one.config == two.config
+
+
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_levels_threads_chunks_and_packing_give_the_same_bits(
+    name: str, path: Path, tmp_path: Path
+) -> None:
+    text = [*prompt_of(name), *golden(name, "tokens").tolist()]
+    with opened(path) as session:
+        expected = run(session, text, len(text)).tobytes()
+        again = run(session, text, len(text), done=BLOCK_TOKENS)  # after a hit of the prefix cache
+        assert expected.endswith(again.tobytes())
+    for i, isa in enumerate(usable_levels()):
+        with opened(path, isa, threads=1 + i % 3) as session:
+            assert run(session, text, [len(text), 1, 13][i % 3]).tobytes() == expected, isa
+    packed = tmp_path / "packed"
+    with open_checkpoint(path) as checkpoint, Model.load(checkpoint, isa=ISA, threads=1) as model:
+        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
+        write_packed(packed, checkpoint, tensors, model.info.isa)
+    with opened(packed, threads=1) as session:
+        assert run(session, text, 7).tobytes() == expected
+
+
+@pytest.mark.parametrize("name", GGUF_CASES)
+def test_a_gguf_file_has_the_logits_of_transformers(name: str, path: Path, tmp_path: Path) -> None:
+    """And the bits of the other file, where the converter writes no numbers that it rounds."""
+    prompt = prompt_of(name)
+    with opened(write_gguf(family_model(name), tmp_path / "m.gguf")) as session:
+        assert_as_transformers(session, name)
+        found = run(session, prompt, len(prompt))
+    with opened(path) as session:
+        assert run(session, prompt, len(prompt)).tobytes() == found.tobytes()
+
+
+def test_the_tolerance_notices_a_window_one_token_too_wide(tmp_path: Path) -> None:
+    model = family_model("gpt_oss")
+    config = model.config | {"sliding_window": model.config["sliding_window"] + 1}
+    with (
+        opened(write_model(model, tmp_path / "model", config)) as session,
+        pytest.raises(AssertionError),
+    ):
+        assert_as_transformers(session, "gpt_oss")
+
+
+def test_the_goldens_are_what_transformers_computes_now() -> None:
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} not installed: the goldens are taken as they are")
+    command = [sys.executable, str(GOLDEN / "make_families.py"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,82 @@
+"""Tiny random models of every family, as directories.
+
+The weights come from a counter and the tensor's name, so that only logits have to be committed;
+tests/golden/families has them, with the names and shapes of tensors that transformers writes.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from family_configs import CASES, VOCAB, Config
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "families"
+CASE_NAMES = tuple(CASES)
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class FamilyModel:
+    """A model in memory: what transformers writes of it."""
+
+    name: str
+    config: Config
+    tensors: Arrays
+
+
+def values_of(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return a tensor's values: 24 bits of a mixed counter, scaled by what the tensor is."""
+    count = int(np.prod(shape))
+    with np.errstate(over="ignore"):
+        x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x += np.uint64(zlib.crc32(name.encode())) << np.uint64(20)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        x ^= x >> np.uint64(31)
+    unit = ((x >> np.uint64(40)).astype(np.float64) - 2**23) / 2**23 * np.sqrt(3)
+    return scaled(name, unit.reshape(shape)).astype(np.float32)
+
+
+def scaled(name: str, unit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale values of deviation 1: norms around 1, biases, and matrices by their inputs."""
+    if "norm" in name:
+        return 1 + 0.2 * unit
+    if "correction_bias" in name:
+        return 0.05 * unit
+    if unit.ndim == 1 or "bias" in name:
+        return 0.5 * unit
+    if "embed_tokens" in name:
+        return 0.3 * unit  # so that a tied head does not repeat what it reads
+    inputs_first = name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+    inputs = unit.shape[1 if inputs_first else -1]
+    return unit * (1.5 / np.sqrt(inputs))
+
+
+def family_model(name: str) -> FamilyModel:
+    """Return a case's model, always the same bits."""
+    written = json.loads((GOLDEN / "families.json").read_text())[name]
+    shapes = written["tensors"]
+    tensors = {key: values_of(key, tuple(shape)) for key, shape in shapes.items()}
+    return FamilyModel(name, written["config"], tensors)
+
+
+def write_model(model: FamilyModel, folder: Path, config: Config | None = None) -> Path:
+    """Write a Hugging Face directory, with a config.json other than transformers' if one is given.
+
+    It has the tokenizer that every directory needs, of one token for each number of the vocabulary.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config or model.config))
+    save_file(model.tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    vocab = {f"t{number}": number for number in range(VOCAB)}
+    tokenizer = {"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": []}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
