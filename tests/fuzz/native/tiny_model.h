@@ -6,14 +6,15 @@
 #include "lanewise.h"
 #include "uniform_model.h"
 
-enum { TINY_VARIANTS = 3, TINY_ADAPTERS = 2, TINY_LEVELS = 5, TINY_VOCAB = 50, TINY_MOST_RANK = 5 };
+enum { TINY_VARIANTS = 4, TINY_ADAPTERS = 2, TINY_LEVELS = 5, TINY_VOCAB = 50, TINY_MOST_RANK = 5 };
 
 typedef struct tiny_variant {
     uniform_config config;
     lw_type type;  // of its matrices
+    bool mixture;  // experts, sinks and a window in its first layer
 } tiny_variant;
 
-// What they have between them: tied and untied, biases, QK norm, a window, heads that share keys, odd head sizes.
+// What they have between them: tied and untied, biases, QK norm, a window, heads that share keys, odd head sizes, experts.
 static const tiny_variant tiny_variants[TINY_VARIANTS] = {
     {{.n_layers = 2,
       .hidden_size = 24,
@@ -26,7 +27,8 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .tied_embeddings = 1,
       .rms_norm_eps = 1e-5f,
       .rope_theta = 10000},
-     LW_F32},
+     LW_F32,
+     false},
     {{.n_layers = 1,
       .hidden_size = 32,
       .ffn_size = 64,
@@ -39,7 +41,8 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .qkv_bias = 1,
       .rms_norm_eps = 1e-5f,
       .rope_theta = 500000},
-     LW_Q4_0},
+     LW_Q4_0,
+     false},
     {{.n_layers = 2,
       .hidden_size = 64,
       .ffn_size = 96,
@@ -51,8 +54,40 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .qk_norm = 1,
       .rms_norm_eps = 1e-6f,
       .rope_theta = 10000},
-     LW_Q8_0},
+     LW_Q8_0,
+     false},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 32,
+      .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 16,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .tied_embeddings = 1,
+      .rms_norm_eps = 1e-5f,
+      .rope_theta = 10000},
+     LW_Q4_0,
+     true},
 };
+
+static inline lw_layer_config tiny_layer(const tiny_variant* v, uint32_t layer) {
+    lw_layer_config c = uniform_layer(&v->config);
+    if (!v->mixture) return c;
+    c.attention.sinks = c.attention.output_bias = 1;
+    c.attention.window = layer == 0 ? 35 : 0;
+    c.ffn = (lw_ffn_config){.kind = LW_FFN_EXPERTS,
+                            .size = v->config.ffn_size,
+                            .bias = 1,
+                            .n_experts = 5,
+                            .n_used = 2,
+                            .n_groups = 1,
+                            .groups_used = 1,
+                            .scale = 1,
+                            .shared_size = layer == 0 ? 64 : 0,
+                            .shared_gate = 1};
+    return c;
+}
 
 static const char* const tiny_isas[TINY_LEVELS] = {"scalar", "avx2", "avx512vnni", "avx512vbmi", NULL};
 
@@ -66,9 +101,13 @@ static inline float* tiny_values(size_t n, uint64_t seed, float scale) {
     return values;
 }
 
-// The shape that a model of this configuration wants for a role; no rows if it has no such tensor.
-static inline void tiny_shape(const uniform_config* c, lw_role role, uint32_t* rows, uint32_t* cols) {
+// The shape that a model wants for a role of a layer; no rows if it has no such tensor.
+static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t layer, uint32_t* rows, uint32_t* cols) {
+    const uniform_config* c = &v->config;
+    const lw_layer_config of_layer = tiny_layer(v, layer);
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, hidden = c->hidden_size;
+    const uint32_t size = v->mixture ? 0 : c->ffn_size, n = of_layer.ffn.n_experts, shared = of_layer.ffn.shared_size;
+    const uint32_t one = v->mixture ? 1 : 0;
     const uint32_t shapes[LW_ROLE_COUNT][2] = {
         [LW_TOKEN_EMBEDDING] = {c->vocab_size, hidden},
         [LW_OUTPUT] = {c->tied_embeddings ? 0 : c->vocab_size, hidden},
@@ -83,34 +122,55 @@ static inline void tiny_shape(const uniform_config* c, lw_role role, uint32_t* r
         [LW_ATTN_Q_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
         [LW_ATTN_K_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
         [LW_ATTN_OUTPUT] = {hidden, q},
+        [LW_ATTN_OUTPUT_BIAS] = {one, hidden},
+        [LW_ATTN_SINKS] = {one, c->n_heads},
         [LW_FFN_NORM] = {1, hidden},
-        [LW_FFN_GATE] = {c->ffn_size, hidden},
-        [LW_FFN_UP] = {c->ffn_size, hidden},
-        [LW_FFN_DOWN] = {hidden, c->ffn_size},
+        [LW_FFN_GATE] = {size, hidden},
+        [LW_FFN_UP] = {size, hidden},
+        [LW_FFN_DOWN] = {size > 0 ? hidden : 0, size},
+        [LW_ROUTER] = {n, hidden},
+        [LW_EXPERTS_GATE] = {n * c->ffn_size, hidden},
+        [LW_EXPERTS_UP] = {n * c->ffn_size, hidden},
+        [LW_EXPERTS_DOWN] = {n * hidden, c->ffn_size},
+        [LW_EXPERTS_GATE_BIAS] = {one, n * c->ffn_size},
+        [LW_EXPERTS_UP_BIAS] = {one, n * c->ffn_size},
+        [LW_EXPERTS_DOWN_BIAS] = {one, n * hidden},
+        [LW_SHARED_GATE] = {shared, hidden},
+        [LW_SHARED_UP] = {shared, hidden},
+        [LW_SHARED_DOWN] = {shared > 0 ? hidden : 0, shared},
+        [LW_SHARED_ROUTER] = {shared > 0 ? 1 : 0, hidden},
     };
     *rows = shapes[role][0];
     *cols = shapes[role][1];
 }
 
-static inline lw_status tiny_load(lw_model* model, const uniform_config* c, lw_role role, uint32_t layer,
-                                  lw_type target) {
+static inline lw_status tiny_load(lw_model* model, const tiny_variant* v, lw_role role, uint32_t layer) {
     uint32_t rows, cols;
-    tiny_shape(c, role, &rows, &cols);
+    tiny_shape(v, role, layer, &rows, &cols);
     if (rows == 0) return LW_OK;
     float* values = tiny_values((size_t)rows * cols, 1000u * role + layer, 0.5f);
     const lw_tensor tensor = {
         .data = values, .n_bytes = (uint64_t)rows * cols * sizeof *values, .type = LW_F32, .rows = rows, .cols = cols};
-    const lw_status status = lw_model_load(model, role, layer, &tensor, rows > 1 ? target : LW_F32);
+    const bool is_float = rows == 1 || role == LW_ROUTER;
+    const lw_status status = lw_model_load(model, role, layer, &tensor, is_float ? LW_F32 : v->type);
     free(values);
     return status;
 }
 
+static inline lw_status tiny_create(const tiny_variant* v, const char* isa, lw_model** out) {
+    lw_layer_config layers[2];
+    for (uint32_t i = 0; i < 2; ++i) layers[i] = tiny_layer(v, i);
+    const lw_rope rope = uniform_rope(&v->config);
+    const lw_model_config config = uniform_model(&v->config, &rope, layers);
+    return lw_model_create(&config, isa, 1, out);
+}
+
 static inline lw_model* tiny_make(const tiny_variant* v, const char* isa) {
     lw_model* model = NULL;
-    if (uniform_create(&v->config, isa, 1, &model) != LW_OK) return NULL;
+    if (tiny_create(v, isa, &model) != LW_OK) return NULL;
     for (int role = 0; role < LW_ROLE_COUNT; ++role)
         for (uint32_t layer = 0; layer < (role >= LW_ATTN_NORM ? v->config.n_layers : 1); ++layer)
-            FUZZ_CHECK(tiny_load(model, &v->config, (lw_role)role, layer, v->type) == LW_OK, "%s", lw_last_error());
+            FUZZ_CHECK(tiny_load(model, v, (lw_role)role, layer) == LW_OK, "%s", lw_last_error());
     FUZZ_CHECK(lw_model_finish(model) == LW_OK, "%s", lw_last_error());
     return model;
 }
@@ -118,14 +178,15 @@ static inline lw_model* tiny_make(const tiny_variant* v, const char* isa) {
 static lw_model* tiny_models[TINY_VARIANTS][TINY_LEVELS];
 static lw_adapter* tiny_adapters[TINY_VARIANTS][TINY_LEVELS][TINY_ADAPTERS];
 
-static inline void tiny_adapt(lw_adapter* adapter, const uniform_config* c, lw_role role, uint32_t rank, int which) {
+static inline void tiny_adapt(lw_adapter* adapter, const tiny_variant* v, lw_role role, uint32_t rank, int which) {
     uint32_t rows, cols;
-    tiny_shape(c, role, &rows, &cols);
+    tiny_shape(v, role, v->config.n_layers - 1, &rows, &cols);
+    if (rows == 0) return;  // experts are not adapted
     float* a = tiny_values((size_t)rank * cols, 77u * role + (unsigned)which, 0.5f);
     float* b = tiny_values((size_t)rank * rows, 78u * role + (unsigned)which, 0.5f);
     const lw_tensor ta = {.data = a, .n_bytes = 4ull * rank * cols, .type = LW_F32, .rows = rank, .cols = cols};
     const lw_tensor tb = {.data = b, .n_bytes = 4ull * rank * rows, .type = LW_F32, .rows = rows, .cols = rank};
-    FUZZ_CHECK(lw_adapter_load(adapter, role, c->n_layers - 1, &ta, &tb, 0.7f) == LW_OK, "%s", lw_last_error());
+    FUZZ_CHECK(lw_adapter_load(adapter, role, v->config.n_layers - 1, &ta, &tb, 0.7f) == LW_OK, "%s", lw_last_error());
     free(a);
     free(b);
 }
@@ -140,7 +201,7 @@ static inline lw_model* tiny_model(uint32_t variant, uint32_t level) {
     for (int i = 0; i < TINY_ADAPTERS; ++i) {
         lw_adapter** adapter = &tiny_adapters[variant][level][i];
         FUZZ_CHECK(lw_adapter_create(*kept, adapter) == LW_OK, "%s", lw_last_error());
-        for (int k = 0; k < 3; ++k) tiny_adapt(*adapter, &v->config, adapted[i][k], i == 0 ? 2 : TINY_MOST_RANK, i);
+        for (int k = 0; k < 3; ++k) tiny_adapt(*adapter, v, adapted[i][k], i == 0 ? 2 : TINY_MOST_RANK, i);
     }
     return *kept;
 }
