@@ -91,11 +91,6 @@ C_CONTAINED = {
     "i8mm": {"neon", "dotprod"},
     "sve": {"neon", "dotprod", "i8mm"},
 }
-# Folders in which circles of files are still to be straightened: a line goes when its folder is.
-CIRCLES_LEFT = [
-    "native/src/graph",
-    "native/src/model",
-]
 
 
 def python_part(path):
@@ -225,24 +220,20 @@ def test_quantizer_imports_point_down():
     assert len(paths) > 10
 
 
-def left_to_do(files):
-    return any(all(one.startswith(f"{folder}/") for one in files) for folder in CIRCLES_LEFT)
-
-
 def test_no_circle_of_python_files():
     modules = python_modules([PACKAGE, QUANTIZER])
     found = [
         [modules[one].relative_to(REPOSITORY).as_posix() for one in circle]
         for circle in circles(python_edges(modules))
     ]
-    assert not [circle for circle in found if not left_to_do(circle)]
+    assert not found
     assert len(modules) > 100
 
 
 def test_no_circle_of_c_files():
     sources = {name: (NATIVE / "src" / name).read_text() for name in c_files()}
     found = [[f"native/src/{one}" for one in circle] for circle in circles(c_edges(sources))]
-    assert not [circle for circle in found if not left_to_do(circle)]
+    assert not found
     assert sum(map(len, c_edges(sources).values())) > 200
 
 

@@ -1,5 +1,5 @@
-// Steps started ahead of time: a thread of the session runs them one after the other, so that nobody has to be awake
-// between the end of one and the beginning of the next.
+// All ways to run a step: at once, or started ahead of time. Those a thread of the session runs one after the other, so
+// that nobody has to be awake between the end of one and the beginning of the next.
 #include "graph/ahead.h"
 
 #include <errno.h>
@@ -69,9 +69,9 @@ static void* runner(void* argument) {
     return NULL;
 }
 
-void lw_ahead_announce(lw_ahead* a) {
-    if (a != NULL) pthread_cond_signal(&a->ended);
-}
+// Wakes whoever waits for the step that ended before the one that runs now. All threads work on that one by then: who is
+// woken may take the CPU of one of them, and the others go on.
+static void announce(lw_ahead* a) { pthread_cond_signal(&a->ended); }
 
 static void free_ahead(lw_ahead* a) {
     pthread_cond_destroy(&a->begun);
@@ -91,6 +91,7 @@ static lw_ahead* open_ahead(lw_session* session) {
     pthread_cond_init(&a->begun, NULL);
     pthread_cond_init(&a->ended, &attributes);
     pthread_condattr_destroy(&attributes);
+    session->announce = announce;
     if (lw_start_thread(&a->thread, NULL, runner, a)) return a;
     free_ahead(a);
     return NULL;
@@ -109,6 +110,16 @@ void lw_ahead_close(lw_ahead* a) {
 bool lw_steps_are_ahead(const lw_session* session) {
     // Only whoever starts and finishes steps changes these.
     return session->ahead != NULL && session->ahead->n_started > session->ahead->n_finished;
+}
+
+lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {
+    LW_RETURN_IF_FAILED(lw_check_step(session, batch, logits, drawn));
+    if (lw_steps_are_ahead(session))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_step: a step that was started is not finished");
+    const lw_status status = lw_run_batch(session, batch, logits, drawn);
+    lw_note_draws(session, batch);
+    if (status != LW_OK) session->n_drawn = 0;
+    return status;
 }
 
 lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {

@@ -10,9 +10,6 @@ typedef struct lw_ahead lw_ahead;
 
 // Whether steps were started that are not finished yet.
 bool lw_steps_are_ahead(const lw_session* session);
-// Wakes whoever waits for the step that ended before the one that runs now. Called when all threads work on that one: who
-// is woken may take the CPU of one of them, and the others go on. Accepts NULL.
-void lw_ahead_announce(lw_ahead* ahead);
 // Waits for the step that runs, drops those behind it and ends the thread; accepts NULL.
 void lw_ahead_close(lw_ahead* ahead);
 

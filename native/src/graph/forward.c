@@ -54,7 +54,7 @@ static void run_step(void* context, unsigned thread) {
                    .scratch = s->scratch + thread * s->scratch_bytes,
                    .profile = lw_session_profile_thread(s, thread)};
     lw_profile_begin(w.profile);
-    if (thread == 0) lw_ahead_announce(s->ahead);
+    if (thread == 0 && s->announce != NULL) s->announce(s->ahead);
     embed(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         const lw_layer* layer = &w.model->layers[i];

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "graph/ahead.h"
 #include "graph/worker.h"
 #include "status.h"
 

@@ -1,6 +1,7 @@
 // lw_session_profile*: what the profile of a session says, by name.
 #include <stdio.h>
 
+#include "graph/ahead.h"
 #include "graph/session.h"
 #include "status.h"
 

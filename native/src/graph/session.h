@@ -5,13 +5,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "graph/ahead.h"
 #include "kv_cache.h"
 #include "model/adapter.h"
 #include "model/model.h"
 #include "ops/matmul.h"
 #include "profile.h"
 #include "thread_pool.h"
+
+typedef struct lw_ahead lw_ahead;  // graph/ahead.h
 
 typedef struct lw_tile {  // query tokens of one sequence that attention handles together
     uint32_t sequence;
@@ -157,9 +158,10 @@ struct lw_session {
     lw_counters counters;                  // of whoever runs a step
     lw_counters published;                 // as they were after the last step, under `lock`
     pthread_mutex_t lock;
-    lw_ahead* ahead;           // NULL until a step is started ahead
-    lw_profile* profile;       // NULL unless asked for
-    lw_input_stats* observed;  // [threads][lw_observed_cells], NULL unless asked for
+    lw_ahead* ahead;              // NULL until a step is started ahead
+    void (*announce)(lw_ahead*);  // NULL until then: called when all threads work on a step
+    lw_profile* profile;          // NULL unless asked for
+    lw_input_stats* observed;     // [threads][lw_observed_cells], NULL unless asked for
 };
 
 extern const char* const lw_operation_names[LW_OPERATION_COUNT];

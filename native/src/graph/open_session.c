@@ -1,8 +1,8 @@
-#include "graph/session.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/ahead.h"
+#include "graph/session.h"
 #include "numa.h"
 #include "ops/sample.h"
 #include "status.h"
@@ -271,13 +271,6 @@ uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
     return (uint64_t)cache.block_bytes * model->config.n_layers;
 }
 
-static void count_native(lw_session* session, uint64_t start) {
-    session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);
-    pthread_mutex_lock(&session->lock);
-    session->published = session->counters;
-    pthread_mutex_unlock(&session->lock);
-}
-
 lw_status lw_session_hold_draws(lw_session* session) {
     if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_hold_draws: session must not be NULL");
     lw_gate_hold(&session->draws);
@@ -298,27 +291,4 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out) {
     *out = session->published;
     pthread_mutex_unlock(&session->lock);
     return LW_OK;
-}
-
-void lw_note_draws(lw_session* s, const lw_batch* batch) { s->n_drawn = batch->draws != NULL ? batch->n_logits : 0; }
-
-lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn) {
-    const uint64_t start = lw_profile_now();
-    for (uint32_t i = 0; i < batch->n_copies; ++i)
-        lw_kv_copy(&s->kv, s->model->config.n_layers, batch->copies[2 * i], batch->copies[2 * i + 1]);
-    const lw_status status = lw_forward(s, batch, logits, drawn);
-    if (status == LW_OK && batch->draws != NULL)
-        for (uint32_t i = 0; i < batch->n_logits; ++i) s->drawn_tokens[i] = drawn[i].token;
-    count_native(s, start);
-    return status;
-}
-
-lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn) {
-    LW_RETURN_IF_FAILED(lw_check_step(session, batch, logits, drawn));
-    if (lw_steps_are_ahead(session))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_step: a step that was started is not finished");
-    const lw_status status = lw_run_batch(session, batch, logits, drawn);
-    lw_note_draws(session, batch);
-    if (status != LW_OK) session->n_drawn = 0;
-    return status;
 }
