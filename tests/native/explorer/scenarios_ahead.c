@@ -21,7 +21,7 @@ void lw_note_draws(lw_session* s, const lw_batch* batch) { s->n_drawn = batch->n
 
 // A step that reads its batch and what the step before it drew, waits for its mask, and writes what it has drawn.
 lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn) {
-    lw_ahead_announce(s->ahead);
+    s->announce(s->ahead);
     if (batch->token_ids[0] == FAILS) return LW_ERR_NONFINITE;
     if (!lw_gate_is_open(&s->draws)) lw_gate_wait(&s->draws);
     *logits = (float)(batch->token_ids[0] + *s->drawn_tokens);
