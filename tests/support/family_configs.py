@@ -327,3 +327,25 @@ CASES: dict[str, Config] = {
         rope_theta=1e7,
     ),
 }
+
+# What published models seldom have, but the families' code reads.
+VARIANTS: dict[str, tuple[str, Config]] = {
+    "mixtral_window": ("mixtral", {"sliding_window": 9}),
+    "qwen3_moe_window": ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 9}),
+    "smollm3_window": (
+        "smollm3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+        },
+    ),
+    "granite_bias": ("granite", {"attention_bias": True, "mlp_bias": True}),
+    "granitemoe_bias": ("granitemoe", {"attention_bias": True}),
+    "ernie4_5_bias": ("ernie4_5", {"use_bias": True}),
+    "olmoe_norm": ("olmoe", {"norm_topk_prob": True, "attention_bias": True}),
+    "seed_oss_bias": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "qwen3_bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),
+    "glm4_moe_yarn": ("glm4_moe", {"rope_scaling": YARN | {"rope_type": "yarn"}}),
+}
+CASES |= {name: CASES[plain] | changes for name, (plain, changes) in VARIANTS.items()}
