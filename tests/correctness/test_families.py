@@ -12,16 +12,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
 from family_configs import CASES
 from family_gguf import GGUF_CASES, write_gguf
 from family_models import CASE_NAMES, GOLDEN, family_model, write_model
+from lanewise.loading.checkpoint import Checkpoint, Tensor
 from lanewise.loading.families.table import FAMILIES
+from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_writer import write_packed
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
@@ -37,8 +41,15 @@ TOLERANCE = 2e-4  # of the largest logit
 
 @contextmanager
 def opened(path: Path, isa: str | None = ISA, threads: int = 2) -> Iterator[Session]:
+    with open_checkpoint(path) as checkpoint, session_of(checkpoint, isa, threads) as session:
+        yield session
+
+
+@contextmanager
+def session_of(
+    checkpoint: Checkpoint, isa: str | None = ISA, threads: int = 2
+) -> Iterator[Session]:
     with (
-        open_checkpoint(path) as checkpoint,
         Model.load(checkpoint, isa=isa, threads=1) as model,
         Session(
             model,
@@ -84,12 +95,12 @@ def prompt_of(name: str) -> list[int]:
     return golden(name, "prompt").tolist()
 
 
-def assert_as_transformers(session: Session, name: str) -> None:
+def assert_as_transformers(session: Session, name: str, tolerance: float = TOLERANCE) -> None:
     prompt = prompt_of(name)
     found = run(session, prompt, len(prompt))[golden(name, "positions")]
     expected = golden(name, "logits")
     assert found.shape == expected.shape
-    assert np.abs(found - expected).max() / np.abs(expected).max() < TOLERANCE
+    assert np.abs(found - expected).max() / np.abs(expected).max() < tolerance
 
 
 @pytest.fixture
@@ -153,6 +164,28 @@ def test_a_gguf_file_has_the_logits_of_transformers(name: str, path: Path, tmp_p
         found = run(session, prompt, len(prompt))
     with opened(path) as session:
         assert run(session, prompt, len(prompt)).tobytes() == found.tobytes()
+
+
+def test_published_gpt_oss_has_experts_in_mxfp4(tmp_path: Path) -> None:
+    """Their values are those of transformers; products with them round activations to int8."""
+    name = "gpt_oss_mxfp4"
+    path = write_model(family_model(name), tmp_path / "model")
+    with opened(path) as session:
+        assert_as_transformers(session, name, tolerance=0.05)
+    with open_checkpoint(path) as checkpoint:
+        assert sum(t.type == TensorType.MXFP4 for t in checkpoint.tensors) == 4 * 3
+        checkpoint.tensors = [in_f32(tensor) for tensor in checkpoint.tensors]
+        with session_of(checkpoint) as session:
+            assert_as_transformers(session, name)
+
+
+def in_f32(tensor: Tensor) -> Tensor:
+    """A tensor with the values that gguf-py takes out of blocks of MXFP4."""
+    if tensor.type != TensorType.MXFP4:
+        return tensor
+    rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)
+    values = gguf.dequantize(rows, gguf.GGMLQuantizationType.MXFP4)
+    return replace(tensor, type=TensorType.F32, stored=memoryview(values.tobytes()))
 
 
 def test_the_tolerance_notices_a_window_one_token_too_wide(tmp_path: Path) -> None:

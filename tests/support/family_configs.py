@@ -54,6 +54,12 @@ ERNIE: Config = {
     "tie_word_embeddings": True,
     "num_hidden_layers": 3,
 }
+NOT_MXFP4 = [
+    "model.layers.*.self_attn",
+    "model.layers.*.mlp.router",
+    "model.embed_tokens",
+    "lm_head",
+]
 PHI: Config = {
     "resid_pdrop": 0.0,
     "embd_pdrop": 0.0,
@@ -348,4 +354,9 @@ VARIANTS: dict[str, tuple[str, Config]] = {
     "qwen3_bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),
     "glm4_moe_yarn": ("glm4_moe", {"rope_scaling": YARN | {"rope_type": "yarn"}}),
 }
+# As the published files of gpt-oss are: experts in blocks of MXFP4, which the test's files have.
+VARIANTS["gpt_oss_mxfp4"] = (
+    "gpt_oss",
+    {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": NOT_MXFP4}},
+)
 CASES |= {name: CASES[plain] | changes for name, (plain, changes) in VARIANTS.items()}

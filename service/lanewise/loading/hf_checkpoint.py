@@ -8,6 +8,7 @@ from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.loading.checks import check_program
 from lanewise.loading.families.common import hf_n_layers
+from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF, TENSOR_NAMES
@@ -28,7 +29,7 @@ def open_hugging_face(path: Path, fields: Fields) -> Checkpoint:
     try:
         sources = read_sources(files)
         quantization = find_quantization(fields, path)
-        if quantization is not None:
+        if quantization is not None and not is_own(quantization, family):
             n_layers = hf_n_layers(fields, sources)
             sources = unpack_sources(sources, read_scheme(quantization), n_layers)
         config = check_program(family.from_hf(fields, sources), fields.source)
@@ -40,3 +41,8 @@ def open_hugging_face(path: Path, fields: Fields) -> Checkpoint:
         close_all(files)
         raise
     return Checkpoint(path, model_name(path), config, tensors, tokenizer, lambda: close_all(files))
+
+
+def is_own(quantization: Fields, family: Family) -> bool:
+    """Return whether the family reads tensors that are quantized so itself."""
+    return quantization.text("quant_method", default="none") in family.own_quantizations

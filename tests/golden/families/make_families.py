@@ -33,6 +33,7 @@ PROMPT_TOKENS, NEW_TOKENS = 48, 32
 # Beginning, both sides of windows and KV blocks, end.
 POSITIONS = (0, 7, 8, 9, 31, 32, 33, 47)
 LEAST_MARGIN = 2e-3  # between the two likeliest tokens, as a share of the largest logit
+QUANTIZATION = "quantization_config"
 DROPPED = ("transformers_version", "_name_or_path")
 
 Floats = NDArray[np.float32]
@@ -43,15 +44,31 @@ def written_by_transformers(config: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source")
         source.mkdir()
-        (source / "config.json").write_text(json.dumps(config))
+        plain = {key: value for key, value in config.items() if key != QUANTIZATION}
+        (source / "config.json").write_text(json.dumps(plain))
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
         model.to(torch.float32).save_pretrained(folder)
         saved = json.loads(Path(folder, "config.json").read_text())
         tensors = load_file(Path(folder, "model.safetensors"))
-    return {
-        "config": {key: value for key, value in saved.items() if key not in DROPPED},
-        "tensors": {name: list(tensors[name].shape) for name in sorted(tensors)},
-    }
+    shapes = {name: list(tensors[name].shape) for name in sorted(tensors)}
+    saved = {key: value for key, value in saved.items() if key not in DROPPED}
+    if QUANTIZATION in config:
+        saved[QUANTIZATION] = config[QUANTIZATION]
+        shapes = in_blocks(shapes)
+    return {"config": saved, "tensors": shapes}
+
+
+def in_blocks(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the tensors with experts in MXFP4, which transformers reads but does not make here."""
+    found = {}
+    for name, shape in shapes.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            n, inputs, outputs = shape
+            found[f"{name}_blocks"] = [n, outputs, inputs // 32, 16]
+            found[f"{name}_scales"] = [n, outputs, inputs // 32]
+        else:
+            found[name] = shape
+    return found
 
 
 def load(name: str, written: dict[str, Any]) -> Any:
@@ -147,7 +164,7 @@ def main() -> None:
     records = json.loads(path.read_text()) if path.exists() else {}
     arrays = dict(np.load(HERE / "logits.npz")) if records else {}
     wrong = []
-    for name in arguments.names or family_models.CASE_NAMES:
+    for name in arguments.names or CASES:
         record = written_by_transformers(CASES[name])
         found = golden(name, load(name, record))
         if arguments.check:

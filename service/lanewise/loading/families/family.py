@@ -37,3 +37,4 @@ class Family:
     # GGUF files of it have the usual names and parts, so that we can write one.
     gguf_is_usual: bool = True
     harmless: tuple[str, ...] = ()  # keys of config.json that this family's files have for nothing
+    own_quantizations: tuple[str, ...] = ()  # quant_methods whose tensors hf_tensors reads itself

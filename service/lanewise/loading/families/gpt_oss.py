@@ -139,4 +139,5 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
+    own_quantizations=("mxfp4",),
 )
