@@ -198,6 +198,7 @@ def test_the_tolerance_notices_a_window_one_token_too_wide(tmp_path: Path) -> No
         assert_as_transformers(session, "gpt_oss")
 
 
+@pytest.mark.reference
 def test_the_goldens_are_what_transformers_computes_now() -> None:
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:
