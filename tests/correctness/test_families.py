@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 LOGITS = np.load(GOLDEN / "logits.npz")
 ISA = os.environ.get("LANEWISE_ISA")
 N_SEQUENCES, TEXT_BLOCKS = 8, 3  # a prompt of 48 tokens and 32 more
-TOLERANCE = 2e-4  # of the largest logit
+TOLERANCE = 2e-5  # of the largest logit; 3e-6 is the most that is found
 
 
 @contextmanager

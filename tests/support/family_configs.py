@@ -346,6 +346,7 @@ VARIANTS: dict[str, tuple[str, Config]] = {
             "layer_types": ["full_attention", "sliding_attention"] * 2,
         },
     ),
+    "gpt_oss_limit": ("gpt_oss", {"swiglu_limit": 1.5}),  # which random gates exceed
     "granite_bias": ("granite", {"attention_bias": True, "mlp_bias": True}),
     "granitemoe_bias": ("granitemoe", {"attention_bias": True}),
     "ernie4_5_bias": ("ernie4_5", {"use_bias": True}),

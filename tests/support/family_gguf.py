@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from family_configs import Config
+from family_configs import VARIANTS, Config
 from family_models import Arrays, FamilyModel
 
 
@@ -207,6 +207,8 @@ CONVERSIONS: dict[str, Conversion] = {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
+ALSO = ("granite_bias", "granitemoe_bias", "ernie4_5_bias", "seed_oss_bias", "qwen3_bias")
+CONVERSIONS |= {name: CONVERSIONS[VARIANTS[name][0]] for name in (*ALSO, "glm4_moe_yarn")}
 GGUF_CASES = tuple(CONVERSIONS)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -77,6 +77,8 @@ def load(name: str, written: dict[str, Any]) -> Any:
         key: family_models.values_of(key, tuple(shape)) for key, shape in written["tensors"].items()
     }
     model = family_models.FamilyModel(name, written["config"], tensors)
+    quantized = QUANTIZATION in model.config
+    extra = {QUANTIZATION: Mxfp4Config(dequantize=True)} if quantized else {}
     with tempfile.TemporaryDirectory() as folder:
         path = family_models.write_model(model, Path(folder))
         loaded, report = AutoModelForCausalLM.from_pretrained(
@@ -85,6 +87,7 @@ def load(name: str, written: dict[str, Any]) -> Any:
             attn_implementation="eager",
             experts_implementation="eager",
             output_loading_info=True,
+            **extra,
         )
     if wrong := {key: value for key, value in report.items() if value}:
         raise SystemExit(f"{name}: {wrong}")
