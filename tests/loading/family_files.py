@@ -10,10 +10,10 @@ from typing import Any
 
 import gguf
 import numpy as np
-from model_files import add_value, interleave
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from gguf_values import add_value, interleave
 from lanewise.loading.binding import wanted_tensors
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import round_to_f32 as f32

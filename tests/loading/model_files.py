@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
+from gguf_values import add_value, interleave
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.opening import open_checkpoint
 
@@ -147,12 +148,6 @@ def gguf_name(name: str) -> str:
     return f"{GGUF_NAMES[stem]}.{kind}"
 
 
-def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Alternate the halves of each head, as the public converter does for the llama family."""
-    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
-
-
 def write_gguf(
     path: Path,
     model: TinyModel,
@@ -191,21 +186,6 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if key == "general.alignment":
-        writer.add_custom_alignment(value)
-    elif isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def error_of(path: Path) -> str | None:

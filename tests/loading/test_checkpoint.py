@@ -14,11 +14,11 @@ from model_files import (
     N_KV_HEADS,
     TinyModel,
     gguf_name,
-    interleave,
     write_directory,
     write_gguf,
 )
 
+from gguf_values import interleave
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint

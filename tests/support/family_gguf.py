@@ -17,6 +17,7 @@ import numpy as np
 
 from family_configs import VARIANTS, Config
 from family_models import Arrays, FamilyModel
+from gguf_values import add_value, interleave
 
 
 @dataclass(frozen=True)
@@ -226,12 +227,6 @@ def stacked(arrays: Arrays) -> Arrays:
     return found
 
 
-def permute(array: np.ndarray, n_heads: int) -> np.ndarray:
-    """Rows of each head in pairs of neighbours instead of two halves."""
-    halves = array.reshape(n_heads, 2, array.shape[0] // n_heads // 2, *array.shape[1:])
-    return halves.swapaxes(1, 2).reshape(array.shape)
-
-
 def gguf_arrays(model: FamilyModel) -> Arrays:
     """The tensors by the names of the GGUF file."""
     conversion, config = CONVERSIONS[model.name], model.config
@@ -241,9 +236,9 @@ def gguf_arrays(model: FamilyModel) -> Arrays:
     found: Arrays = {}
     for name, array in arrays.items():
         if conversion.permuted and ".q_proj" in name:
-            array = permute(array, config["num_attention_heads"])
+            array = interleave(array, config["num_attention_heads"])
         if conversion.permuted and ".k_proj" in name:
-            array = permute(array, config["num_key_value_heads"])
+            array = interleave(array, config["num_key_value_heads"])
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
         found[mapped] = np.ascontiguousarray(array.squeeze())
     return found
@@ -288,17 +283,3 @@ def write_gguf(model: FamilyModel, path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """Add one value of the type that it has in Python."""
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
