@@ -120,6 +120,8 @@ def ernie_metadata(config: Config) -> dict[str, Any]:
         "interleave_moe_layer_step": config["moe_layer_interval"],
         "leading_dense_block_count": config["moe_layer_start_index"],
         "expert_shared_count": config["moe_num_shared_experts"],
+        "expert_shared_feed_forward_length": config["moe_num_shared_experts"]
+        * config["moe_intermediate_size"],
     }
 
 
@@ -208,8 +210,8 @@ CONVERSIONS: dict[str, Conversion] = {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
-ALSO = ("granite_bias", "granitemoe_bias", "ernie4_5_bias", "seed_oss_bias", "qwen3_bias")
-CONVERSIONS |= {name: CONVERSIONS[VARIANTS[name][0]] for name in (*ALSO, "glm4_moe_yarn")}
+for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
+    CONVERSIONS[variant] = CONVERSIONS[VARIANTS[variant][0]]
 GGUF_CASES = tuple(CONVERSIONS)
 
 
