@@ -108,15 +108,6 @@ def test_quantized_matrices_keep_their_blocks(tmp_path: Path) -> None:
         assert len(down.data) == down.rows * down.cols // 32 * 34
 
 
-def test_tied_directory_with_a_second_copy_of_the_embedding_keeps_one(tmp_path: Path) -> None:
-    directory = write_directory(
-        tmp_path / "hf", TinyModel("llama", extra_config={"tie_word_embeddings": True})
-    )
-    with open_checkpoint(directory) as checkpoint:
-        assert checkpoint.config.tied_embeddings
-        assert Role.OUTPUT not in {tensor.role for tensor in checkpoint.tensors}
-
-
 def test_released_pages_read_the_same_again(tmp_path: Path) -> None:
     with open_checkpoint(write_gguf(tmp_path / "m.gguf", FAMILIES["llama"])) as checkpoint:
         before = [bytes(tensor.data) for tensor in checkpoint.tensors]

@@ -162,7 +162,7 @@ def test_broken_files_are_explained(tmp_path: Path, content: bytes, message: str
     [
         ({"general.architecture": "gpt9"}, "'gpt9' is not supported; accepted are llama, mistral3"),
         ({"llama.expert_count": 8}, "llama.expert_used_count is missing"),
-        ({"split.count": 3}, "a model in one file"),
+        ({"split.count": 3}, "split.count is 3; 1, as the file's name says"),
         ({"llama.rope.scaling.type": "ntk"}, "rope.scaling.type is 'ntk'; none, linear, longrope"),
         ({"llama.attention.value_length": 8}, "llama.attention.value_length is 8"),
         ({"llama.attention.head_count": "four"}, "llama.attention.head_count is 'four'"),

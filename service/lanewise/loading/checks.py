@@ -17,6 +17,7 @@ from lanewise.loading.program import (
 )
 
 MAX_HEAD_DIM = 256
+MAX_EXPERTS = 4096
 EXPERT_MULTIPLE = 32  # of the sizes that the matrices of experts have
 
 
@@ -89,6 +90,8 @@ def attention_faults(attention: Attention, ropes: tuple[Rope, ...]) -> Iterable[
 
 def expert_faults(ffn: Experts, hidden: int) -> Iterable[str]:
     """What is wrong with a layer of experts."""
+    if ffn.n > MAX_EXPERTS:
+        yield f"{ffn.n} experts; at most {MAX_EXPERTS} are supported"
     if ffn.n_used > ffn.n:
         yield f"{ffn.n_used} experts are used of {ffn.n}"
     if ffn.router not in ROUTERS:

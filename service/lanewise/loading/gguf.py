@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.formats import BLOCKS, STORED_ROWS, TensorType
-from lanewise.loading.mapped_file import MappedFile
+from lanewise.loading.mapped_file import LFS_POINTER, MappedFile, lfs_hint
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -85,7 +85,8 @@ class _Reader:
     def read(self) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
         magic = bytes(self.view[:4])
         if magic != MAGIC:
-            self.fail("magic", 0, f"{magic!r} is not {MAGIC!r}: this is not a GGUF file")
+            hint = lfs_hint(bytes(self.view[: len(LFS_POINTER)]))
+            self.fail("magic", 0, f"{magic!r} is not {MAGIC!r}: this is not a GGUF file{hint}")
         self.position = 4
         version = self.scalar("I", "version")
         if version not in VERSIONS:

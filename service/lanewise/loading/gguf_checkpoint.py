@@ -1,51 +1,130 @@
-"""Opens a GGUF file as a checkpoint."""
+"""Opens a GGUF file as a checkpoint, or all the files of one that was split."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from lanewise.loading.binding import bind_tensors
-from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
 from lanewise.loading.checks import check_program
 from lanewise.loading.families.gguf import ROPE_TENSORS
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.gguf import GgufFile
+from lanewise.loading.harmless import refuse_unknown_metadata
+from lanewise.loading.heads import with_embedding
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.sources import SourceTensor
 
+AnyPath = TypeVar("AnyPath", bound=PurePath)
+SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+# What general.type says of files that are no model by themselves, and what to do.
+OTHER_KINDS = {
+    "adapter": "a LoRA adapter; give its base model, and the adapter as PEFT saves it beside it",
+    "imatrix": "an importance matrix, which only other programs' quantizing reads; give a model",
+    "mmproj": "the part of a model that sees or hears; give the GGUF file of its language model",
+    "vocab": "a vocabulary without a model; give a model",
+}
+
 
 def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF file; raises ModelFileError for anything that cannot be served."""
-    gguf = GgufFile(path)
+    files = open_parts(path)
     try:
-        fields = Fields(gguf.metadata, str(path))
-        family = gguf_family(fields.text("general.architecture"), str(path))
-        if fields.integer("split.count", default=1) > 1:
-            raise fields.fail("split.count", "a model in one file (merge its parts first)")
-        sources = read_sources(gguf)
+        gguf = files[0]
+        fields = Fields(gguf.metadata, str(gguf.path))
+        refuse_other_kinds(fields)
+        arch = fields.text("general.architecture")
+        family = gguf_family(arch, str(path))
+        sources = with_embedding(read_sources(files), GGUF)
         assert family.from_gguf is not None
         config = check_program(family.from_gguf(fields, sources), str(path))
+        refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)
         named = family.gguf_tensors(sources, config)
         tensors = bind_tensors(config, named, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:
-        gguf.close()
+        close_parts(files)
         raise
-    tokenizer = TokenizerFiles(path, config.vocab_size, gguf=gguf.metadata)
-    return Checkpoint(path, path.stem, config, tensors, tokenizer, gguf.close)
+    tokenizer = TokenizerFiles(gguf.path, config.vocab_size, gguf=gguf.metadata)
+    name = stem_of(path)
+    return Checkpoint(gguf.path, name, config, tensors, tokenizer, lambda: close_parts(files))
 
 
-def read_sources(gguf: GgufFile) -> dict[str, SourceTensor]:
-    """Return the tensors of a file by name."""
-    return {
-        name: SourceTensor(
-            where=str(gguf.path),
-            shape=tuple(reversed(tensor.shape)),
-            type=tensor.type,
-            data=gguf.file.view[tensor.start : tensor.start + tensor.n_bytes],
-            release=gguf.file.releaser(tensor.start, tensor.n_bytes),
-        )
-        for name, tensor in gguf.tensors.items()
-    }
+def open_parts(path: Path) -> list[GgufFile]:
+    """Open a file, and those beside it if it is one of several; the first has the metadata."""
+    files = [GgufFile(path)]
+    try:
+        fields = Fields(files[0].metadata, str(path))
+        count = fields.integer("split.count", default=1, least=0)
+        if count <= 1:
+            return files
+        paths = parts_of(path)
+        if len(paths) != count:
+            raise fields.fail("split.count", f"{len(paths)}, as the file's name says,")
+        missing = [part.name for part in paths if not part.is_file()]
+        if missing:
+            raise ModelFileError(
+                f"{path}: one of {count} files; {', '.join(missing[:4])} must lie beside it"
+            )
+        files.extend(map(GgufFile, paths))
+        files.pop(0).close()
+        for number, file in enumerate(files):
+            own = Fields(file.metadata, str(file.path))
+            if own.integer("split.no", least=0) != number or own.integer("split.count") != count:
+                raise own.fail("split.no", f"{number} of {count}")
+    except BaseException:
+        close_parts(files)
+        raise
+    return files
+
+
+def parts_of(path: AnyPath) -> list[AnyPath]:
+    """Return the files that one is a part of by its name: itself if it is whole."""
+    match = SPLIT.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    names = (f"{match['stem']}-{n:05}-of-{count:05}.gguf" for n in range(1, count + 1))
+    return [path.with_name(name) for name in names]
+
+
+def stem_of(path: Path) -> str:
+    """Return the model's name: the file's without its end, and without a part's number."""
+    match = SPLIT.fullmatch(path.name)
+    return path.stem if match is None else match["stem"]
+
+
+def close_parts(files: list[GgufFile]) -> None:
+    """Unmap all files."""
+    for file in files:
+        file.close()
+
+
+def refuse_other_kinds(fields: Fields) -> None:
+    """Raise ModelFileError for files that are GGUF and no model."""
+    kind = fields.text("general.type", default="model")
+    if fields.values.get("general.architecture") == "clip":
+        kind = "mmproj"
+    if kind in OTHER_KINDS:
+        raise ModelFileError(f"{fields.source}: this is {OTHER_KINDS[kind]}")
+
+
+def read_sources(files: list[GgufFile]) -> dict[str, SourceTensor]:
+    """Return the tensors of all files by name."""
+    found: dict[str, SourceTensor] = {}
+    for file in files:
+        for name, tensor in file.tensors.items():
+            if name in found:
+                raise ModelFileError(f"{file.path}: tensor {name!r} is in {found[name].where} too")
+            found[name] = SourceTensor(
+                where=str(file.path),
+                shape=tuple(reversed(tensor.shape)),
+                type=tensor.type,
+                data=file.file.view[tensor.start : tensor.start + tensor.n_bytes],
+                release=file.file.releaser(tensor.start, tensor.n_bytes),
+            )
+    return found

@@ -24,7 +24,10 @@ FILE_TYPES = {
     "q3_k": 12, "q4_k": 15, "q5_k": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32,
     "mxfp4": 38,
 }  # fmt: skip
-REPLACED = ("general.file_type", "general.quantization_version", "general.alignment")
+REPLACED = (
+    *("general.file_type", "general.quantization_version", "general.alignment"),
+    *("split.no", "split.count", "split.tensors.count"),
+)
 UINT32, INT32, FLOAT32, BOOL = 4, 5, 6, 7
 
 TensorInfo = tuple[str, tuple[int, ...], int, int]  # name, shape (inputs first), type, offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lanewise.loading.binding import bind_tensors
@@ -10,39 +11,62 @@ from lanewise.loading.checks import check_program
 from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
+from lanewise.loading.harmless import refuse_unknown_config
+from lanewise.loading.heads import settle_head, with_embedding
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.program import ModelConfig
 from lanewise.loading.quantization import find_quantization, read_scheme
 from lanewise.loading.quantized_sources import unpack_sources
+from lanewise.loading.sources import SourceTensor
+from lanewise.loading.text_part import text_fields, text_tensors
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
 from lanewise.loading.weights_files import close_all, open_weights, read_sources
 
 
-def open_hugging_face(path: Path, fields: Fields) -> Checkpoint:
-    """Open a directory, ``fields`` being its config.json.
+def open_hugging_face(path: Path, config: Fields) -> Checkpoint:
+    """Open a directory, ``config`` being its config.json.
 
     Raises ModelFileError for anything that cannot be served.
     """
-    family = hf_family(fields.text("model_type"), fields.source)
+    family, fields = family_of(config)
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
+    quantization = find_quantization(config, path)
     files = open_weights(path)
     try:
-        sources = read_sources(files)
-        quantization = find_quantization(fields, path)
+        sources = text_tensors(read_sources(files), str(path))
         if quantization is not None and not is_own(quantization, family):
-            n_layers = hf_n_layers(fields, sources)
-            sources = unpack_sources(sources, read_scheme(quantization), n_layers)
-        config = check_program(family.from_hf(fields, sources), fields.source)
-        if config.tied_embeddings:  # some files hold the same bytes a second time
-            sources.pop(TENSOR_NAMES[Role.OUTPUT][HF], None)
-        named = family.hf_tensors(sources, config)
-        tensors = bind_tensors(config, named, HF, family.hf_interleaved_rope, str(path))
+            scheme = read_scheme(quantization)
+            if scheme is not None:
+                sources = unpack_sources(sources, scheme, hf_n_layers(fields, sources))
+        model, sources = read_program(family, fields, sources)
+        named = family.hf_tensors(sources, model)
+        tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)
         raise
-    return Checkpoint(path, model_name(path), config, tensors, tokenizer, lambda: close_all(files))
+    return Checkpoint(path, model_name(path), model, tensors, tokenizer, lambda: close_all(files))
 
 
 def is_own(quantization: Fields, family: Family) -> bool:
     """Return whether the family reads tensors that are quantized so itself."""
     return quantization.text("quant_method", default="none") in family.own_quantizations
+
+
+def family_of(config: Fields) -> tuple[Family, Fields]:
+    """Return the family of a config.json, and the fields that describe its language model."""
+    fields = text_fields(config)
+    return hf_family(fields.text("model_type"), fields.source), fields
+
+
+def read_program(
+    family: Family, fields: Fields, sources: dict[str, SourceTensor]
+) -> tuple[ModelConfig, dict[str, SourceTensor]]:
+    """Return the program that a config and its tensors describe, and the tensors it needs."""
+    has_embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][HF] in sources
+    sources = with_embedding(sources, HF)
+    model = check_program(family.from_hf(fields, sources), fields.source)
+    refuse_unknown_config(fields, family.harmless)
+    if not has_embedding:
+        return replace(model, tied_embeddings=True), sources
+    return settle_head(model, sources)

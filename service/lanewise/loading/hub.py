@@ -6,10 +6,14 @@ import fcntl
 import re
 import sys
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.gguf_checkpoint import parts_of
+from lanewise.loading.hf_checkpoint import family_of
+from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.packed_checkpoint import is_packed
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(.+))?")
 ACCEPTED = "a GGUF file, a Hugging Face directory, org/name or org/name:file.gguf"
@@ -81,8 +85,12 @@ def fetch(repository: str, file: str | None) -> Path:
         disable_progress_bars()
     try:
         if file is not None:
-            fetch_resumably(repository, file)
-            return Path(huggingface_hub.hf_hub_download(repository, file))
+            parts = [part.as_posix() for part in parts_of(PurePosixPath(file))]
+            for part in parts:
+                fetch_resumably(repository, part)
+            found = [Path(huggingface_hub.hf_hub_download(repository, part)) for part in parts]
+            return found[parts.index(file)]
+        refuse_unsupported(huggingface_hub.hf_hub_download(repository, "config.json"))
         path = Path(
             huggingface_hub.snapshot_download(
                 repository, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED
@@ -96,6 +104,8 @@ def fetch(repository: str, file: str | None) -> Path:
         reason = f"no such repository at {constants.ENDPOINT}, or it is private and {NO_TOKEN}"
         raise _failure(repository, reason, error) from error
     except errors.RemoteEntryNotFoundError as error:
+        if file is None:
+            raise _without_config(repository) from error
         raise _failure(repository, f"the repository has no file {file!r}", error) from error
     except errors.LocalEntryNotFoundError as error:
         reason = (
@@ -104,17 +114,28 @@ def fetch(repository: str, file: str | None) -> Path:
             else f"{constants.ENDPOINT} cannot be reached and the files are not in the local cache"
         )
         raise _failure(repository, reason, error) from error
+    except ModelFileError:
+        raise
     except Exception as error:  # the library's HTTP errors, a full disk, an invalid name
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
             reason = f"{constants.ENDPOINT} refuses access: {NO_TOKEN}"
             raise _failure(repository, reason, error) from error
         raise _failure(repository, f"cannot be fetched from {constants.ENDPOINT}", error) from error
-    if not (path / "config.json").is_file():
-        raise ModelFileError(
-            f"{repository}: the repository has no config.json; for a repository of GGUF files give"
-            f" {repository}:file.gguf"
-        )
     return path
+
+
+def refuse_unsupported(config: str) -> None:
+    """Raise ModelFileError if a config.json is of no family that is supported."""
+    fields = Fields(read_object(Path(config)), config)
+    if not is_packed(fields):
+        family_of(fields)
+
+
+def _without_config(repository: str) -> ModelFileError:
+    return ModelFileError(
+        f"{repository}: the repository has no config.json; for a repository of GGUF files give"
+        f" {repository}:file.gguf"
+    )
 
 
 def fetch_resumably(repository: str, file: str) -> None:

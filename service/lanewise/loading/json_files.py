@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.mapped_file import lfs_hint
 
 MAX_TEXT_BYTES = 256 << 20
 
@@ -39,7 +40,8 @@ def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise ModelFileError(f"{source}: not UTF-8: {error.reason}") from error
     except ValueError as error:
-        raise ModelFileError(f"{source}: not valid JSON: {error}") from error
+        hint = lfs_hint(text.encode(errors="replace") if isinstance(text, str) else text)
+        raise ModelFileError(f"{source}: not valid JSON: {error}{hint}") from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{source}: a {type(value).__name__}, where a JSON object is needed")
     return value

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from lanewise.loading.checkpoint import ModelFileError
 
 HUGE_PAGE = 2 << 20
+LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(slots=True)
@@ -52,6 +53,13 @@ def changed_files(of: Path | None = None) -> list[str]:
     """
     paths = [mapping.path for _, mapping in mappings() if mapping.is_changed()]
     return [str(path) for path in paths if of is None or path.is_relative_to(of)]
+
+
+def lfs_hint(start: bytes) -> str:
+    """Return what to say of a file that only says where another one is kept; else nothing."""
+    if not start.startswith(LFS_POINTER):
+        return ""
+    return " (it is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches)"
 
 
 def _state_of(status: os.stat_result) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from lanewise.loading.json_files import Fields, read_object
 
 GPTQ, AWQ, COMPRESSED = "gptq", "awq", "compressed-tensors"
 METHODS = (GPTQ, AWQ, COMPRESSED)
+MXFP4 = "mxfp4"  # of gpt-oss
 # Where the tools once wrote what is in config.json now, and which method such a file means.
 OWN_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}
 BITS = {GPTQ: (4, 8), AWQ: (4,), COMPRESSED: (4, 8)}
@@ -43,9 +44,14 @@ def find_quantization(config: Fields, path: Path) -> Fields | None:
     return None
 
 
-def read_scheme(settings: Fields) -> Scheme:
-    """Return the scheme that quantization settings describe; ModelFileError for other ones."""
+def read_scheme(settings: Fields) -> Scheme | None:
+    """Return the scheme that quantization settings describe; ModelFileError for other ones.
+
+    None: the family itself knows what its tensors are made of.
+    """
     method = settings.text("quant_method", default="none").lower()
+    if method == MXFP4:
+        return None
     if method not in METHODS:
         raise ModelFileError(
             f"{settings.source}: quant_method {settings.values.get('quant_method')!r} is not"

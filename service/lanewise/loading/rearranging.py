@@ -94,7 +94,7 @@ class Rearranged:
         source = self.out.pop(name, None)
         if source is None:
             return
-        if len(source.shape) not in (2, 3) or source.shape[1] < rows:
+        if len(source.shape) not in (2, 3) or source.shape[1] != rows * len(parts):
             raise ModelFileError(f"{source.where}: tensor {name!r} is {_shown(source)}")
         n, per_expert = source.shape[:2]
         for part, select in parts.items():

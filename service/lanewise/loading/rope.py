@@ -15,6 +15,7 @@ from lanewise.loading.program import Rope
 
 ACCEPTED = "default, dynamic, linear, llama3, longrope, yarn"
 LONGROPE = ("longrope", "su")
+MAX_CONTEXT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -117,18 +118,28 @@ def read_yarn(settings: Fields, plain: Rope, context: int) -> tuple[Rope, int]:
         settings.number("beta_slow", default=Yarn.beta_slow),
         settings.flag("truncate", default=True),
     )
+    if plain.theta <= 1.0:
+        raise settings.fail("rope_theta", "a number above 1")
     scale = settings.number("attention_factor", default=0.0)
     mscale = settings.number("mscale", default=0.0, zero=True)
     all_dims = settings.number("mscale_all_dim", default=0.0, zero=True)
     if not scale and mscale and all_dims:
         scale = yarn_scale(factor, mscale) / yarn_scale(factor, all_dims)
-    rope = Rope(
-        plain.theta,
-        plain.rotated,
-        yarn_factors(plain.theta, plain.rotated, yarn),
-        round_to_f32(scale or yarn_scale(factor)),
-    )
-    return rope, max(context, int(factor * original))
+    factors = yarn_factors(plain.theta, plain.rotated, yarn)
+    scale = checked_scale(scale or yarn_scale(factor), settings.source)
+    return Rope(plain.theta, plain.rotated, factors, scale), extended(context, factor, original)
+
+
+def extended(context: int, factor: float, original: int) -> int:
+    """Return the context that a factor makes possible, where it is more than the config says."""
+    return max(context, int(min(factor * original, MAX_CONTEXT)))
+
+
+def checked_scale(scale: float, source: str) -> float:
+    """Return what cosines and sines are multiplied by, if it is a number that can be."""
+    if not 1e-6 <= scale <= 1e6:
+        raise ModelFileError(f"{source}: cosines and sines times {scale}; 1e-6 to 1e6 is accepted")
+    return round_to_f32(scale)
 
 
 def yarn_scale(factor: float, mscale: float = 1.0) -> float:
@@ -158,20 +169,21 @@ def yarn_factors(theta: float, rotated: int, yarn: Yarn) -> tuple[float, ...] | 
 
 def read_longrope(settings: Fields, plain: Rope, context: int) -> Rope:
     """Return the angles for the context: the long ones if it is above the original one."""
-    original = settings.integer("original_max_position_embeddings", default=context)
+    original = settings.integer("original_max_position_embeddings", default=context, least=2)
     factor = settings.number("factor", default=context / original)
     both = {name: settings.raw(name) for name in ("long_factor", "short_factor")}
     for name, values in both.items():
         if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
             raise settings.fail(name, "a list of numbers")
     chosen = both["long_factor" if context > original else "short_factor"]
-    factors = tuple(round_to_f32(value) for value in chosen)
+    items = Fields({str(i): item for i, item in enumerate(chosen)}, settings.source)
+    factors = tuple(round_to_f32(items.number(key)) for key in items.values)
     scale = settings.number("attention_factor", default=longrope_scale(factor, original))
     return Rope(
         plain.theta,
         plain.rotated,
         checked_factors(factors, plain.rotated, settings.source),
-        round_to_f32(scale),
+        checked_scale(scale, settings.source),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.formats import BLOCKS, TensorType
 from lanewise.loading.json_files import parse_object
-from lanewise.loading.mapped_file import MappedFile
+from lanewise.loading.mapped_file import LFS_POINTER, MappedFile, lfs_hint
 
 MAX_HEADER_BYTES = 100 << 20
 MAX_DIMENSIONS = 8
@@ -58,6 +58,7 @@ class SafetensorsFile:
             raise ModelFileError(
                 f"{self.path}: header size at byte 0: {header_bytes} does not fit the file's {size}"
                 " bytes: it is truncated, or not a safetensors file"
+                f"{lfs_hint(bytes(self.file.view[: len(LFS_POINTER)]))}"
             )
         header = parse_object(
             bytes(self.file.view[8 : 8 + header_bytes]), f"{self.path}: header at byte 8"

@@ -76,6 +76,7 @@ def close_all(files: Any) -> None:
 def other_weights(path: Path) -> str:
     """Return what a directory without our weights has instead, and what to do."""
     for pattern, advice in (
+        ("adapter_config.json", ": this is a LoRA adapter; give its base model, and it beside"),
         ("*.gguf", "; to serve a GGUF file, give its own path"),
         ("*.bin", "; weights in PyTorch's format must be converted to safetensors"),
         ("*.pth", "; weights in PyTorch's format must be converted to safetensors"),

@@ -85,6 +85,7 @@ def hf_model(
     ``theta``, ``partial`` and ``tied`` are what the family has where the config does not say, and
     ``own`` what it reads of the RoPE settings itself.
     """
+    check_kinds(fields, layers)
     rope, context = read_rope(fields, layers[0].attention.head_dim, theta, partial, own)
     return ModelConfig(
         architecture=name,
@@ -110,6 +111,16 @@ def hf_kinds(fields: Fields, n_layers: int) -> list[str] | None:
     return list(kinds)
 
 
+def check_kinds(fields: Fields, layers: Sequence[Layer]) -> None:
+    """Refuse layer_types that say something else than what the layers became."""
+    found = [
+        "full_attention" if layer.attention.window is None else "sliding_attention"
+        for layer in layers
+    ]
+    if hf_kinds(fields, len(layers)) not in (None, found):
+        raise fields.fail("layer_types", f"{found[:4]}, by the other fields,")
+
+
 def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:
     """Return a layer for each window, otherwise alike."""
     made: dict[int | None, Layer] = {}
@@ -124,4 +135,5 @@ def hf_sparse_layers(fields: Fields, n_layers: int) -> list[bool]:
     if not isinstance(dense, list) or not all(type(number) is int for number in dense):
         raise fields.fail("mlp_only_layers", "a list of layers")
     step = fields.integer("decoder_sparse_step", default=1)
-    return [number not in dense and (number + 1) % step == 0 for number in range(n_layers)]
+    gated = set(dense)
+    return [number not in gated and (number + 1) % step == 0 for number in range(n_layers)]

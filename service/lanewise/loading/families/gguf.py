@@ -17,6 +17,8 @@ from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.rope import (
     Yarn,
     checked_factors,
+    checked_scale,
+    extended,
     longrope_scale,
     uniform_factors,
     yarn_factors,
@@ -40,7 +42,7 @@ def gguf_attention(
 ) -> Attention:
     """Return attention as GGUF metadata describes it, with the biases that the file has.
 
-    A sliding window is left to :func:`gguf_window`.
+    A sliding window is left to :func:`gguf_windows`.
     """
     arch = arch_of(fields)
     n_heads = gguf_uniform(fields, f"{arch}.attention.head_count")
@@ -61,9 +63,21 @@ def gguf_attention(
     return check_heads(attention, fields.source)
 
 
-def gguf_window(fields: Fields) -> int | None:
-    """Return the sliding window of the layers that have one."""
-    return fields.integer(f"{arch_of(fields)}.attention.sliding_window", 0, least=0) or None
+def gguf_windows(fields: Fields, n_layers: int, period: int = 0) -> list[int | None]:
+    """Return each layer's sliding window.
+
+    The last of every ``period`` layers has none, where the file does not say which ones have; with
+    0 all have the window.
+    """
+    key = f"{arch_of(fields)}.attention.sliding_window"
+    window = fields.integer(key, 0, least=0) or None
+    pattern = fields.raw(f"{key}_pattern")
+    if pattern is None or type(pattern) is int:
+        period = period if pattern is None else pattern
+        pattern = [period == 0 or n % period < period - 1 for n in range(n_layers)]
+    if not isinstance(pattern, list) or len(pattern) != n_layers:
+        raise fields.fail(f"{key}_pattern", f"a number, or {n_layers} times true or false")
+    return [window if has_window else None for has_window in pattern]
 
 
 def gguf_gated(fields: Fields, sources: Sources, layer: int = 0) -> Gated:
@@ -121,7 +135,7 @@ def gguf_uniform(fields: Fields, key: str, default: int | None = None) -> int:
     values = fields.raw(key)
     if not isinstance(values, list):
         return fields.integer(key, default)
-    if len(set(values)) != 1:
+    if not values or any(value != values[0] for value in values):
         raise fields.fail(key, "the same number for every layer")
     return Fields({key: values[0]}, fields.source).integer(key)
 
@@ -146,13 +160,15 @@ def gguf_rope(
     # A factor without a type means a linear one, in what writes and reads these files.
     kind = fields.text(f"{scaling}type", default="linear" if factor else "none")
     if kind == "yarn":
+        if theta <= 1.0:
+            raise fields.fail(f"{arch}.rope.freq_base", "a number above 1")
         yarn = _gguf_yarn(fields, scaling, factor or context / original, original, truncate)
         scale = attention_factor * yarn_scale(yarn.factor)
         log = fields.number(f"{scaling}yarn_log_multiplier", default=0.0, zero=True)
         scale /= yarn_scale(yarn.factor, log)
         factors = yarn_factors(theta, rotated, yarn)
-        found = Rope(theta, rotated, factors, round_to_f32(scale))
-        return found, max(context, int(yarn.factor * original))
+        found = Rope(theta, rotated, factors, checked_scale(scale, fields.source))
+        return found, extended(context, yarn.factor, original)
     if kind not in ("none", "linear", "longrope"):
         raise fields.fail(f"{scaling}type", "none, linear, longrope or yarn")
     if LONG_FACTORS in sources or SHORT_FACTORS in sources:
@@ -160,8 +176,8 @@ def gguf_rope(
         factors = rope_tensor(sources, chosen, rotated)
         scale = attention_factor
         if not fields.is_set(f"{scaling}attn_factor"):
-            scale = longrope_scale(context / original, original)
-        return Rope(theta, rotated, factors, round_to_f32(scale)), context
+            scale = longrope_scale(context / original, max(original, 2))
+        return Rope(theta, rotated, factors, checked_scale(scale, fields.source)), context
     if attention_factor != 1.0:
         raise fields.fail(f"{scaling}attn_factor", "1, without YaRN or LongRoPE,")
     if kind == "linear":

@@ -25,7 +25,7 @@ from lanewise.loading.families.gguf import (
     gguf_model,
     gguf_n_layers,
     gguf_post_attention_norm,
-    gguf_window,
+    gguf_windows,
 )
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
@@ -119,7 +119,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
         alpha=round_to_f32(ALPHA),
     )
     attention = replace(gguf_attention(fields, sources, qkv_bias=True), sinks=True)
-    windows = windows_of(gguf_window(fields), gguf_n_layers(fields, sources))
+    windows = gguf_windows(fields, gguf_n_layers(fields, sources), period=2)
     layers = with_windows(Layer(attention, experts), windows)
     return gguf_model(fields, sources, "gpt_oss", layers, THETA, truncate=False)
 

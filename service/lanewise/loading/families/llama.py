@@ -18,7 +18,7 @@ from lanewise.loading.families.gguf import (
     gguf_gated,
     gguf_model,
     gguf_n_layers,
-    gguf_window,
+    gguf_windows,
 )
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Layer, ModelConfig
@@ -37,7 +37,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     if fields.integer(f"{arch_of(fields)}.expert_count", default=0, least=0):
         return mixtral.from_gguf(fields, sources)
     layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
-    windows = [gguf_window(fields)] * gguf_n_layers(fields, sources)
+    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
     return gguf_model(fields, sources, "llama", with_windows(layer, windows))
 
 

@@ -21,7 +21,7 @@ from lanewise.loading.families.gguf import (
     gguf_attention,
     gguf_model,
     gguf_n_layers,
-    gguf_window,
+    gguf_windows,
 )
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Experts, Layer, ModelConfig
@@ -63,7 +63,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read the metadata of a Llama with experts."""
     experts = gguf_experts(fields, sources, "softmax", renormalize=True)
     layer = Layer(gguf_attention(fields, sources), experts)
-    windows = [gguf_window(fields)] * gguf_n_layers(fields, sources)
+    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
     return gguf_model(fields, sources, "mixtral", with_windows(layer, windows))
 
 

@@ -17,7 +17,7 @@ from lanewise.loading.families.gguf import (
     gguf_gated,
     gguf_model,
     gguf_n_layers,
-    gguf_window,
+    gguf_windows,
 )
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Gated, Layer, ModelConfig
@@ -39,7 +39,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
-    windows = [gguf_window(fields)] * gguf_n_layers(fields, sources)
+    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
     return gguf_model(fields, sources, "phi3", with_windows(layer, windows))
 
 

@@ -47,12 +47,38 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+# Why others are not supported; the names are those of either kind of file.
+STATES, ENCODER, LATENT = (
+    "it has layers with a recurrent state",
+    "it is an encoder",
+    "it keeps its cache in a latent form",
+)
+REASONS = {
+    STATES: (
+        *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm2"),
+        *("lfm2_moe", "lfm2moe", "lfm3", "nemotron_h", "nemotron_h_moe", "granitemoehybrid"),
+        *("granitehybrid", "qwen3_next", "qwen3next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text"),
+        *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
+    ),
+    ENCODER: (
+        *("bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "modern-bert", "mpnet"),
+        *("nomic_bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
+    ),
+    LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
+    "it sees or hears, and its text is not that of a supported family": (
+        *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
+    ),
+}
+REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
+
+
 def hf_family(model_type: str, source: str) -> Family:
     """Return the family of a config.json's model_type."""
     known = {family.name: family for family in FAMILIES}
     if model_type not in known:
         raise ModelFileError(
-            f"{source}: model_type {model_type!r} is not supported; accepted are {', '.join(known)}"
+            f"{source}: model_type {model_type!r} is not supported{_why(model_type)};"
+            f" accepted are {', '.join(known)}"
         )
     return known[model_type]
 
@@ -62,7 +88,7 @@ def gguf_family(architecture: str, source: str) -> Family:
     known = {family.gguf: family for family in FAMILIES if family.gguf}
     if architecture not in known:
         raise ModelFileError(
-            f"{source}: general.architecture {architecture!r} is not supported;"
+            f"{source}: general.architecture {architecture!r} is not supported{_why(architecture)};"
             f" accepted are {', '.join(known)}"
         )
     return known[architecture]
@@ -71,3 +97,7 @@ def gguf_family(architecture: str, source: str) -> Family:
 def family_named(architecture: str) -> Family:
     """Return the family that a ModelConfig names; KeyError if there is none."""
     return {family.name: family for family in FAMILIES}[architecture]
+
+
+def _why(name: str) -> str:
+    return f": {REASON_OF[name]}" if name in REASON_OF else ""

@@ -1,0 +1,45 @@
+"""Whether a model has a head of its own: its tensors have the last word, not its config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.sources import SourceTensor
+
+COMPARED_BYTES = 16 << 20  # at a time
+Sources = dict[str, SourceTensor]
+
+
+def with_embedding(sources: Sources, column: int) -> Sources:
+    """Return tensors with an embedding; where only the head is there, it is both."""
+    embedding, head = (TENSOR_NAMES[r][column] for r in (Role.TOKEN_EMBEDDING, Role.OUTPUT))
+    if head in sources and embedding not in sources:
+        return {name: t for name, t in sources.items() if name != head} | {embedding: sources[head]}
+    return sources
+
+
+def settle_head(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sources]:
+    """Drop a head that is the embedding again; use one that is another, whatever the config says.
+
+    A directory that had no embedding has made one of its head.
+    """
+    embedding, head = (TENSOR_NAMES[r][HF] for r in (Role.TOKEN_EMBEDDING, Role.OUTPUT))
+    if head not in sources or not config.tied_embeddings:
+        return config, sources
+    if embedding not in sources or not is_same(sources[embedding], sources[head]):
+        return replace(config, tied_embeddings=False), sources
+    return config, {name: tensor for name, tensor in sources.items() if name != head}
+
+
+def is_same(one: SourceTensor, other: SourceTensor) -> bool:
+    """Return whether two tensors hold the same bytes."""
+    if (one.shape, one.type, one.n_bytes) != (other.shape, other.type, other.n_bytes):
+        return False
+    first, second = (np.frombuffer(tensor.view(), np.uint8) for tensor in (one, other))
+    places = (slice(at, at + COMPARED_BYTES) for at in range(0, one.n_bytes, COMPARED_BYTES))
+    return all(np.array_equal(first[place], second[place]) for place in places)

@@ -1,0 +1,60 @@
+"""The language model of a multimodal one: its part of config.json, and its tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from lanewise.loading.json_files import Fields
+from lanewise.loading.sources import Sources, SourceTensor
+
+logger = logging.getLogger(__name__)
+
+# Where the tensors of the language model are.
+PREFIXES = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+# What is not part of it: modules, perhaps inside of "model".
+TOWERS = {
+    *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
+    *("audio_tower", "audio_model", "audio_encoder", "embed_audio", "multi_modal_projector"),
+    *("mm_projector", "patch_merger", "vision_language_adapter", "pre_mm_projector_norm"),
+}
+# The text model of wrappers whose text_config does not say.
+DEFAULT_TYPES = {"mistral3": "mistral", "llava": "llama"}
+
+
+def text_fields(config: Fields) -> Fields:
+    """Return the fields of the language model: those of text_config if there is one.
+
+    Whether it has a head of its own its tensors say, where the config does not.
+    """
+    text = config.raw("text_config")
+    if text is None:
+        return config
+    if not isinstance(text, Mapping):
+        raise config.fail("text_config", "an object")
+    tied = config.raw("tie_word_embeddings")
+    values = {"tie_word_embeddings": True if tied is None else tied} | dict(text)
+    if values.get("model_type") is None:
+        values["model_type"] = DEFAULT_TYPES.get(config.text("model_type"))
+    return Fields(values, f"{config.source}: text_config")
+
+
+def text_tensors(sources: Sources, where: str) -> dict[str, SourceTensor]:
+    """Return the tensors of the language model under the names that it has alone."""
+    found, skipped = {}, 0
+    for name, tensor in sources.items():
+        first, _, rest = name.removeprefix("model.").partition(".")
+        if first in TOWERS and rest:
+            skipped += 1
+            continue
+        for prefix, plain in PREFIXES:
+            if name.startswith(prefix):
+                name = plain + name.removeprefix(prefix)
+        found[name] = tensor
+    if skipped:
+        logger.info("%s: %d tensors of images or sound are left out", where, skipped)
+    return found

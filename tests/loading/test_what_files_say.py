@@ -1,0 +1,332 @@
+"""Configs against weights, fields that nobody reads, wrappers, files in parts, files of others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from family_cases import FAMILIES
+from family_files import VOCAB, Family, gguf_arrays, write_gguf, write_hf
+from hub_server import Hub, serve
+from model_files import add_value
+from safetensors.numpy import load_file, save_file
+from test_hub import resolve
+
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.opening import open_checkpoint
+
+LLAMA = FAMILIES["llama"]
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(ModelFileError) as caught:
+        open_checkpoint(path)
+    return str(caught.value)
+
+
+def change_tensors(folder: Path, **changes: np.ndarray | None) -> Path:
+    """Put tensors into the weights, or take them out; names have _ for the dots."""
+    arrays = load_file(folder / "model.safetensors")
+    for name, array in changes.items():
+        key = {"head": HEAD, "embedding": EMBEDDING}[name]
+        arrays.pop(key, None)
+        if array is not None:
+            arrays[key] = array
+    save_file(arrays, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_a_head_beside_tied_embeddings_is_used_unless_it_is_a_copy(
+    is_copy: bool, tmp_path: Path
+) -> None:
+    folder = write_hf(tmp_path / "hf", LLAMA, {"tie_word_embeddings": True})
+    arrays = load_file(folder / "model.safetensors")
+    head = arrays[EMBEDDING].copy()
+    if not is_copy:
+        head[-1, -1] += 1
+    with open_checkpoint(change_tensors(folder, head=head)) as checkpoint:
+        assert checkpoint.config.tied_embeddings == is_copy
+        assert (Role.OUTPUT in {tensor.role for tensor in checkpoint.tensors}) != is_copy
+
+
+@pytest.mark.parametrize("says_tied", [True, False])
+def test_a_head_alone_is_the_embedding_too(says_tied: bool, tmp_path: Path) -> None:
+    folder = write_hf(tmp_path / "hf", LLAMA, {"tie_word_embeddings": says_tied})
+    head = load_file(folder / "model.safetensors")[HEAD]
+    with open_checkpoint(change_tensors(folder, embedding=None)) as checkpoint:
+        assert checkpoint.config.tied_embeddings
+        (embedding,) = [t for t in checkpoint.tensors if t.role == Role.TOKEN_EMBEDDING]
+        assert bytes(embedding.data) == head.tobytes()
+
+
+def test_a_head_that_is_missing_and_not_the_embedding_is_named(tmp_path: Path) -> None:
+    folder = write_hf(tmp_path / "hf", LLAMA)
+    assert "missing tensor 'lm_head.weight'" in error_of(change_tensors(folder, head=None))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("final_logit_softcapping", 30.0),
+        ("attn_logit_softcapping", 50.0),
+        ("query_pre_attn_scalar", 256),
+        ("use_qk_norm", True),
+        ("logits_scaling", 8.0),
+        ("clip_qkv", 8.0),
+        ("rope_interleaved", True),
+        ("parallel_attn", False),
+        ("num_experts", 8),
+    ],
+)
+def test_a_field_that_nobody_reads_refuses_a_config(key: str, value: Any, tmp_path: Path) -> None:
+    error = error_of(write_hf(tmp_path / "hf", LLAMA, {key: value}))
+    assert f"{key} is {value!r}; a field that is known here" in error
+
+
+def test_fields_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
+    """Those of published configs, and neutral values of those that would change something."""
+    harmless = {
+        "_name_or_path": "x",
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "auto_map": {},
+        "bos_token_id": 1,
+        "eos_token_id": [1, 2],
+        "initializer_range": 0.02,
+        "is_llama_config": True,
+        "layer_types": ["full_attention", "full_attention"],
+        "logits_scaling": 1.0,
+        "mlp_bias": False,
+        "partial_rotary_factor": 1.0,
+        "pretraining_tp": 1,
+        "resid_pdrop": 0.0,
+        "rope_interleaved": False,
+        "sliding_window": None,
+        "torch_dtype": "bfloat16",
+        "transformers.js_config": {},
+        "transformers_version": "5.0.0",
+        "unsloth_version": "2026.1",
+        "use_cache": True,
+    }
+    with open_checkpoint(write_hf(tmp_path / "hf", LLAMA, harmless)) as checkpoint:
+        assert checkpoint.config == LLAMA.program()
+
+
+def test_layer_types_that_say_something_else_are_refused(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    error = error_of(write_hf(tmp_path / "hf", LLAMA, {"layer_types": kinds}))
+    assert "layer_types is ['sliding_attention', 'full_attention']" in error
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", 30.0),
+        ("logit_scale", 0.0625),
+        ("residual_scale", 0.22),
+        ("embedding_scale", 12.0),
+        ("attention.clamp_kqv", 8.0),
+        ("attention.scale", 0.015625),
+        ("attention.causal", False),
+        ("pooling_type", 1),
+        ("rope.dimension_sections", [1, 2, 3, 2]),
+        ("attention.key_length_swa", 8),
+        ("something.new", "x"),
+    ],
+)
+def test_a_key_that_nobody_reads_refuses_a_gguf(key: str, value: Any, tmp_path: Path) -> None:
+    error = error_of(write_gguf(tmp_path / "m.gguf", LLAMA, {key: value}))
+    assert f"llama.{key} is " in error
+    assert "a field that is known here" in error
+
+
+def test_keys_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
+    harmless = {
+        "attention.causal": True,
+        "expert_count": 0,
+        "expert_used_count": 0,
+        "final_logit_softcapping": 0.0,
+        "logit_scale": 1.0,
+        "pooling_type": 0,
+        "rope.scaling.finetuned": False,
+        "rope.scaling.type": "none",
+    }
+    with open_checkpoint(write_gguf(tmp_path / "m.gguf", LLAMA, harmless)) as checkpoint:
+        assert checkpoint.config == LLAMA.program()
+
+
+def test_a_factor_of_rope_without_a_type_is_linear(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", LLAMA, {"rope.scaling.factor": 4.0})
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.config.ropes[0].factors == (4.0,) * 8
+
+
+@pytest.mark.parametrize("pattern", [[True, False], 2])
+def test_a_pattern_of_windows(pattern: Any, tmp_path: Path) -> None:
+    keys = {"attention.sliding_window": 32, "attention.sliding_window_pattern": pattern}
+    with open_checkpoint(write_gguf(tmp_path / "m.gguf", LLAMA, keys)) as checkpoint:
+        assert [layer.attention.window for layer in checkpoint.config.layers] == [32, None]
+
+
+WRAPPERS = {
+    "language_model.": ("language_model.", "language_model."),
+    "model.language_model.": ("model.language_model.", ""),
+}
+
+
+@pytest.mark.parametrize("style", WRAPPERS)
+@pytest.mark.parametrize("inner", ["ministral3", "mistral"])
+def test_the_language_model_of_a_multimodal_one(
+    style: str, inner: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    family = FAMILIES["ministral3" if inner == "ministral3" else "llama"]
+    folder = write_hf(tmp_path / "hf", family)
+    text = json.loads((folder / "config.json").read_text()) | {"model_type": inner}
+    del text["tie_word_embeddings"]
+    if inner == "mistral":
+        text |= {"sliding_window": None}
+    config = {"model_type": "mistral3", "text_config": text, "vision_config": {"depth": 4}}
+    (folder / "config.json").write_text(json.dumps(config | {"image_token_index": 10}))
+    arrays = load_file(folder / "model.safetensors")
+    body, head = WRAPPERS[style]
+    wrapped = {
+        (body + n.removeprefix("model.") if style.startswith("model.") else body + n)
+        if n != HEAD
+        else head + n: array
+        for n, array in arrays.items()
+    }
+    towers = ("vision_tower.patch_conv.weight", "model.multi_modal_projector.linear_1.weight")
+    save_file(wrapped | dict.fromkeys(towers, np.zeros(4, "f4")), folder / "model.safetensors")
+    with caplog.at_level(logging.INFO), open_checkpoint(folder) as checkpoint:
+        assert checkpoint.config.layers == family.program().layers
+        assert checkpoint.config.architecture == inner
+        assert not checkpoint.config.tied_embeddings
+    assert "2 tensors of images or sound are left out" in caplog.text
+
+
+def write_split(folder: Path, family: Family, count: int) -> list[Path]:
+    """The parts of a GGUF file, as the public tools split one: the first has the metadata."""
+    folder.mkdir()
+    whole = write_gguf(folder / "whole.gguf", family)
+    reader = gguf.GGUFReader(whole)
+    arrays = list(gguf_arrays(family, family.weights()).items())
+    paths = []
+    for number in range(count):
+        paths.append(folder / f"m-{number + 1:05}-of-{count:05}.gguf")
+        writer = gguf.GGUFWriter(paths[-1], family.arch or "")
+        if number == 0:
+            for key, item in reader.fields.items():
+                if key.startswith(f"{family.arch}."):
+                    add_value(writer, key, item.contents())
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(arrays))
+        for name, array in arrays[number::count]:
+            writer.add_tensor(name, np.ascontiguousarray(array))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    whole.unlink()
+    return paths
+
+
+def test_a_file_in_parts_is_opened_by_any_of_them(tmp_path: Path) -> None:
+    family = FAMILIES["qwen3_moe"]
+    paths = write_split(tmp_path / "m", family, 3)
+    for path in paths[:2]:
+        with open_checkpoint(path) as checkpoint:
+            assert checkpoint.config == family.program()
+            assert checkpoint.name == "m"
+            assert len(checkpoint.tensors) == len(family.weights())
+    paths[2].unlink()
+    assert "m-00003-of-00003.gguf must lie beside it" in error_of(paths[0])
+    paths[1].rename(paths[2])
+    paths[2].write_bytes(paths[0].read_bytes())
+    paths[1].write_bytes(paths[0].read_bytes())
+    assert "split.no is 0; 1 of 3" in error_of(paths[0])
+    alone = paths[0].rename(tmp_path / "alone.gguf")
+    assert "split.count is 3; 1, as the file's name says" in error_of(alone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("adapter", "this is a LoRA adapter"),
+        ("imatrix", "this is an importance matrix"),
+        ("mmproj", "the part of a model that sees or hears"),
+    ],
+)
+def test_gguf_files_that_are_no_models_say_what_they_are(
+    kind: str, says: str, tmp_path: Path
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "clip" if kind == "mmproj" else "llama")
+    writer.add_type(kind)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros((4, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert says in error_of(tmp_path / "m.gguf")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4920734272\n"
+
+
+@pytest.mark.parametrize("name", ["m.gguf", "model.safetensors", "config.json"])
+def test_pointers_of_git_lfs_are_called_so(name: str, tmp_path: Path) -> None:
+    path = write_hf(tmp_path / "hf", LLAMA)
+    (path / name).write_bytes(POINTER)
+    error = error_of(path / name if name == "m.gguf" else path)
+    assert "a pointer of Git LFS" in error
+    assert "git lfs pull" in error
+
+
+def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "found adapter_config.json: this is a LoRA adapter" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lfm2", "layers with a recurrent state"),
+        ("bert", "it is an encoder"),
+        ("deepseek_v3", "its cache in a latent form"),
+    ],
+)
+def test_families_that_are_not_supported_say_why(name: str, reason: str, tmp_path: Path) -> None:
+    error = error_of(write_hf(tmp_path / "hf", LLAMA, {"model_type": name}))
+    assert f"model_type {name!r} is not supported: " in error
+    assert reason in error
+    assert "accepted are llama, " in error
+
+
+def test_the_family_is_checked_before_the_weights_are_fetched(tmp_path: Path) -> None:
+    with serve(Hub()) as hub:
+        folder = write_hf(tmp_path / "hf", LLAMA, {"model_type": "mamba2"})
+        hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        done = resolve("org/name", hub, tmp_path / "home")
+        assert done.returncode != 0
+        assert "model_type 'mamba2' is not supported" in done.stderr
+        assert {name for name, _ in hub.downloads()} == {"config.json"}
+
+
+def test_all_parts_of_a_file_are_fetched(tmp_path: Path) -> None:
+    with serve(Hub()) as hub:
+        paths = write_split(tmp_path / "m", FAMILIES["seed_oss"], 2)
+        hub.files = {path.name: path.read_bytes() for path in paths} | {"other.gguf": b"unwanted"}
+        done = resolve(f"org/name:{paths[0].name}", hub, tmp_path / "home")
+        assert done.returncode == 0, done.stderr
+        with open_checkpoint(Path(done.stdout.strip())) as checkpoint:
+            assert checkpoint.config.vocab_size == VOCAB
+        assert {name for name, _ in hub.downloads()} == {path.name for path in paths}
