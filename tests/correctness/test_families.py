@@ -29,7 +29,7 @@ from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_writer import write_packed
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
-from lanewise.runtime.sampling import Draw, Sampling
+from lanewise.runtime.sampling import Draw, Sampled, Sampling
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -40,17 +40,25 @@ TOLERANCE = 2e-5  # of the largest logit; 3e-6 is the most that is found
 
 
 @contextmanager
-def opened(path: Path, isa: str | None = ISA, threads: int = 2) -> Iterator[Session]:
-    with open_checkpoint(path) as checkpoint, session_of(checkpoint, isa, threads) as session:
+def opened(
+    path: Path, isa: str | None = ISA, threads: int = 2, weights: str | None = None
+) -> Iterator[Session]:
+    with (
+        open_checkpoint(path) as checkpoint,
+        session_of(checkpoint, isa, threads, weights) as session,
+    ):
         yield session
 
 
 @contextmanager
 def session_of(
-    checkpoint: Checkpoint, isa: str | None = ISA, threads: int = 2
+    checkpoint: Checkpoint,
+    isa: str | None = ISA,
+    threads: int = 2,
+    weights: str | None = None,
 ) -> Iterator[Session]:
     with (
-        Model.load(checkpoint, isa=isa, threads=1) as model,
+        Model.load(checkpoint, weights=weights, isa=isa, threads=1) as model,
         Session(
             model,
             threads=threads,
@@ -72,19 +80,22 @@ def run(session: Session, tokens: list[int], chunk: int, done: int = 0) -> np.nd
     return np.concatenate(rows)
 
 
-def continued(session: Session, prompts: list[list[int]], n: int) -> list[list[int]]:
-    """The likeliest ``n`` tokens after each prompt, all in the same steps."""
+def continued(session: Session, prompts: list[list[int]], n: int) -> list[list[Sampled]]:
+    """The likeliest ``n`` tokens after each prompt and their probabilities, in the same steps."""
+    drawn: list[list[Sampled]] = [[] for _ in prompts]
     texts, done = [list(prompt) for prompt in prompts], [0] * len(prompts)
     tables = [[TEXT_BLOCKS * s + i for i in range(TEXT_BLOCKS)] for s in range(len(prompts))]
+    greedy = Sampling(temperature=0.0, want_logprob=True)
     for _ in range(n):
         new = [text[at:] for text, at in zip(texts, done, strict=True)]
         starts = np.cumsum([0, *map(len, new)]).tolist()
         batch = Batch([*chain(*new)], starts, done, tables, [end - 1 for end in starts[1:]])
-        draws = [Draw(Sampling(temperature=0.0), len(text)) for text in texts]
+        draws = [Draw(greedy, len(text)) for text in texts]
         done = [len(text) for text in texts]
-        for text, sampled in zip(texts, session.step_and_draw(batch, draws), strict=True):
-            text.append(sampled.token)
-    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+        for s, sampled in enumerate(session.step_and_draw(batch, draws)):
+            texts[s].append(sampled.token)
+            drawn[s].append(sampled)
+    return drawn
 
 
 def golden(name: str, part: str) -> np.ndarray:
@@ -123,7 +134,7 @@ def test_logits_and_choices_are_those_of_transformers(name: str, path: Path) -> 
     with opened(path) as session:
         assert_as_transformers(session, name)
         beside = continued(session, [prompt, *others], len(expected))
-        assert beside[0] == expected
+        assert [sampled.token for sampled in beside[0]] == expected
         for text, answer in zip([prompt, *others], beside, strict=True):
             assert continued(session, [text], len(expected)) == [answer]
 
@@ -155,6 +166,18 @@ def test_levels_threads_chunks_and_packing_give_the_same_bits(
         assert run(session, text, 7).tobytes() == expected
 
 
+@pytest.mark.parametrize("weights", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "glm4_moe", "ernie4_5_moe"])
+def test_experts_held_in_other_types_have_one_set_of_bits(
+    name: str, weights: str, path: Path
+) -> None:
+    prompt, found = prompt_of(name), set()
+    for i, isa in enumerate(usable_levels()):
+        with opened(path, isa, 1 + i % 3, weights) as session:
+            found.add(run(session, prompt, [len(prompt), 1, 13][i % 3]).tobytes())
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("name", GGUF_CASES)
 def test_a_gguf_file_has_the_logits_of_transformers(name: str, path: Path, tmp_path: Path) -> None:
     """And the bits of the other file, where the converter writes no numbers that it rounds."""
@@ -170,8 +193,12 @@ def test_published_gpt_oss_has_experts_in_mxfp4(tmp_path: Path) -> None:
     """Their values are those of transformers; products with them round activations to int8."""
     name = "gpt_oss_mxfp4"
     path = write_model(family_model(name), tmp_path / "model")
-    with opened(path) as session:
-        assert_as_transformers(session, name, tolerance=0.05)
+    found = set()
+    for i, isa in enumerate(usable_levels()):
+        with opened(path, isa, threads=1 + i % 3) as session:
+            assert_as_transformers(session, name, tolerance=0.05)
+            found.add(run(session, prompt_of(name), [48, 1, 13][i % 3]).tobytes())
+    assert len(found) == 1
     with open_checkpoint(path) as checkpoint:
         assert sum(t.type == TensorType.MXFP4 for t in checkpoint.tensors) == 4 * 3
         checkpoint.tensors = [in_f32(tensor) for tensor in checkpoint.tensors]
