@@ -1,5 +1,6 @@
 """Cross-compiled programs for the tests that run under emulation."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from emulations import LOWEST_PRIORITY, Done, Emulations, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = "aarch64-linux-gnu-gcc"
@@ -27,30 +30,74 @@ def check(*command: str | Path) -> None:
         pytest.fail(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}", pytrace=False)
 
 
-@pytest.fixture(scope="session")
-def cross_compiler() -> str:
-    """The C compiler for aarch64."""
+def why_not() -> str | None:
+    """Why this machine cannot build for aarch64, or None."""
     if shutil.which(COMPILER) is None:
-        pytest.skip(f"no cross-compiler: {COMPILER} is not on PATH")
-    return COMPILER
+        return f"no cross-compiler: {COMPILER} is not on PATH"
+    if tool("cmake") is None:
+        return "no cmake to run the cross-compiler with"
+    return None
 
 
-@pytest.fixture(scope="session")
-def cross_build(cross_compiler: str) -> Callable[[str], Path]:
+def build(target: str, *prefix: str) -> Path:
     """Build one target of native/ for aarch64, statically linked; returns the program."""
-    cmake = tool("cmake")
-    if cmake is None:
-        pytest.skip("no cmake to run the cross-compiler with")
     folder = ROOT / "build" / "aarch64-tests"
+    _configure(folder)
+    parallel = ("--parallel", str(os.cpu_count()))
+    check(*prefix, tool("cmake"), "--build", folder, *parallel, "--target", target)
+    return folder / target
+
+
+@functools.cache
+def _configure(folder: Path) -> None:
     generator = ["-G", "Ninja"] if tool("ninja") else []
     if generator and not (folder / "build.ninja").exists():
         generator.append(f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}")
     options = ["-DLANEWISE_TESTS=ON", "-DLANEWISE_WERROR=ON", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/native/toolchains/aarch64-linux-gnu.cmake"
-    check(cmake, "-S", ROOT / "native", "-B", folder, toolchain, *generator, *options)
+    check(tool("cmake"), "-S", ROOT / "native", "-B", folder, toolchain, *generator, *options)
 
-    def build(target: str) -> Path:
-        check(cmake, "--build", folder, "--parallel", str(os.cpu_count()), "--target", target)
-        return folder / target
 
+EMULATIONS = Emulations(lambda target: build(target, *LOWEST_PRIORITY))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let these tests come last: what they wait for runs beside all others.
+
+    Behind them come those that build by a script: no two builds may meet in one folder.
+    """
+    own = Path(__file__).parent
+    items.sort(key=lambda item: (own in item.path.parents, item.path == own / "test_bench_arm.py"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin with the programs of all tests that were selected."""
+    if session.config.option.collectonly or why_not() is not None:
+        return
+    values = [getattr(item, "callspec", None) for item in session.items]
+    params = [value for one in values if one is not None for value in one.params.values()]
+    EMULATIONS.start(value for value in params if isinstance(value, Run))
+
+
+def pytest_sessionfinish() -> None:
+    EMULATIONS.close()
+
+
+@pytest.fixture(scope="session")
+def cross_compiler() -> str:
+    """The C compiler for aarch64."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return COMPILER
+
+
+@pytest.fixture(scope="session")
+def cross_build(cross_compiler: str) -> Callable[[str], Path]:
+    """Builds one target of native/ for aarch64, statically linked; returns the program."""
     return build
+
+
+@pytest.fixture(scope="session")
+def emulated(cross_compiler: str) -> Callable[[Run], Done]:
+    """What a program did under emulation. A test whose parameter it is need not wait for all."""
+    return EMULATIONS.result

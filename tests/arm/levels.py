@@ -70,14 +70,19 @@ def missing(level: Level) -> str | None:
     return f"emulator {qemu} does not know the CPU {model}; qemu 10 does"
 
 
+def command_of(program: Path, level: Level) -> list[str]:
+    """What starts a static program at a level."""
+    qemu = emulator()
+    assert qemu is not None, missing(level)
+    return [qemu, "-cpu", level.cpu, str(program)]
+
+
 def run(
     program: Path, level: Level, *arguments: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a static program to its end at a level; `env` is added to the environment."""
-    qemu = emulator()
-    assert qemu is not None, missing(level)
     return subprocess.run(
-        [qemu, "-cpu", level.cpu, str(program), *arguments],
+        [*command_of(program, level), *arguments],
         capture_output=True,
         text=True,
         check=False,

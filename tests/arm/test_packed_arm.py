@@ -1,15 +1,16 @@
 """Packed tensors of every Arm level, loaded and repacked at every other one."""
 
-import levels
 import pytest
+from emulations import Run
+from levels import LEVELS, TIMEOUT_S
 
-pytestmark = [pytest.mark.arm, pytest.mark.slow]
+pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 60)]
+
+LEVEL = next(level for level in LEVELS if set(level.isas) >= {"neon", "dotprod", "i8mm"})
 
 
-def test_every_level_takes_what_another_packed(cross_build) -> None:
-    level = next(level for level in levels.LEVELS if set(level.isas) >= {"neon", "dotprod", "i8mm"})
-    if reason := levels.missing(level):
-        pytest.skip(reason)
-    done = levels.run(cross_build("test_packed"), level)
+@pytest.mark.parametrize("run", [Run("test_packed", LEVEL)], ids=str)
+def test_every_level_takes_what_another_packed(emulated, run: Run) -> None:
+    done = emulated(run)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     assert done.stdout.splitlines()[-1].endswith(" 0 failed")
