@@ -1,5 +1,3 @@
-#include "model/model.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +5,7 @@
 
 #include "kernels/format.h"
 #include "model/check_config.h"
+#include "model/model.h"
 #include "model/panels.h"
 #include "ops/math.h"
 #include "status.h"
