@@ -12,6 +12,7 @@ import model
 
 from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.gguf_checkpoint import open_gguf
+from lanewise.loading.plain import plain_layers
 
 # Of the instructions executed, by the blocks that execute most: the rest costs as much each.
 MODELLED = 0.995
@@ -33,12 +34,14 @@ class StepResult:
 def describe(checkpoint: Checkpoint, folder: Path) -> tuple[Path, Path]:
     """A checkpoint as one_step.c reads it."""
     c, description, data = checkpoint.config, folder / "model.txt", folder / "model.bin"
-    if c.rope_factors:
-        raise SystemExit(f"{checkpoint.path}: rope_factors: one_step.c knows none")
-    numbers = [c.n_layers, c.hidden_size, c.ffn_size, c.n_heads, c.n_kv_heads, c.head_dim]
-    numbers += [c.vocab_size, c.context_length, c.sliding_window or 0]
-    numbers += [int(c.tied_embeddings), int(c.qkv_bias), int(c.qk_norm)]
-    lines = [" ".join(map(str, ["config", *numbers, c.rms_norm_eps, c.rope_theta]))]
+    plain = plain_layers(c, "one_step.c cannot compute")
+    a, rope = plain.attention, plain.rope
+    if rope.factors is not None:
+        raise SystemExit(f"{checkpoint.path}: factors of RoPE: one_step.c knows none")
+    numbers = [c.n_layers, c.hidden_size, plain.ffn.size, a.n_heads, a.n_kv_heads, a.head_dim]
+    numbers += [c.vocab_size, c.context_length, a.window or 0]
+    numbers += [int(c.tied_embeddings), int(a.qkv_bias), int(a.qk_norm == "head")]
+    lines = [" ".join(map(str, ["config", *numbers, c.rms_norm_eps, rope.theta]))]
     with data.open("wb") as out:
         for t in checkpoint.tensors:
             shape = [int(t.role), t.layer, int(t.type), t.rows, t.cols, t.rope_heads, t.data.nbytes]
