@@ -14,6 +14,7 @@ from lanewise.settings import (
     CompareSettings,
     ComputeSettings,
     DoctorSettings,
+    FamiliesSettings,
     InspectSettings,
     PackSettings,
     PerplexitySettings,
@@ -58,6 +59,9 @@ COMMANDS = {
     "quantize": QUANTIZE,
     "inspect": Command(
         InspectSettings, "lanewise.commands.inspect", "list the tensors of a model and their bits"
+    ),
+    "families": Command(
+        FamiliesSettings, "lanewise.commands.families", "list the model families that are read"
     ),
     "pull": Command(
         PullSettings, "lanewise.commands.pull", "download a model and print where it lies"

@@ -220,6 +220,15 @@ class PullSettings(SourceSettings):
     """What ``lanewise pull`` can be told."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FamiliesSettings(SourceSettings):
+    """What ``lanewise families`` can be told."""
+
+    json: bool = field(
+        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
+    )
+
+
 EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     Settings,
     BenchSettings,
@@ -230,4 +239,5 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     QuantizeSettings,
     InspectSettings,
     PullSettings,
+    FamiliesSettings,
 )
