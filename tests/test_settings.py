@@ -179,3 +179,14 @@ def test_keys_are_never_shown():
         parse([], environ={"LANEWISE_API_KEY": "secret,,other"})
     assert "secret" not in str(caught.value)
     assert "LANEWISE_API_KEY: what was given cannot be used" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["q4_0", "head=q4_0", "HEAD=q8_0,attention=Q4_0"])
+def test_weights_are_a_type_or_types_of_parts(text):
+    assert resolve(Settings, {"weights": text}, {}, None).weights == text.lower()
+
+
+@pytest.mark.parametrize("text", ["q9", "head", "head=f16", "tail=q4_0", "head=q4_0,head=q8_0", ""])
+def test_other_weights_are_refused(text):
+    with pytest.raises(SettingsError, match=r"accepted: .*PART=NAME"):
+        resolve(Settings, {"weights": text}, {}, None)

@@ -455,8 +455,8 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
 // (LW_LOAD_MAP) stay there. With LW_NUMA_REPLICATE lw_model_finish makes a copy of all matrices that a step reads whole for
 // each of the nodes, at most 64, but the first. Errors are those of lw_numa_check.
 lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, uint32_t n_nodes);
-// Packs one tensor; `target` is the type to hold it in: its own, or LW_Q4_0 / LW_Q8_0 for a float source. A tensor that is
-// loaded again takes the place of the first.
+// Packs one tensor; `target` is the type to hold it in: its own, LW_Q4_0 or LW_Q8_0 for a float source, LW_Q4_0 for
+// LW_Q8_0. A tensor that is loaded again takes the place of the first.
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
 // Takes packed tensors and checks their checksums. Those in a layout that this level does not read are repacked into
 // memory of the model's own, whatever `how` says. When one is refused, those before it are loaded.

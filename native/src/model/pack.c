@@ -44,6 +44,19 @@ static float load_float(lw_type type, const uint8_t* row, size_t i) {
     return type == LW_F16 ? lw_half_to_float(bits) : lw_bfloat_to_float(bits);
 }
 
+// Value i of a row of floats, or of Q8_0.
+static float load_value(lw_type type, const uint8_t* row, size_t i) {
+    if (type != LW_Q8_0) return load_float(type, row, i);
+    const uint8_t* block = row + i / LW_GROUP * LW_Q8_BLOCK_BYTES;
+    uint16_t scale;
+    memcpy(&scale, block, 2);
+    return lw_half_to_float(scale) * (float)(int8_t)block[2 + i % LW_GROUP];
+}
+
+static bool can_become(lw_type from, lw_type to) {
+    return (is_float(from) && (to == LW_Q4_0 || to == LW_Q8_0)) || (from == LW_Q8_0 && to == LW_Q4_0);
+}
+
 typedef struct pack_job {
     const lw_tensor* tensor;
     lw_matrix* out;
@@ -53,11 +66,11 @@ typedef struct pack_job {
     atomic_uint bad_row;  // 1 + a row with a value that cannot be held, 0 = none
 } pack_job;
 
-// A float row as blocks of the target type; false when a block cannot hold its values.
+// A row of floats or of Q8_0 as blocks of the target type; false when a block cannot hold its values.
 static bool quantize_row(const lw_tensor* t, lw_type target, const uint8_t* row, uint8_t* blocks) {
     for (size_t first = 0; first < t->cols; first += LW_GROUP) {
         float x[LW_GROUP];
-        for (size_t i = 0; i < LW_GROUP; ++i) x[i] = load_float(t->type, row, first + i);
+        for (size_t i = 0; i < LW_GROUP; ++i) x[i] = load_value(t->type, row, first + i);
         const bool ok = target == LW_Q4_0 ? lw_quantize_q4_block(x, blocks) : lw_quantize_q8_block(x, blocks);
         if (!ok) return false;
         blocks += target == LW_Q4_0 ? LW_Q4_BLOCK_BYTES : LW_Q8_BLOCK_BYTES;
@@ -184,8 +197,9 @@ static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type targ
         return lw_fail(LW_ERR_FORMAT, "%s: %llu bytes for shape (%u, %u) of %s, must be %llu", name,
                        (unsigned long long)t->n_bytes, t->rows, t->cols, lw_type_name(t->type),
                        (unsigned long long)(row_bytes * t->rows));
-    if (target != t->type && !(is_float(t->type) && (target == LW_Q4_0 || target == LW_Q8_0)))
-        return lw_fail(LW_ERR_ARGUMENT, "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0", name,
+    if (target != t->type && !can_become(t->type, target))
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0, and Q8_0 Q4_0", name,
                        lw_type_name(t->type), lw_type_name(target));
     if (lw_row_bytes(target, t->cols) == 0)
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s, which needs a multiple of %d",

@@ -55,6 +55,7 @@ class Model:
     info: ModelInfo
     name: str
     weights: str  # type of most matrices as held in memory, such as "q4_0"
+    parts: str  # what else was asked for, such as "head=q4_0"; "" for nothing
     placement: Placement | None  # of its sessions too; None: the system chooses
 
     def __init__(
@@ -70,7 +71,7 @@ class Model:
         self._sessions: weakref.WeakSet[Closable] = weakref.WeakSet()
         self.config = checkpoint.config
         self.name = checkpoint.name
-        self.weights = checkpoint.weights_name
+        self.weights, self.parts = checkpoint.weights_name, ""
         self.placement = placement
         self._handle = _create(self._native, self.config, isa, threads)
 
@@ -126,7 +127,9 @@ class Model:
         except BaseException:
             model.close()
             raise
-        model.weights = weights or checkpoint.weights_name
+        by_parts = weights is not None and "=" in weights
+        model.weights = checkpoint.weights_name if weights is None or by_parts else weights
+        model.parts = weights if weights is not None and by_parts else ""
         return model
 
     def _place(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
 from lanewise.loading.formats import TensorType, row_bytes
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
@@ -29,6 +29,14 @@ MATRICES = frozenset(
 )
 
 
+ATTENTION = frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT})
+DENSE = frozenset({Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN})
+SHARED = frozenset({Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN})
+EXPERTS = frozenset({Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN})
+# Parts of a model that may be held in types of their own; shared experts are dense.
+PARTS = {"attention": ATTENTION, "ffn": DENSE | SHARED, "experts": EXPERTS}
+
+
 def held_bytes(checkpoint: Checkpoint, weights: str | None) -> int:
     """Bytes that the matrices take in memory when they are asked to be of type ``weights``."""
     return sum(
@@ -44,8 +52,11 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
 
     Float matrices become q4_0 or q8_0 if their rows divide into groups of 32; vectors and all
     other matrices keep their type. A file that is of type ``weights`` already stays as it is.
+    ``weights`` may also name types of some parts, see :func:`part_types`.
     """
     own_name = checkpoint.weights_name
+    if weights is not None and "=" in weights:
+        return part_types(checkpoint, weights)
     if weights is None or weights == own_name:
         return [tensor.type for tensor in checkpoint.tensors]
     if weights not in QUANTIZED_ON_LOAD:
@@ -71,3 +82,35 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
             target = QUANTIZED_ON_LOAD[weights]
         targets.append(target)
     return targets
+
+
+def part_types(checkpoint: Checkpoint, weights: str) -> Sequence[TensorType]:
+    """The type each tensor is held in when some parts are asked to be of other types.
+
+    ``weights`` is such as ``attention=q4_0,head=q4_0``: PARTS and the head, which is the embedding
+    where that is both. Floats become either type, Q8_0 becomes Q4_0.
+    """
+    head = Role.TOKEN_EMBEDDING if checkpoint.config.tied_embeddings else Role.OUTPUT
+    roles = PARTS | {"head": frozenset({head})}
+    wanted = dict(item.split("=") for item in weights.split(","))
+    for part in wanted:
+        if not any(tensor.role in roles[part] for tensor in checkpoint.tensors):
+            raise ModelFileError(f"{checkpoint.path}: weights: the model has no {part}")
+    target_of = {role: QUANTIZED_ON_LOAD[wanted[part]] for part in wanted for role in roles[part]}
+    return [
+        _part_type(checkpoint, tensor, target_of.get(tensor.role, tensor.type))
+        for tensor in checkpoint.tensors
+    ]
+
+
+def _part_type(checkpoint: Checkpoint, tensor: Tensor, target: TensorType) -> TensorType:
+    if target is tensor.type or tensor.cols % QUANTIZED_GROUP:
+        return tensor.type
+    from_q8 = tensor.type is TensorType.Q8_0 and target is TensorType.Q4_0
+    if tensor.packing is not None or not (from_q8 or tensor.type in FLOAT_TYPES):
+        kind = tensor.type.name.lower() + (" and packed" if tensor.packing is not None else "")
+        raise ModelFileError(
+            f"{checkpoint.path}: tensor {tensor.name} is {kind} and cannot become"
+            f" {target.name.lower()!r}; f32, f16 and bf16 become q8_0 or q4_0, q8_0 becomes q4_0"
+        )
+    return target

@@ -66,7 +66,7 @@ def open_draft(
         check_vocabulary(tokenizer, theirs, settings.draft)
         model = Model.load(
             checkpoint,
-            weights=settings.weights,
+            weights=None if "=" in (settings.weights or "") else settings.weights,
             isa=settings.isa,
             threads=threads,
             load=settings.load,

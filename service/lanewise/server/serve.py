@@ -74,7 +74,8 @@ def serve(
 
 def _fingerprint(model: Model) -> str:
     """Changes when the same request may get another answer; threads and CPU are no part of it."""
-    return f"lanewise-{__version__}-n{model.info.numerics}-{model.weights}"
+    weights = "-".join(filter(None, (model.weights, model.parts)))
+    return f"lanewise-{__version__}-n{model.info.numerics}-{weights}"
 
 
 def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:

@@ -55,6 +55,24 @@ _UNITS |= {f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", start=1)}
 _UNITS |= {f"{prefix}i{b}": 1024**i for i, prefix in enumerate("kmgt", start=1) for b in ("", "b")}
 
 
+def whole_or_parts(
+    names: tuple[str, ...], parts: tuple[str, ...], of_parts: tuple[str, ...]
+) -> Kind:
+    """One of a few names, or ``PART=NAME`` for some parts, separated by commas; in any case."""
+
+    def is_good(text: str) -> bool:
+        given = [item.partition("=") for item in text.split(",")]
+        of = [part for part, _, _ in given]
+        return text in names or (
+            len({*of}) == len(of)
+            and all(part in parts and name in of_parts for part, _, name in given)
+        )
+
+    accepts = f"{' | '.join(names)}, or PART=NAME,… with"
+    accepts += f" {' | '.join(parts)} = {' | '.join(of_parts)}"
+    return Kind(_checked(str.lower, is_good), accepts, "NAME")
+
+
 def parse_size(text: str) -> int:
     """Bytes from text such as ``4GiB``, ``512MB`` or ``1048576``."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())

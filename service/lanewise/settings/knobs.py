@@ -15,6 +15,7 @@ from lanewise.settings.kinds import (
     choice,
     integer,
     knob,
+    whole_or_parts,
 )
 
 MIB = 1 << 20
@@ -56,8 +57,14 @@ class WeightSettings(ComputeSettings):
     weights: str | None = field(
         default=None,
         metadata=knob(
-            choice("q4_0", "q8_0", "f16", "bf16", "f32"),
-            "type to hold the matrices in; a float model is quantized while it is loaded",
+            whole_or_parts(
+                ("q4_0", "q8_0", "f16", "bf16", "f32"),
+                ("attention", "ffn", "experts", "head"),
+                ("q4_0", "q8_0"),
+            ),
+            "type to hold the matrices in, quantized while they are loaded: all of a float model,"
+            " or some parts of any (head=q4_0,attention=q4_0), where floats become q8_0 or q4_0,"
+            " and q8_0 becomes q4_0",
         ),
     )
     isa: str | None = field(
