@@ -68,9 +68,8 @@ def whole_or_parts(
             and all(part in parts and name in of_parts for part, _, name in given)
         )
 
-    accepts = f"{' | '.join(names)}, or PART=NAME,… with"
-    accepts += f" {' | '.join(parts)} = {' | '.join(of_parts)}"
-    return Kind(_checked(str.lower, is_good), accepts, "NAME")
+    accepts = f"{', '.join(names)}; or PART=NAME,… of {', '.join(parts)}, {' or '.join(of_parts)}"
+    return Kind(_checked(str.lower, is_good), accepts, "NAME or PART=NAME,…")
 
 
 def parse_size(text: str) -> int:
