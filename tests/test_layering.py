@@ -270,6 +270,10 @@ def test_circles_of_c_are_found():
     assert circles(c_edges(sources)) == []
     sources["x/t.c"] += "static void h(void) {\n    lw_g(1, 2);\n}\n"
     assert circles(c_edges(sources)) == [("x/f", "x/g", "x/t")]
+    del sources["x/t.c"]
+    sources["x/f.c"] = '#include "inline.h"\nvoid lw_f(void) {\n    (void)0;\n}\n'
+    sources["x/inline.h"] = "void lw_f(void);\nstatic inline int i(void) {\n    lw_f();\n}\n"
+    assert circles(c_edges(sources)) == [("x/f", "x/inline")]
     sources["x/all.h"] += '#include "header.h"\n'
     assert ("x/all", "x/header") in circles(c_edges(sources))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 C_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 C_NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 C_NAME = re.compile(r"\blw_\w+")
+C_INDENTED = re.compile(r"^[ \t]+.+", re.MULTILINE)
 # The name of a function or of a table that a source defines for others.
 C_DEFINITION = re.compile(
     r"^(?!static\b|typedef\b)[A-Za-z_][\w \t*]*?[ *](lw_\w+)\s*"
@@ -51,7 +52,8 @@ def c_edges(sources):
     """Which nodes each node includes, and whose functions and tables it uses.
 
     ``sources`` are texts by paths relative to native/src. Uses count for themselves because one
-    header may declare what several sources define.
+    header may declare what several sources define. In headers those count that are indented: the
+    bodies of their inline functions.
     """
     bare = {name: C_NOT_CODE.sub("", text) for name, text in sources.items()}
     owners = {
@@ -65,8 +67,9 @@ def c_edges(sources):
         includes = C_INCLUDE.findall(text)
         places = [(Path(name).parent / one).as_posix() for one in includes] + includes
         found = {c_node(place) for place in places if place in sources}
-        if name.endswith(".c"):
-            found |= {owners[word] for word in C_NAME.findall(bare[name]) if word in owners}
+        if name.endswith((".c", ".h")):
+            code = bare[name] if name.endswith(".c") else "\n".join(C_INDENTED.findall(bare[name]))
+            found |= {owners[word] for word in C_NAME.findall(code) if word in owners}
         edges[c_node(name)] |= found - {c_node(name)}
     return edges
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/worker.h"
+#include "graph/observe.h"
 #include "ops/math.h"
 
 // The RMSNorm of Q or K: of each head, or of all together.

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "graph/ffn.h"
+#include "graph/observe.h"
 #include "graph/route.h"
 
 static bool is_shared(const lw_expert_group* group) { return group->expert == LW_SHARED_EXPERT; }

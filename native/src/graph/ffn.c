@@ -1,6 +1,8 @@
 // The gated FFN of a layer (ffn.h).
 #include "graph/ffn.h"
 
+#include "graph/observe.h"
+
 enum {
     SEGMENT_PANELS = LW_SEGMENT / LW_PANEL,
     // Weights are prefetched in the order of one matrix, so each change to the other costs a wait for memory: where

@@ -1,5 +1,5 @@
 // The forward step: one parallel region over the whole ragged batch, a barrier between phases.
-#include "graph/worker.h"
+#include "graph/observe.h"
 #include "ops/math.h"
 #include "ops/sample.h"
 #include "status.h"

@@ -1,16 +1,16 @@
-// What a session with observe_inputs knows of the inputs of matrices. Each thread looks at rows of its own, and keeps what
-// it sees for itself until somebody asks.
-#include <math.h>
-#include <stdio.h>
+// Each thread looks at rows of its own, and keeps what it sees for itself until somebody asks (inputs.c).
+#include "graph/observe.h"
 
-#include "graph/ahead.h"
-#include "graph/worker.h"
-#include "status.h"
+#include <math.h>
 
 static const lw_operation kinds[] = {LW_OP_QKV, LW_OP_ATTN_OUTPUT, LW_OP_GATE_UP, LW_OP_DOWN, LW_OP_HEAD};
-enum { IN_LAYER = 4 };  // of these; the head is there once
+enum { IN_LAYER = LW_OBSERVED_IN_LAYER };  // of these; the head is there once
 
 size_t lw_observed_cells(const lw_session* s) { return (size_t)s->model->config.n_layers * IN_LAYER + 1; }
+
+lw_operation lw_observed_operation(const lw_session* s, size_t cell) {
+    return kinds[cell + 1 == lw_observed_cells(s) ? IN_LAYER : cell % IN_LAYER];
+}
 
 static lw_input_stats* cell_of(const lw_session* s, unsigned thread, lw_operation operation, uint32_t layer) {
     size_t kind = 0;
@@ -50,32 +50,4 @@ void lw_observe_rows(const lw_worker* w, lw_operation operation, uint32_t layer,
             const float* segment = x.values + row * x.row_stride + k / LW_SEGMENT * x.segment_stride;
             observe_group(cell, segment + k % LW_SEGMENT, x.cols - k < LW_GROUP ? x.cols - k : LW_GROUP, k);
         }
-}
-
-static void add_stats(lw_input_stats* sum, const lw_input_stats* cell) {
-    sum->values += cell->values;
-    sum->total += cell->total;
-    sum->groups += cell->groups;
-    sum->outlier_groups += cell->outlier_groups;
-    if (cell->largest <= sum->largest) return;
-    sum->largest = cell->largest;
-    sum->largest_input = cell->largest_input;
-}
-
-lw_status lw_session_inputs(const lw_session* session, lw_input_stats* out, uint32_t capacity, uint32_t* n) {
-    if (session == NULL || n == NULL || (out == NULL && capacity > 0))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_session_inputs: session, out and n must not be NULL");
-    if (lw_steps_are_ahead(session))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_session_inputs: a step that was started is not finished");
-    *n = session->observed != NULL ? (uint32_t)lw_observed_cells(session) : 0;
-    for (uint32_t i = 0; i < *n && i < capacity; ++i) {
-        out[i] = (lw_input_stats){.layer = i / IN_LAYER};
-        const bool is_head = i + 1 == *n;
-        if (is_head) out[i].layer = 0;
-        snprintf(out[i].operation, sizeof out[i].operation, "%s",
-                 lw_operation_names[kinds[is_head ? IN_LAYER : i % IN_LAYER]]);
-        for (unsigned thread = 0; thread < session->config.n_threads; ++thread)
-            add_stats(&out[i], &session->observed[thread * (size_t)*n + i]);
-    }
-    return LW_OK;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "graph/ahead.h"
+#include "graph/observe.h"
 #include "graph/session.h"
 #include "numa.h"
 #include "ops/sample.h"

@@ -166,9 +166,6 @@ struct lw_session {
 
 extern const char* const lw_operation_names[LW_OPERATION_COUNT];
 
-// Rows of lw_session_inputs (observe.c).
-size_t lw_observed_cells(const lw_session* s);
-
 // NULL unless the session is profiled.
 static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, unsigned thread) {
     return s->profile != NULL ? &s->profile->threads[thread] : NULL;

@@ -125,12 +125,6 @@ static inline lw_inputs lw_inputs_of(const lw_activations* x) {
     return (lw_inputs){x->f32, x->cols, x->cols, LW_SEGMENT};
 }
 
-// Adds all rows to what the session knows of these inputs; they stay until a barrier after it (observe.c).
-void lw_observe_rows(const lw_worker* w, lw_operation operation, uint32_t layer, lw_inputs x);
-static inline void lw_observe(const lw_worker* w, lw_operation operation, uint32_t layer, lw_inputs x) {
-    if (w->s->observed != NULL) lw_observe_rows(w, operation, layer, x);
-}
-
 // Where rows have adapters of matrix `first` or the n - 1 after it: their low-rank inputs, a phase without a barrier. What
 // others compute of it may not be there yet; products wait for it (low_rank.c).
 void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted first, size_t n, lw_inputs x);

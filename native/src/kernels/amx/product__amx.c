@@ -1,5 +1,5 @@
-// The product of decoded weights.
-#include "kernels/amx/matmul_tile.h"
+#include "kernels/amx/product__amx.h"
+
 #include "kernels/amx/tiles.h"
 
 // Tile registers: sums of two tiles of rows by two vectors of outputs, the rows, the outputs. The intrinsics paste them
