@@ -85,38 +85,6 @@ static void gather(lw_worker* w, const lw_activations* x, bool codes, bool value
     lw_end_phase(w, LW_OP_ROUTE);
 }
 
-// The group that item `item` of all groups' is in, from group `from` on; *item becomes its number in that group.
-static size_t find_group(const lw_expert_buffers* e, size_t from, size_t* item, bool down) {
-    for (;; ++from) {
-        const size_t n = down ? e->groups[from].down_items : e->groups[from].gate_up_items;
-        if (*item < n) return from;
-        *item -= n;
-    }
-}
-
-static size_t count_items(const lw_expert_buffers* e, bool down) {
-    size_t n = 0;
-    for (size_t i = 0; i < e->n_groups; ++i) n += down ? e->groups[i].down_items : e->groups[i].gate_up_items;
-    return n;
-}
-
-static void gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
-    const lw_expert_buffers* e = &w->b->experts;
-    size_t begin, end;
-    lw_taker items = lw_this_phase(w, count_items(e, false));
-    while (lw_take_share(&items, &begin, &end)) {
-        size_t left = end - begin, first = begin;
-        for (size_t i = find_group(e, 0, &first, false); left > 0; ++i, first = 0) {
-            lw_gate_up g = gate_up_of(w, layer, i, x);
-            const size_t there = e->groups[i].gate_up_items - first, n = there < left ? there : left;
-            lw_gate_up_take(&g, first, first + n);
-            left -= n;
-        }
-    }
-    for (size_t i = 0; i < e->n_groups; ++i) lw_count_products(w, 2, e->groups[i].rows);
-    lw_end_phase(w, LW_OP_GATE_UP);
-}
-
 // Panels first .. first + n - 1 of a group's down projection.
 static void multiply_down(lw_worker* w, const lw_layer* layer, const lw_expert_group* group, size_t first, size_t n) {
     const size_t hidden = w->c->hidden_size, panels = hidden / LW_PANEL;
@@ -134,20 +102,39 @@ static void multiply_down(lw_worker* w, const lw_layer* layer, const lw_expert_g
     }
 }
 
-static void down(lw_worker* w, const lw_layer* layer) {
+// What a group has to do in the phase of an operation: panels of gate and up, or of down.
+static size_t items_of(const lw_worker* w, const lw_layer* layer, const lw_expert_group* group,
+                       lw_operation operation) {
+    return operation == LW_OP_DOWN ? w->c->hidden_size / LW_PANEL : 2 * size_of(layer, group) / LW_PANEL;
+}
+
+static void take_items(lw_worker* w, const lw_layer* layer, size_t index, const lw_activations* x,
+                       lw_operation operation, size_t first, size_t n) {
+    if (operation == LW_OP_DOWN) {
+        multiply_down(w, layer, &w->b->experts.groups[index], first, n);
+        return;
+    }
+    lw_gate_up g = gate_up_of(w, layer, index, x);
+    lw_gate_up_take(&g, first, first + n);
+}
+
+// A phase of gate and up, or of down, over all groups.
+static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activations* x, lw_operation operation) {
     const lw_expert_buffers* e = &w->b->experts;
-    size_t begin, end;
-    lw_taker items = lw_this_phase(w, count_items(e, true));
+    size_t begin, end, all = 0;
+    for (size_t i = 0; i < e->n_groups; ++i) all += items_of(w, layer, &e->groups[i], operation);
+    lw_taker items = lw_this_phase(w, all);
     while (lw_take_share(&items, &begin, &end)) {
-        size_t left = end - begin, first = begin;
-        for (size_t i = find_group(e, 0, &first, true); left > 0; ++i, first = 0) {
-            const size_t there = e->groups[i].down_items - first, n = there < left ? there : left;
-            multiply_down(w, layer, &e->groups[i], first, n);
-            left -= n;
+        size_t before = 0;  // items of the groups before
+        for (size_t i = 0; before < end; ++i) {
+            const size_t n = items_of(w, layer, &e->groups[i], operation);
+            const size_t from = begin > before ? begin - before : 0, to = end - before < n ? end - before : n;
+            if (from < to) take_items(w, layer, i, x, operation, from, to - from);
+            before += n;
         }
     }
-    for (size_t i = 0; i < e->n_groups; ++i) lw_count_products(w, 1, e->groups[i].rows);
-    lw_end_phase(w, LW_OP_DOWN);
+    for (size_t i = 0; i < e->n_groups; ++i) lw_count_products(w, operation == LW_OP_DOWN ? 1 : 2, e->groups[i].rows);
+    lw_end_phase(w, operation);
 }
 
 enum { COMBINED_COLS = 512 };
@@ -191,7 +178,7 @@ void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_route(w, layer, &x);
     if (w->rows > 1) gather(w, &x, codes, values);
-    gate_up(w, layer, &x);
-    down(w, layer);
+    multiply_groups(w, layer, &x, LW_OP_GATE_UP);
+    multiply_groups(w, layer, &x, LW_OP_DOWN);
     combine(w, layer);
 }

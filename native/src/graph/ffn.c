@@ -15,8 +15,6 @@ size_t lw_run_of(size_t rows) { return rows <= FEW_ROWS ? LONG_RUN : 1; }
 
 static size_t panels_of_size(size_t size) { return (size + LW_PANEL - 1) / LW_PANEL; }
 
-size_t lw_gate_up_items(const lw_gate_up* g) { return 2 * panels_of_size(g->size) * g->cuts.n; }
-
 // Panels of run `run` of one of the two matrices.
 static size_t panels_of(const lw_gate_up* g, size_t run) {
     const size_t all = g->run * SEGMENT_PANELS, left = panels_of_size(g->size) - run * all;
@@ -111,7 +109,7 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
                     .run = lw_run_of(w->rows),
                     .quantized = lw_reads_codes(w, &layer->down)};
     size_t begin, end;
-    lw_taker items = lw_this_phase(w, lw_gate_up_items(&g));
+    lw_taker items = lw_this_phase(w, 2 * layer->gate.panels * g.cuts.n);
     while (lw_take_share(&items, &begin, &end)) lw_gate_up_take(&g, begin, end);
     lw_count_products(w, 2, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);

@@ -27,8 +27,7 @@ typedef struct lw_gate_up {
 
 // How many segments go together: few rows wait for weights, in the order of one matrix.
 size_t lw_run_of(size_t rows);
-size_t lw_gate_up_items(const lw_gate_up* g);
-// Work on some of its items.
+// Items begin .. end - 1 of all: the panels of gate and up, for each piece of the rows.
 void lw_gate_up_take(lw_gate_up* g, size_t begin, size_t end);
 
 #endif

@@ -81,17 +81,11 @@ static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t*
     scale_weights(c, weights);
 }
 
-static uint32_t round_up_rows(uint32_t rows, size_t block) { return (uint32_t)((rows + block - 1) / block * block); }
-
-static void add_group(lw_worker* w, const lw_layer* layer, uint32_t expert, uint32_t first, uint32_t rows) {
+static void add_group(const lw_worker* w, uint32_t expert, uint32_t first, uint32_t rows) {
     lw_expert_buffers* e = &w->b->experts;
-    const lw_ffn_config* c = &layer->config.ffn;
-    lw_expert_group* group = &e->groups[e->n_groups++];
-    const bool shared = expert == LW_SHARED_EXPERT;
-    *group = (lw_expert_group){.expert = expert, .first = first, .rows = rows, .place = e->n_places};
-    group->gate_up_items = 2 * (shared ? c->shared_size : c->size) / LW_PANEL;
-    group->down_items = w->c->hidden_size / LW_PANEL;
-    if (!shared) e->n_places += round_up_rows(rows, lw_level_layouts[w->model->level].row_block);
+    e->groups[e->n_groups++] = (lw_expert_group){expert, first, rows, e->n_places};
+    if (expert != LW_SHARED_EXPERT)
+        e->n_places += (uint32_t)lw_round_up(rows, lw_level_layouts[w->model->level].row_block);
 }
 
 static void count_group(lw_counters* counters, uint32_t rows) {
@@ -111,12 +105,12 @@ static void make_groups(lw_worker* w, const lw_layer* layer) {
     memset(counts, 0, c->n_experts * sizeof *counts);
     for (size_t i = 0; i < chosen; ++i) ++counts[e->experts[i]];
     e->n_groups = e->n_places = 0;
-    if (c->shared_size > 0) add_group(w, layer, LW_SHARED_EXPERT, (uint32_t)chosen, (uint32_t)w->rows);
+    if (c->shared_size > 0) add_group(w, LW_SHARED_EXPERT, (uint32_t)chosen, (uint32_t)w->rows);
     uint32_t first = 0;
     for (uint32_t expert = 0; expert < c->n_experts; ++expert) {
         const uint32_t rows = counts[expert];
         if (rows > 0) {
-            add_group(w, layer, expert, first, rows);
+            add_group(w, expert, first, rows);
             count_group(&w->s->counters, rows);
         }
         counts[expert] = first;  // where its next row goes

@@ -63,11 +63,10 @@ typedef struct lw_spans {
 } lw_spans;
 
 // The rows of a batch that one expert has, which are rows first .. first + rows - 1 of the gathered ones; or all rows, for
-// the shared expert, which is the last.
+// the shared expert, which is the first.
 typedef struct lw_expert_group {
     uint32_t expert, first, rows;
-    uint32_t place;                      // of its codes in lw_expert_buffers, in rows
-    uint32_t gate_up_items, down_items;  // panels
+    uint32_t place;  // of its codes in lw_expert_buffers, in rows
 } lw_expert_group;
 
 enum { LW_SHARED_EXPERT = 0x7FFFFFFF };
