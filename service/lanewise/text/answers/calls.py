@@ -60,6 +60,15 @@ def held_back(text: str, tag: str) -> int:
     return next(n for n in range(min(len(tag) - 1, len(text)), -1, -1) if text.endswith(tag[:n]))
 
 
+def split_at(text: str, tag: str) -> tuple[str, bool, str]:
+    """What is before a tag, whether it is there, and what comes after it or could become it."""
+    before, found, after = text.partition(tag)
+    if found:
+        return before, True, after
+    cut = len(before) - held_back(before, tag)
+    return before[:cut], False, before[cut:]
+
+
 class CallLog:
     """The calls of an answer so far, and what is new in them, as OpenAI streams it."""
 
@@ -95,7 +104,7 @@ class CallLog:
         return "".join(secrets.choice(characters) for _ in range(self._id_length))
 
 
-class CallParser:
+class CallParser(ABC):
     """Takes an answer's text in pieces; gives its content, and keeps its calls.
 
     A state uses up what it understands of the text; it says whether the next one may go on.
@@ -133,18 +142,15 @@ class CallParser:
             self._shown, self._text = self._shown + self._text, ""
 
     def _content(self) -> bool:
-        before, found, after = self._text.partition(self._begin)
+        before, found, self._text = split_at(self._text, self._begin)
+        self._shown += before
         if found:
-            self._shown += before
-            self._text, self._state = after, self._head
-            return True
-        cut = len(before) - held_back(before, self._begin)
-        self._shown, self._text = self._shown + before[:cut], before[cut:]
-        return False
+            self._state = self._head
+        return found
 
+    @abstractmethod
     def _head(self) -> bool:
         """What follows the announcement."""
-        raise NotImplementedError
 
     def _no_call(self, begin: str = "") -> bool:
         """What was announced is none: it is content."""
@@ -186,3 +192,30 @@ class JsonEnd:
                 if self._depth == 0:
                     return position + 1
         return None
+
+
+class JsonCallParser(CallParser):
+    """Reads calls whose arguments are JSON, in which they end by themselves."""
+
+    def __init__(self, begin: str, id_length: int | None) -> None:
+        super().__init__(begin, id_length)
+        self._end = JsonEnd()
+
+    def _begin_arguments(self, name: str, rest: str) -> bool:
+        """A function's name is known, and ``rest`` begins with its arguments."""
+        self._log.start(name)
+        self._text, self._state = rest, self._arguments
+        return True
+
+    def _arguments(self) -> bool:
+        end = self._end.find(self._text)
+        self._log.add(self._text[:end])
+        self._text = "" if end is None else self._text[end:]
+        if end is None:
+            return False
+        self._state = self._after
+        return True
+
+    @abstractmethod
+    def _after(self) -> bool:
+        """What follows the arguments."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lanewise.text.answers.calls import CallLog, Tools, argument_schema
-from lanewise.text.answers.rules import ANY_TEXT, lark, symbols
+from lanewise.text.answers.rules import ANY_TEXT, any_call, lark, symbols
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import REASONING_NAMES
 from lanewise.text.detokenizer import MARK
@@ -70,7 +70,7 @@ def harmony_calls(
 ) -> GrammarSource:
     """The grammar of an answer that may, or must, end with a call."""
     final = f"{_header('final', tokenizer)} TEXT"
-    calls = " | ".join(f"call_{i}" for i in range(len(tools)))
+    calls = any_call(tools)
     last = f"({calls})" if required else f"({calls} | {final})"
     first = "" if start is Start.OPEN else f"TEXT {symbols(f'{END}{START}assistant', tokenizer)} "
     rules = [f"start: {first}before* {last}", *_rules(tokenizer, "analysis", "commentary")]

@@ -10,11 +10,11 @@ from lanewise.text.answers.calls import (
     LONGEST_HEAD,
     CallFormat,
     CallParser,
-    JsonEnd,
+    JsonCallParser,
     Tools,
     argument_schema,
 )
-from lanewise.text.answers.rules import quoted, symbols
+from lanewise.text.answers.rules import any_call, quoted, symbols
 from lanewise.text.grammar import styled
 from lanewise.text.tokenizer import Tokenizer
 
@@ -46,8 +46,7 @@ class JsonCalls(CallFormat):
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function."""
         after = symbols(self.after_call, tokenizer)
-        choices = " | ".join(f"call_{i}" for i in range(len(tools)))
-        rules = [f"call: ({choices}) {after}"]
+        rules = [f"call: ({any_call(tools)}) {after}"]
         for i, (name, parameters) in enumerate(tools.items()):
             head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
             schema = styled(argument_schema(parameters))
@@ -59,7 +58,7 @@ class JsonCalls(CallFormat):
 
     def parser(self, tools: Tools) -> CallParser:
         """Reads JSON."""
-        return _JsonCallParser(self)
+        return _ObjectParser(self)
 
 
 HERMES = JsonCalls(
@@ -84,11 +83,10 @@ GENERIC = JsonCalls(
 )
 
 
-class _JsonCallParser(CallParser):
+class _ObjectParser(JsonCallParser):
     def __init__(self, form: JsonCalls) -> None:
         super().__init__(form.begin, form.id_length)
         self._form = form
-        self._end = JsonEnd()
         if not self._begin:
             self._state = self._first_character
 
@@ -113,18 +111,7 @@ class _JsonCallParser(CallParser):
         match = HEAD.match(self._text, 0, LONGEST_HEAD)  # a bound on what each piece costs
         if match is None:
             return False
-        self._log.start(json.loads(match[1]))
-        self._text, self._state = self._text[match.end() :], self._arguments
-        return True
-
-    def _arguments(self) -> bool:
-        end = self._end.find(self._text)
-        self._log.add(self._text[:end])
-        self._text = "" if end is None else self._text[end:]
-        if end is None:
-            return False
-        self._state = self._after
-        return True
+        return self._begin_arguments(json.loads(match[1]), self._text[match.end() :])
 
     def _after(self) -> bool:
         expected = "}" + self._form.after_call + (self._form.between or "")

@@ -9,11 +9,11 @@ from lanewise.text.answers.calls import (
     LONGEST_HEAD,
     CallFormat,
     CallParser,
-    JsonEnd,
+    JsonCallParser,
     Tools,
     argument_schema,
 )
-from lanewise.text.answers.rules import quoted, symbols
+from lanewise.text.answers.rules import calls_again, quoted, symbols
 from lanewise.text.grammar import styled
 from lanewise.text.tokenizer import Tokenizer
 
@@ -35,10 +35,7 @@ class NamedCalls(CallFormat):
 
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function."""
-        again = symbols(self.begin, tokenizer)
-        choices = " | ".join(f"call_{i}" for i in range(len(tools)))
-        rules = [f"calls: call ({again} call)*" if parallel else "calls: call"]
-        rules.append(f"call: ({choices})")
+        rules = calls_again(tools, self.begin, tokenizer, parallel=parallel)
         marked = ""
         if self.id_tag:
             marked = f"({symbols(self.id_tag, tokenizer)} /[a-zA-Z0-9]{{{self.id_length}}}/)?"
@@ -61,32 +58,20 @@ MISTRAL_WITH_IDS = NamedCalls(
 )
 
 
-class _NamedCallParser(CallParser):
+class _NamedCallParser(JsonCallParser):
     def __init__(self, form: NamedCalls) -> None:
         super().__init__(form.begin, form.id_length)
         tag, mark = re.escape(form.arguments_tag), re.escape(form.id_tag)
         marked = rf"(?:{mark}\s*\w*\s*)?" if mark else ""
         self._pattern = re.compile(rf"\s*([^\[\]{{}}\s]+)\s*{marked}{tag}\s*(?=\{{)")
-        self._end = JsonEnd()
 
     def _head(self) -> bool:
         match = self._pattern.match(self._text, 0, LONGEST_HEAD)
         if match is None:
             return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
-        self._log.start(match[1])
-        self._text, self._state = self._text[match.end() :], self._arguments
-        return True
+        return self._begin_arguments(match[1], self._text[match.end() :])
 
-    def _arguments(self) -> bool:
-        end = self._end.find(self._text)
-        self._log.add(self._text[:end])
-        self._text = "" if end is None else self._text[end:]
-        if end is None:
-            return False
-        self._state = self._between
-        return True
-
-    def _between(self) -> bool:
+    def _after(self) -> bool:
         self._skip_space()
         if self._could_become(self._begin):
             return False

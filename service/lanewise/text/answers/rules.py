@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from lanewise.text.grammar import GrammarSource
 from lanewise.text.tokenizer import Tokenizer
@@ -39,6 +39,17 @@ def text_up_to(rule: str, tag: str, tokenizer: Tokenizer, text: str = "TEXT") ->
     if isinstance(parts[0], int):
         return f"{rule}: {text} {joined(parts)}"
     return f"{rule}[lazy]: {text} {quoted(tag)}"
+
+
+def any_call(tools: Sized) -> str:
+    """The rules of all functions as alternatives: ``call_0`` is the first one's."""
+    return " | ".join(f"call_{i}" for i in range(len(tools)))
+
+
+def calls_again(tools: Sized, again: str, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+    """The rules of calls, of which each but the first comes after ``again``."""
+    more = f" ({symbols(again, tokenizer)} call)*" if parallel else ""
+    return [f"calls: call{more}", f"call: ({any_call(tools)})"]
 
 
 def unlike(tag: str) -> str:

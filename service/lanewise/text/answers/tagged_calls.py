@@ -15,9 +15,9 @@ from lanewise.text.answers.calls import (
     Parameters,
     Tools,
     argument_schema,
-    held_back,
+    split_at,
 )
-from lanewise.text.answers.rules import quoted, symbols, text_up_to
+from lanewise.text.answers.rules import calls_again, quoted, symbols, text_up_to
 from lanewise.text.answers.values import PropertySchema
 from lanewise.text.grammar import GrammarError, styled
 from lanewise.text.tokenizer import Tokenizer
@@ -65,13 +65,8 @@ class TaggedCalls(CallFormat):
 
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function and for each of its properties."""
-        choices = " | ".join(f"call_{i}" for i in range(len(tools)))
-        again = symbols(f"\n{self.begin}", tokenizer)
-        rules = [f"calls: call ({again} call)*" if parallel else "calls: call"]
-        rules += [
-            f"call: ({choices})",
-            text_up_to("free_value", self.around_value[1], tokenizer),
-        ]
+        rules = calls_again(tools, f"\n{self.begin}", tokenizer, parallel=parallel)
+        rules.append(text_up_to("free_value", self.around_value[1], tokenizer))
         for i, (name, parameters) in enumerate(tools.items()):
             rules += self._function(f"call_{i}", name, parameters, tokenizer)
         return rules
@@ -249,13 +244,11 @@ class _TaggedCallParser(CallParser):
                 return False
             self._text = self._text.removeprefix("\n")
             self._at_start = False
-        before, found, after = self._text.partition(end)
-        cut = len(before) - (0 if found else held_back(before, end))
-        self._text = after if found else before[cut:]
-        self._add_to_value(before[:cut])
+        value, found, self._text = split_at(self._text, end)
+        self._add_to_value(value)
         if found:
             self._end_value()
-        return bool(found)
+        return found
 
     def _add_to_value(self, text: str) -> None:
         if self._form.value_lines and text:

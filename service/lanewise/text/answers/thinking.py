@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from lanewise.text.answers.calls import held_back
+from lanewise.text.answers.calls import split_at
 
 
 class Start(Enum):
@@ -86,17 +86,14 @@ class ThinkingSplitter:
         return True
 
     def _thought(self) -> bool:
-        end = self._tags.end
-        before, found, after = self._text.partition(end)
-        cut = len(before) - (0 if found else held_back(before, end))
-        words = self._space + before[:cut]
+        before, found, self._text = split_at(self._text, self._tags.end)
+        words = self._space + before
         shown = words.rstrip()
         self._reasoning += shown
         self._space = words[len(shown) :]
-        self._text = after if found else before[cut:]
         if found:
             self._state = self._after
-        return bool(found)
+        return found
 
     def _after(self) -> bool:
         self._text = self._text.lstrip()
