@@ -20,12 +20,13 @@ from lanewise.loading.formats import MATRIX_TYPES, TensorType, row_bytes
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import is_vector
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import ROWS, TensorNote, is_packed
 from lanewise.loading.quantization import find_quantization
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
-from lanewise.loading.weights_files import close_all, open_weights
+from lanewise.loading.weights_files import open_weights
 from lanewise.settings import InspectSettings
 from lanewise_quantizer.quantize import check_finite
 from lanewise_quantizer.storage import checksum, decode_rows

@@ -15,6 +15,7 @@ from lanewise.loading.gguf import GgufFile
 from lanewise.loading.harmless import refuse_unknown_metadata
 from lanewise.loading.heads import with_embedding
 from lanewise.loading.json_files import Fields
+from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import GGUF
 from lanewise.loading.sources import SourceTensor
 
@@ -47,11 +48,11 @@ def open_gguf(path: Path) -> Checkpoint:
         named = family.gguf_tensors(sources, config)
         tensors = bind_tensors(config, named, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:
-        close_parts(files)
+        close_all(files)
         raise
     tokenizer = TokenizerFiles(gguf.path, config.vocab_size, gguf=gguf.metadata)
     name = stem_of(path)
-    return Checkpoint(gguf.path, name, config, tensors, tokenizer, lambda: close_parts(files))
+    return Checkpoint(gguf.path, name, config, tensors, tokenizer, lambda: close_all(files))
 
 
 def open_parts(path: Path) -> list[GgufFile]:
@@ -77,7 +78,7 @@ def open_parts(path: Path) -> list[GgufFile]:
             if own.integer("split.no", least=0) != number or own.integer("split.count") != count:
                 raise own.fail("split.no", f"{number} of {count}")
     except BaseException:
-        close_parts(files)
+        close_all(files)
         raise
     return files
 
@@ -96,12 +97,6 @@ def stem_of(path: Path) -> str:
     """Return the model's name: the file's without its end, and without a part's number."""
     match = SPLIT.fullmatch(path.name)
     return path.stem if match is None else match["stem"]
-
-
-def close_parts(files: list[GgufFile]) -> None:
-    """Unmap all files."""
-    for file in files:
-        file.close()
 
 
 def refuse_other_kinds(fields: Fields) -> None:

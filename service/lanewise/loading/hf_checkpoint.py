@@ -14,6 +14,7 @@ from lanewise.loading.families.table import hf_family
 from lanewise.loading.harmless import refuse_unknown_config
 from lanewise.loading.heads import settle_head, with_embedding
 from lanewise.loading.json_files import Fields
+from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.quantization import find_quantization, read_scheme
@@ -21,7 +22,7 @@ from lanewise.loading.quantized_sources import unpack_sources
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.text_part import text_fields, text_tensors
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
-from lanewise.loading.weights_files import close_all, open_weights, read_sources
+from lanewise.loading.weights_files import open_weights, read_sources
 
 
 def open_hugging_face(path: Path, config: Fields) -> Checkpoint:

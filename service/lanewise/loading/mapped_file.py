@@ -5,16 +5,30 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from lanewise.loading.checkpoint import ModelFileError
 
 HUGE_PAGE = 2 << 20
 LFS_POINTER = b"version https://git-lfs"
+
+
+class Closable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+def close_all(files: Iterable[Closable]) -> None:
+    """Unmap all files."""
+    for file in files:
+        file.close()
 
 
 @dataclass(slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import read_object
+from lanewise.loading.mapped_file import close_all
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
 from lanewise.loading.sources import SourceTensor
 
@@ -65,12 +65,6 @@ def open_shards(path: Path) -> list[SafetensorsFile]:
         close_all(files.values())
         raise
     return list(files.values())
-
-
-def close_all(files: Any) -> None:
-    """Unmap all files."""
-    for file in files:
-        file.close()
 
 
 def other_weights(path: Path) -> str:

@@ -111,6 +111,23 @@ def hf_kinds(fields: Fields, n_layers: int) -> list[str] | None:
     return list(kinds)
 
 
+def hf_window(fields: Fields, switched: bool = False) -> int | None:
+    """Return the sliding window of a config, or None.
+
+    ``switched``: the family's layers have it only where use_sliding_window is set.
+    """
+    window = fields.integer("sliding_window", default=0, least=0) or None
+    return window if not switched or fields.flag("use_sliding_window", default=False) else None
+
+
+def hf_windows(fields: Fields, window: int | None, have: Sequence[bool]) -> list[int | None]:
+    """Return each layer's window: of those that layer_types names, or else those that ``have``."""
+    kinds = hf_kinds(fields, len(have))
+    if kinds is not None:
+        have = [kind == "sliding_attention" for kind in kinds]
+    return [window if has_window else None for has_window in have]
+
+
 def check_kinds(fields: Fields, layers: Sequence[Layer]) -> None:
     """Refuse layer_types that say something else than what the layers became."""
     found = [

@@ -14,7 +14,7 @@ from lanewise.loading.families.ernie4_5 import THETA
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
-    gguf_is_sparse,
+    gguf_sparse_layers,
     hf_name,
     layers_of_experts,
     rename_shared,
@@ -24,7 +24,6 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     gguf_attention,
-    gguf_gated,
     gguf_model,
     gguf_n_layers,
 )
@@ -87,8 +86,8 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     experts = gguf_experts(fields, sources, "softmax", renormalize=True, denominator_least=LEAST)
     attention = gguf_attention(fields, sources)
-    is_sparse = gguf_is_sparse(sources, gguf_n_layers(fields, sources))
-    layers = sparse_layers(attention, experts, gguf_gated(fields, sources), is_sparse)
+    n_layers = gguf_n_layers(fields, sources)
+    layers = gguf_sparse_layers(fields, sources, attention, experts, n_layers)
     return gguf_model(fields, sources, "ernie4_5_moe", layers, THETA)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import has
-from lanewise.loading.families.gguf import arch_of, gguf_uniform
+from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_uniform
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
@@ -79,6 +79,14 @@ def stack_hf_experts(
     tensors.flatten(f"{prefix}.down_proj", down)
 
 
+def stack_experts(sources: Sources, config: ModelConfig) -> Sources:
+    """Do so in all layers, for files that have nothing else out of the usual."""
+    tensors = Rearranged(sources)
+    for layer, experts in layers_of_experts(config):
+        stack_hf_experts(tensors, layer, experts)
+    return tensors.out
+
+
 def gguf_experts(
     fields: Fields,
     sources: Sources,
@@ -126,15 +134,18 @@ def gguf_experts(
     )
 
 
-def gguf_is_sparse(sources: Sources, n_layers: int) -> list[bool]:
-    """Return which layers have experts: those with a router."""
-    return [has(sources, Role.ROUTER, GGUF, number) for number in range(n_layers)]
+def gguf_sparse_layers(
+    fields: Fields, sources: Sources, attention: Attention, experts: Experts, n_layers: int
+) -> list[Layer]:
+    """Return layers of experts where the file has a router, and gated ones elsewhere."""
+    is_sparse = [has(sources, Role.ROUTER, GGUF, number) for number in range(n_layers)]
+    return sparse_layers(attention, experts, gguf_gated(fields, sources), is_sparse)
 
 
 def first_sparse(sources: Sources) -> int:
     """Return the first layer with experts; 0 if there is none."""
-    found = [number for number in range(len(sources)) if has(sources, Role.ROUTER, GGUF, number)]
-    return found[0] if found else 0
+    numbers = range(len(sources))
+    return next((n for n in numbers if has(sources, Role.ROUTER, GGUF, n)), 0)
 
 
 def flatten_gguf_experts(sources: Sources, config: ModelConfig) -> Sources:

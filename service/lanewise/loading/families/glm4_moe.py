@@ -14,7 +14,7 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
-    gguf_is_sparse,
+    gguf_sparse_layers,
     layers_of_experts,
     rename_shared,
     sparse_layers,
@@ -24,7 +24,6 @@ from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     arch_of,
     gguf_attention,
-    gguf_gated,
     gguf_model,
     gguf_n_layers,
     gguf_post_attention_norm,
@@ -87,8 +86,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
         raise fields.fail(key, f"a number below the number of layers, {n_layers},")
     qk_norm = "head" if has(sources, Role.ATTN_Q_NORM, GGUF) else "none"
     attention = gguf_attention(fields, sources, qk_norm=qk_norm)
-    is_sparse = gguf_is_sparse(sources, n_layers - further)
-    layers = sparse_layers(attention, experts, gguf_gated(fields, sources), is_sparse)
+    layers = gguf_sparse_layers(fields, sources, attention, experts, n_layers - further)
     return gguf_model(fields, sources, "glm4_moe", layers)
 
 

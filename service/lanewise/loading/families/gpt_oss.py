@@ -7,9 +7,9 @@ from dataclasses import replace
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
     hf_attention,
-    hf_kinds,
     hf_model,
     hf_n_layers,
+    hf_windows,
     with_windows,
 )
 from lanewise.loading.families.experts import (
@@ -55,17 +55,9 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     )
     attention = replace(hf_attention(fields, sources, HEAD_DIM, qkv_bias=True), sinks=True)
     window = fields.integer("sliding_window", default=WINDOW)
-    kinds = hf_kinds(fields, n_layers)
-    windows = windows_of(window, n_layers)
-    if kinds is not None:
-        windows = [window if kind == "sliding_attention" else None for kind in kinds]
+    windows = hf_windows(fields, window, [number % 2 == 0 for number in range(n_layers)])
     layers = with_windows(Layer(attention, experts), windows)
     return hf_model(fields, "gpt_oss", layers, theta=THETA)
-
-
-def windows_of(window: int | None, n_layers: int) -> list[int | None]:
-    """Return the window for every other layer, the first of them included."""
-    return [None if number % 2 else window for number in range(n_layers)]
 
 
 def even_rows(rows: Bytes) -> Bytes:

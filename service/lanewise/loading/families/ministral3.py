@@ -9,6 +9,7 @@ from lanewise.loading.families.common import (
     hf_gated,
     hf_model,
     hf_n_layers,
+    hf_window,
     with_windows,
 )
 from lanewise.loading.families.family import Family
@@ -37,7 +38,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     if beta and original == 1:
         raise settings.fail("original_max_position_embeddings", "a number of positions")
     attention = scaled(hf_attention(fields, sources, HEAD_DIM), beta, original)
-    window = fields.integer("sliding_window", default=0, least=0) or None
+    window = hf_window(fields)
     layer = Layer(attention, hf_gated(fields, sources))
     layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
     return hf_model(fields, "ministral3", layers, THETA, own=(BETA,))

@@ -7,6 +7,7 @@ from lanewise.loading.families.common import (
     hf_gated,
     hf_model,
     hf_n_layers,
+    hf_window,
     with_windows,
 )
 from lanewise.loading.families.family import Family
@@ -21,7 +22,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     window: int | None = DEFAULT_WINDOW
     if "sliding_window" in fields.values:
-        window = fields.integer("sliding_window", default=0, least=0) or None
+        window = hf_window(fields)
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
     return hf_model(fields, "mistral", layers)

@@ -8,6 +8,7 @@ from lanewise.loading.families.common import (
     hf_attention,
     hf_model,
     hf_n_layers,
+    hf_window,
     with_windows,
 )
 from lanewise.loading.families.experts import (
@@ -43,7 +44,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         renormalize=True,
     )
     fields.ignore("router_jitter_noise")  # of training
-    window = fields.integer("sliding_window", default=0, least=0) or None
+    window = hf_window(fields)
     layer = Layer(hf_attention(fields, sources), experts)
     layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
     return hf_model(fields, "mixtral", layers, theta=THETA)

@@ -12,10 +12,10 @@ from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
     hf_count,
+    stack_experts,
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import gguf_attention, gguf_model, gguf_n_layers
-from lanewise.loading.families.qwen3_moe import hf_tensors
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Experts, Layer, ModelConfig
 from lanewise.loading.sources import Sources
@@ -49,6 +49,6 @@ FAMILY = Family(
     from_hf,
     "olmoe",
     from_gguf,
-    hf_tensors=hf_tensors,
+    hf_tensors=stack_experts,
     gguf_tensors=flatten_gguf_experts,
 )

@@ -8,6 +8,7 @@ from lanewise.loading.families.common import (
     hf_gated,
     hf_model,
     hf_n_layers,
+    hf_window,
     with_windows,
 )
 from lanewise.loading.families.experts import gguf_name, hf_name
@@ -31,7 +32,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     fields.ignore("resid_pdrop", "embd_pdrop")
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
-    window = fields.integer("sliding_window", default=0, least=0) or None
+    window = hf_window(fields)
     layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
     return hf_model(fields, "phi3", layers)
 

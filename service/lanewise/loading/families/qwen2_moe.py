@@ -9,15 +9,16 @@ from lanewise.loading.families.common import (
     check_activation,
     hf_attention,
     hf_gated,
-    hf_kinds,
     hf_model,
     hf_n_layers,
     hf_sparse_layers,
+    hf_window,
+    hf_windows,
 )
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
-    gguf_is_sparse,
+    gguf_sparse_layers,
     hf_count,
     hf_name,
     layers_of_experts,
@@ -27,7 +28,6 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     gguf_attention,
-    gguf_gated,
     gguf_model,
     gguf_n_layers,
 )
@@ -53,7 +53,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     )
     is_sparse = hf_sparse_layers(fields, n_layers)
     layers = sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
-    windows = hf_windows(fields, n_layers)
+    windows = moe_windows(fields, n_layers)
     layers = [
         Layer(replace(layer.attention, window=window), layer.ffn)
         for layer, window in zip(layers, windows, strict=True)
@@ -61,16 +61,11 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     return hf_model(fields, "qwen2_moe", layers)
 
 
-def hf_windows(fields: Fields, n_layers: int) -> list[int | None]:
+def moe_windows(fields: Fields, n_layers: int) -> list[int | None]:
     """Return each layer's window: that of every other one below max_window_layers, if any."""
-    window = fields.integer("sliding_window", default=0, least=0) or None
     below = fields.integer("max_window_layers", default=28, least=0)
-    kinds = hf_kinds(fields, n_layers)
-    if not fields.flag("use_sliding_window", default=False):
-        return [None] * n_layers
-    if kinds is None:
-        return [window if n < below and n % 2 == 0 else None for n in range(n_layers)]
-    return [window if kind == "sliding_attention" else None for kind in kinds]
+    have = [number < below and number % 2 == 0 for number in range(n_layers)]
+    return hf_windows(fields, hf_window(fields, switched=True), have)
 
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
@@ -86,8 +81,8 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     experts = gguf_experts(fields, sources, "softmax", renormalize=False, shared_gate=True)
     attention = gguf_attention(fields, sources)
-    is_sparse = gguf_is_sparse(sources, gguf_n_layers(fields, sources))
-    layers = sparse_layers(attention, experts, gguf_gated(fields, sources), is_sparse)
+    n_layers = gguf_n_layers(fields, sources)
+    layers = gguf_sparse_layers(fields, sources, attention, experts, n_layers)
     return gguf_model(fields, sources, "qwen2_moe", layers)
 
 

@@ -17,7 +17,7 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
     gguf_windows,
 )
-from lanewise.loading.families.qwen2 import hf_windows
+from lanewise.loading.families.qwen2 import qwen_windows
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.sources import Sources
@@ -28,7 +28,7 @@ HEAD_DIM = 128  # of configs that do not say
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     attention = hf_attention(fields, sources, HEAD_DIM, qk_norm="head")
-    windows = hf_windows(fields, hf_n_layers(fields, sources))
+    windows = qwen_windows(fields, hf_n_layers(fields, sources))
     layer = Layer(attention, hf_gated(fields, sources))
     return hf_model(fields, "qwen3", with_windows(layer, windows))
 

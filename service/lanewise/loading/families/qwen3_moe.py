@@ -9,33 +9,33 @@ from lanewise.loading.families.common import (
     hf_model,
     hf_n_layers,
     hf_sparse_layers,
+    hf_window,
 )
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
-    gguf_is_sparse,
+    gguf_sparse_layers,
     hf_count,
-    layers_of_experts,
     sparse_layers,
-    stack_hf_experts,
+    stack_experts,
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     gguf_attention,
-    gguf_gated,
     gguf_model,
     gguf_n_layers,
 )
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Experts, ModelConfig
-from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_activation(fields)
-    attention = hf_attention(fields, sources, qk_norm="head", window=hf_window(fields))
+    fields.ignore("max_window_layers")  # published configs have it, and nobody reads it
+    window = hf_window(fields, switched=True)
+    attention = hf_attention(fields, sources, qk_norm="head", window=window)
     experts = Experts(
         n=hf_count(fields),
         n_used=fields.integer("num_experts_per_tok"),
@@ -48,27 +48,12 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     return hf_model(fields, "qwen3_moe", layers)
 
 
-def hf_window(fields: Fields) -> int | None:
-    """Return the window of all layers, if it is used."""
-    window = fields.integer("sliding_window", default=0, least=0) or None
-    fields.ignore("max_window_layers")  # published configs have it, and nobody reads it
-    return window if fields.flag("use_sliding_window", default=False) else None
-
-
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Stack experts."""
-    tensors = Rearranged(sources)
-    for layer, experts in layers_of_experts(config):
-        stack_hf_experts(tensors, layer, experts)
-    return tensors.out
-
-
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata; all published models divide the chosen weights by their sum."""
     experts = gguf_experts(fields, sources, "softmax", renormalize=True)
     attention = gguf_attention(fields, sources, qk_norm="head")
-    is_sparse = gguf_is_sparse(sources, gguf_n_layers(fields, sources))
-    layers = sparse_layers(attention, experts, gguf_gated(fields, sources), is_sparse)
+    n_layers = gguf_n_layers(fields, sources)
+    layers = gguf_sparse_layers(fields, sources, attention, experts, n_layers)
     return gguf_model(fields, sources, "qwen3_moe", layers)
 
 
@@ -77,6 +62,6 @@ FAMILY = Family(
     from_hf,
     "qwen3moe",
     from_gguf,
-    hf_tensors=hf_tensors,
+    hf_tensors=stack_experts,
     gguf_tensors=flatten_gguf_experts,
 )

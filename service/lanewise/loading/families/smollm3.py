@@ -7,9 +7,10 @@ from dataclasses import replace
 from lanewise.loading.families.common import (
     hf_attention,
     hf_gated,
-    hf_kinds,
     hf_model,
     hf_n_layers,
+    hf_window,
+    hf_windows,
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
@@ -29,18 +30,13 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     n_layers = hf_n_layers(fields, sources)
     attention, ffn = hf_attention(fields, sources), hf_gated(fields, sources)
-    window = fields.integer("sliding_window", default=0, least=0) or None
-    if not fields.flag("use_sliding_window", default=False):
-        window = None
     fields.ignore("max_window_layers")  # published configs have it, and nobody reads it
     have_rope = hf_have_rope(fields, n_layers)
-    kinds = hf_kinds(fields, n_layers)
-    if kinds is None:
-        kinds = ["full_attention" if has_rope else "sliding_attention" for has_rope in have_rope]
-    kind_of = {"full_attention": None, "sliding_attention": window}
+    window = hf_window(fields, switched=True)
+    windows = hf_windows(fields, window, [not has_rope for has_rope in have_rope])
     layers = [
-        Layer(replace(with_rope(attention, has_rope), window=kind_of[kind]), ffn)
-        for has_rope, kind in zip(have_rope, kinds, strict=True)
+        Layer(replace(with_rope(attention, has_rope), window=window), ffn)
+        for has_rope, window in zip(have_rope, windows, strict=True)
     ]
     return hf_model(fields, "smollm3", layers, THETA, tied=True)
 
