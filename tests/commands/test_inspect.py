@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import tiny_models
+from gguf_values import write_out
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
 
@@ -102,10 +103,7 @@ def test_a_type_that_is_not_served_is_shown_without_its_size(capsys, tmp_path):
     writer = gguf.GGUFWriter(path, "other")
     data = np.zeros((2, 66), np.uint8)
     writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType.IQ2_XXS)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     report = inspect(capsys, path, "--check")
     (tensor,) = report["tensors"]
     assert (tensor["type"], tensor["shape"]) == ("iq2_xxs", [2, 256])

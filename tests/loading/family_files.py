@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from gguf_values import add_value, interleave
+from gguf_values import add_value, interleave, write_out
 from lanewise.loading.binding import wanted_tensors
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import round_to_f32 as f32
@@ -186,8 +186,5 @@ def write_gguf(path: Path, family: Family, changes: Mapping[str, Any] | None = N
         add_value(writer, f"{family.arch}.{key}", value)
     for name, array in gguf_arrays(family, family.weights()).items():
         writer.add_tensor(name, np.ascontiguousarray(array))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path

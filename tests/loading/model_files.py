@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-from gguf_values import add_value, interleave
+from gguf_values import add_value, interleave, write_out
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.opening import open_checkpoint
 
@@ -181,10 +181,7 @@ def write_gguf(
             writer.add_tensor(gguf_name(name), tensor)
     for name, tensor in (extra_tensors or {}).items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

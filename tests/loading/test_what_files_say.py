@@ -17,6 +17,7 @@ from model_files import add_value
 from safetensors.numpy import load_file, save_file
 from test_hub import resolve
 
+from gguf_values import write_out
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.opening import open_checkpoint
 
@@ -232,10 +233,7 @@ def write_split(folder: Path, family: Family, count: int) -> list[Path]:
         writer.add_int32("split.tensors.count", len(arrays))
         for name, array in arrays[number::count]:
             writer.add_tensor(name, np.ascontiguousarray(array))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_out(writer)
     whole.unlink()
     return paths
 
@@ -272,10 +270,7 @@ def test_gguf_files_that_are_no_models_say_what_they_are(
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "clip" if kind == "mmproj" else "llama")
     writer.add_type(kind)
     writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros((4, 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     assert says in error_of(tmp_path / "m.gguf")
 
 

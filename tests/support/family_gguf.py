@@ -17,7 +17,7 @@ import numpy as np
 
 from family_configs import VARIANTS, Config
 from family_models import Arrays, FamilyModel
-from gguf_values import add_value, interleave
+from gguf_values import add_value, interleave, write_out
 
 
 @dataclass(frozen=True)
@@ -280,8 +280,5 @@ def write_gguf(model: FamilyModel, path: Path) -> Path:
         add_value(writer, f"{conversion.arch}.{key}", value)
     for name, array in gguf_arrays(model).items():
         writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path

@@ -1,4 +1,4 @@
-"""What writers of GGUF files share: values by their type in Python, rows of Q and K in pairs."""
+"""What writers of GGUF files share: values by their type, rows of Q and K in pairs, the end."""
 
 from __future__ import annotations
 
@@ -27,3 +27,10 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_string(key, value)
     else:
         writer.add_array(key, value)
+
+
+def write_out(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

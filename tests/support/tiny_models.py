@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from gguf_values import interleave, write_out
+
 Floats = NDArray[np.float32]
 
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>")
@@ -264,25 +266,15 @@ def write_gguf(
     for name, tensor in model.tensors.items():
         weight = tensor
         if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-            weight = interleave_rope(weight, head_dim(model.config))
+            weight = interleave(weight, weight.shape[0] // head_dim(model.config))
         if weight.ndim == 2 and matrices != gguf.GGMLQuantizationType.F32:
             writer.add_tensor(gguf_name(name), gguf.quantize(weight, matrices), raw_dtype=matrices)
         else:
             writer.add_tensor(gguf_name(name), weight)
     if "rope_scaling" in model.config:
         writer.add_tensor("rope_freqs.weight", llama3_rope_factors(model.config))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
-
-
-def interleave_rope(weight: Floats, head: int) -> Floats:
-    """Return Q or K with the rows of each head in the pairwise order of GGUF llama files."""
-    rows, cols = weight.shape
-    halves = weight.reshape(rows // head, 2, head // 2, cols)
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, cols))
 
 
 def gguf_name(name: str) -> str:

@@ -163,8 +163,9 @@ class Metrics:
         self.gemm_rows.inc(counters.gemm_rows - last.gemm_rows)
         self.native_seconds.inc(counters.native_seconds - last.native_seconds)
         self.mask_seconds.inc(counters.held_seconds - last.held_seconds)
-        new = map(sub, counters.experts_by_rows, last.experts_by_rows)
-        self.expert_rows.add_counted(new, counters.expert_rows - last.expert_rows)
+        if counters.expert_rows > last.expert_rows:
+            new = map(sub, counters.experts_by_rows, last.experts_by_rows)
+            self.expert_rows.add_counted(new, counters.expert_rows - last.expert_rows)
         self._last_counters = counters
 
     def count_drafts(self, drafts: Iterable[tuple[int, int]]) -> None:

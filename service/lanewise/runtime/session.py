@@ -23,6 +23,7 @@ from lanewise.runtime.step_arrays import ArrayLimits, Batch, StepArrays
 
 BLOCK_TOKENS = 32  # LW_BLOCK_TOKENS; part of the numeric contract, checked when a session opens
 EXPERT_ROWS = (1, 2, 4, 8, 16, 32, 64)  # most rows of each class of experts but the last
+NO_EXPERTS = (0,) * (len(EXPERT_ROWS) + 1)
 DRAWN_BEFORE = 1 << 30  # LW_DRAWN_BEFORE; checked likewise
 
 
@@ -39,7 +40,7 @@ class Counters:
     native_seconds: float = 0.0  # inside forward steps, draws included
     held_seconds: float = 0.0  # of those, in which all but held draws was done
     # Experts that a layer's rows have chosen in a step, by how many rows each had (EXPERT_ROWS).
-    experts_by_rows: tuple[int, ...] = (0,) * 8
+    experts_by_rows: tuple[int, ...] = NO_EXPERTS
     expert_rows: int = 0  # of all of them
 
 
@@ -261,7 +262,7 @@ class Session:
             gemm_rows=out.gemm_rows,
             native_seconds=out.native_seconds,
             held_seconds=out.held_seconds,
-            experts_by_rows=tuple(out.experts_by_rows),
+            experts_by_rows=tuple(out.experts_by_rows) if out.expert_rows else NO_EXPERTS,
             expert_rows=out.expert_rows,
         )
 
