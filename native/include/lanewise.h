@@ -323,9 +323,9 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 
 // One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
 // tokens already in its blocks; both together are at most 2^31. Its blocks, in order, are row table_rows[s] of
-// block_tables; they must cover all its tokens. Where all layers have windows, blocks that none of the batch's
-// tokens see in any are neither read nor written: their entries may be any number. Sequences may read the same blocks, but one that writes to
-// a block has it for itself, or what is read there is undefined.
+// block_tables; they must cover all its tokens. Where all layers have windows, blocks that none of the batch's tokens see
+// in any of them are neither read nor written: their entries may be any number. Sequences may read the same blocks, but
+// one that writes to a block has it for itself, or what is read there is undefined.
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
