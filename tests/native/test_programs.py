@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lanewise.runtime.library import definitions
 from native_build import ROOT, check
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
@@ -86,7 +87,7 @@ def test_what_cannot_be_asked_of_a_function_is_refused_by_it(programs: Path) -> 
         *calls, last = check(programs / name, "--calls").splitlines()
         assert last.endswith(" 0 failed")
         called.update(calls)
-    declared = set(re.findall(r"^[\w *]+?\b(lw_\w+)\(", HEADER.read_text(), re.MULTILINE))
+    declared = set(re.findall(r"^[\w *]+?\b(lw_\w+)\(", definitions(HEADER), re.MULTILINE))
     assert len(declared) > 40
     assert declared - called == set()
 

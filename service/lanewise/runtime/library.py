@@ -1,6 +1,7 @@
-"""Opens the native library; the text between the markers of its header is the cffi definition."""
+"""Opens the native library; what its header includes between two markers is the cffi definition."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,7 @@ import cffi
 
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 ABI_VERSION = 12
 NO_TOKEN = 8  # LW_ERR_NO_TOKEN: the status of a step of which one draw is forbidden every token
 
@@ -68,7 +70,7 @@ def native() -> Native:
 
 
 def definitions(header: Path) -> str:
-    """The C declarations that cffi reads: the lines between the two markers of the header."""
+    """The C declarations that cffi reads: the files included between the header's two markers."""
     lines = header.read_text(encoding="utf-8").splitlines()
     marks = {
         name: [i for i, line in enumerate(lines) if line.lstrip().startswith(f"// {name}")]
@@ -79,7 +81,11 @@ def definitions(header: Path) -> str:
         raise LibraryMissingError(
             f"{header}: needs one line '// cdef-begin' and one '// cdef-end' after it"
         )
-    return "\n".join(lines[begin[0] + 1 : end[0]])
+    parts = _INCLUDE.findall("\n".join(lines[begin[0] + 1 : end[0]]))
+    try:
+        return "\n".join((header.parent / part).read_text(encoding="utf-8") for part in parts)
+    except OSError as error:
+        raise LibraryMissingError(f"{header}: a part cannot be read ({error})") from None
 
 
 def _package_folders() -> Iterator[Path]:
@@ -90,10 +96,10 @@ def _package_folders() -> Iterator[Path]:
 
 def _find_header() -> Path:
     folders = list(_package_folders())
-    checkout = Path(__file__).resolve().parents[3] / "native" / "include"
+    checkout = Path(__file__).resolve().parents[3] / "native"
     for folder in [*folders, checkout]:
-        if (folder / HEADER).is_file():
-            return folder / HEADER
+        if (header := folder / "include" / HEADER).is_file():
+            return header
     raise LibraryMissingError(
         f"{HEADER} is not in {folders[0]}: install the package with its native part"
     )

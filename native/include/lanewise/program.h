@@ -1,0 +1,137 @@
+// What a model computes: its layers one by one, and the tensors they need. Part of lanewise.h, which is what to include.
+
+// What a tensor is in the model. Matrices have shape (outputs, inputs), vectors (1, size).
+typedef enum lw_role {
+    LW_TOKEN_EMBEDDING = 0,  // (vocab_size, hidden_size); also the head when tied
+    LW_OUTPUT = 1,           // (vocab_size, hidden_size), absent when tied
+    LW_OUTPUT_NORM = 2,      // (1, hidden_size)
+    LW_ATTN_NORM = 3,        // the rest once per layer; (1, hidden_size)
+    LW_ATTN_Q = 4,           // (n_heads * head_dim, hidden_size)
+    LW_ATTN_K = 5,           // (n_kv_heads * head_dim, hidden_size)
+    LW_ATTN_V = 6,
+    LW_ATTN_Q_BIAS = 7,
+    LW_ATTN_K_BIAS = 8,
+    LW_ATTN_V_BIAS = 9,
+    LW_ATTN_Q_NORM = 10,  // (1, head_dim)
+    LW_ATTN_K_NORM = 11,
+    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim)
+    LW_FFN_NORM = 13,
+    LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
+    LW_FFN_UP = 15,
+    LW_FFN_DOWN = 16,  // (hidden_size, ffn_size)
+    // Optional vectors: input j of the matrices after it is value number order[j], so that inputs which share a scale
+    // lie together (GPTQ's act-order). A permutation of 0 .. size-1.
+    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K and V
+    LW_ATTN_OUTPUT_ORDER = 18,  // (1, n_heads * head_dim)
+    LW_FFN_INPUT_ORDER = 19,    // (1, hidden_size), for gate and up
+    LW_ATTN_OUTPUT_BIAS = 20,   // (1, hidden_size)
+    LW_ATTN_SINKS = 21,         // (1, n_heads)
+    LW_FFN_GATE_BIAS = 22,      // (1, ffn.size)
+    LW_FFN_UP_BIAS = 23,
+    LW_FFN_DOWN_BIAS = 24,  // (1, hidden_size)
+    // Of layers with experts. Matrices of all experts are stacked: the rows of expert 0, of expert 1, and so on.
+    LW_ROUTER = 25,              // (n_experts, hidden_size), F32, F16 or BF16
+    LW_ROUTER_BIAS = 26,         // (1, n_experts)
+    LW_ROUTER_CHOICE_BIAS = 27,  // (1, n_experts)
+    LW_EXPERTS_GATE = 28,        // (n_experts * size, hidden_size)
+    LW_EXPERTS_UP = 29,
+    LW_EXPERTS_DOWN = 30,       // (n_experts * hidden_size, size)
+    LW_EXPERTS_GATE_BIAS = 31,  // (1, n_experts * size)
+    LW_EXPERTS_UP_BIAS = 32,
+    LW_EXPERTS_DOWN_BIAS = 33,  // (1, n_experts * hidden_size)
+    LW_SHARED_GATE = 34,        // (shared_size, hidden_size): of the expert that all rows have
+    LW_SHARED_UP = 35,
+    LW_SHARED_DOWN = 36,    // (hidden_size, shared_size)
+    LW_SHARED_ROUTER = 37,  // (1, hidden_size)
+    LW_ROLE_COUNT = 38
+} lw_role;
+
+// Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
+// position * theta^(-2 i / rotated) / factors[i].
+typedef struct lw_rope {
+    double theta;
+    uint32_t rotated;      // dimensions of a head that turn, its first ones; even
+    float scale;           // of sines and cosines; 1 unless a kind of scaling has one
+    const float* factors;  // [rotated / 2], 1e-6 or more, infinite where nothing turns; NULL = all 1
+} lw_rope;
+
+enum { LW_NO_ROPE = -1 };
+
+typedef enum lw_qk_norm {
+    LW_QK_NORM_NONE = 0,
+    LW_QK_NORM_HEAD = 1,  // RMSNorm over each head of Q and K before they turn
+    LW_QK_NORM_WHOLE = 2  // over all heads together
+} lw_qk_norm;
+
+typedef struct lw_attention_config {
+    uint32_t n_heads;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;     // even, at most 256
+    uint32_t window;       // tokens each query sees, its own included; 0 = all
+    int32_t rope;          // which of the model's, or LW_NO_ROPE
+    uint32_t qkv_bias;     // 1: Q, K and V have biases
+    uint32_t output_bias;  // 1: so has the output
+    lw_qk_norm qk_norm;
+    uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value
+    float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
+    float position_beta;         // 0, or Q at position p is multiplied by
+    uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
+} lw_attention_config;
+
+typedef enum lw_ffn_kind {
+    LW_FFN_GATED = 0,   // down (activation(gate x) * up x)
+    LW_FFN_EXPERTS = 1  // a sum over some of many such, which a router chooses and weighs for each token
+} lw_ffn_kind;
+
+typedef enum lw_activation {
+    LW_SILU = 0,           // g * sigmoid(g) * u
+    LW_CLAMPED_SWIGLU = 1  // g at most limit, u within +-limit: g * sigmoid(alpha * g) * (u + 1)
+} lw_activation;
+
+// What a router makes of its logits, one for each expert.
+typedef enum lw_router_kind {
+    LW_ROUTER_SOFTMAX = 0,      // weights: softmax over all; chosen: the largest of them
+    LW_ROUTER_TOP_SOFTMAX = 1,  // chosen: the largest logits; weights: softmax over those
+    LW_ROUTER_SIGMOID = 2       // weights: sigmoid of each; chosen: the largest
+} lw_router_kind;
+
+// Chosen in descending order, the lower number first on a tie. In order of choice the weighted results of a row's experts
+// are added up, then comes the shared one, then one addition to the residual stream.
+typedef struct lw_ffn_config {
+    lw_ffn_kind kind;
+    uint32_t size;  // outputs of gate and up, of each expert; a multiple of 32 for experts
+    uint32_t bias;  // 1: gate, up and down have biases, those of experts too
+    lw_activation activation;
+    float limit, alpha;  // of LW_CLAMPED_SWIGLU, both above 0
+    // Of LW_FFN_EXPERTS, else 0:
+    uint32_t n_experts;  // at most 4096
+    uint32_t n_used;     // for each token, at most 64
+    lw_router_kind router;
+    uint32_t router_bias;            // 1: added to the logits
+    uint32_t choice_bias;            // 1: added to the weights for the choice only
+    uint32_t n_groups, groups_used;  // experts are chosen from the groups whose two best add up to most; 1 and 1 = all
+    uint32_t renormalize;  // 1: weights are divided by the larger of their sum + divisor_extra and divisor_least
+    float divisor_extra, divisor_least;
+    float scale;           // of the weights, last
+    uint32_t shared_size;  // of an expert that all tokens have besides; 0 = none; else a multiple of 32
+    uint32_t shared_gate;  // 1: times sigmoid of the shared router's product, else 1
+} lw_ffn_config;
+
+typedef struct lw_layer_config {  // x += attention(rmsnorm(x)), then x += ffn(rmsnorm(x))
+    lw_attention_config attention;
+    lw_ffn_config ffn;
+} lw_layer_config;
+
+typedef struct lw_model_config {
+    uint32_t n_layers;
+    uint32_t hidden_size;
+    uint32_t vocab_size;
+    uint32_t context_length;   // positions the model was made for
+    uint32_t tied_embeddings;  // 1: the head is the token embedding
+    float rms_norm_eps;
+    float embedding_scale;  // rows of the embedding are multiplied by it
+    float logit_scale;      // and logits by this; 1 and 1 for most
+    uint32_t n_ropes;       // at most 8
+    const lw_rope* ropes;
+    const lw_layer_config* layers;  // [n_layers]; heads, KV heads and head_dim are the same in all
+} lw_model_config;

@@ -1,0 +1,65 @@
+// Versions, statuses, storage types, handles. Part of lanewise.h, which is what to include.
+
+enum { LW_ABI_VERSION = 12 };   // raised by every incompatible change to lanewise.h
+enum { LW_NUMERICS = 3 };       // version of the numeric contract; in packed files and fingerprints
+enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
+enum { LW_MAX_TOP_LOGPROBS = 20 };
+enum { LW_STEPS_AHEAD = 2 };         // most steps started and not finished
+enum { LW_DRAWN_BEFORE = 1 << 30 };  // in a token id: it stands for one that the step before drew
+enum { LW_MAX_ADAPTER_RANK = 512 };
+
+typedef enum lw_status {
+    LW_OK = 0,
+    LW_ERR_ARGUMENT = 1,  // a value outside its documented range
+    LW_ERR_MEMORY = 2,
+    LW_ERR_FORMAT = 3,     // a tensor's type, shape or bytes are not what they must be
+    LW_ERR_CPU = 4,        // this CPU lacks the instruction set asked for
+    LW_ERR_SELFTEST = 5,   // a kernel disagrees with scalar on this CPU
+    LW_ERR_NONFINITE = 6,  // NaN or infinity in weights or activations
+    LW_ERR_SYSTEM = 7,     // the system refuses a call
+    LW_ERR_NO_TOKEN = 8    // what a draw forbids leaves no token
+} lw_status;               // values are never reused
+
+// Storage types (quantizer/FORMAT.md): below 256 the numbers are GGUF's tensor type ids.
+typedef enum lw_type {
+    LW_F32 = 0,
+    LW_F16 = 1,
+    LW_Q4_0 = 2,
+    LW_Q4_1 = 3,
+    LW_Q5_0 = 6,
+    LW_Q5_1 = 7,
+    LW_Q8_0 = 8,
+    LW_Q2_K = 10,
+    LW_Q3_K = 11,
+    LW_Q4_K = 12,
+    LW_Q5_K = 13,
+    LW_Q6_K = 14,
+    LW_IQ4_NL = 20,
+    LW_IQ4_XS = 23,
+    LW_I8 = 24,  // KV caches only: codes with a scale for each token and KV head
+    LW_BF16 = 30,
+    LW_MXFP4 = 39,
+    LW_CB2 = 258,  // shared codebooks: 2, 3 and 4 bits
+    LW_CB3 = 259,
+    LW_CB4 = 260,
+    LW_T2 = 262,      // 2-bit trellis
+    LW_Q4_G64 = 264,  // symmetric, groups of 64 and 128 inputs
+    LW_Q4_G128 = 265,
+    LW_A4_G32 = 272,  // with zero points, 4 and 8 bits
+    LW_A4_G64 = 273,
+    LW_A4_G128 = 274,
+    LW_A8_G32 = 276,
+    LW_A8_G128 = 278,
+    LW_FP6 = 280,  // one scale for a row: E3M2 floats, 8-bit integers
+    LW_W8A8 = 284
+} lw_type;
+
+typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish
+typedef struct lw_adapter lw_adapter;  // low-rank additions to a model's matrices (LoRA); immutable once in a batch
+typedef struct lw_session lw_session;  // KV cache, workspace, worker threads
+
+uint32_t lw_abi_version(void);
+const char* lw_last_error(void);  // never NULL; valid until this thread's next failing call
+
+// Bytes of one row of `cols` weights in storage type `type`; 0 if the type cannot hold such a row.
+uint64_t lw_row_bytes(lw_type type, uint32_t cols);
