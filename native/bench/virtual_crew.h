@@ -1,0 +1,172 @@
+// Virtual threads, each with a clock of its own, that meet at barriers and share the items of phases by the library's own
+// code (lw_taker).
+#ifndef BENCH_VIRTUAL_CREW_H
+#define BENCH_VIRTUAL_CREW_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "random_model.h"
+
+enum { MOST_THREADS = 256 };
+
+typedef struct machine {
+    double gmac, attention, values;  // per nanosecond of one core
+    double bandwidth, core;          // bytes per nanosecond
+    double line;                     // nanoseconds
+    bool before;
+} machine;
+
+typedef struct crew {
+    const machine* m;
+    unsigned n;
+    double at[MOST_THREADS];  // clock of each
+} crew;
+
+// A cache line that goes from core to core: when the next one can have it.
+typedef struct line {
+    double free;
+} line;
+
+static double touch(line* l, double now, double cost) {
+    l->free = (l->free > now ? l->free : now) + cost;
+    return l->free;
+}
+
+// ---- Barriers
+
+static const crew* sorted_crew;
+static int compare_clocks(const void* a, const void* b) {
+    const double x = sorted_crew->at[*(const unsigned*)a], y = sorted_crew->at[*(const unsigned*)b];
+    return x < y ? -1 : x > y;
+}
+
+// Clocks of those that meet on one line become what they are when they see that
+// the last has come; returns when it came.
+static double arrive(crew* c, const unsigned* who, unsigned n, double at[]) {
+    line come = {0};
+    for (unsigned i = 0; i < n; ++i) at[who[i]] = touch(&come, c->at[who[i]], c->n > 1 ? c->m->line : 0);
+    return come.free;
+}
+
+static void release(const crew* c, const unsigned* who, unsigned n, double from, double at[]) {
+    line left = {c->n > 1 ? from + c->m->line : from};
+    for (unsigned i = 0; i < n; ++i) at[who[i]] = touch(&left, 0, n > 1 ? c->m->line / 4 : 0);
+}
+
+static void barrier(crew* c) {
+    unsigned order[MOST_THREADS], last[MOST_THREADS], n_groups = 0;
+    const unsigned group = c->m->before ? c->n : LW_POOL_GROUP;
+    double came[MOST_THREADS], told[MOST_THREADS];
+    for (unsigned first = 0; first < c->n; first += group) {
+        const unsigned n = c->n - first < group ? c->n - first : group;
+        for (unsigned i = 0; i < n; ++i) order[first + i] = first + i;
+        sorted_crew = c;
+        qsort(order + first, n, sizeof *order, compare_clocks);
+        arrive(c, order + first, n, came);
+        last[n_groups++] = order[first + n - 1];
+    }
+    if (n_groups > 1) {
+        for (unsigned i = 0; i < n_groups; ++i) c->at[last[i]] = came[last[i]];
+        qsort(last, n_groups, sizeof *last, compare_clocks);
+        const double all = arrive(c, last, n_groups, told);
+        release(c, last, n_groups, all, told);
+    } else {
+        told[last[0]] = came[last[0]];
+    }
+    for (unsigned i = 0; i < n_groups; ++i) {
+        const unsigned first = last[i] / group * group, n = c->n - first < group ? c->n - first : group;
+        release(c, order + first, n, told[last[i]], c->at);
+    }
+}
+
+// ---- Phases
+
+typedef struct phase {
+    size_t items;
+    bool by_share;  // else one by one
+    double (*work)(const struct phase* p,
+                   size_t item);  // nanoseconds, or bytes if it reads
+    bool reads;
+    const machine* m;
+    const uniform_config* c;
+    lw_cuts cuts;
+    size_t rows, inputs, context;
+    double bytes_per_weight, of_row;
+} phase;
+
+typedef struct thread_state {
+    lw_taker taker;
+    bool done;
+    double left;  // of what it has taken
+} thread_state;
+
+// As the library had it: every first share from the counter too.
+static bool take_before(lw_taker* t, bool by_share, size_t* begin, size_t* end) {
+    return by_share ? lw_work_take_share(t->work, t->total, t->threads, begin, end)
+                    : lw_work_take(t->work, t->total, 1, begin, end);
+}
+
+static void take(crew* c, const phase* p, unsigned thread, thread_state* s, line* counter) {
+    size_t begin = 0, end = 0;
+    lw_taker* t = &s->taker;
+    const bool by_number = !c->m->before && !t->begun;
+    bool got;
+    if (c->m->before)
+        got = take_before(t, p->by_share, &begin, &end);
+    else if (p->by_share)
+        got = lw_take_share(t, &begin, &end);
+    else if ((got = lw_take_item(t, &begin)))
+        end = begin + 1;
+    // Whether the counter was needed at all shows in whether anybody has ever
+    // moved it.
+    const bool counted = !by_number && atomic_load(&t->work->next) > 0 && c->n > 1;
+    if (counted) c->at[thread] = touch(counter, c->at[thread], got ? c->m->line : c->m->line / 4);
+    s->done = !got;
+    s->left = 0;
+    for (size_t item = begin; got && item < end; ++item) s->left += p->work(p, item);
+}
+
+// Units of work per nanosecond when so many threads are at it.
+static double speed(const phase* p, unsigned busy) {
+    if (!p->reads) return 1;
+    const double share = p->m->bandwidth / (busy > 0 ? busy : 1);
+    return share < p->m->core ? share : p->m->core;
+}
+
+// Readers share the bandwidth, so what they have left is worked off from one
+// event to the next.
+static void run_phase(crew* c, const phase* p) {
+    static thread_state states[MOST_THREADS];
+    lw_work work = {0};
+    line counter = {0};
+    double now = 0;
+    for (unsigned t = 0; t < c->n; ++t) states[t] = (thread_state){.taker = {&work, p->items, c->n, t, false}};
+    for (;;) {
+        unsigned busy = 0, next = MOST_THREADS;
+        double when = 1e300;
+        for (unsigned t = 0; t < c->n; ++t) busy += !states[t].done && states[t].left > 0 && c->at[t] <= now;
+        const double rate = speed(p, busy);
+        for (unsigned t = 0; t < c->n; ++t) {
+            if (states[t].done) continue;
+            const bool works = states[t].left > 0 && c->at[t] <= now;
+            const double at = works ? now + states[t].left / rate : c->at[t] > now ? c->at[t] : now;
+            if (at < when) {
+                when = at;
+                next = t;
+            }
+        }
+        if (next == MOST_THREADS) break;
+        for (unsigned t = 0; t < c->n; ++t)
+            if (!states[t].done && states[t].left > 0 && c->at[t] <= now && t != next)
+                states[t].left -= (when - now) * rate;
+        const bool worked = states[next].left > 0 && c->at[next] <= now;
+        now = when;
+        c->at[next] = now;
+        if (worked || states[next].left <= 0) take(c, p, next, &states[next], &counter);
+        if (states[next].done) continue;
+    }
+    barrier(c);
+}
+
+#endif
