@@ -1,6 +1,7 @@
 """Structured output and tool calls over HTTP, in the words of OpenAI, vLLM and llama.cpp."""
 
 import json
+import logging
 import re
 from dataclasses import replace
 
@@ -42,6 +43,14 @@ FAMILIES = {
     "phi": "{{ messages[0].tools }}<|/tool|>",
     "mistral-named": "{{ tools | tojson }}[TOOL_CALLS][ARGS]",
 }
+
+
+NAMED_SEND = {"tool_choice": {"type": "function", "function": {"name": "send"}}}
+
+
+def tool(name, parameters, *, strict=False):
+    function = {"name": name, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +137,7 @@ def test_json_object_in_chat_whole_and_streamed(sdk):
     [
         ({"guided_json": {"not": {}}}, "guided_json"),
         ({"guided_json": "{"}, "guided_json"),
-        ({"guided_json": {"type": "string", "format": "bogus"}}, "guided_json"),
+        ({"guided_json": {"const": 2**53 + 1}}, "guided_json"),
         ({"structured_outputs": {"regex": "[a"}}, "structured_outputs.regex"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"guided_choice": []}, "guided_choice"),
@@ -137,7 +146,12 @@ def test_json_object_in_chat_whole_and_streamed(sdk):
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"not": {}}, "strict": True},
+                }
+            },
             "response_format.json_schema.schema",
         ),
     ],
@@ -236,13 +250,75 @@ def test_a_conversation_with_calls_and_results_goes_on(sdk, family):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {**NOW, "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": TOOLS, "guided_regex": "a"}, "guided_regex"),
-        (
-            {"tools": [NOW, {**NOW, "function": {"name": "b", "parameters": {"not": {}}}}]},
-            "tools[1].function.parameters",
-        ),
+        ({"tools": [NOW, tool("b", {"not": {}}, strict=True)]}, "tools[1].function.parameters"),
     ],
 )
 def test_tools_that_cannot_be_used_are_a_400_that_names_them(client, change, param):
     answer = client.post(CHAT, json={"messages": HELLO, "max_tokens": 5} | change)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+WRONG = {"type": "string", "format": "email", "pattern": r"^(?!\.)[a-z]"}
+
+
+def test_what_cannot_be_enforced_of_a_tool_is_told_unless_it_is_strict(client, caplog):
+    properties = {"to": WRONG, "n": {"enum": [7]}}
+    parameters = {"type": "object", "properties": properties, "required": ["to", "n"]}
+    ask = {"messages": HELLO, "max_tokens": 300, "tool_choice": "required", "seed": 3}
+    with caplog.at_level(logging.INFO, "lanewise.api.notices"):
+        answer = client.post(CHAT, json=ask | {"tools": [NOW, tool("send", parameters)]})
+    (told,) = answer.headers.get_list("x-lanewise-warning")
+    assert told.startswith("tools[1].function.parameters: properties.to: the keyword 'pattern'")
+    assert told in caplog.text
+    choice = NAMED_SEND | {"tools": [NOW, tool("send", parameters)]}
+    with client.stream("POST", CHAT, json=ask | choice | {"stream": True}) as answer:
+        assert answer.headers["x-lanewise-warning"] == told
+    answer = client.post(CHAT, json=ask | choice)
+    assert answer.status_code == 200
+    (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["n"] == 7  # what can be enforced is
+    assert "@" in arguments["to"]
+    strict = [NOW, tool("send", parameters, strict=True)]
+    answer = client.post(CHAT, json=ask | {"tools": strict})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "tools[1].function.parameters"
+    assert "properties.to: the keyword 'pattern'" in error["message"]
+
+
+def test_a_tool_that_no_grammar_knows_has_any_object_as_arguments(client):
+    contradiction = {"type": "integer", "minimum": 5, "maximum": 3}
+    parameters = {"type": "object", "properties": {"n": contradiction}, "required": ["n"]}
+    tools = [tool("send", parameters), NOW]
+    ask = {"messages": HELLO, "max_tokens": 20, "tools": tools}
+    answer = client.post(CHAT, json=ask | NAMED_SEND)
+    assert answer.status_code == 200
+    told = answer.headers["x-lanewise-warning"]
+    assert told.startswith("tools[0].function.parameters: not enforced at all: ")
+    answer = client.post(CHAT, json=ask | {"tools": [NOW, tool("send", parameters, strict=True)]})
+    assert answer.json()["error"]["param"] == "tools[1].function.parameters"
+
+
+def test_a_named_schema_that_is_not_strict_is_enforced_as_far_as_it_can_be(client):
+    letters = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 3, "maxItems": 3}
+    named = {"name": "x", "schema": letters | {"uniqueItems": True}}
+    form = {"response_format": {"type": "json_schema", "json_schema": named}}
+    answer = client.post(COMPLETIONS, json=ASK | form)
+    told = "response_format.json_schema.schema: the keyword 'uniqueItems' cannot be enforced"
+    assert answer.headers["x-lanewise-warning"] == told
+    value = json.loads(answer.json()["choices"][0]["text"])
+    assert len(value) == 3
+    assert set(value) <= {"a", "b"}
+    assert "x-lanewise-warning" not in client.post(COMPLETIONS, json=ASK).headers
+
+
+def test_what_clients_write_into_schemas_breaks_no_header_and_is_bounded(client):
+    properties = {f"a\r\nSet-Cookie: é{i}": {"not": {}} for i in range(20)}
+    send = tool("send", {"type": "object", "properties": properties})
+    ask = {"messages": HELLO, "max_tokens": 2, "tools": [send]}
+    told = client.post(CHAT, json=ask).headers.get_list("x-lanewise-warning")
+    assert len(told) == 9
+    assert told[-1] == "12 more"
+    assert "a\\r\\nSet-Cookie: \\xe90" in told[0]

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lanewise.api.errors import InternalError, InvalidApiKeyError, UnavailableError
 from lanewise.api.keys import ANYBODY, Keys
+from lanewise.api.notices import notice_headers
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")
@@ -44,8 +45,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        request_id = _request_id(headers.get(b"x-request-id"))
+        given = dict(scope["headers"])
+        request_id = _request_id(given.get(b"x-request-id"))
         began = time.monotonic()
         status = 0
 
@@ -53,11 +54,12 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                headers = [(b"x-request-id", request_id), *notice_headers(scope)]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         try:
-            caller = self._keys.find(headers.get(b"authorization"))
+            caller = self._keys.find(given.get(b"authorization"))
             scope["client_number"], scope["is_admin"] = caller or ANYBODY
             if caller is None and scope["path"] not in self._public:
                 error = InvalidApiKeyError("the API key is missing or wrong")

@@ -78,7 +78,7 @@ class StructuredOutputs(Strict):
 
 
 class JsonSchemaFormat(Strict):
-    """OpenAI's named schema; it is enforced whether strict or not."""
+    """OpenAI's named schema; all that can be is enforced, and if strict it is all or a 400."""
 
     name: str = Field("", max_length=64)
     description: str | None = None
@@ -273,7 +273,9 @@ class FunctionSpec(Strict):
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str = ""
     parameters: dict[str, Any] | None = None
-    strict: bool = Field(False, description="Arguments obey their schema in any case.")
+    strict: bool = Field(
+        False, description="What cannot be enforced of parameters is a 400, not only told."
+    )
 
 
 class Tool(Strict):

@@ -1,22 +1,23 @@
 """What a request says about the form of its answer, compiled into a grammar before it is queued."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.leaving import while_connected
-from lanewise.api.schemas import ChatCompletionRequest, GenerationFields, Tool
+from lanewise.api.notices import add_notice
+from lanewise.api.schemas import ChatCompletionRequest, FunctionSpec, GenerationFields, Tool
 from lanewise.api.state import INLINE_SIZE, ServerState
 from lanewise.sandbox.lane import SandboxError
-from lanewise.text.answers.calls import Tools, argument_schema
+from lanewise.text.answers.calls import Parameters, Tools, argument_schema
 from lanewise.text.answers.families import AnswerFormat
 from lanewise.text.answers.thinking import Start
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
+from lanewise.text.json_schema import relaxed
 
 JSON_OBJECT = {"type": "object"}
 RETRY_AFTER_S = 5
@@ -43,7 +44,23 @@ async def grammar_of(
         )
     param, make, value = asked[0]
     work = compile_grammar(param, value, lambda: within(make(value)), state, request)
-    return await while_connected(request, work)
+    grammar = await while_connected(request, work)
+    if isinstance(make, BestEffort):
+        for problem in make.left_out:
+            add_notice(request.scope, f"{param}: {problem}")
+    return grammar
+
+
+class BestEffort:
+    """Makes the grammar of a schema without what cannot be enforced, which it remembers."""
+
+    def __init__(self) -> None:
+        self.left_out: list[str] = []
+
+    def __call__(self, schema: Any) -> GrammarSource:
+        """The grammar of what is left."""
+        made, self.left_out = relaxed(schema)
+        return GrammarSource.from_json_schema(made)
 
 
 async def compile_grammar(
@@ -96,6 +113,30 @@ def tools_of(body: ChatCompletionRequest) -> Tools:
     return {tool.function.name: tool.function.parameters for tool in body.callable_tools}
 
 
+class ToolArguments:
+    """The arguments of tools as far as they can be enforced: for strict ones, as they are."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self.free: dict[str, str] = {}  # tools whose arguments may be any object, and why
+        self.left_out: dict[str, list[str]] = {}  # what is not enforced, by tool
+
+    def enforced(self) -> Tools:
+        """The parameters that the answer is held to."""
+        return {tool.function.name: self.of(tool.function) for tool in self._tools}
+
+    def of(self, function: FunctionSpec) -> Parameters:
+        """The parameters that the arguments of one of them are held to."""
+        if function.strict or function.parameters is None:
+            return function.parameters
+        if function.name in self.free:
+            self.left_out[function.name] = [self.free[function.name]]
+            return {"type": "object"}
+        parameters: Parameters
+        parameters, self.left_out[function.name] = relaxed(function.parameters)
+        return parameters
+
+
 async def call_grammar_of(
     body: ChatCompletionRequest,
     form: AnswerFormat,
@@ -116,32 +157,53 @@ async def _compile_calls(
     request: Request,
 ) -> CompiledGrammar:
     tools = body.callable_tools
-    parameters = tools_of(body)
-    grammar_source = partial(
-        form.call_grammar,
-        parameters,
-        state.tokenizer,
-        start,
-        required=body.tool_choice != "auto",
-        parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
-    )
+    arguments = ToolArguments(tools)
+
+    async def compile_calls() -> CompiledGrammar:
+        def source() -> GrammarSource:
+            return form.call_grammar(
+                arguments.enforced(),
+                state.tokenizer,
+                start,
+                required=body.tool_choice != "auto",
+                parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
+            )
+
+        return await compile_grammar("tools", tools_of(body), source, state, request)
+
     try:
-        return await compile_grammar("tools", parameters, grammar_source, state, request)
+        grammar = await compile_calls()
     except BadRequestError:
         with suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 for i, tool in enumerate(body.tools):  # which of them is it?
                     if tool in tools:
-                        param = f"tools[{i}].function.parameters"
-                        value = tool.function.parameters
-                        await compile_grammar(
-                            param, value, partial(_arguments, tool), state, request
-                        )
-        raise
+                        await _check_arguments(i, tool, arguments, state, request)
+        if not arguments.free:
+            raise
+        grammar = await compile_calls()
+    for i, tool in enumerate(body.tools):
+        for problem in arguments.left_out.get(tool.function.name, ()):
+            add_notice(request.scope, f"tools[{i}].function.parameters: {problem}")
+    return grammar
 
 
-def _arguments(tool: Tool) -> GrammarSource:
-    return GrammarSource.from_json_schema(argument_schema(tool.function.parameters))
+async def _check_arguments(
+    i: int, tool: Tool, arguments: ToolArguments, state: ServerState, request: Request
+) -> None:
+    """Raise if a strict tool cannot be used; set any other free that cannot."""
+    name = tool.function.name
+
+    def source() -> GrammarSource:
+        return GrammarSource.from_json_schema(argument_schema(arguments.of(tool.function)))
+
+    param = f"tools[{i}].function.parameters"
+    try:
+        await compile_grammar(param, tool.function.parameters, source, state, request)
+    except BadRequestError as error:
+        if tool.function.strict:
+            raise
+        arguments.free[name] = f"not enforced at all: {str(error).removeprefix(f'{param}: ')}"
 
 
 def for_template(tool: Tool) -> dict[str, Any]:
@@ -165,7 +227,9 @@ def _asked(fields: GenerationFields) -> Iterator[Asked]:
     grammar, regex = GrammarSource.from_grammar, GrammarSource.from_regex
     form, asked = fields.response_format, fields.structured_outputs
     if form is not None and form.json_schema is not None:
-        yield "response_format.json_schema.schema", schema, form.json_schema.json_schema
+        named = form.json_schema
+        make = schema if named.strict else BestEffort()
+        yield "response_format.json_schema.schema", make, named.json_schema
     elif form is not None and form.type == "json_object":
         yield "response_format", schema, JSON_OBJECT
     if asked is not None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lanewise.text.json_schema import NotEnforceableError, enforceable
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -225,6 +227,12 @@ def styled(schema: Any) -> str:
     if not isinstance(asked, Mapping):
         raise GrammarError("x-guidance is not an object")
     free = asked.get("whitespace_flexible") or asked.get("whitespace_pattern")
+    try:
+        schema = enforceable(schema)
+    except NotEnforceableError as error:
+        raise GrammarError(str(error)) from None
+    except RecursionError:
+        raise GrammarError("the schema is nested too deeply") from None
     # Never lenient: keywords that are not implemented must be errors, not be ignored.
     style = {**({} if free else JSON_STYLE), **asked, "lenient": False}
     try:

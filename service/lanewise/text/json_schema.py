@@ -1,0 +1,232 @@
+"""JSON schemas as the library of grammars takes them: what it would refuse or misread is rewritten.
+
+Annotations are no constraints, numbers mean what they say, and what cannot be enforced is either an
+error or, where the request does not insist, left out and told.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+
+class NotEnforceableError(Exception):
+    """A keyword cannot be enforced; the message names it and where it is."""
+
+
+# Formats of strings that grammars know, and the characters that a text of each has at most: some
+# could go on for ever. Any other format is an annotation, which any string obeys.
+FORMATS = {
+    "date-time": 48,
+    "time": 32,
+    "date": 10,
+    "duration": 64,
+    "email": 254,
+    "hostname": 253,
+    "ipv4": 15,
+    "ipv6": 45,
+    "uuid": 36,
+    "uri": 2048,
+}
+# Keywords that no grammar expresses, unless they have a value that says nothing.
+UNENFORCEABLE: dict[str, tuple[Any, ...]] = {
+    "not": (False,),
+    "if": (),
+    "then": (),
+    "else": (),
+    "contains": (True, {}),
+    "minContains": (),
+    "maxContains": (),
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "$dynamicAnchor": (),
+    "$dynamicRef": (),
+    "$recursiveRef": (),
+}
+# Where a schema has schemas: alone, in a list, or by name.
+ONE = ("items", "additionalProperties", "additionalItems")
+LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+NAMED = ("properties", "patternProperties", "$defs", "definitions")
+LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+
+EXACT_INTEGERS = 2**53  # from here on a double is not every integer
+MAX_INTEGER = 2**63  # of the library's integers, which it must stay below
+MAX_BOUND = MAX_INTEGER - 1024  # of a range: the last double that the library has an integer for
+# What regular expressions that always end cannot have: look-around, references to a group.
+BEYOND_REGEX = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:=|!|<=|<!)|\\[1-9]|\\k<)")
+MAX_SHOWN = 60  # characters of a value in a message
+
+Report = Callable[[str, str], None]
+
+
+def enforceable(schema: Any) -> Any:
+    """A schema that the library takes for what it is.
+
+    NotEnforceableError if there is none, ``nested`` as deep as the interpreter goes at most.
+    """
+
+    def refuse(path: str, problem: str) -> None:
+        raise NotEnforceableError(f"{path}: {problem}" if path else problem)
+
+    return _rewritten(schema, "", refuse)
+
+
+def relaxed(schema: Any) -> tuple[Any, list[str]]:
+    """A schema without what cannot be enforced, and what that was."""
+    left_out: list[str] = []
+
+    def note(path: str, problem: str) -> None:
+        left_out.append(f"{path}: {problem}" if path else problem)
+
+    made = _rewritten(schema, "", note)
+    if isinstance(made, dict):
+        asked = made.get("x-guidance")
+        # One of several that the library cannot tell apart becomes any of them.
+        made["x-guidance"] = {
+            "coerce_one_of": True,
+            **(asked if isinstance(asked, Mapping) else {}),
+        }
+    return made, left_out
+
+
+def _rewritten(schema: Any, path: str, report: Report) -> Any:
+    """The schema without what was reported."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = dict(schema)
+    _drop_keywords(made, path, report)
+    _rewrite_string(made, path, report)
+    _rewrite_numbers(made, path, report)
+    for key, at, part in list(_parts(made, path)):
+        if isinstance(part, Mapping) and key in NAMED:
+            made[key] = {k: _rewritten(v, f"{at}.{k}", report) for k, v in part.items()}
+        elif isinstance(part, list):
+            made[key] = [_rewritten(v, f"{at}[{i}]", report) for i, v in enumerate(part)]
+        else:
+            made[key] = _rewritten(part, at, report)
+    return made
+
+
+def _parts(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, Any]]:
+    """Each keyword whose value is or has schemas, where it is, and its value."""
+    for kind, keys in ((Mapping, ONE), (list, LISTED), (Mapping, NAMED)):
+        for key in keys:
+            part = schema.get(key)
+            if isinstance(part, kind):
+                yield key, f"{path}.{key}" if path else key, part
+
+
+def _drop_keywords(schema: dict[str, Any], path: str, report: Report) -> None:
+    for key in [key for key in schema if key in UNENFORCEABLE]:
+        if not any(_same(schema[key], neutral) for neutral in UNENFORCEABLE[key]):
+            report(path, f"the keyword {key!r} cannot be enforced")
+        del schema[key]
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)  # 1 is not true
+
+
+def _rewrite_string(schema: dict[str, Any], path: str, report: Report) -> None:
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and BEYOND_REGEX.search(pattern):
+        shown = repr(pattern[:MAX_SHOWN])
+        report(path, f"the keyword 'pattern' cannot be enforced: {shown} looks around or back")
+        del schema["pattern"]
+    if "format" in schema:
+        most = FORMATS.get(schema["format"]) if isinstance(schema["format"], str) else None
+        if most is None:
+            del schema["format"]
+        elif "maxLength" not in schema:
+            schema["maxLength"] = max(most, _int(schema.get("minLength")))
+
+
+def _int(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
+def _rewrite_numbers(schema: dict[str, Any], path: str, report: Report) -> None:
+    for key in ("const", "enum"):
+        if key in schema and (lost := _inexact(schema[key])) is not None:
+            report(
+                path,
+                f"the keyword {key!r} cannot be enforced: no double is {lost!r:.{MAX_SHOWN}};"
+                " accepted: integers up to 2^53, other numbers of at most 15 digits, strings",
+            )
+            value = schema.pop(key)
+            if key == "const" and "type" not in schema:
+                schema["type"] = "integer" if type(value) is int else "number"
+    if problem := _rewrite_bound(schema, LOWER, 1) or _rewrite_bound(schema, UPPER, -1):
+        report(path, problem)
+
+
+def _inexact(value: Any) -> int | float | None:
+    """A number in a value that the library would change; None if there is none."""
+    if type(value) is int:
+        is_exact = -EXACT_INTEGERS <= value <= EXACT_INTEGERS or (
+            -MAX_INTEGER < value < MAX_INTEGER and int(float(value)) == value
+        )
+        return None if is_exact else value
+    if type(value) is float:
+        return None if _is_read_exactly(value) else value
+    parts = value.values() if isinstance(value, Mapping) else value
+    if isinstance(parts, str) or not isinstance(value, Mapping | list | tuple):
+        return None
+    return next((lost for part in parts if (lost := _inexact(part)) is not None), None)
+
+
+def _is_read_exactly(number: float) -> bool:
+    """Whether the library reads the shortest text of a number as that number."""
+    if not math.isfinite(number):
+        return False
+    _, digits, exponent = Decimal(repr(number)).as_tuple()
+    # It makes one double of all digits and divides it by a power of ten.
+    whole = float("".join(map(str, digits)))
+    if not isinstance(exponent, int) or abs(exponent) > 308:
+        return False
+    read = whole / 10.0**-exponent if exponent < 0 else whole * 10.0**exponent
+    return read == abs(number)
+
+
+def _rewrite_bound(schema: dict[str, Any], keys: tuple[str, str], inward: int) -> str | None:
+    """Narrow a bound to one that the library knows exactly; what is wrong with it if there is none.
+
+    ``inward`` is 1 for lower bounds and -1 for upper ones.
+    """
+    inclusive, exclusive = keys
+    for key in keys:
+        bound = schema.get(key)
+        if type(bound) not in (int, float) or bound is None:
+            continue
+        if inward * bound > MAX_BOUND:
+            del schema[key]
+            return f"the keyword {key!r} cannot be enforced: {bound} is beyond 2^63"
+        if inward * bound < -MAX_BOUND:
+            schema[key] = -inward * MAX_BOUND
+        elif type(bound) is float:
+            while not _is_read_exactly(bound):
+                bound = math.nextafter(bound, inward * math.inf)
+            schema[key] = bound
+        elif abs(bound) >= EXACT_INTEGERS:
+            del schema[key]
+            inside = _exact_inside(bound + inward if key == exclusive else bound, inward)
+            known = schema.get(inclusive)
+            narrower = isinstance(known, int | float) and inward * known > inward * inside
+            schema[inclusive] = known if narrower else inside
+    return None
+
+
+def _exact_inside(bound: int, inward: int) -> int:
+    """The next integer that is a double, in the direction of what is allowed."""
+    near = float(bound)
+    if inward * (int(near) - bound) < 0:
+        near = math.nextafter(near, inward * math.inf)
+    return int(near)
