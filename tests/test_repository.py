@@ -19,7 +19,7 @@ TOP_LEVEL = FOLDERS | CONFIGURATION | DOCUMENTS | {"Makefile", "pyproject.toml"}
 LARGE_FILES = ("service/lanewise/demo/", "tests/golden/")
 MAX_LINES = 450
 LONG_FILES = {"service/lanewise/api/protocol.py"}  # to be cut in two
-CODE = (".py", ".c", ".h", ".inc", ".sh", ".S")
+CODE = (".py", ".c", ".h", ".inc", ".sh", ".S", ".js", ".css")
 # A path that exists on one machine only, or a package index that only some can reach.
 FOREIGN = re.compile(
     r"""(?<![\w.$}/-])/(?:home/(?!lanewise\b)|root/|Users/|work/|mnt/)[\w.-]+|(?:pypi\.org|pythonhosted|\.local\b/)"""

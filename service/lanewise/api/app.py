@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from lanewise.api import documents, warm_up
+from lanewise.api import documents, page, warm_up
 from lanewise.api.endpoints import ENDPOINTS
 from lanewise.api.errors import ApiError, handle_api_error, handle_http_error
 from lanewise.api.keys import Keys
@@ -33,6 +33,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         routes=[
             *(KnownRoute(e.path, e.served_by(state), methods=[e.method]) for e in ENDPOINTS),
             *(KnownRoute(path, described, methods=["GET"]) for path in documents.PATHS),
+            *(KnownRoute(path, page.answer, methods=["GET"]) for path in page.FILES),
         ],
         # CORS is outermost: errors have its headers too, or browsers would hide them.
         middleware=[
@@ -46,8 +47,8 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
             Middleware(
                 RequestMiddleware,
                 keys=Keys(state.api_keys, state.admin_keys),
-                # The documentation says nothing that the source does not.
-                public={*documents.PATHS, *(e.path for e in ENDPOINTS if e.public)},
+                # Documentation and page say nothing that the source does not.
+                public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
                 registry=state.engine.metrics.registry,
             ),
         ],

@@ -1,4 +1,4 @@
-"""``/docs``, ``/redoc`` and ``/openapi.json``, written by FastAPI.
+"""``/openapi.json``, written by FastAPI; ``/docs`` is a page that reads it.
 
 FastAPI is imported when somebody first asks for them: its models of OpenAPI take a quarter of a
 second to build and 11 MiB, which a server that answers requests has no use for.
@@ -16,7 +16,7 @@ from lanewise.api.endpoints import ENDPOINTS, Endpoint
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-PATHS = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+PATHS = ("/openapi.json",)
 SCHEMA_REFERENCE = "#/components/schemas/{model}"
 ERROR_SCHEMA = {
     "type": "object",
@@ -68,7 +68,7 @@ def describe(version: str) -> FastAPI:
     """An application that knows what there is and serves nothing but the description."""
     from fastapi import FastAPI
 
-    app = FastAPI(title="Lanewise", version=version)
+    app = FastAPI(title="Lanewise", version=version, docs_url=None, redoc_url=None)
     for endpoint in ENDPOINTS:
         _describe_endpoint(app, endpoint)
     generate = app.openapi

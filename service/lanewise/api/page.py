@@ -1,0 +1,58 @@
+"""The page at ``/`` and the reference of the API at ``/docs``: the files of the folder ``page``.
+
+They load nothing from anywhere else, need no key themselves, and ask this server's API as any other
+client does. The policy that goes with them lets no script run that is not one of these files, and
+no text become markup, whatever a model writes.
+"""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+FOLDER = Path(__file__).with_name("page")
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Every path and its file. Browsers keep /page/ apart from whatever else the API has.
+FILES = {"/": "index.html", "/docs": "docs.html", "/redoc": "docs.html"} | {
+    f"/page/{path.name}": path.name
+    for path in sorted(FOLDER.iterdir())
+    if path.suffix in MEDIA_TYPES and path.suffix != ".html"
+}
+HEADERS = {
+    "content-security-policy": "; ".join(
+        (
+            *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'"),
+            *("connect-src 'self'", "base-uri 'none'", "form-action 'none'"),
+            *("frame-ancestors 'none'", "require-trusted-types-for 'script'"),
+            "trusted-types 'none'",
+        )
+    ),
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    # Asked for again each time, and answered with 304: a new version of the server has new files.
+    "cache-control": "no-cache",
+}
+
+
+async def answer(request: Request) -> Response:
+    """The file at one of ``FILES``."""
+    name = FILES[request.scope["route"].path]
+    content, tag = _read(name)
+    headers = {**HEADERS, "etag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type=MEDIA_TYPES[Path(name).suffix])
+
+
+@cache
+def _read(name: str) -> tuple[bytes, str]:
+    """What a file holds, and its tag."""
+    content = (FOLDER / name).read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'

@@ -1,0 +1,41 @@
+// What an answer took: measured here, as the one who waits for it sees it, and counted by the server.
+
+export class Numbers {
+  constructor() {
+    this.began = performance.now();
+    this.first = null;
+    this.last = null;
+    this.events = 0;
+    this.usage = null;
+    this.reason = null;
+  }
+
+  /** An event with text has come. */
+  count() {
+    this.last = performance.now();
+    this.first ??= this.last;
+    this.events += 1;
+  }
+
+  /** Name and value of each number that is known. */
+  rows() {
+    const rows = [];
+    const tokens = this.usage?.completion_tokens ?? this.events;
+    if (this.first !== null) {
+      const seconds = (this.last - this.first) / 1000;
+      if (tokens > 1 && seconds > 0) rows.push(["Speed", `${rounded((tokens - 1) / seconds)} tokens/s`]);
+      rows.push(["First token", `${rounded(this.first - this.began)} ms`]);
+    }
+    rows.push(["Answer", `${tokens} tokens`]);
+    if (this.usage) {
+      const cached = this.usage.prompt_tokens_details?.cached_tokens ?? 0;
+      rows.push(["Prompt", `${this.usage.prompt_tokens} tokens`], ["Cached", `${cached} tokens`]);
+    }
+    if (this.reason) rows.push(["Ended", this.reason]);
+    return rows;
+  }
+}
+
+function rounded(value) {
+  return value < 10 ? value.toFixed(1) : String(Math.round(value));
+}

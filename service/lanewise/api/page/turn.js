@@ -1,0 +1,156 @@
+// One turn of a conversation on the screen. What anybody wrote is set as text, never as markup.
+
+import { copy } from "./copy.js";
+import { ShadedText } from "./tokens.js";
+
+export const NAMES = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation" };
+
+function make(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+export class TurnView {
+  /** ``actions`` are functions by the names of their buttons; ``onEdit`` takes a changed text. */
+  constructor(turn, actions, onEdit) {
+    this.turn = turn;
+    this.onEdit = onEdit;
+    this.element = make("li", `turn ${turn.role}`);
+    this.reasoning = make("details", "reasoning");
+    this.reasoning.append(make("summary", "", "Reasoning"), make("p"));
+    this.text = make("div", "text");
+    this.info = make("p", "info");
+    this.info.setAttribute("role", "status");
+    this.numbers = make("dl", "numbers");
+    this.error = make("p", "error");
+    this.error.setAttribute("role", "alert");
+    this.buttons = this.#buttons(actions);
+    const parts = [this.reasoning, this.text, this.info, this.numbers, this.error, this.buttons];
+    this.element.append(make("h2", "", NAMES[turn.role]), ...parts);
+    this.shaded = null;
+    this.show();
+  }
+
+  #buttons(actions) {
+    const group = make("div", "actions");
+    for (const [name, action] of Object.entries({ Edit: () => this.edit(), ...actions, Copy: () => copy(this.turn.content) })) {
+      const button = make("button", "small", name);
+      button.type = "button";
+      button.setAttribute("aria-label", `${name}: ${NAMES[this.turn.role]}`);
+      button.addEventListener("click", action);
+      group.append(button);
+    }
+    return group;
+  }
+
+  /** Draw the whole turn anew. */
+  show() {
+    this.text.replaceChildren(...blocksOf(this.turn.content));
+    this.showReasoning();
+    this.showRest();
+  }
+
+  showReasoning() {
+    this.reasoning.hidden = !this.turn.reasoning;
+    this.reasoning.lastChild.textContent = this.turn.reasoning ?? "";
+  }
+
+  showRest() {
+    const rows = this.turn.numbers ?? [];
+    this.numbers.hidden = rows.length === 0;
+    this.numbers.replaceChildren(...rows.map(([name, value]) => {
+      const row = make("div");
+      row.append(make("dt", "", name), make("dd", "", value));
+      row.dataset.name = name;
+      return row;
+    }));
+    this.error.hidden = !this.turn.error;
+    this.error.textContent = this.turn.error ?? "";
+  }
+
+  /** While an answer arrives: no buttons, and those who cannot see are not read every piece. */
+  set isBusy(busy) {
+    this.element.setAttribute("aria-busy", String(busy));
+    this.element.classList.toggle("busy", busy);
+    this.buttons.hidden = busy;
+  }
+
+  /** Add what has arrived; tokens, where there are any, are shown in place of the text. */
+  append(text, tokens) {
+    if (tokens.length) {
+      this.shaded ??= new ShadedText(this.text, this.info);
+      for (const token of tokens) this.shaded.add(token);
+    } else if (text && !this.shaded) {
+      this.text.append(text);
+    }
+  }
+
+  /** The answer is complete. */
+  end() {
+    this.isBusy = false;
+    if (this.shaded) this.showRest();
+    else this.show();
+  }
+
+  edit() {
+    const area = make("textarea", "editor");
+    area.value = this.turn.content;
+    area.setAttribute("aria-label", `Edit: ${NAMES[this.turn.role]}`);
+    area.rows = Math.min(Math.max(area.value.split("\n").length, 2), 20);
+    const goesOn = this.turn.role === "user" || this.turn.role === "prompt";
+    const done = make("button", "small main", goesOn ? "Save and send" : "Save");
+    const cancel = make("button", "small", "Cancel");
+    const row = make("div", "actions");
+    for (const button of [done, cancel]) button.type = "button";
+    row.append(done, cancel);
+    const hidden = [this.text, this.buttons, this.numbers];
+    const close = () => {
+      area.remove();
+      row.remove();
+      for (const part of hidden) part.hidden = false;
+      this.showRest();
+      this.buttons.firstChild.focus();
+    };
+    const save = () => {
+      close();
+      this.onEdit(area.value);
+    };
+    done.addEventListener("click", save);
+    cancel.addEventListener("click", close);
+    area.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
+    });
+    for (const part of hidden) part.hidden = true;
+    this.element.append(area, row);
+    area.focus();
+  }
+}
+
+/** A text as nodes: fenced parts as blocks of code, all else as it is. */
+function blocksOf(text) {
+  const nodes = [];
+  let code = null;
+  let plain = "";
+  for (const line of text.split(/(?<=\n)/)) {
+    const isFence = line.trimStart().startsWith("```");
+    if (code === null && isFence) {
+      nodes.push(plain);
+      plain = "";
+      code = make("pre", "code");
+      code.tabIndex = 0;
+    } else if (code !== null && isFence) {
+      nodes.push(code);
+      code = null;
+    } else if (code === null) {
+      plain += line;
+    } else {
+      code.append(line);
+    }
+  }
+  if (code !== null) nodes.push(code);
+  else nodes.push(plain);
+  return nodes;
+}

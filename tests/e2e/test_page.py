@@ -1,0 +1,276 @@
+"""The page at / and the reference at /docs in a real browser, against the real server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from browsing import DESKTOP, PHONE, chromium, visit
+from lanewise.api import page as files
+from toy_server import CONFIG, toy_server
+
+
+@pytest.fixture(scope="module")
+def browser(library):
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def seen(browser, url):
+    with visit(browser, url) as seen:
+        seen.page.fill("[name=max_tokens]", "24")
+        yield seen
+
+
+def test_it_streams_retries_edits_and_says_what_it_took(seen):
+    page = seen.page
+    seen.send("It was a dark night, and the old house stood empty.")
+    seen.wait_for_answer()
+    answer = page.locator(".turn.assistant .text")
+    first = answer.inner_text()
+    assert first.strip()
+    numbers = seen.numbers()
+    assert re.fullmatch(r"[\d.]+ tokens/s", numbers["Speed"])
+    assert re.fullmatch(r"[\d.]+ ms", numbers["First token"])
+    assert numbers["Answer"] == "24 tokens"
+    assert numbers["Ended"] == "length"
+    prompt, cached = numbers["Prompt"], numbers["Cached"]
+    assert int(prompt.split()[0]) > 10
+
+    page.get_by_role("button", name="Retry: Model").click()
+    seen.wait_for_answer()
+    assert answer.count() == 1
+    assert answer.inner_text() != first
+    assert seen.numbers()["Prompt"] == prompt
+    assert seen.numbers()["Cached"] != cached == "0 tokens"
+
+    page.fill("#input", "")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("Rain.")
+    page.keyboard.press("Control+Enter")
+    seen.wait_for_answer()
+    assert page.locator(".turn .text").count() == 2
+    assert page.locator(".turn.user .text").inner_text() == "Rain."
+    assert int(seen.numbers()["Prompt"].split()[0]) < int(prompt.split()[0])
+
+    kept = page.locator(".turn .text").all_inner_texts()
+    page.reload()
+    assert page.locator(".turn .text").all_inner_texts() == kept
+
+
+def test_probabilities_are_shading_that_keys_reach(seen):
+    page = seen.page
+    page.check("[name=probabilities]")
+    for mode in ("Chat", "Completion"):
+        page.get_by_role("radio", name=mode).check(force=True)
+        seen.send("The old man — ça va? — said")
+        seen.wait_for_answer()
+        tokens = page.locator(".turn").last.locator(".token")
+        assert 0 < tokens.count() <= 24
+        levels = set(tokens.evaluate_all("all => all.map((one) => one.className)"))
+        assert len(levels) > 1
+        page.get_by_role("group", name="Answer by tokens").focus()
+        page.keyboard.press("End")
+        info = page.locator(".turn").last.locator(".info")
+        expect(info).to_have_text(re.compile(r"had (under )?[\d.]+ %; likeliest: “"))
+        before = info.inner_text()
+        page.keyboard.press("Home")
+        assert info.inner_text() != before
+
+
+def test_a_completion_goes_on(seen):
+    page = seen.page
+    page.get_by_role("radio", name="Completion").check(force=True)
+    seen.send("The ship sailed")
+    seen.wait_for_answer()
+    text = "".join(page.locator(".turn .text").all_inner_texts())
+    page.get_by_role("button", name="Continue: Continuation").click()
+    seen.wait_for_answer()
+    assert page.locator(".turn.prompt .text").inner_text() == text
+
+
+def test_what_is_asked_for_is_what_comes(seen):
+    page = seen.page
+    schema = {
+        "type": "object",
+        "properties": {"mood": {"enum": ["glad", "sad"]}},
+        "required": ["mood"],
+        "additionalProperties": False,
+    }
+    page.select_option("[name=structure]", "json_schema")
+    page.fill("[name=pattern]", "{")
+    seen.send("How are you?")
+    expect(page.locator("#pattern-error")).to_contain_text("not JSON")
+    expect(page.locator("[name=pattern]")).to_be_focused()
+    page.fill("[name=pattern]", json.dumps(schema))
+    page.locator("#input").press("Enter")
+    seen.wait_for_answer()
+    answer = page.locator(".turn.assistant .text").inner_text()
+    assert json.loads(answer)["mood"] in ("glad", "sad")
+
+    page.fill("[name=temperature]", "3")
+    seen.send("And now?")
+    expect(page.locator("[name=temperature]")).to_be_focused()
+    assert page.locator(".turn").count() == 2
+    page.fill("[name=temperature]", "")
+    page.fill("[name=pattern]", '{"type": "nothing"}')
+    page.locator("#input").press("Enter")
+    expect(page.locator(".turn .error").last).to_contain_text("nothing")
+    seen.problems = [one for one in seen.problems if "status of 400" not in one]
+
+
+def test_the_request_runs_as_curl_and_as_python(seen):
+    page = seen.page
+    page.fill("[name=temperature]", "0")
+    page.fill("[name=top_k]", "7")
+    page.fill("[name=seed]", "5")
+    page.locator("#system-box summary").click()
+    page.fill("#system", 'It\'s a "story" of $HOME & `rain`\\.\n')
+    page.fill("#input", "Who's there?\n\t“Ça va”")
+    page.click("#show-request")
+    curl, python = (page.locator(f"#{name}").inner_text() for name in ("curl", "python"))
+    page.click("#request-close")
+    page.locator("#input").press("Enter")
+    seen.wait_for_answer()
+    shown = page.locator(".turn.assistant .text").text_content()
+    environment = os.environ | {"LANEWISE_API_KEY": "any"}
+    ran = subprocess.run(
+        [sys.executable, "-c", python], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == shown + "\n"
+    ran = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True)
+    events = [json.loads(line[6:]) for line in ran.stdout.split("\n\n")[:-2]]
+    deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == shown
+
+
+def test_what_a_model_writes_is_never_markup(seen):
+    page = seen.page
+    evil = '<img src=x onerror="document.title=1"><b>bold</b>'
+    page.select_option("[name=structure]", "choice")
+    page.fill("[name=pattern]", evil)
+    page.fill("[name=max_tokens]", "")
+    seen.send(evil)
+    seen.wait_for_answer()
+    assert page.locator(".turn .text").all_inner_texts() == [evil, evil]
+    assert page.locator(".turn b, .turn img").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_nothing_is_in_the_way_of_anybody(browser, url, scheme, size):
+    with visit(browser, url, viewport=size, color_scheme=scheme) as seen:
+        page = seen.page
+        if size is PHONE:
+            page.get_by_role("button", name="Settings").click()
+            assert seen.barriers() == []
+        page.check("[name=probabilities]")
+        page.fill("[name=max_tokens]", "24")
+        if size is PHONE:
+            page.get_by_role("button", name="Close").click()
+        seen.send("It was")
+        seen.wait_for_answer()
+        assert seen.barriers() == []
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= size["width"]
+        page.get_by_role("button", name="Request").click()
+        assert seen.barriers() == []
+        page.keyboard.press("Escape")
+        page.goto(url + "/docs")
+        expect(page.locator("article").first).to_be_visible()
+        assert seen.barriers() == []
+
+
+def test_colours_are_as_chosen(seen):
+    page = seen.page
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.select_option("#theme", "dark")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    page.goto(page.url + "docs")
+    assert page.evaluate(ground) == dark
+
+
+def test_the_reference_has_every_endpoint_and_field(seen, url):
+    page = seen.page
+    described = httpx.get(url + "/openapi.json", timeout=60).json()
+    page.goto(url + "/docs")
+    expect(page.locator("#contents a").first).to_be_visible()
+    text = page.locator("main").inner_text()
+    for path in described["paths"]:
+        assert path in text
+    for name, schema in described["components"]["schemas"].items():
+        article = page.locator(f"#schema-{name}").inner_text()
+        assert all(field in article for field in schema.get("properties", ()))
+    page.get_by_role("link", name="CompletionRequest").first.click()
+    expect(page.locator("#schema-CompletionRequest")).to_be_in_viewport()
+
+
+def test_an_answer_can_be_stopped(browser):
+    with toy_server(CONFIG) as server:
+        server.runner.delay_s = 0.02
+        with visit(browser, server.url) as seen:
+            for how in ("click", "Escape"):
+                seen.page.select_option("[name=structure]", "regex")
+                seen.page.fill("[name=pattern]", "[a-z]{400}")
+                seen.send("the")
+                answer = seen.page.locator(".turn").last.locator(".text")
+                expect(answer).not_to_be_empty()
+                if how == "click":
+                    seen.page.click("#stop")
+                else:
+                    seen.page.keyboard.press(how)
+                seen.wait_for_answer()
+                assert 0 < len(answer.inner_text()) < 400
+                assert seen.numbers()["Ended"] == "stopped"
+                expect(seen.page.locator("#input")).to_be_focused()
+                server.wait_until(lambda: server.state.engine.unfinished == 0)
+
+
+def test_it_asks_for_a_key_and_keeps_it_in_the_tab(browser):
+    with toy_server(api_keys=("secret",)) as server, visit(browser, server.url) as seen:
+        page = seen.page
+        assert seen.barriers() == []
+        page.get_by_label("Key", exact=True).fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key-why")).to_contain_text("missing or wrong")
+        page.get_by_label("Key", exact=True).fill("secret")
+        page.keyboard.press("Enter")
+        expect(page.locator("#model option")).to_have_text("toy")
+        page.fill("[name=max_tokens]", "5")
+        seen.send("the")
+        seen.wait_for_answer()
+        assert seen.numbers()["Answer"].endswith("tokens")
+        page.reload()
+        expect(page.locator("#model option")).to_have_text("toy")
+        assert page.evaluate("JSON.stringify(localStorage)") == "{}"
+        page.click("#show-request")
+        assert "secret" not in page.locator("#request-dialog").inner_text()
+        seen.problems = [one for one in seen.problems if "status of 401" not in one]
+
+
+def test_files_are_whole_and_come_with_their_policy(url):
+    for path, name in files.FILES.items():
+        answer = httpx.get(url + path)
+        assert answer.content == (files.FOLDER / name).read_bytes()
+        assert answer.headers["content-type"].split(";")[0] in (
+            *("text/html", "text/css", "text/javascript", "image/svg+xml"),
+        )
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        again = httpx.get(url + path, headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    on_disk = {path.name for path in files.FOLDER.iterdir()}
+    assert set(files.FILES.values()) == on_disk
+    assert httpx.get(url + "/page/..%2fpage.py").status_code == 404

@@ -1,0 +1,82 @@
+"""A real browser for tests: Debian's Chromium without a window, which reaches one server alone."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+expect.set_options(timeout=60_000)
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser; skips where there is none. No event loop can be run beside it in this thread."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("chromium is not installed (Debian package: chromium)")
+    with sync_playwright() as playwright:
+        # Its own sandbox needs namespaces, which containers and root have not.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """A page of a server, and whatever went wrong on it."""
+
+    page: Page
+    problems: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)  # requests for what is elsewhere
+
+    def send(self, text: str) -> None:
+        """Write into the composer and send it."""
+        self.page.fill("#input", text)
+        self.page.keyboard.press("Enter")
+
+    def wait_for_answer(self) -> None:
+        """Until the answer that is made is complete."""
+        expect(self.page.locator("#send")).to_be_visible()
+
+    def numbers(self) -> dict[str, str]:
+        """What is said of the last answer."""
+        rows = self.page.locator(".turn").last.locator(".numbers div").all()
+        return {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows}
+
+    def barriers(self) -> list[str]:
+        """What axe finds to be in the way of people who do not see or point."""
+        found = Axe().run(self.page).response["violations"]
+        return [f"{one['impact']}: {one['help']} {one['nodes'][0]['html']}" for one in found]
+
+
+@contextmanager
+def visit(browser: Browser, url: str, **options: object) -> Iterator[Visit]:
+    """Open a page of a server; leaving fails if anything went wrong or anybody else was asked."""
+    with browser.new_context(**{"viewport": DESKTOP, **options}) as context:
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        seen = Visit(page)
+        origin = "/".join(url.split("/")[:3])
+
+        def only_here(route: Route) -> None:
+            if route.request.url.startswith(origin):
+                route.continue_()
+            else:
+                seen.foreign.append(route.request.url)
+                route.abort()
+
+        context.route("**/*", only_here)
+        page.on("pageerror", lambda error: seen.problems.append(str(error)))
+        page.on(
+            "console",
+            lambda said: said.type in ("error", "warning") and seen.problems.append(said.text),
+        )
+        page.goto(url)
+        yield seen
+        assert seen.foreign == []
+        assert seen.problems == []
