@@ -84,24 +84,24 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, body)
             return
         headers = {"ETag": f'"{etag(content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         start = int(span[1]) if span else 0
-        stall = self.hub.stall.pop(name, None) if body else None
+        end = min(int(span[2]) + 1, len(content)) if span and span[2] else len(content)
+        to_end = body and end == len(content)  # only such answers break
+        stall = self.hub.stall.pop(name, None) if to_end else None
         if stall is not None:
             self.send_part(content, stall, headers)
             return
         if span:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.reply(206 if span else 200, content[start:], headers, body, self.cut_of(name, body))
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        cut = self.hub.cut.pop(name, None) if to_end else None
+        self.reply(206 if span else 200, content[start:end], headers, body, cut)
 
     def send_part(self, content: bytes, count: int, headers: dict[str, str]) -> None:
         self.reply(200, content, headers, body=True, cut=count)
         self.wfile.flush()
         self.hub.stalled.set()
         self.hub.released.wait(60)
-
-    def cut_of(self, name: str, body: bool) -> int | None:
-        return self.hub.cut.pop(name, None) if body else None
 
     def reply(
         self,

@@ -17,6 +17,7 @@ from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 
+START = "bytes=0-65535"  # where a GGUF file says what it is
 SERVICE = Path(__file__).parents[2] / "service"
 SCRIPT = """
 import sys
@@ -112,7 +113,8 @@ def test_broken_download_goes_on_where_it_broke(hub: Hub, tmp_path: Path) -> Non
     done = resolve("org/name:big.gguf", hub, tmp_path / "home")
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == content
-    first, second = hub.downloads()
+    start, first, second = hub.downloads()
+    assert start[1] == START
     assert first[1] is None
     assert second[1] is not None
     assert int(second[1].removeprefix("bytes=").removesuffix("-")) >= 10_000_000
@@ -131,7 +133,11 @@ def test_killed_download_goes_on_in_the_next_run(hub: Hub, tmp_path: Path) -> No
     done = resolve("org/name:big.gguf", hub, tmp_path / "home")
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == content
-    assert hub.downloads()[1:] == [("big.gguf", f"bytes={kept}-")]
+    assert hub.downloads() == [
+        ("big.gguf", START),
+        ("big.gguf", None),
+        ("big.gguf", f"bytes={kept}-"),
+    ]
     assert not part.exists()
 
 

@@ -11,13 +11,12 @@ import gguf
 import numpy as np
 import pytest
 from family_cases import FAMILIES
-from family_files import VOCAB, Family, gguf_arrays, write_gguf, write_hf
+from family_files import VOCAB, Family, write_gguf, write_hf
 from hub_server import Hub, serve
-from model_files import add_value
 from safetensors.numpy import load_file, save_file
 from test_hub import resolve
 
-from gguf_values import write_out
+from gguf_values import split_gguf, write_out
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.opening import open_checkpoint
 
@@ -215,27 +214,9 @@ def test_the_language_model_of_a_multimodal_one(
 
 
 def write_split(folder: Path, family: Family, count: int) -> list[Path]:
-    """The parts of a GGUF file, as the public tools split one: the first has the metadata."""
+    """The parts of a GGUF file, as the public tools split one."""
     folder.mkdir()
-    whole = write_gguf(folder / "whole.gguf", family)
-    reader = gguf.GGUFReader(whole)
-    arrays = list(gguf_arrays(family, family.weights()).items())
-    paths = []
-    for number in range(count):
-        paths.append(folder / f"m-{number + 1:05}-of-{count:05}.gguf")
-        writer = gguf.GGUFWriter(paths[-1], family.arch or "")
-        if number == 0:
-            for key, item in reader.fields.items():
-                if key.startswith(f"{family.arch}."):
-                    add_value(writer, key, item.contents())
-        writer.add_uint16("split.no", number)
-        writer.add_uint16("split.count", count)
-        writer.add_int32("split.tensors.count", len(arrays))
-        for name, array in arrays[number::count]:
-            writer.add_tensor(name, np.ascontiguousarray(array))
-        write_out(writer)
-    whole.unlink()
-    return paths
+    return split_gguf(write_gguf(folder / "m.gguf", family), count)
 
 
 def test_a_file_in_parts_is_opened_by_any_of_them(tmp_path: Path) -> None:
@@ -314,6 +295,18 @@ def test_the_family_is_checked_before_the_weights_are_fetched(tmp_path: Path) ->
         assert done.returncode != 0
         assert "model_type 'mamba2' is not supported" in done.stderr
         assert {name for name, _ in hub.downloads()} == {"config.json"}
+
+
+def test_the_family_of_a_gguf_file_is_checked_before_it_is_fetched(tmp_path: Path) -> None:
+    with serve(Hub()) as hub:
+        path = write_gguf(tmp_path / "m.gguf", FAMILIES["seed_oss"])
+        content = path.read_bytes().replace(b"seed_oss", b"nosuch07", 1)
+        assert content != path.read_bytes()
+        hub.files = {"m.gguf": content.ljust(17 << 20, b"\0")}
+        done = resolve("org/name:m.gguf", hub, tmp_path / "home")
+        assert done.returncode != 0
+        assert "org/name:m.gguf: general.architecture 'nosuch07' is not supported" in done.stderr
+        assert hub.downloads() == [("m.gguf", "bytes=0-65535")]
 
 
 def test_all_parts_of_a_file_are_fetched(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import tiny_models
+from gguf_values import split_gguf
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.mapped_file import MappedFile, mappings
 from lanewise.loading.opening import open_checkpoint
@@ -69,9 +70,15 @@ def test_a_forgotten_file_is_guarded_no_more(tmp_path):
     assert not is_guarded(address)
 
 
-def test_a_file_that_changes_while_it_is_loaded_is_refused(tmp_path):
-    folder = tiny_models.write_hf(tiny_models.tiny_model("llama2"), tmp_path / "m")
-    weights = folder / "model.safetensors"
+@pytest.mark.parametrize("kind", ["folder", "parts"])
+def test_a_file_that_changes_while_it_is_loaded_is_refused(kind, tmp_path):
+    """Also one of several: what is given names the first part only."""
+    tiny = tiny_models.tiny_model("llama2")
+    if kind == "folder":
+        given = tiny_models.write_hf(tiny, tmp_path / "m")
+        weights = given / "model.safetensors"
+    else:
+        given, weights = split_gguf(tiny_models.write_gguf(tiny, tmp_path / "m.gguf"), 2)
 
     def overwrite(done: int, total: int) -> None:
         if done == 0:
@@ -79,9 +86,9 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(tmp_path):
                 out.seek(-4, 2)
                 out.write(b"zzzz")
 
-    with open_checkpoint(folder) as checkpoint:
+    with open_checkpoint(given) as checkpoint:
         says = f"^{re.escape(str(weights))}: changed while it was loaded"
         with pytest.raises(ModelFileError, match=says):
             Model.load(checkpoint, progress=overwrite)
-    with open_checkpoint(folder) as checkpoint, Model.load(checkpoint) as model:
+    with open_checkpoint(given) as checkpoint, Model.load(checkpoint) as model:
         assert model.info.packed_bytes > 0

@@ -1,7 +1,8 @@
-"""What writers of GGUF files share: values by their type, rows of Q and K in pairs, the end."""
+"""What writers of GGUF files share: values by their type, rows in pairs, the end, parts."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -34,3 +35,24 @@ def write_out(writer: gguf.GGUFWriter) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def split_gguf(whole: Path, count: int) -> list[Path]:
+    """Put a GGUF file's tensors into several in its place; the first has the metadata."""
+    reader = gguf.GGUFReader(whole)
+    arch = reader.fields["general.architecture"].contents()
+    paths = []
+    for number in range(count):
+        paths.append(whole.with_name(f"{whole.stem}-{number + 1:05}-of-{count:05}.gguf"))
+        writer = gguf.GGUFWriter(paths[-1], arch)
+        for key, field in reader.fields.items():
+            if number == 0 and field.types and key != "general.architecture":
+                writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[number::count]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        write_out(writer)
+    whole.unlink()
+    return paths

@@ -162,8 +162,10 @@ class Checkpoint:
         tokenizer: TokenizerFiles,
         close: Callable[[], None],
         is_on_huge_pages: Callable[[], bool] = lambda: False,
+        files: tuple[Path, ...] = (),
     ) -> None:
         self.path = path
+        self.files = files or (path,)  # what it is read from; a directory stands for all in it
         self.name = name
         self.config = config
         self.tensors = tensors

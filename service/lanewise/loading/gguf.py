@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,6 +18,7 @@ from lanewise.loading.mapped_file import LFS_POINTER, MappedFile, lfs_hint
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
+COUNTS_END = 24  # magic, version, and the counts of tensors and of metadata
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1024
 MAX_ARRAY_DEPTH = 2
@@ -67,6 +69,21 @@ class GgufFile:
     def close(self) -> None:
         """Unmap the file."""
         self.file.close()
+
+
+def architecture_at(start: bytes) -> str | None:
+    """Return general.architecture from the first bytes of a file; None if they do not say."""
+    if not start.startswith(MAGIC):
+        return None
+    reader = _Reader(Path("the file's start"), memoryview(start))
+    reader.position = COUNTS_END
+    with suppress(ModelFileError):  # it goes on behind these bytes
+        while True:
+            key = reader.string("key", MAX_NAME_BYTES)
+            value = reader.value(reader.scalar("I", key), key, 0)
+            if key == "general.architecture":
+                return value if isinstance(value, str) else None
+    return None
 
 
 class _Reader:

@@ -51,8 +51,15 @@ def open_gguf(path: Path) -> Checkpoint:
         close_all(files)
         raise
     tokenizer = TokenizerFiles(gguf.path, config.vocab_size, gguf=gguf.metadata)
-    name = stem_of(path)
-    return Checkpoint(gguf.path, name, config, tensors, tokenizer, lambda: close_all(files))
+    return Checkpoint(
+        gguf.path,
+        stem_of(path),
+        config,
+        tensors,
+        tokenizer,
+        lambda: close_all(files),
+        files=tuple(file.path for file in files),
+    )
 
 
 def open_parts(path: Path) -> list[GgufFile]:

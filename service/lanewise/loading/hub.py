@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import re
 import sys
+from http import HTTPStatus
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.families.table import gguf_family
+from lanewise.loading.gguf import architecture_at
 from lanewise.loading.gguf_checkpoint import parts_of
 from lanewise.loading.hf_checkpoint import family_of
 from lanewise.loading.json_files import Fields, read_object
@@ -29,7 +32,10 @@ NEEDED = [
     "*.safetensors",
     "*.safetensors.index.json",
 ]
-RESUMABLE_BYTES = (16 << 20, 45_000_000_000)  # the hub sends larger ones in its own protocol
+LARGE_BYTES = 16 << 20
+MOST_RESUMABLE_BYTES = 45_000_000_000  # the hub sends larger ones in its own protocol
+START_BYTES = 1 << 16  # of a GGUF file: its architecture is the first that writers write
+START_TIMEOUT_S = 30.0
 NO_TOKEN = "HF_TOKEN is not set or not allowed"
 NOT_NEEDED = ["consolidated*", "*/*.safetensors", "original/*"]
 
@@ -141,6 +147,7 @@ def _without_config(repository: str) -> ModelFileError:
 def fetch_resumably(repository: str, file: str) -> None:
     """Put one large file into the hub library's cache, going on where an earlier run stopped.
 
+    Raises ModelFileError for a GGUF file of a family that is not supported, before it is fetched.
     The library itself starts a file again when the process that fetched it has ended. Whatever
     this function cannot do it leaves to the library, with the library's errors.
     """
@@ -154,7 +161,7 @@ def fetch_resumably(repository: str, file: str) -> None:
         found = get_hf_file_metadata(hf_hub_url(repository, file))
     except Exception:  # the library will fail as well, and knows what is cached
         return
-    if found.etag is None or not RESUMABLE_BYTES[0] <= (found.size or 0) <= RESUMABLE_BYTES[1]:
+    if found.etag is None or found.size is None or found.size < LARGE_BYTES:
         return
     folder = repo_folder_name(repo_id=repository, repo_type="model")
     blob = Path(constants.HF_HUB_CACHE) / folder / "blobs" / found.etag
@@ -163,8 +170,12 @@ def fetch_resumably(repository: str, file: str) -> None:
     headers = build_hf_headers()
     if urlsplit(found.location).netloc != urlsplit(constants.ENDPOINT).netloc:
         headers.pop("authorization", None)  # storage elsewhere must not see the token
-    blob.parent.mkdir(parents=True, exist_ok=True)
     partial = blob.with_name(blob.name + ".part")
+    if not partial.exists():
+        refuse_unsupported_start(found.location, headers, f"{repository}:{file}")
+    if found.size > MOST_RESUMABLE_BYTES:
+        return
+    blob.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("ab") as sink:
         try:
             fcntl.flock(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,6 +191,25 @@ def fetch_resumably(repository: str, file: str) -> None:
         )
         sink.flush()
         partial.replace(blob)
+
+
+def refuse_unsupported_start(url: str, headers: dict[str, str], name: str) -> None:
+    """Raise ModelFileError if the start of a GGUF file is of no family that is supported.
+
+    A start that cannot be fetched, or does not say, is no error here: the whole file will tell.
+    """
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    span = {"range": f"bytes=0-{START_BYTES - 1}"}
+    try:
+        answer = get_session().get(url, headers=headers | span, timeout=START_TIMEOUT_S)
+    except Exception:
+        return
+    if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
+        return
+    architecture = architecture_at(answer.content)
+    if architecture is not None:
+        gguf_family(architecture, name)
 
 
 def _failure(repository: str, reason: str, error: Exception) -> ModelFileError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,13 +60,13 @@ def mappings() -> list[tuple[mmap.mmap, Mapping]]:
     return list(_mappings.items())
 
 
-def changed_files(of: Path | None = None) -> list[str]:
+def changed_files(of: Collection[Path] | None = None) -> list[str]:
     """Paths of those that somebody has written to, or cut, since they were mapped.
 
-    ``of`` is the model whose files are meant, a file or a directory; None: all.
+    ``of`` are the files that are meant, and directories of such; None: all.
     """
     paths = [mapping.path for _, mapping in mappings() if mapping.is_changed()]
-    return [str(path) for path in paths if of is None or path.is_relative_to(of)]
+    return [str(path) for path in paths if of is None or any(map(path.is_relative_to, of))]
 
 
 def lfs_hint(start: bytes) -> str:

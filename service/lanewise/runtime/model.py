@@ -115,7 +115,7 @@ class Model:
                 done += sum(tensor.n_bytes for tensor in part)
                 if progress:
                     progress(done, total)
-            if changed := changed_files(checkpoint.path):
+            if changed := changed_files(checkpoint.files):
                 raise ModelFileError(
                     f"{', '.join(changed)}: changed while it was loaded; replace model files by"
                     " rename, never in place, and start again"
