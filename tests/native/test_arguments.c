@@ -14,6 +14,7 @@ static void* const untouched = (void*)(uintptr_t)0x5A5A;
 static void test_functions_of_no_handle(void) {
     const uint32_t nodes[] = {0, 4000000000u};
     uint32_t n = 77;
+    lw_kernel_info kernel;
     lw_choice choice = {.symbol = "none", .rival = "none"};
     memset(choice.rival, 'x', sizeof choice.rival);
     expect(lw_abi_version() == LW_ABI_VERSION, "lw_abi_version");
@@ -34,6 +35,10 @@ static void test_functions_of_no_handle(void) {
     ARGUMENT(lw_kernel_describe(0, NULL), "lw_kernel_describe: kernel 0");
     ARGUMENT(lw_kernel_describe(UINT_MAX, &(lw_kernel_info){.min_rows = 0}), "kernel 4294967295, there are");
     HARMLESS(lw_kernel_count());
+    ARGUMENT(lw_kernel_in_use(NULL, LW_Q4_0, 1, NULL), "out must not be NULL");
+    ARGUMENT(lw_kernel_in_use("z80", LW_Q4_0, 1, &kernel), "isa 'z80' is unknown");
+    ARGUMENT(lw_kernel_in_use(NULL, LW_I8, 1, &kernel), "no kernel for 1 rows of type 24");
+    ARGUMENT(lw_kernel_in_use(NULL, LW_Q4_0, 0, &kernel), "no kernel for 0 rows of type 2");
     ARGUMENT(lw_choices(NULL, NULL, 1, &n), "must not be NULL");
     ARGUMENT(lw_choices(NULL, &choice, 1, NULL), "must not be NULL");
     ARGUMENT(lw_choices("z80", &choice, 1, &n), "isa 'z80' is unknown");

@@ -22,7 +22,11 @@ static const lw_kernel* kernel_named(const char* symbol) {
 }
 
 static const char* in_use(const lw_choice* choice, lw_level level, size_t rows) {
-    return lw_kernel_find(kernel_named(choice->symbol)->weights, level, rows)->symbol;
+    static lw_kernel_info info;
+    const lw_type type = kernel_named(choice->symbol)->weights;
+    expect(lw_kernel_in_use(lw_level_names[level], type, (uint32_t)rows, &info) == LW_OK, lw_level_names[level],
+           "in use");
+    return info.symbol;
 }
 
 static void test_choosing(lw_choice choice, const char* name, lw_level level) {

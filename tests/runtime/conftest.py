@@ -38,6 +38,7 @@ def checkpoint():
     released = []
     return types.SimpleNamespace(
         path=Path("tiny.gguf"),
+        files=(Path("tiny.gguf"),),
         name="tiny",
         config=CONFIG,
         weights_name="f32",

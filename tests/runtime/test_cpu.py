@@ -1,6 +1,8 @@
 """What the library says about the CPU, as Python values."""
 
 import dataclasses
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,6 +18,7 @@ from lanewise.runtime import (
     measure_limits,
     usable_levels,
 )
+from lanewise.runtime.tuning import choices, choose
 from lanewise.settings import ModelSettings
 
 
@@ -52,16 +55,18 @@ def test_limits_are_measured_with_the_threads_asked_for(fake):
     assert measure_limits(2, "avx2") == Limits(read_gb_s=60.0, int8_gmac_s=400.0)
 
 
-def test_kernels_in_use_are_the_first_rows_that_fit(monkeypatch):
-    rows = [
-        cpu.KernelInfo("gemm_a__avx512vnni", "avx512vnni", "q4_0", 2, True),
-        cpu.KernelInfo("gemm_a__avx2", "avx2", "q4_0", 2, True),
-        cpu.KernelInfo("gemv_a__avx2", "avx2", "q4_0", 1, True),
-        cpu.KernelInfo("matmul_a__scalar", "scalar", "q4_0", 1, True),
-        cpu.KernelInfo("matmul_b__scalar", "scalar", "f32", 1, True),
-    ]
-    monkeypatch.setattr(cpu, "kernels", lambda: rows)
-    assert cpu.kernels_in_use("avx512vnni", "q4_0") == ["gemv_a__avx2", "gemm_a__avx512vnni"]
-    assert cpu.kernels_in_use("avx2", "q4_0") == ["gemv_a__avx2", "gemm_a__avx2"]
-    assert cpu.kernels_in_use("scalar", "q4_0") == ["matmul_a__scalar"]
-    assert cpu.kernels_in_use("avx2", "f32") == ["matmul_b__scalar"]
+@pytest.mark.native
+@pytest.mark.usefixtures("library")
+def test_kernels_in_use_follow_choices_at_every_level():
+    types = {row.symbol: row.weights for row in kernels()}
+    for isa in usable_levels():
+        for choice in choices(isa):
+            used = partial(cpu.kernels_in_use, isa, types[choice.symbol])
+            if choice.symbol not in used():
+                continue
+            try:
+                choose([replace(choice, min_rows=2**31)])
+                assert used()[-1] == choice.rival
+            finally:
+                choose([choice])
+    assert cpu.kernels_in_use("scalar", "q4_0") == ["matmul_q4g32_q8g32__scalar"]

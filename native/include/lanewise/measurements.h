@@ -76,6 +76,9 @@ lw_status lw_session_inputs(const lw_session* session, lw_input_stats* out, uint
 
 uint32_t lw_kernel_count(void);
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);
+// The one that multiplies a matrix of `type` with so many rows, as choices stand. `isa` names a level, or NULL for the best
+// one. LW_ERR_ARGUMENT for what no matrix is held in, and for no rows.
+lw_status lw_kernel_in_use(const char* isa, lw_type type, uint32_t rows, lw_kernel_info* out);
 
 // Writes the first `capacity` choices that a level leaves open, as they stand; *n is how many there are, often 0. `isa`
 // names a level, or NULL for the best one.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lanewise.loading.formats import TensorType
 from lanewise.runtime.library import NativeError, native
 
 X86_LEVELS = ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx")  # each contains those before
@@ -102,13 +103,18 @@ def kernels() -> list[KernelInfo]:
 
 
 def kernels_in_use(isa: str, weights: str) -> list[str]:
-    """The kernels of a level that multiply matrices of a type with one row and with many."""
-    family = X86_LEVELS if isa in X86_LEVELS else ARM_LEVELS
-    usable = family[: family.index(isa) + 1]
-    rows = [row for row in kernels() if row.weights == weights and row.isa in usable]
-    # The table's order is that of preference: the first row that fits is used.
-    chosen = [next(r.symbol for r in rows if r.min_rows <= n) for n in (1, MANY_ROWS) if rows]
-    return list(dict.fromkeys(chosen))
+    """The kernels of a level that multiply matrices of a type with one row and with many.
+
+    As choices between kernels stand. NativeError for a level that this CPU lacks, KeyError for
+    what is no type.
+    """
+    clib = native()
+    kind, info = TensorType[weights.upper()], clib.ffi.new("lw_kernel_info*")
+    found = []
+    for rows in (1, MANY_ROWS):
+        clib.check(clib.lib.lw_kernel_in_use(isa.encode(), kind, rows, info))
+        found.append(clib.text(info.symbol))
+    return list(dict.fromkeys(found))
 
 
 def measure_limits(threads: int, isa: str | None = None) -> Limits:
