@@ -189,6 +189,34 @@ def test_a_gguf_file_has_the_logits_of_transformers(name: str, path: Path, tmp_p
         assert run(session, prompt, len(prompt)).tobytes() == found.tobytes()
 
 
+def test_longrope_turns_by_the_longest_text_that_is_served(tmp_path: Path) -> None:
+    """From every kind of file: short factors give the logits of a model that has no others."""
+    name = "phi3_longrope"
+    prompt, model, config = prompt_of(name), family_model(name), CASES[name]
+    scaling = config["rope_scaling"]
+    only_short = scaling | {"long_factor": scaling["short_factor"]}
+    paths = {
+        "long": write_model(model, tmp_path / "hf", config),
+        "gguf": write_gguf(model, tmp_path / "m.gguf"),
+        "short": write_model(model, tmp_path / "short", config | {"rope_scaling": only_short}),
+    }
+    with open_checkpoint(paths["long"]) as checkpoint, Model.load(checkpoint, isa=ISA) as loaded:
+        tensors = [loaded.packed(tensor) for tensor in checkpoint.tensors]
+        write_packed(tmp_path / "packed", checkpoint, tensors, loaded.info.isa)
+    paths["packed"] = tmp_path / "packed"
+
+    def logits(kind: str, longest: int | None) -> bytes:
+        with open_checkpoint(paths[kind]) as checkpoint:
+            checkpoint.limit_context(longest)
+            with session_of(checkpoint) as session:
+                return run(session, prompt[:32], 32).tobytes()
+
+    short = logits("short", None)
+    for kind in ("long", "gguf", "packed"):
+        assert logits(kind, 32) == short
+        assert logits(kind, 33) == logits(kind, None) != short
+
+
 def test_published_gpt_oss_has_experts_in_mxfp4(tmp_path: Path) -> None:
     """Their values are those of transformers; products with them round activations to int8."""
     name = "gpt_oss_mxfp4"

@@ -360,7 +360,7 @@ FAMILIES = {
                 "rope.scaling.attn_factor": LONG_SCALE,
                 "attention.sliding_window": 64,
             },
-            Rope(10000.0, 12, (1.5,) * 6, LONG_SCALE),
+            Rope(10000.0, 12, (1.5,) * 6, LONG_SCALE, (1.25,) * 6, 128),
             hf=phi_hf,
             gguf=phi_gguf,
         ),

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
+from family_models import family_model, write_model
 from lanewise.api import http_server
 from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
@@ -26,6 +27,8 @@ from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
 from toy_server import make_engine
 from toy_tokenizer import toy_tokenizer
+
+LOADED = {"weights": "f32", "parts": "", "info": SimpleNamespace(numerics=3)}
 
 
 @pytest.fixture
@@ -55,6 +58,19 @@ def test_bound_port_is_taken_but_not_yet_listening():
             client.connect(("127.0.0.1", port))
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
+
+
+def test_longrope_is_told_the_longest_text(tmp_path, monkeypatch):
+    model = family_model("phi3_longrope")
+    path = write_model(model, tmp_path / "m")
+    monkeypatch.setattr(opening, "load_beside", lambda _, checkpoint, *more: checkpoint.config)
+    limit = MemoryLimit(1 << 30, "test", dedicated=True)
+    for longest, is_short in ((None, False), (32, True), (33, False)):
+        config = opening.open_model(Settings(model=str(path), max_model_len=longest), 1, limit)
+        assert config.is_for_short_context == is_short
+        assert (config.ropes[0].factors == config.ropes[0].short_factors) == is_short
+        found = serve._fingerprint(SimpleNamespace(config=config, **LOADED))
+        assert found.endswith("-f32-short" if is_short else "-f32")
 
 
 def test_chat_template_comes_from_a_file(tmp_path):

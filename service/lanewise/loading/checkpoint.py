@@ -174,6 +174,11 @@ class Checkpoint:
         self.is_on_huge_pages = is_on_huge_pages  # of packed weights: how well they are mapped
         self._close = close
 
+    def limit_context(self, longest: int | None) -> None:
+        """Before it is loaded: no text will have more tokens; None leaves it to the model."""
+        if longest is not None:
+            self.config = self.config.for_context(longest)
+
     def close(self) -> None:
         """Unmap the files; memory still viewed elsewhere goes when its last view does."""
         for tensor in self.tensors:

@@ -43,14 +43,12 @@ def rope_faults(rope: Rope) -> Iterable[str]:
     """What is wrong with a set of angles."""
     if rope.rotated % 2:
         yield f"RoPE over {rope.rotated} dimensions; an even number is needed"
-    factors = rope.factors
-    if factors is not None and not (
-        len(factors) == rope.rotated // 2 and all(0 < factor < math.inf for factor in factors)
-    ):
-        yield (
-            f"{len(factors)} RoPE factors; {rope.rotated // 2} positive finite numbers are needed,"
-            " half the rotated dimensions"
-        )
+    for factors in filter(None, (rope.factors, rope.short_factors)):
+        if len(factors) != rope.rotated // 2 or not all(0 < f < math.inf for f in factors):
+            yield (
+                f"{len(factors)} RoPE factors; {rope.rotated // 2} positive finite numbers are"
+                " needed, half the rotated dimensions"
+            )
 
 
 def check_heads(attention: Attention, source: str) -> Attention:

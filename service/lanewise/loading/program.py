@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 def plain_score_scale(head_dim: int) -> float:
@@ -28,6 +28,15 @@ class Rope:
     rotated: int  # the first dimensions of each head, an even number; the rest passes through
     factors: tuple[float, ...] | None = None  # rotated / 2 divisors of the frequencies; None: all 1
     scale: float = 1.0  # of cosines and sines
+    # LongRoPE: divisors in the place of ``factors`` where no text is longer than short_context.
+    short_factors: tuple[float, ...] | None = None
+    short_context: int | None = None
+
+    def for_context(self, longest: int) -> Rope:
+        """Return the angles for texts of up to ``longest`` tokens."""
+        if self.short_context is None or longest > self.short_context:
+            return self
+        return replace(self, factors=self.short_factors)
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,18 @@ class ModelConfig:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0  # logits are multiplied by it
+
+    def for_context(self, longest: int) -> ModelConfig:
+        """Return the program for texts of up to ``longest`` tokens, which may turn otherwise."""
+        return replace(self, ropes=tuple(rope.for_context(longest) for rope in self.ropes))
+
+    @property
+    def is_for_short_context(self) -> bool:
+        """Whether its angles are those of texts up to an original context only."""
+        return any(
+            rope.short_context is not None and rope.factors == rope.short_factors
+            for rope in self.ropes
+        )
 
     @property
     def n_layers(self) -> int:

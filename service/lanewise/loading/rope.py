@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -168,23 +168,41 @@ def yarn_factors(theta: float, rotated: int, yarn: Yarn) -> tuple[float, ...] | 
 
 
 def read_longrope(settings: Fields, plain: Rope, context: int) -> Rope:
-    """Return the angles for the context: the long ones if it is above the original one."""
+    """Return the angles for the context, and if it is above the original one those for less."""
     original = settings.integer("original_max_position_embeddings", default=context, least=2)
     factor = settings.number("factor", default=context / original)
     both = {name: settings.raw(name) for name in ("long_factor", "short_factor")}
     for name, values in both.items():
         if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
             raise settings.fail(name, "a list of numbers")
-    chosen = both["long_factor" if context > original else "short_factor"]
-    items = Fields({str(i): item for i, item in enumerate(chosen)}, settings.source)
-    factors = tuple(round_to_f32(items.number(key)) for key in items.values)
+    long, short = (_numbers(values, plain.rotated, settings.source) for values in both.values())
     scale = settings.number("attention_factor", default=longrope_scale(factor, original))
-    return Rope(
-        plain.theta,
-        plain.rotated,
-        checked_factors(factors, plain.rotated, settings.source),
-        checked_scale(scale, settings.source),
-    )
+    scale = checked_scale(scale, settings.source)
+    return longrope(Rope(plain.theta, plain.rotated, scale=scale), long, short, context, original)
+
+
+def _numbers(values: list[float], rotated: int, source: str) -> tuple[float, ...] | None:
+    items = Fields({str(i): item for i, item in enumerate(values)}, source)
+    factors = tuple(round_to_f32(items.number(key)) for key in items.values)
+    return checked_factors(factors, rotated, source)
+
+
+def longrope(
+    plain: Rope,
+    long: tuple[float, ...] | None,
+    short: tuple[float, ...] | None,
+    context: int,
+    original: int,
+) -> Rope:
+    """Return the angles of a model of ``context`` that was first trained with ``original``.
+
+    Beyond the original context the long divisors are meant for all positions, up to it the short
+    ones. Which they are is decided by the longest text that will be served, once for all texts:
+    keys that are cached must have turned as those to come do.
+    """
+    if context <= original:
+        return replace(plain, factors=short)
+    return replace(plain, factors=long, short_factors=short, short_context=original)
 
 
 def longrope_scale(factor: float, original: int) -> float:

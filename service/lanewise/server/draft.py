@@ -64,6 +64,7 @@ def open_draft(
     with open_checkpoint(resolve_model(settings.draft)) as checkpoint:
         theirs = Tokenizer.from_files(checkpoint.tokenizer)
         check_vocabulary(tokenizer, theirs, settings.draft)
+        checkpoint.limit_context(settings.max_model_len)
         model = Model.load(
             checkpoint,
             weights=None if "=" in (settings.weights or "") else settings.weights,

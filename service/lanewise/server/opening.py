@@ -29,6 +29,9 @@ def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tup
         host.garbage_left_alone(for_good=True),
         open_checkpoint(resolve_model(settings.model)) as checkpoint,
     ):
+        checkpoint.limit_context(settings.max_model_len)
+        if checkpoint.config.is_for_short_context:
+            logger.info("LongRoPE: factors for short texts, max_model_len being what it is")
         return load_beside(settings, checkpoint, threads, limit)
 
 

@@ -74,7 +74,8 @@ def serve(
 
 def _fingerprint(model: Model) -> str:
     """Changes when the same request may get another answer; threads and CPU are no part of it."""
-    weights = "-".join(filter(None, (model.weights, model.parts)))
+    angles = "short" if model.config.is_for_short_context else ""
+    weights = "-".join(filter(None, (model.weights, model.parts, angles)))
     return f"lanewise-{__version__}-n{model.info.numerics}-{weights}"
 
 

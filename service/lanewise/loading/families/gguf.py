@@ -19,6 +19,7 @@ from lanewise.loading.rope import (
     checked_factors,
     checked_scale,
     extended,
+    longrope,
     longrope_scale,
     uniform_factors,
     yarn_factors,
@@ -172,12 +173,13 @@ def gguf_rope(
     if kind not in ("none", "linear", "longrope"):
         raise fields.fail(f"{scaling}type", "none, linear, longrope or yarn")
     if LONG_FACTORS in sources or SHORT_FACTORS in sources:
-        chosen = LONG_FACTORS if context > original else SHORT_FACTORS
-        factors = rope_tensor(sources, chosen, rotated)
+        names = (LONG_FACTORS, SHORT_FACTORS)
+        long, short = (rope_tensor(sources, name, rotated) for name in names)
         scale = attention_factor
         if not fields.is_set(f"{scaling}attn_factor"):
             scale = longrope_scale(context / original, max(original, 2))
-        return Rope(theta, rotated, factors, checked_scale(scale, fields.source)), context
+        plain = Rope(theta, rotated, scale=checked_scale(scale, fields.source))
+        return longrope(plain, long, short, context, original), context
     if attention_factor != 1.0:
         raise fields.fail(f"{scaling}attn_factor", "1, without YaRN or LongRoPE,")
     if kind == "linear":
