@@ -70,6 +70,8 @@ def test_shortest_texts_of_doubles_are_read_as_them_or_refused(takes):
         ({"exclusiveMinimum": 2**53, "minimum": 2**53 + 8}, [2**53 + 8], [2**53 + 2]),
         ({"minimum": -(2**63), "maximum": 2**63 - 1}, [0, -(2**60), 2**60], [2**64, -(2**64)]),
         ({"maximum": 2**64 - 1, "minimum": 0}, [0, 2**59], [-1, 2**65]),
+        ({"minimum": 10**18}, [10**18, 2 * 10**18], [0, 10**17]),
+        ({"exclusiveMaximum": -(10**18)}, [-2 * 10**18], [0, -(10**18)]),
         ({"minimum": -1e300, "maximum": 1e300}, [0, 5, -7], []),
     ],
 )

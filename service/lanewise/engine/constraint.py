@@ -69,6 +69,8 @@ class Constraint:
         self.finished = False
         self.may_stop = True  # whether the next draw may end an answer that could go on
         self._failure: ConstraintError | None = None  # of the last mask
+        self._numbers = grammar.numbers
+        self._end = b"" if self._numbers is None else self._numbers.start  # of the text so far
 
     def begin(self, room: int) -> list[int]:
         """The tokens that every answer begins with, at most ``room``."""
@@ -78,6 +80,7 @@ class Constraint:
         beginning = self._grammar.beginning
         if beginning and len(beginning) <= room and self._may_be_forced(beginning):
             self._matcher = self._grammar.begun_matcher()
+            self._note(beginning)
             self.unsent = self._jump(room, beginning)
         else:
             self._matcher = self._grammar.new_matcher()
@@ -120,6 +123,7 @@ class Constraint:
         began = time.thread_time()
         if not self._matcher.consume_token(token):
             raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
+        self._note((token,))
         tokens = self._jump(room)
         self._weigh(began, 1 + len(tokens))
         return tokens
@@ -131,6 +135,7 @@ class Constraint:
             forced = self._forced(room - len(tokens))
             if not forced or not self._matcher.consume_tokens(forced):
                 break
+            self._note(forced)
             tokens += forced
         if self._matcher.is_error():
             raise ConstraintError(f"the grammar cannot go on: {self._reason()}")
@@ -139,6 +144,10 @@ class Constraint:
             tokens = []
         self.finished = not self._coming and self._matcher.is_stopped()
         return tokens
+
+    def _note(self, tokens: Items[int]) -> None:
+        if self._numbers is not None:
+            self._end = self._numbers.extend(self._end, tokens)
 
     def _forced(self, room: int) -> list[int]:
         forced = self._matcher.compute_ff_tokens()[:room]
@@ -171,6 +180,8 @@ class Constraint:
             return
         began = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(self._address, self._n_bytes)
+        if self._numbers is not None:
+            self._numbers.limit(self._end, self.mask)
         self._weigh(began, 1)
         if self._matcher.is_error():
             self._fail(f"the grammar cannot go on: {self._reason()}")

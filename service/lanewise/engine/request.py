@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from lanewise.engine.adapters import LoadedAdapter
 
 if TYPE_CHECKING:
+    import numpy as np
     from llguidance import LLMatcher
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,20 @@ class SamplingParams:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
+class NumberLimit(Protocol):
+    """Keeps numbers from going on for ever; knows a text by its last bytes."""
+
+    @property
+    def start(self) -> bytes:
+        """Of a text that has not begun."""
+
+    def extend(self, end: bytes, tokens: Items[int]) -> bytes:
+        """Those after more tokens."""
+
+    def limit(self, end: bytes, mask: NDArray[np.uint32]) -> None:
+        """Take what may not follow out of a mask, of which something is left."""
+
+
 class Grammar(Protocol):
     """A compiled grammar, shared by every sequence that has to obey it."""
 
@@ -52,6 +68,10 @@ class Grammar(Protocol):
         """Tokens that every text begins with."""
 
     debt_s: float  # what tokens of any sequence have taken too long
+
+    @property
+    def numbers(self) -> NumberLimit | None:
+        """Bounds the numbers in a text; None if it has none of JSON."""
 
     @property
     def mask_words(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lanewise.text.json_numbers import NumberEnds
 from lanewise.text.json_schema import NotEnforceableError, enforceable
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ class GrammarSource:
         """The same as part of another grammar, of rules in Lark's notation that call it @body."""
         return replace(self, before=rules)
 
+    @property
+    def has_json(self) -> bool:
+        """Whether there may be numbers of JSON in its texts."""
+        return self.kind == "json_schema" or (self.kind == "lark" and "%json" in self.text)
+
     def check_size(self, most_characters: int) -> None:
         """GrammarError if the source is longer than that."""
         if len(self.text) > most_characters:
@@ -88,8 +94,15 @@ class GrammarSource:
 class CompiledGrammar:
     """A grammar ready for the tokens of one model."""
 
-    def __init__(self, first: FirstMatchers, eos_ids: Sequence[int], mask_words: int) -> None:
+    def __init__(
+        self,
+        first: FirstMatchers,
+        eos_ids: Sequence[int],
+        mask_words: int,
+        numbers: NumberEnds | None,
+    ) -> None:
         self._first = first
+        self.numbers = numbers
         self.beginning = tuple(first.beginning)
         self.eos_ids = eos_ids
         self.mask_words = mask_words
@@ -114,6 +127,7 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._model_vocab_size = model_vocab_size
         self._vocabulary: LLTokenizer | None = None
+        self._numbers: NumberEnds | None = None
         self._making = threading.Lock()  # of the vocabulary
         self._lock = threading.Lock()  # of what is compiled
         self._compiled: OrderedDict[GrammarSource, CompiledGrammar] = OrderedDict()
@@ -136,7 +150,8 @@ class GrammarCompiler:
         vocabulary = self._tokens()
         first = first_matchers(vocabulary, library_grammar(source) if grammar is None else grammar)
         words = (vocabulary.vocab_size + 31) // 32
-        compiled = CompiledGrammar(first, tuple(vocabulary.eos_tokens), words)
+        numbers = self._number_ends(words) if source.has_json else None
+        compiled = CompiledGrammar(first, tuple(vocabulary.eos_tokens), words, numbers)
         with self._lock:
             self._compiled[source] = compiled
             while len(self._compiled) > CACHED_GRAMMARS:
@@ -161,6 +176,12 @@ class GrammarCompiler:
         with self._lock:
             forgotten = self._compiled.popitem(last=False) if self._compiled else None
         return forgotten is not None
+
+    def _number_ends(self, mask_words: int) -> NumberEnds:
+        with self._making:
+            if self._numbers is None:
+                self._numbers = NumberEnds(self._tokenizer.all_token_bytes(), mask_words)
+            return self._numbers
 
     def _tokens(self) -> LLTokenizer:
         with self._making:

@@ -62,6 +62,7 @@ MAX_INTEGER = 2**63  # of the library's integers, which it must stay below
 MAX_BOUND = MAX_INTEGER - 1024  # of a range: the last double that the library has an integer for
 # What regular expressions that always end cannot have: look-around, references to a group.
 BEYOND_REGEX = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:=|!|<=|<!)|\\[1-9]|\\k<)")
+MAX_OPEN_BOUND = 10**17  # of a range without an end
 MAX_SHOWN = 60  # characters of a value in a message
 
 Report = Callable[[str, str], None]
@@ -166,6 +167,16 @@ def _rewrite_numbers(schema: dict[str, Any], path: str, report: Report) -> None:
                 schema["type"] = "integer" if type(value) is int else "number"
     if problem := _rewrite_bound(schema, LOWER, 1) or _rewrite_bound(schema, UPPER, -1):
         report(path, problem)
+    # Ranges that are open at one side must not begin near the other end.
+    if _beyond(schema, LOWER, 1) and not schema.keys() & UPPER:
+        schema["maximum"] = MAX_BOUND
+    elif _beyond(schema, UPPER, -1) and not schema.keys() & LOWER:
+        schema["minimum"] = -MAX_BOUND
+
+
+def _beyond(schema: Mapping[str, Any], keys: tuple[str, str], inward: int) -> bool:
+    bounds = (schema.get(key) for key in keys)
+    return any(isinstance(b, int | float) and inward * b > MAX_OPEN_BOUND for b in bounds)
 
 
 def _inexact(value: Any) -> int | float | None:
