@@ -2,8 +2,12 @@
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from lanewise.text.answers.python_calls import PythonCalls
+from lanewise.text.answers.sectioned_calls import SectionedCalls
 from lanewise.text.answers.tagged_calls import TaggedCalls
 
 WORDS = (
@@ -125,6 +129,52 @@ def tagged(rng: random.Random, form: TaggedCalls) -> Answer:
         answer.calls.append((name, arguments))
         answer.parts.append(("\n" if i else "") + written(form, name, arguments))
     return answer
+
+
+def in_section(rng: random.Random, form: SectionedCalls) -> Answer:
+    """Text or none, then a section of calls or none."""
+    answer = Answer(content=f"Well{words(rng)}." if rng.random() < 0.5 else "")
+    answer.parts.append(answer.content)
+    answer.calls = [call(rng) for _ in range(rng.randrange(4))]
+    if answer.calls:
+        answer.parts.append(section(form, answer.calls))
+    return answer
+
+
+def section(form: SectionedCalls, calls: list[tuple[str, dict[str, object]]]) -> str:
+    """Calls as the templates of DeepSeek and Kimi write them."""
+    texts = []
+    for i, (name, arguments) in enumerate(calls):
+        shown = f"functions.{name}:{i}" if form.numbered else name
+        body = json.dumps(arguments, ensure_ascii=False)
+        head = f"{form.call_begin}{form.before_name}{shown}{form.arguments_tag}"
+        texts.append(f"{head}{body}{form.call_end}")
+    return form.begin + form.between.join(texts) + form.end
+
+
+def in_python(rng: random.Random, form: PythonCalls) -> Answer:
+    """Text or none, then a list of calls or none, its values in Python's words or JSON's."""
+    answer = Answer(content=f"Well{words(rng)}." if rng.random() < 0.5 else "")
+    answer.parts.append(answer.content)
+    answer.calls = [call(rng) for _ in range(rng.randrange(4))]
+    if answer.calls:
+        shown = rng.choice((repr, partial(json.dumps, ensure_ascii=False)))
+        answer.parts.append(listed(form, answer.calls, shown, rng.choice((", ", ",", " , "))))
+    return answer
+
+
+def listed(
+    form: PythonCalls,
+    calls: list[tuple[str, dict[str, object]]],
+    shown: Callable[[object], str] = repr,
+    comma: str = ", ",
+) -> str:
+    """Calls as LFM2 writes them."""
+    texts = (
+        f"{name}({comma.join(f'{key}={shown(one)}' for key, one in arguments.items())})"
+        for name, arguments in calls
+    )
+    return f"{form.begin}[{comma.join(texts)}]{form.end}"
 
 
 def written(form: TaggedCalls, name: str, arguments: dict[str, object]) -> str:

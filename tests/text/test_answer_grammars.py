@@ -1,6 +1,8 @@
 """What answers may be: the grammars of the families' forms take what the families write."""
 
+import json
 import random
+from functools import partial
 
 import answer_texts
 import pytest
@@ -10,6 +12,8 @@ from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import HERMES
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import THINK, Start
 from lanewise.text.grammar import GrammarCompiler, GrammarError, GrammarSource
@@ -51,6 +55,40 @@ def takes(tokenizer):
 def grammar(form, tokenizer, start=Start.CONTENT, tools=TOOLS, **how):
     how = {"required": True, "parallel": True, **how}
     return form.call_grammar(tools, tokenizer, start, **how)
+
+
+@pytest.mark.parametrize("form", [DEEPSEEK, DEEPSEEK_V31, KIMI, LFM2], ids=lambda form: form.name)
+def test_calls_in_sections_and_lists(form, tokenizer, takes):
+    calls = PlainFormat(form)
+    write = answer_texts.listed if form is LFM2 else answer_texts.section
+    how = (partial(json.dumps, ensure_ascii=False),) if form is LFM2 else ()
+    bonn = {"city": "Bonn\n<b>", "days": 3}
+    one, two = (write(form, [("weather", bonn), ("now", {})][:n], *how) for n in (1, 2))
+    required, auto = (grammar(calls, tokenizer, required=required) for required in (True, False))
+    single = grammar(calls, tokenizer, parallel=False)
+    assert takes(required, one)
+    assert takes(required, two)
+    assert takes(auto, "Let me see. " + two)
+    assert takes(auto, "")
+    assert takes(single, one)
+    assert not takes(single, two)
+    assert not takes(required, "Let me see. " + one)
+    assert not takes(auto, one + "and so on")
+    assert takes(required, write(form, [("weather", {**bonn, "unit": "F"})], *how))
+    assert takes(required, write(form, [("weather", {**bonn, "note": "n" * 9})], *how))
+    changes = ({"days": "x"}, {"unit": "K"}, {"x": 1}, {"note": ""}, {"note": "1234567890"})
+    for wrong in ({"city": "Bonn"}, *({**bonn, **change} for change in changes)):
+        assert not takes(auto, write(form, [("weather", wrong)], *how)), wrong
+
+
+def test_words_of_python_in_calls(tokenizer, takes):
+    properties = {"a": {"type": ["boolean", "null"]}, "b": {"enum": [1, True, "x"]}}
+    tools = {"f": {"type": "object", "properties": properties}, "g": {"type": "object"}}
+    source = grammar(PlainFormat(LFM2), tokenizer, tools=tools)
+    for text in ("f()", "f(a=None)", "f(a=True, b=True)", 'f(b="x")', "f(b=1), g()"):
+        assert takes(source, f"{LFM2.begin}[{text}]{LFM2.end}"), text
+    for text in ("f(a=1)", "f(b=1, a=None)", "f(b=2)", "f(a=null)", "f(", "g(x=1)"):
+        assert not takes(source, f"{LFM2.begin}[{text}]{LFM2.end}"), text
 
 
 @TAGGED

@@ -13,6 +13,8 @@ from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import GRANITE, HERMES, PHI
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import THINK, Start
 from lanewise.text.detokenizer import MARK, StreamDecoder
@@ -25,6 +27,13 @@ TAGGED = (QWEN3_CODER, GLM, GLM_TIGHT, SEED, MINIMAX)
 @pytest.fixture(scope="module")
 def tokenizer():
     return toy_tokenizer((*TOKENS, "[TOOL_CALLS]", "[ARGS]"))
+
+
+@pytest.fixture(scope="module")
+def sections():
+    """Some of their tags are control tokens, as in the families' tokenizers; the rest is text."""
+    names = (*DEEPSEEK.tags()[0::4], DEEPSEEK_V31.arguments_tag, LFM2.begin, KIMI.arguments_tag)
+    return toy_tokenizer(names)
 
 
 def ids_of(tokenizer, parts):
@@ -110,6 +119,20 @@ def test_calls_between_tags(tokenizer, seed):
     check_cut(tokenizer, form, ids, seed, found)
 
 
+@pytest.mark.parametrize("form", [DEEPSEEK, DEEPSEEK_V31, KIMI, LFM2], ids=lambda form: form.name)
+@pytest.mark.parametrize("seed", range(N_ANSWERS // 2))
+def test_calls_in_sections_and_lists(sections, form, seed):
+    rng = random.Random(seed)
+    make = answer_texts.in_python if form is LFM2 else answer_texts.in_section
+    answer = make(rng, form)
+    ids = sections.encode("".join(answer.parts), add_bos=False, parse_special=True)
+    plain = PlainFormat(form, THINK)
+    found = check(sections, plain, ids, seed)
+    assert found[:2] == ("", answer.content)
+    assert [(name, json.loads(arguments)) for name, arguments in found[2]] == answer.calls
+    check_cut(sections, plain, ids, seed, found)
+
+
 # By hand: what a seed does not make.
 CORNERS = [
     (HARMONY, "plain words", ("", "plain words", [])),
@@ -184,6 +207,35 @@ CORNERS = [
         ("", "So ", [("now", "{}"), ("f", '{"a": 1}')]),
     ),
     (GRANITE, '<|tool_call|>[{"name": "now", "arguments": {}}]', ("", "", [("now", "{}")])),
+    (DEEPSEEK_V31, f"a{DEEPSEEK.begin}b", ("", "a", [])),
+    (
+        DEEPSEEK,
+        answer_texts.section(DEEPSEEK, [("f", {"a": "``` }"}), ("g", {})]) + "\nDone.",
+        ("", "Done.", [("f", '{"a": "``` }"}'), ("g", "{}")]),
+    ),
+    (
+        DEEPSEEK,  # as it writes when it forgets the line breaks
+        answer_texts.section(DEEPSEEK, [("f", {})]).replace("\n", ""),
+        ("", "", [("f", "{}")]),
+    ),
+    (KIMI, answer_texts.section(KIMI, [("f", {})])[:-30], ("", "", [("f", "{}")])),
+    (LFM2, f"So {LFM2.begin}[f(){LFM2.end} then", ("", "So then", [("f", "{}")])),
+    (LFM2, f"{LFM2.begin}f(a=1){LFM2.end}", ("", "", [("f", '{"a": 1}')])),
+    (
+        LFM2,
+        f"{LFM2.begin}[f(1, a='x\\'y', b=oops)]",
+        ("", "", [("f", '{"a": "x\'y", "b": "oops"}')]),
+    ),
+    (
+        LFM2,
+        f"{LFM2.begin}[f(a=[1, (2, None)], b={{'k': True}}",
+        ("", "", [("f", '{"a": [1, [2, null]], "b": ')]),
+    ),
+    (
+        LFM2,
+        f"{LFM2.begin}[look(count=1e999, deep=true)]",
+        ("", "", [("look", '{"count": "1e999", "deep": true}')]),
+    ),
     (HERMES, "\n<think>\n a b \n</think>\n\nc <think>", ("a b", "c <think>", [])),
     (HERMES, "<think>a", ("a", "", [])),
     (HERMES, "<thin", ("", "<thin", [])),
@@ -237,6 +289,11 @@ def test_reasoning_that_the_prompt_has_begun(tokenizer):
         (GLM, "<tool_call>"),
         (MISTRAL_NAMED, "[TOOL_CALLS]"),
         (HERMES, "<think>"),
+        (DEEPSEEK, DEEPSEEK.begin),
+        (KIMI, KIMI.begin + KIMI.call_begin),
+        (LFM2, LFM2.begin),
+        (LFM2, f"{LFM2.begin}[f(a="),
+        (LFM2, f"{LFM2.begin}[f(a='"),
     ],
 )
 @pytest.mark.parametrize("piece", ["  \n ", "<a<<"])

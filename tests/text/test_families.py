@@ -5,6 +5,8 @@ import pytest
 from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
 from lanewise.text.answers.json_calls import GENERIC, GRANITE, HERMES, LLAMA, MISTRAL, PHI
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import MISTRAL_THINK, SEED_THINK, THINK, Start
 from lanewise.text.chat_template import ChatTemplate
@@ -40,6 +42,11 @@ def test_published_templates(shared_data, name, calls, thinking):
         ("[TOOL_CALLS]' + name + '[ARGS]' [/THINK]", MISTRAL_NAMED, MISTRAL_THINK),
         ("[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'", MISTRAL_WITH_IDS, None),
         ("{{ tools }}<minimax:tool_call></think>", MINIMAX, THINK),
+        ("{{ tools }}" + DEEPSEEK.begin + "```json</think>", DEEPSEEK, THINK),
+        ("{{ tools }}" + DEEPSEEK.begin + "</think>", DEEPSEEK_V31, THINK),
+        (DEEPSEEK.begin + "```json", GENERIC, None),  # only what was called is shown
+        ("{{ tools }}<|tool_calls_section_begin|>", KIMI, None),
+        ("List of tools: <|tool_list_start|>{{ tools }}<|tool_list_end|>", LFM2, None),
         ("{{ message['tools'] }}<|/tool|>", PHI, None),
         ("{{ tools }}respond only with <|tool_call|> followed by", GRANITE, None),
         ("{{ tools }}<tool_call>\n{\"name\": '</think>'", HERMES, THINK),

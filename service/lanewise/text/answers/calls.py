@@ -77,9 +77,9 @@ class CallLog:
         self._deltas: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
 
-    def start(self, name: str) -> None:
-        """Another function is called."""
-        call: dict[str, Any] = {"id": self._new_id(), "type": "function"}
+    def start(self, name: str, call_id: str | None = None) -> None:
+        """Another function is called; without an id of the model's own it gets one."""
+        call: dict[str, Any] = {"id": call_id or self._new_id(), "type": "function"}
         function = {"name": name, "arguments": ""}
         self._deltas.append({"index": len(self.calls), **call, "function": dict(function)})
         call["function"] = function
@@ -201,9 +201,9 @@ class JsonCallParser(CallParser):
         super().__init__(begin, id_length)
         self._end = JsonEnd()
 
-    def _begin_arguments(self, name: str, rest: str) -> bool:
+    def _begin_arguments(self, name: str, rest: str, call_id: str | None = None) -> bool:
         """A function's name is known, and ``rest`` begins with its arguments."""
-        self._log.start(name)
+        self._log.start(name, call_id)
         self._text, self._state = rest, self._arguments
         return True
 

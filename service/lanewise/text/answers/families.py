@@ -22,7 +22,9 @@ from lanewise.text.answers.json_calls import (
     PYTHON_TAG,
 )
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.python_calls import LFM2
 from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols, text_up_to, unlike
+from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import (
     MISTRAL_THINK,
@@ -277,6 +279,12 @@ def _call_format(text: str) -> CallFormat:
         if "[ARGS]" in text:
             return MISTRAL_WITH_IDS if "[CALL_ID]" in text else MISTRAL_NAMED
         return MISTRAL
+    if DEEPSEEK.begin in text and re.search(r"\btools\b", text):
+        return DEEPSEEK if "```json" in text else DEEPSEEK_V31
+    if KIMI.begin in text:
+        return KIMI
+    if "<|tool_list_start|>" in text or LFM2.begin in text:
+        return LFM2
     if "<seed:tool_call>" in text:
         return SEED
     if "<tool_call>" in text:

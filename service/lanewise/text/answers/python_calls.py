@@ -1,0 +1,205 @@
+"""Calls written as Python does, ``[name(key="value"), …]``: LFM2."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lanewise.text.answers.calls import (
+    LONGEST_HEAD,
+    CallFormat,
+    CallParser,
+    Parameters,
+    Tools,
+    argument_schema,
+)
+from lanewise.text.answers.rules import calls_again, quoted, symbols
+from lanewise.text.answers.values import PropertySchema
+from lanewise.text.answers.values import quoted as json_text
+from lanewise.text.grammar import GrammarError, styled
+from lanewise.text.tokenizer import Tokenizer
+
+NAME = re.compile(r"""\s*\[?\s*([^\s()\[\]{}"',=]+)\s*\(""")
+KEY = re.compile(r"""([^\s()\[\]{}"',=]+)\s*=\s*""")
+KEY_START = re.compile(r"""[^\s()\[\]{}"',=]+\s*""")
+
+
+@dataclass(frozen=True)
+class PythonCalls(CallFormat):
+    """How a family writes calls: begin, a list of calls, end."""
+
+    name: str
+    begin: str
+    end: str
+    takes_tools: bool = True
+
+    def tags(self) -> tuple[str, ...]:
+        """The texts around the list."""
+        return self.begin, self.end
+
+    def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+        """A rule for each function, and two for each of its properties."""
+        calls, *rules = calls_again(tools, ", ", tokenizer, parallel=parallel)
+        body = calls.removeprefix("calls: ")
+        rules.insert(0, f'calls: "[" {body} "]" {symbols(self.end, tokenizer)}')
+        for i, (name, parameters) in enumerate(tools.items()):
+            rules.append(f'call_{i}: {quoted(name)} "(" call_{i}_first_0 ")"')
+            rules += _arguments(f"call_{i}", parameters)
+        return rules
+
+    def parser(self, tools: Tools) -> CallParser:
+        """Reads Python's literals, and JSON where it is none of them."""
+        return _PythonCallParser(self, tools)
+
+
+LFM2 = PythonCalls("lfm2", begin="<|tool_call_start|>", end="<|tool_call_end|>")
+
+
+def _arguments(rule: str, parameters: Parameters) -> Iterator[str]:
+    """Rules of all arguments in their order: ``first_0`` before any, ``next_i`` after some."""
+    schema = argument_schema(parameters)
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
+        raise GrammarError("properties is an object and required an array")
+    for i, (key, value) in enumerate(properties.items()):
+        if KEY_START.fullmatch(key) is None or key != key.strip():
+            raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
+        one = f"{quoted(key + '=')} ({_value_rule(PropertySchema(value, schema))})"
+        for kind, comma in (("first", ""), ("next", '", " ')):
+            skipped = "" if key in required else f" | {rule}_{kind}_{i + 1}"
+            yield f"{rule}_{kind}_{i}: {comma}{one} {rule}_next_{i + 1}{skipped}"
+    for kind in ("first", "next") if properties else ("first",):
+        yield f'{rule}_{kind}_{len(properties)}: ""'
+
+
+def _value_rule(schema: PropertySchema) -> str:
+    """A value: Python's words, and JSON, which for numbers and strings Python reads alike."""
+    choices = schema.choices()
+    if choices is not None:
+        return " | ".join(quoted(_python(one)) for one in choices)
+    if schema.types <= {"null", "boolean"}:
+        words = [*(["None"] if "null" in schema.types else [])]
+        words += ["True", "False"] if "boolean" in schema.types else []
+        return " | ".join(map(quoted, words))
+    return f"%json {styled(schema.standalone())}"
+
+
+def _python(value: object) -> str:
+    """A value as Python writes it, strings in double quotes."""
+    return json_text(value) if isinstance(value, str) else repr(value)
+
+
+class _ValueEnd:
+    """Finds where a value of a call ends that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quote = ""
+        self._escaped = False
+
+    def find(self, text: str) -> int | None:
+        """How much of the next piece belongs to it, if it ends there."""
+        for position, char in enumerate(text):
+            if self._quote:
+                if self._escaped:
+                    self._escaped = False
+                elif char == "\\":
+                    self._escaped = True
+                elif char == self._quote:
+                    self._quote = ""
+            elif char in "\"'":
+                self._quote = char
+            elif char in "([{":
+                self._depth += 1
+            elif self._depth == 0 and char in ",)":
+                return position
+            elif char in ")]}":
+                self._depth -= 1
+        return None
+
+
+class _PythonCallParser(CallParser):
+    def __init__(self, form: PythonCalls, tools: Tools) -> None:
+        super().__init__(form.begin)
+        self._form = form
+        self._tools = tools
+        self._schemas: dict[str, PropertySchema] = {}  # of the properties of this function
+        self._key = ""  # empty: of a value without a name, which no schema has
+        self._value_parts: list[str] = []
+        self._value_end = _ValueEnd()
+        self._is_first = True
+
+    def _head(self) -> bool:
+        match = NAME.match(self._text, 0, LONGEST_HEAD)
+        if match is None:
+            return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
+        self._text, self._state = self._text[match.end() :], self._arguments
+        self._log.start(match[1])
+        self._log.add("{")
+        self._is_first = True
+        parameters = self._tools.get(match[1]) or {}
+        properties = parameters.get("properties")
+        found = properties if isinstance(properties, Mapping) else {}
+        self._schemas = {key: PropertySchema(value, parameters) for key, value in found.items()}
+        return True
+
+    def _arguments(self) -> bool:
+        self._skip_space()
+        if self._text.startswith(")"):
+            self._log.add("}")
+            self._text, self._state = self._text[1:], self._after
+            return True
+        if self._text.startswith(","):
+            self._text = self._text[1:]
+            return True
+        match = KEY.match(self._text, 0, LONGEST_HEAD)
+        could_be = KEY_START.fullmatch(self._text) is not None
+        if match is None and (not self._text or (could_be and len(self._text) < LONGEST_HEAD)):
+            return False
+        self._key = "" if match is None else match[1]
+        # White space before a value may still come.
+        if match is not None and match.end() == len(self._text):
+            return False
+        self._text = self._text if match is None else self._text[match.end() :]
+        self._value_end, self._state = _ValueEnd(), self._value
+        if self._key:
+            comma = "" if self._is_first else ", "
+            self._log.add(f"{comma}{json_text(self._key)}: ")
+            self._is_first = False
+        return True
+
+    def _value(self) -> bool:
+        end = self._value_end.find(self._text)
+        self._value_parts.append(self._text[:end])
+        self._text = "" if end is None else self._text[end:]
+        if end is None:
+            return False
+        text = "".join(self._value_parts).strip()
+        self._value_parts.clear()
+        if self._key:
+            self._log.add(_json_of(text, self._schemas.get(self._key)))
+        self._state = self._arguments
+        return True
+
+    def _after(self) -> bool:
+        """Another call, the list's end and the tag after it, or text."""
+        self._skip_space()
+        for tag in (",", "]", self._form.end):
+            if self._text.startswith(tag):
+                self._text = self._text[len(tag) :]
+                self._state = self._head if tag == "," else self._after
+                return True
+        return not self._could_become(self._form.end) and self._no_call()
+
+
+def _json_of(text: str, schema: PropertySchema | None) -> str:
+    """The JSON of a value that is JSON or a literal of Python; anything else is a string."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return json.dumps(read(text), ensure_ascii=False, allow_nan=False)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return json_text(text) if schema is None else schema.to_json(text)
