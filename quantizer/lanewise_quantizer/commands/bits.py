@@ -19,6 +19,8 @@ from lanewise_quantizer.commands.plan import (
     Kinds,
     Target,
     fitting,
+    is_kept,
+    own_type,
     plan_as,
 )
 from lanewise_quantizer.commands.stream import Fitting
@@ -49,6 +51,7 @@ def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] 
         if is_vector(tensor.role):
             continue
         names = (wanted.head,) if tensor.role in HEADS and wanted.head is not None else candidates
+        names = (own_type(tensor),) if is_kept(tensor) else names
         possible = [fitting(name, tensor.cols) for name in names]
         types[tensor.role, tensor.layer] = list(dict.fromkeys(possible))
     losses = measure(checkpoint, types, ids)

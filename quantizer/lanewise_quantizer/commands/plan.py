@@ -74,11 +74,21 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
                     f"{option}: {name} is no type of GGUF files; accepted with --gguf:"
                     f" {', '.join(accepted)}"
                 )
-    kinds = {
-        (tensor.role, tensor.layer): head if tensor.role in HEADS else kind
-        for tensor in checkpoint.tensors
-    }
+    kinds = {}
+    for tensor in checkpoint.tensors:
+        chosen = head if tensor.role in HEADS else kind
+        kinds[tensor.role, tensor.layer] = own_type(tensor) if is_kept(tensor) else chosen
     return plan_as(checkpoint, kinds, to_gguf)
+
+
+def is_kept(tensor: Tensor) -> bool:
+    """Return whether a matrix stays as it is: a router, which few bits would have choose others."""
+    return tensor.role == Role.ROUTER
+
+
+def own_type(tensor: Tensor) -> str:
+    """Return the type that a tensor of the source has, as :class:`Target` names it."""
+    return TensorType(tensor.type).name.lower()
 
 
 def plan_as(checkpoint: Checkpoint, kinds: Kinds, to_gguf: bool) -> list[Target]:

@@ -18,6 +18,7 @@ from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
+from lanewise.loading.plain import plain_layers
 from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise_quantizer.coded import CODED_TYPES, Scale
@@ -37,6 +38,7 @@ from lanewise_quantizer.commands.files import (
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.commands.plan import Target, kinds_of, plan, plan_as, replaced
 from lanewise_quantizer.commands.stream import Fitting, Job, check_done, stream
+from lanewise_quantizer.fit.forward import CANNOT
 
 GGUF_WEIGHTS = "model.gguf"
 DEFAULT_FORMAT = "q4_0"
@@ -63,6 +65,7 @@ def run(settings: QuantizeSettings) -> None:
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         ids = None
         if settings.calibrate is not None:
+            plain_layers(checkpoint.config, CANNOT)
             ids = calibration_windows(checkpoint, settings.calibrate, settings.calibration_tokens)
         targets = planned(checkpoint, settings, ids)
         fitting = fit(checkpoint, targets, ids is not None)

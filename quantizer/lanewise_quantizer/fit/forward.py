@@ -28,6 +28,7 @@ STEPS = (
     (Role.FFN_GATE, Role.FFN_UP),
     (Role.FFN_DOWN,),
 )
+CANNOT = "calibration cannot compute"
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
 
 
@@ -47,7 +48,7 @@ class Forward:
 
     def __init__(self, config: ModelConfig, tokens: int) -> None:
         self.config = config
-        plain = plain_layers(config, "calibration cannot compute")
+        plain = plain_layers(config, CANNOT)
         self.layer_kind = plain.attention
         inverse = np.array(frequencies(plain.rope.theta, plain.attention.head_dim), np.float32)
         if plain.rope.factors is not None:

@@ -44,6 +44,14 @@ COSTS = {
     Role.FFN_GATE: 1.0,
     Role.FFN_UP: 1.0,
     Role.FFN_DOWN: 1.2,
+    # Taken to be as those of dense layers; a router keeps its type, and loses nothing.
+    Role.ROUTER: 0.0,
+    Role.EXPERTS_GATE: 1.0,
+    Role.EXPERTS_UP: 1.0,
+    Role.EXPERTS_DOWN: 1.2,
+    Role.SHARED_GATE: 1.0,
+    Role.SHARED_UP: 1.0,
+    Role.SHARED_DOWN: 1.2,
 }
 
 

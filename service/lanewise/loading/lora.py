@@ -171,6 +171,13 @@ def largest_adapter_bytes(config: ModelConfig, rank: int) -> int:
     return 2 * sum(panels * inputs + -(-outputs // 32) * 32 * rank for outputs, inputs in shapes)
 
 
+def modules_of(config: ModelConfig, layer: int | None = None) -> list[str]:
+    """Modules that an adapter may change, in one layer or in any; experts are none of them."""
+    numbers = range(config.n_layers) if layer is None else [layer]
+    roles = {role for number in numbers for role in layer_shapes(config, number)}
+    return [name for name, role in MODULES.items() if role in roles]
+
+
 def _check_plain(settings: Fields) -> None:
     if settings.text("peft_type") != "LORA":
         raise settings.fail("peft_type", "'LORA'")
@@ -241,8 +248,8 @@ def _matrices(
         match = TENSOR.fullmatch(name)
         if match is None or match["module"] not in MODULES:
             raise ModelFileError(
-                f"{file.path}: tensor {name!r} is not supported; accepted are lora_A and lora_B of"
-                f" {', '.join(MODULES)}"
+                f"{file.path}: tensor {name!r} is not supported; accepted for this model are"
+                f" lora_A and lora_B of {', '.join(modules_of(config))}"
             )
         if int(match["layer"]) >= config.n_layers:
             raise ModelFileError(
@@ -278,7 +285,8 @@ def _matrix(
     shapes = layer_shapes(config, int(layer))
     if role not in shapes:
         raise ModelFileError(
-            f"{file.path}: {module}: layer {layer} of the model has no such matrix"
+            f"{file.path}: {module}: layer {layer} of the model has no such matrix; accepted are"
+            f" lora_A and lora_B of {', '.join(modules_of(config, int(layer)))}"
         )
     outputs, inputs = shapes[role]
     for tensor, shown, wanted in (

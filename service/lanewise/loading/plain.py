@@ -33,7 +33,10 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
     """
     first = config.layers[0]
     for odd in _differences(config, first):
-        raise ModelFileError(f"{config.architecture}: {who} {odd} yet")
+        raise ModelFileError(
+            f"{config.architecture}: {who} {odd} yet; accepted are models whose layers are like"
+            " Llama's, dense and all alike"
+        )
     assert isinstance(first.ffn, Gated)
     assert first.attention.rope is not None
     return PlainLayers(first.attention, first.ffn, config.ropes[first.attention.rope])

@@ -1,0 +1,91 @@
+"""Quantizing mixtures of experts: routers stay as they are, and what is not supported says so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny_models
+from family_models import family_model, write_model
+from lanewise import cli
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.formats import TensorType
+from lanewise.loading.lora import open_adapter
+from lanewise.loading.opening import open_checkpoint
+from lanewise.runtime import Batch, Model, Session
+from lora_files import lora_config, write_adapter
+
+pytestmark = pytest.mark.slow
+
+
+def written(name: str, folder: Path) -> Path:
+    return write_model(family_model(name), folder / name)
+
+
+def logits(path: Path) -> np.ndarray:
+    prompt = tiny_models.prompt(40)
+    batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], range(len(prompt)))
+    shape = {"blocks": 2, "max_batch_tokens": 40, "max_batch_logits": 40, "kv_type": "f32"}
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, threads=1) as model,
+        Session(model, threads=1, **shape) as session,
+    ):
+        return session.step(batch).copy()
+
+
+def routers(path: Path) -> dict[int, bytes]:
+    with open_checkpoint(path) as checkpoint:
+        found = [tensor for tensor in checkpoint.tensors if tensor.role == Role.ROUTER]
+        assert {tensor.type for tensor in found} == {TensorType.F32}
+        return {tensor.layer: bytes(tensor.data) for tensor in found}
+
+
+@pytest.mark.parametrize("options", [["--format", "q8_0"], ["--bits", "8.5"]], ids=["q8_0", "bits"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss"])
+@pytest.mark.native
+@pytest.mark.usefixtures("library")
+def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
+    source, folder = written(name, tmp_path), tmp_path / "q"
+    assert cli.main(["quantize", str(source), "-o", str(folder), *options]) == 0
+    assert routers(folder) == routers(source)
+    exact, found = logits(source), logits(folder)
+    # Roundings, and experts that they change; wrong weights give about 1.4.
+    assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--calibrate", "TEXT"], "qwen3_moe: calibration cannot compute experts yet; accepted"),
+        (["--bits", "6", "--calibrate", "TEXT"], "calibration cannot compute experts yet; acc"),
+        (
+            ["--gguf"],
+            "qwen3_moe: --gguf cannot write experts yet; accepted are models whose",
+        ),
+    ],
+)
+def test_what_mixtures_cannot_have_is_refused(options, says, tmp_path, capsys):
+    source, output = written("qwen3_moe", tmp_path), tmp_path / "out"
+    text = tiny_models.write_text(tmp_path / "text.txt")
+    options = [str(text) if option == "TEXT" else option for option in options]
+    assert cli.main(["quantize", str(source), "-o", str(output), *options]) == 1
+    assert says in capsys.readouterr().err
+    assert not output.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["qwen3_moe", "text.txt"]
+
+
+@pytest.mark.parametrize("module", ["mlp.experts.3.down_proj", "mlp.gate", "mlp.down_proj"])
+def test_adapters_of_experts_are_refused(module, tmp_path):
+    """Attention may be adapted, and the message names what may be."""
+    source, rank = written("qwen3_moe", tmp_path), 2
+    tensors = {
+        f"base_model.model.model.layers.0.{module}.lora_{part}.weight": np.ones(shape, np.float32)
+        for part, shape in (("A", (rank, 64)), ("B", (64, rank)))
+    }
+    adapter = write_adapter(tmp_path / "adapter", tensors, lora_config(rank, 4))
+    accepted = [f"self_attn.{name}_proj" for name in "qkvo"]
+    with open_checkpoint(source) as checkpoint, pytest.raises(ModelFileError) as caught:
+        open_adapter(adapter, checkpoint.config)
+    assert str(caught.value).endswith(f"lora_A and lora_B of {', '.join(accepted)}")
+    assert module in str(caught.value)
