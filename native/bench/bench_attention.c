@@ -53,7 +53,7 @@ static double measure(const shape* s, size_t context, size_t queries, size_t til
             for (size_t first = 0; first < queries; first += tile)
                 for (size_t head = 0; head < s->kv_heads; ++head) {
                     const size_t offset = first * q_size + head * s->group * s->head_dim;
-                    const lw_attention_job job = {.kv = lw_kv_layer(&cache, layer),
+                    const lw_attention_job job = {.kv = lw_kv_slot(&cache, layer),
                                                   .blocks = table,
                                                   .kv_head = head,
                                                   .n_tokens = queries - first < tile ? queries - first : tile,

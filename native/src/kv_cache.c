@@ -20,19 +20,19 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
                          .scale_offset = head_bytes - LW_BLOCK_TOKENS * scales,
                          .head_bytes = head_bytes,
                          .block_bytes = head_bytes * config->n_kv_heads,
-                         .layer_bytes = head_bytes * config->n_kv_heads * n_blocks};
+                         .slot_bytes = head_bytes * config->n_kv_heads * n_blocks};
 }
 
-bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers) {
-    // layer_bytes is below 2^58 for every config that lw_model_create takes
-    if (cache->layer_bytes > SIZE_MAX / n_layers) return false;
-    return lw_block_map(cache->layer_bytes * n_layers, &cache->block);
+bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots) {
+    // slot_bytes is below 2^58 for every config that lw_model_create takes
+    if (cache->slot_bytes > SIZE_MAX / n_slots) return false;
+    return lw_block_map(cache->slot_bytes * n_slots, &cache->block);
 }
 
 void lw_kv_close(lw_kv_cache* cache) { lw_block_unmap(&cache->block); }
 
-lw_kv_view lw_kv_layer(const lw_kv_cache* cache, uint32_t layer) {
-    return (lw_kv_view){.base = (const uint8_t*)cache->block.data + layer * cache->layer_bytes,
+lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
+    return (lw_kv_view){.base = (const uint8_t*)cache->block.data + slot * cache->slot_bytes,
                         .block_bytes = cache->block_bytes,
                         .head_bytes = cache->head_bytes,
                         .value_offset = cache->value_offset,
@@ -55,11 +55,11 @@ static void write_f32(float* keys, float* values, size_t offset, const float* ke
     memcpy(values, value, dim * sizeof(float));
 }
 
-bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t layer, uint32_t block, uint32_t offset,
+bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot, uint32_t block, uint32_t offset,
                  const float* key, const float* value) {
     const size_t dim = cache->head_dim, values_at = offset * cache->value_dim;
-    const lw_kv_view view = lw_kv_layer(cache, layer);
-    uint8_t* head = (uint8_t*)cache->block.data + layer * cache->layer_bytes + block * cache->block_bytes;
+    const lw_kv_view view = lw_kv_slot(cache, slot);
+    uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes;
     bool finite = true;
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, key += dim, value += dim) {
         uint8_t* values = head + cache->value_offset;
@@ -73,9 +73,9 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t laye
     return finite;
 }
 
-void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_layers, uint32_t source, uint32_t target) {
+void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_slots, uint32_t source, uint32_t target) {
     if (source == target) return;
-    uint8_t* layer = cache->block.data;
-    for (uint32_t l = 0; l < n_layers; ++l, layer += cache->layer_bytes)
-        memcpy(layer + target * cache->block_bytes, layer + source * cache->block_bytes, cache->block_bytes);
+    uint8_t* slot = cache->block.data;
+    for (uint32_t i = 0; i < n_slots; ++i, slot += cache->slot_bytes)
+        memcpy(slot + target * cache->block_bytes, slot + source * cache->block_bytes, cache->block_bytes);
 }

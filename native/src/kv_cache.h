@@ -1,6 +1,6 @@
-// The paged cache of keys and values: for every layer and block, per KV head, keys [head_dim][32 tokens] (a lane is a
-// token) and values [32 tokens][value_dim] (a lane is a head dimension), or 8-bit codes of them with a scale for each token
-// and head (lw_kv_view).
+// The paged cache of keys and values: for every slot (a layer of a group) and block, per KV head, keys [head_dim][32 tokens]
+// (a lane is a token) and values [32 tokens][value_dim] (a lane is a head dimension), or 8-bit codes of them with a scale
+// for each token and head (lw_kv_view).
 #ifndef LW_KV_CACHE_H
 #define LW_KV_CACHE_H
 
@@ -14,23 +14,23 @@ typedef struct lw_kv_cache {
     uint32_t n_kv_heads;
     size_t head_dim, value_dim;
     size_t value_offset, scale_offset;  // see lw_kv_view
-    size_t head_bytes, block_bytes, layer_bytes;
+    size_t head_bytes, block_bytes, slot_bytes;
 } lw_kv_cache;
 
 static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
 
 // Sizes only; `block` stays empty.
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);
-bool lw_kv_open(lw_kv_cache* cache, uint32_t n_layers);
+bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots);
 void lw_kv_close(lw_kv_cache* cache);
 
-lw_kv_view lw_kv_layer(const lw_kv_cache* cache, uint32_t layer);
+lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot);
 // Writes one token's key and value, [n_kv_heads][head_dim] floats each, to place `offset` of `block`. Returns false when
 // a cache of codes was given a value that is not finite; the other types hold those as they are.
-bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t layer, uint32_t block, uint32_t offset,
+bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot, uint32_t block, uint32_t offset,
                  const float* key, const float* value);
 
-// Copies one block to another, in the first `n_layers` layers.
-void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_layers, uint32_t source, uint32_t target);
+// Copies one block to another, in the first `n_slots` slots.
+void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_slots, uint32_t source, uint32_t target);
 
 #endif

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanewise.commands.opening import Opened
-from lanewise.runtime import BLOCK_TOKENS, Counters, ModelInfo, OperationTime, Sampled
+from lanewise.runtime import BLOCK_TOKENS, Counters, KvLayout, ModelInfo, OperationTime, Sampled
 from lanewise.topology import Placement
 
 VOCAB = 40
@@ -93,8 +93,8 @@ class FakeModel:
         numerics=1,
     )
 
-    def kv_block_bytes(self, kv_type):
-        return 64 * BLOCK_TOKENS
+    def kv_layout(self, kv_type, groups_by_window=False):
+        return KvLayout(64 * BLOCK_TOKENS, (None,))
 
 
 @pytest.fixture

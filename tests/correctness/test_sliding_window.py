@@ -14,7 +14,7 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.window import Window
+from lanewise.engine.window import Windows
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from tiny_models import VOCAB_SIZE, prompt, tiny_model, write_hf
@@ -29,7 +29,11 @@ CONTEXT = 1024
 
 @contextmanager
 def engine_of(
-    path: Path, n_blocks: int, kv_type: str = "f32", max_draft: int = 0
+    path: Path,
+    n_blocks: int,
+    kv_type: str = "f32",
+    max_draft: int = 0,
+    step_tokens: int = STEP_TOKENS,
 ) -> Iterator[Engine]:
     with (
         open_checkpoint(path) as checkpoint,
@@ -40,18 +44,19 @@ def engine_of(
             max_model_len=model.config.context_length,
             vocab_size=VOCAB_SIZE,
             max_seqs=4,
-            max_step_tokens=STEP_TOKENS,
-            max_step_logits=STEP_TOKENS,
+            max_step_tokens=step_tokens,
+            max_step_logits=step_tokens,
             max_draft=max_draft,
-            sliding_window=model.config.sliding_window,
+            windows=model.kv_layout(kv_type, groups_by_window=True).windows,
         )
         session = Session(
             model,
             threads=2,
             blocks=n_blocks,
-            max_batch_tokens=STEP_TOKENS,
-            max_batch_logits=STEP_TOKENS,
+            max_batch_tokens=step_tokens,
+            max_batch_logits=step_tokens,
             kv_type=kv_type,
+            groups_by_window=True,
         )
         facts = ModelFacts(
             model_name="toy",
@@ -79,10 +84,17 @@ def written(folder: Path, window: int) -> Path:
     return write_hf(tiny_model("mistral", **changes), folder / "model")
 
 
-def needed(window: int) -> int:
-    """Blocks that the longest sequence needs; far fewer than it has."""
-    blocks = Window(window, STEP_TOKENS).most_blocks(CONTEXT)
-    assert blocks < CONTEXT // 32 / 2
+def written_mixed(folder: Path, window: int) -> Path:
+    """A model of which one layer sees all, and the others as far as a window."""
+    changes = {"max_position_embeddings": CONTEXT, "sliding_window": window}
+    windowed = {"use_sliding_window": True, "max_window_layers": 1}
+    return write_hf(tiny_model("qwen2", **changes, **windowed), folder / "model")
+
+
+def needed(*windows: int | None) -> int:
+    """Blocks that the longest sequence needs in groups with these windows; fewer than it has."""
+    blocks = Windows.for_steps(windows, STEP_TOKENS).most_blocks(CONTEXT)
+    assert blocks < len(windows) * CONTEXT // 32 * 3 / 4
     return blocks
 
 
@@ -121,6 +133,28 @@ def test_several_answers_and_guesses_change_nothing(max_draft, tmp_path):
         assert answers(tight, requests(100, 3)) == expected
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+@pytest.mark.parametrize("max_draft", [0, 5])
+def test_layers_with_and_without_windows_give_the_same_answers_from_blocks_of_their_own(
+    max_draft, kv_type, tmp_path
+):
+    path = written_mixed(tmp_path, 70)
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, isa=os.environ.get("LANEWISE_ISA")) as model,
+    ):
+        windows = model.kv_layout("f16", groups_by_window=True).windows
+        assert sorted(windows, key=str) == [70, None]
+        assert model.kv_layout("f16").windows == (None,)
+    asked = requests(100, 3) + requests(300, 1)
+    with engine_of(path, 8 * CONTEXT // 32, kv_type) as roomy:
+        expected = answers(roomy, asked)
+    with engine_of(path, needed(*windows), kv_type, max_draft) as tight:
+        assert answers(tight, asked) == expected
+        assert answers(tight, asked) == expected  # behind what is left of the first time
+        assert metric(tight, "vllm:prefix_cache_hits_total") > 0
+
+
 def test_blocks_in_use_stay_those_of_the_window(tmp_path):
     async def watch(engine: Engine) -> list[float]:
         async with engine.submit(requests(5, 1)) as stream:
@@ -136,7 +170,7 @@ def test_scores_of_a_prompt_longer_than_the_cache_are_those_of_transformers(tmp_
     ids = golden["mistral/prompt"].tolist()
     path = write_hf(tiny_model("mistral"), tmp_path / "model")
     params = SamplingParams(seed=0, max_tokens=1, temperature=0.0, prompt_logprobs=0)
-    with engine_of(path, 2) as engine:
+    with engine_of(path, 2, step_tokens=8) as engine:
         assert len(ids) > 2 * 32
         [[output]] = asyncio.run(outputs_of(engine, GenerationRequest(ids, params)))
     scores = [score.logprob for score in output.prompt_scores]

@@ -256,15 +256,16 @@ def test_context_larger_than_the_cache_is_refused():
 
 
 def test_a_window_and_a_step_are_all_that_a_long_context_needs():
-    config = {"max_model_len": 1000, "vocab_size": 10, "max_step_tokens": 64, "sliding_window": 64}
-    assert EngineConfig(n_blocks=5, **config).max_model_len == 1000
-    with pytest.raises(ValueError, match="max_model_len is 1000; the KV cache holds 128 tokens"):
-        EngineConfig(n_blocks=4, **config)
+    config = {"max_model_len": 1000, "vocab_size": 10, "max_step_tokens": 64, "windows": (64,)}
+    # A step's tokens twice: the next one may be planned before the first is over.
+    assert EngineConfig(n_blocks=7, **config).max_model_len == 1000
+    with pytest.raises(ValueError, match="max_model_len is 1000; the KV cache holds 192 tokens"):
+        EngineConfig(n_blocks=6, **config)
 
 
 @pytest.mark.parametrize("max_draft", [0, 6])
 def test_answers_longer_than_the_cache_are_the_same_in_any_company(start, max_draft):
-    changes = {"max_model_len": 700, "sliding_window": 50, "max_draft": max_draft}
+    changes = {"max_model_len": 700, "windows": (50,), "max_draft": max_draft}
     requests = [request("x" * (60 * i + 1), max_tokens=300, seed=i) for i in range(4)]
     roomy, _ = start(n_blocks=200, **changes)
     alone = [tokens(asyncio.run(outputs_of(roomy, one))[0]) for one in requests]

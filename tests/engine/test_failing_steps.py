@@ -119,7 +119,7 @@ def test_a_chain_of_copies_behind_a_failed_step_is_made_once(kind):
     groups = [by_hand.submit([one]) for one in behind]
     by_hand.runner.failures[by_hand.runner.n_run] = kind
     by_hand.advance()
-    assert [job.sequence.blocks for group in groups for job in group] == [[1], [2]]
+    assert [job.sequence.tables[0].blocks for group in groups for job in group] == [[1], [2]]
     by_hand.run_to_end()
     assert isinstance(first.stream._error, EngineError)  # it was alone in the step that failed
     for group, one in zip(groups, behind, strict=True):

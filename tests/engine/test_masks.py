@@ -133,7 +133,7 @@ def test_an_engine_stops_while_a_mask_is_filled(start, during_fill):
     during_fill(wait)
 
     async def ask():
-        asked = asyncio.create_task(together(engine, request()))
+        asked = asyncio.create_task(together(engine, request("[ab]{400}", max_tokens=400)))
         await asyncio.to_thread(filling.wait, 10)
         stopping = asyncio.create_task(asyncio.to_thread(engine.stop))
         go_on.set()

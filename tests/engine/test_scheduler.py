@@ -10,7 +10,7 @@ from lanewise.engine.pacing import Pacer
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
-from lanewise.engine.window import Window
+from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, Sampled
 from scheduling import complete, counts, run, scheduler, sequence, step_that_preempts
 
@@ -240,25 +240,25 @@ GUESSES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=3
     spare_logits=st.integers(0, 20),
     target_ms=st.none() | st.integers(1, 60),
     guesses=GUESSES,
-    sliding_window=st.none() | st.integers(1, 120),
+    windows=st.lists(st.none() | st.integers(1, 120), min_size=1, max_size=3),
 )
 def test_every_sequence_ends_and_no_block_is_lost(
-    requests, spare_blocks, max_seqs, spare_tokens, spare_logits, target_ms, guesses, sliding_window
+    requests, spare_blocks, max_seqs, spare_tokens, spare_logits, target_ms, guesses, windows
 ):
     config = SchedulerConfig(
         *(max_seqs, max_seqs + spare_tokens, max_seqs + spare_logits),
         max_model_len=LONGEST,
-        sliding_window=sliding_window,
+        windows=tuple(windows),
     )
-    window = Window(sliding_window, config.max_step_tokens)
-    pool = BlockPool(window.most_blocks(LONGEST) + spare_blocks)
+    pool = BlockPool(config.kv_windows.most_blocks(LONGEST) + spare_blocks)
     pacer = None if target_ms is None else Pacer(target_ms / 1000)
     s = Scheduler(config, pool, pacer)
     everyone = [
         sequence(*request[:3], text=request[5], priority=request[6], client=request[7])
         for request in requests
     ]
-    cache: dict[tuple[int, int], list[int]] = {}  # block, place: all tokens that went into it
+    # Block, place: the group of layers and all tokens that went into it.
+    cache: dict[tuple[int, int], tuple[int, list[int]]] = {}
     cancelled, ended = set(), set()
     scored: dict[Sequence, list[int]] = {one: [] for one in everyone}
     last_arrival = max(request[3] for request in requests)
@@ -273,11 +273,11 @@ def test_every_sequence_ends_and_no_block_is_lost(
             break
         step = s.schedule()
         accepted = add_drafts(step, s, guesses)
-        check_step(step, s, config, pool, window)
+        check_step(step, s, config, pool)
         if pacer is not None and step.turns:
             work = s.work_of(step.turns)
             pacer.cost.learn(work, 0.01 + 0.001 * work.rows)
-        check_cache(s, step, cache, window)
+        check_cache(s, step, cache, config.kv_windows)
         if s.running or s.waiting:
             assert step.turns, "sequences are there, nothing runs"
         for turn in step.turns:
@@ -312,9 +312,7 @@ def add_drafts(step: Step, s: Scheduler, guesses: list[tuple[int, int]]) -> list
     return accepted
 
 
-def check_step(
-    step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool, window: Window
-) -> None:
+def check_step(step: Step, s: Scheduler, config: SchedulerConfig, pool: BlockPool) -> None:
     counts_of = counts(step)
     assert len(counts_of) == len(step.turns)
     n_guessed = sum(len(turn.draft) for turn in step.turns)
@@ -323,37 +321,45 @@ def check_step(
     assert logits <= config.max_step_logits
     assert len(s.running) <= config.max_seqs
     assert len({one.table_row for one in s.running}) == len(s.running)
-    owned = [block for one in s.running for block in one.blocks[one.n_dropped :]]
+    tables = [table for one in s.running for table in one.tables]
+    owned = [block for table in tables for block in table.blocks[table.n_dropped :]]
     assert len(set(owned)) == pool.n_used
     for turn in step.turns:
         one, count = turn.sequence, turn.count
         assert one.state is State.RUNNING
         assert 0 < count <= one.uncached_len
-        assert len(one.blocks) >= blocks_for(one.n_cached + count + len(turn.draft))
+        for table in one.tables:
+            assert len(table.blocks) >= blocks_for(one.n_cached + count + len(turn.draft))
     for one in s.running:
-        assert s.blocks.tables[one.table_row, : len(one.blocks)].tolist() == one.blocks
-        assert one.blocks[: one.n_dropped] == [NO_BLOCK] * one.n_dropped
-        most = window.most_blocks(one.n_prompt + one.request.params.max_tokens)
-        assert len(one.blocks) - one.n_dropped <= most
+        longest = one.n_prompt + one.request.params.max_tokens
+        for group, (table, window) in enumerate(zip(one.tables, config.kv_windows.of, strict=True)):
+            row = s.blocks.tables[one.table_row, group]
+            assert row[: len(table.blocks)].tolist() == table.blocks
+            assert table.blocks[: table.n_dropped] == [NO_BLOCK] * table.n_dropped
+            assert len(table.blocks) - table.n_dropped <= window.most_blocks(longest)
         if one.is_decoding:
             assert counts_of[one] == 1, "a decode was left out"
-    assert not any(len(one.blocks) or one.n_dropped or one.n_cached for one in s.waiting)
+    assert not any(one.tables or one.n_room or one.n_cached for one in s.waiting)
 
 
 def check_cache(
-    s: Scheduler, step: Step, cache: dict[tuple[int, int], list[int]], window: Window
+    s: Scheduler,
+    step: Step,
+    cache: dict[tuple[int, int], tuple[int, list[int]]],
+    windows: Windows,
 ) -> None:
     """What a sequence finds in the blocks that it sees is what it would have computed itself."""
     for source, target in s.blocks.take_copies():
         for i in range(BLOCK_TOKENS):
-            cache[target, i] = cache.get((source, i), [])
+            cache[target, i] = cache.get((source, i), (0, []))
     for turn in step.turns:
         one = turn.sequence
         tokens = [*one.tokens, *turn.draft]
-        first = 0 if window.size is None else max(0, one.n_cached + 1 - window.size)
-        for i in range(first, one.n_cached + turn.count + len(turn.draft)):
-            place = one.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS
-            if i < one.n_cached:
-                assert cache[place] == tokens[: i + 1]
-            else:
-                cache[place] = tokens[: i + 1]
+        for group, window in enumerate(windows.of):
+            first = 0 if window.size is None else max(0, one.n_cached + 1 - window.size)
+            for i in range(first, one.n_cached + turn.count + len(turn.draft)):
+                place = one.tables[group].blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS
+                if i < one.n_cached:
+                    assert cache[place] == (group, tokens[: i + 1])
+                else:
+                    cache[place] = group, tokens[: i + 1]

@@ -18,7 +18,7 @@ def test_a_prompt_is_computed_behind_what_the_cache_holds_of_it():
     step = s.schedule()
     assert (longer.n_reused, counts(step)) == (100, {longer: 50})
     assert step.admitted == [longer]
-    assert [target for _, target in s.blocks.take_copies()] == longer.blocks[3:4]
+    assert [target for _, target in s.blocks.take_copies()] == longer.tables[0].blocks[3:4]
 
 
 def test_the_last_token_of_a_prompt_is_always_computed():
@@ -39,8 +39,8 @@ def test_what_two_texts_have_in_common_of_a_block_is_copied():
     s.add(parting)
     step = s.schedule()  # while the first is still running
     assert (parting.n_reused, counts(step)) == (45, {first: 1, parting: 25})
-    assert s.blocks.take_copies() == [(first.blocks[1], parting.blocks[1])]
-    assert parting.blocks[0] == first.blocks[0]
+    assert s.blocks.take_copies() == [(first.tables[0].blocks[1], parting.tables[0].blocks[1])]
+    assert parting.tables[0].blocks[0] == first.tables[0].blocks[0]
 
 
 def test_an_answer_is_found_by_who_goes_on_with_it():

@@ -390,10 +390,14 @@ static void test_fits(void) {
     expect(lw_fit(&job, 0, 1) == LW_OK, "groups may have any size from 16");
 }
 
-static void test_cache_bytes(const lw_model* model) {
-    HARMLESS(lw_kv_block_bytes(NULL, LW_F16));
-    expect(lw_kv_block_bytes(NULL, LW_F16) == 0, "no model has no blocks");
-    expect(lw_kv_block_bytes(model, LW_Q4_0) == 0 && lw_kv_block_bytes(model, (lw_type)-1) == 0, "no cache's type");
+static void test_cache_layout(const lw_model* model) {
+    lw_kv_layout layout;
+    ARGUMENT(lw_model_kv_layout(NULL, LW_F16, 0, &layout), "must not be NULL");
+    ARGUMENT(lw_model_kv_layout(model, LW_F16, 0, NULL), "must not be NULL");
+    ARGUMENT(lw_model_kv_layout(model, LW_Q4_0, 0, &layout), "kv_type must be");
+    ARGUMENT(lw_model_kv_layout(model, (lw_type)-1, 0, &layout), "kv_type must be");
+    ARGUMENT(lw_model_kv_layout(model, LW_F16, 2, &layout), "groups_by_window 0 or 1");
+    expect(lw_model_kv_layout(model, LW_F16, 1, &layout) == LW_OK && layout.n_groups == 1, "one window, one group");
     const lw_attention_config huge = {.n_kv_heads = 1024, .head_dim = 256};
     lw_kv_cache cache;
     lw_kv_describe(&huge, LW_F32, 4228890877u, &cache);  // 2^64 bytes and a little in 65 layers
@@ -413,7 +417,7 @@ int main(int argc, char** argv) {
     test_packed_tensors(model);
     test_unfinished(model);
     test_adapters(model);
-    test_cache_bytes(model);
+    test_cache_layout(model);
     lw_model_close(model);
     if (argc > 1 && strcmp(argv[1], "--calls") == 0) list_calls();
     return report();

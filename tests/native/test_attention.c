@@ -102,7 +102,7 @@ static sample make(void) {
     const lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(6)]};
     lw_kv_cache cache;
     lw_kv_describe(&config, types[draw(5)], MAX_BLOCKS, &cache);
-    *kv = lw_kv_layer(&cache, 0);
+    *kv = lw_kv_slot(&cache, 0);
     s.job.group = 1 + draw(9);
     s.job.n_tokens = draw(3) == 0 ? 1 : 1 + draw(MAX_ROWS / s.job.group);
     s.context = s.job.n_tokens + draw(draw(2) ? 100 : MAX_BLOCKS * LW_BLOCK_TOKENS - MAX_ROWS);

@@ -55,11 +55,23 @@ static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1
     return hash;
 }
 
+// The table of a sequence in one group of layers. Blocks lie in a scattered order: where they are must not matter. Those
+// that no token after the first `done` sees are none.
+static void fill_table(uint32_t* table, uint32_t index, uint32_t n_blocks, uint32_t window, uint32_t done) {
+    const uint32_t unseen = window != 0 && done + 1 > window ? (done + 1 - window) / LW_BLOCK_TOKENS : 0;
+    for (uint32_t b = 0; b < BLOCKS_PER_SEQ; ++b)
+        table[b] = b < unseen ? UINT32_MAX : (index * BLOCKS_PER_SEQ + b) * 5 % n_blocks;
+}
+
 // Runs `n_seqs` prompts together, `chunk` tokens of each at a time; out[seq][position][VOCAB].
 static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t first, uint32_t n_seqs, uint32_t chunk,
-                float* out) {
+                bool groups_by_window, float* out) {
+    lw_kv_layout layout;
+    check(lw_model_kv_layout(model, v->kv, groups_by_window, &layout));
+    const uint32_t groups = layout.n_groups;
     const lw_session_config config = {.n_threads = threads,
-                                      .n_blocks = N_SEQS * BLOCKS_PER_SEQ,
+                                      .n_blocks = N_SEQS * groups * BLOCKS_PER_SEQ,
+                                      .groups_by_window = groups_by_window,
                                       .max_batch_tokens = N_SEQS * MAX_TOKENS,
                                       .max_batch_logits = N_SEQS * MAX_TOKENS,
                                       .kv_type = v->kv,
@@ -71,7 +83,7 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
     uint32_t done[N_SEQS] = {0};
     for (bool more = true; more;) {
         uint32_t ids[N_SEQS * MAX_TOKENS], rows[N_SEQS * MAX_TOKENS], start[N_SEQS + 1] = {0}, lens[N_SEQS];
-        uint32_t tables[N_SEQS * BLOCKS_PER_SEQ], owner[N_SEQS], n = 0, total = 0;
+        uint32_t tables[N_SEQS * LW_MAX_KV_GROUPS * BLOCKS_PER_SEQ], owner[N_SEQS], n = 0, total = 0;
         const lw_adapter* adapted[N_SEQS];
         for (uint32_t i = 0; i < n_seqs; ++i) {
             const uint32_t seq = first + i, left = prompt_length(seq) - done[i];
@@ -80,9 +92,9 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
             owner[n] = i;
             lens[n] = done[i];
             adapted[n] = adapter_of(v, seq);
-            // Blocks in a scattered order: where they lie must not matter.
-            for (uint32_t b = 0; b < BLOCKS_PER_SEQ; ++b)
-                tables[n * BLOCKS_PER_SEQ + b] = (i * BLOCKS_PER_SEQ + b) * 5 % (N_SEQS * BLOCKS_PER_SEQ);
+            for (uint32_t g = 0; g < groups; ++g)
+                fill_table(tables + (n * groups + g) * BLOCKS_PER_SEQ, i * groups + g, config.n_blocks,
+                           layout.windows[g], done[i]);
             for (uint32_t t = 0; t < take; ++t, ++total) {
                 ids[total] = (uint32_t)(mix(seq * 1000 + done[i] + t) % VOCAB);
                 rows[total] = total;
@@ -107,9 +119,9 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
 }
 
 static uint64_t hash_all(const variant* v, lw_model* model, uint32_t threads, uint32_t batch, uint32_t chunk,
-                         float* out) {
+                         bool groups_by_window, float* out) {
     for (uint32_t first = 0; first < N_SEQS; first += batch)
-        run(v, model, threads, first, batch < N_SEQS - first ? batch : N_SEQS - first, chunk, out);
+        run(v, model, threads, first, batch < N_SEQS - first ? batch : N_SEQS - first, chunk, groups_by_window, out);
     uint64_t hash = 0xCBF29CE484222325u;
     for (uint32_t seq = 0; seq < N_SEQS; ++seq)
         hash = hash_floats(hash, out + (size_t)seq * MAX_TOKENS * VOCAB, (size_t)prompt_length(seq) * VOCAB);
@@ -138,7 +150,7 @@ static int hash_choices(const variant* v, lw_model* model, const char* isa, bool
             open[i].min_rows = choices[c] > open[i].least_rows ? choices[c] : open[i].least_rows;
         check(lw_choose(open, n));
         if (choices[c] == 0 || (quick && choices[c] != 16 && choices[c] != UINT32_MAX)) continue;
-        const uint64_t hash = hash_all(v, model, 2, 3, 32, out);
+        const uint64_t hash = hash_all(v, model, 2, 3, 32, false, out);
         wrong += hash != golden;
         if (hash != golden)
             printf("%s: %s, another kernel from %u rows on: %016llx\n", v->name, isa, choices[c],
@@ -154,7 +166,7 @@ static int check_adapters(const variant* v, lw_model* model, float* out) {
     if (with == NULL) exit(2);
     memcpy(with, out, floats * sizeof(float));
     without_adapters = true;
-    hash_all(v, model, 2, 9, 32, out);
+    hash_all(v, model, 2, 9, 32, false, out);
     without_adapters = false;
     int wrong = 0;
     for (uint32_t seq = 0; seq < N_SEQS; ++seq) {
@@ -195,7 +207,8 @@ int main(int argc, char** argv) {
             if (has_orders(v)) failed += lw_adapter_create(model, &adapters[0]) != LW_ERR_ARGUMENT;
             for (size_t w = 0; w < (quick ? 3 : sizeof ways / sizeof *ways); ++w) {
                 if (l == 0 && w > (quick ? 0 : 3)) break;  // scalar is slow
-                const uint64_t hash = hash_all(v, model, ways[w].threads, ways[w].batch, ways[w].chunk, out);
+                const uint64_t hash =
+                    hash_all(v, model, ways[w].threads, ways[w].batch, ways[w].chunk, w % 2 == 1, out);
                 if (golden == 0) golden = hash;
                 ++*(hash == golden ? &passed : &failed);
                 if (hash != golden)

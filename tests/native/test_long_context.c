@@ -99,7 +99,7 @@ static lw_model* open_model(const variant* v, const char* isa) {
 
 // Blocks of a sequence that no token after the first `done` sees.
 static uint32_t unseen(const lw_session* session, uint32_t done) {
-    const uint32_t window = session->window;
+    const uint32_t window = session->groups.windows[0];
     return window != 0 && done + 1 > window ? (done + 1 - window) / LW_BLOCK_TOKENS : 0;
 }
 
@@ -110,7 +110,7 @@ static uint32_t destroy_unseen(lw_session* session, const uint32_t* done) {
     for (uint32_t s = 0; s < SEQS; ++s)
         for (uint32_t b = 0; b < unseen(session, done[s]); ++b, ++n)
             for (uint32_t l = 0; l < session->model->config.n_layers; ++l)
-                memset((uint8_t*)kv->block.data + l * kv->layer_bytes + (b * SEQS + s) * kv->block_bytes, 0xFF,
+                memset((uint8_t*)kv->block.data + l * kv->slot_bytes + (b * SEQS + s) * kv->block_bytes, 0xFF,
                        kv->block_bytes);
     return n;
 }

@@ -45,6 +45,7 @@ static void test_configs(const lw_model* model) {
     FIELD(max_adapter_rank, 513, "max_adapter_rank is 513");
     FIELD(float_activations, 2, "float_activations is 2");
     FIELD(observe_inputs, 2, "observe_inputs is 2");
+    FIELD(groups_by_window, 2, "groups_by_window is 2");
     FIELD(copies, &(uint32_t){1}, "copies[0] is 1, the model has 1");
     FIELD(cpus, &(uint32_t){UINT_MAX}, "cpus[0] is 4294967295");
 #undef FIELD

@@ -118,8 +118,10 @@ class FakeLibrary:
     def lw_unguard_mapping(self, begin):
         return 0
 
-    def lw_kv_block_bytes(self, handle, kv_type):
-        return 1000 + kv_type
+    def lw_model_kv_layout(self, handle, kv_type, groups_by_window, out):
+        out.block_bytes = 1000 + kv_type
+        out.n_groups = 1
+        return self._answer("kv_layout")
 
     def lw_session_open(self, handle, config, out):
         out[0] = self.ffi.cast("lw_session*", 0x2000)

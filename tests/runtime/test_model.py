@@ -44,7 +44,7 @@ def test_info_is_what_the_library_says(fake, checkpoint):
     model = Model.load(checkpoint)
     assert (model.info.isa, model.info.packed_bytes) == ("avx2", 123)
     assert model.weights == "f32"
-    assert model.kv_block_bytes("f16") == 1001
+    assert model.kv_layout("f16").block_bytes == 1001
 
 
 def test_rope_factors_reach_the_library(fake, checkpoint):
@@ -116,7 +116,7 @@ def test_close_closes_sessions_first_and_only_once(fake, checkpoint):
         ("close_model", True),
     ]
     with pytest.raises(ValueError, match="the model is closed"):
-        model.kv_block_bytes("f16")
+        model.kv_layout("f16")
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_kv_type_follows_the_matrices_unless_it_is_given(asked, weights, used):
 
 def test_unknown_kv_type_is_named(fake, checkpoint):
     with pytest.raises(ValueError, match="kv_type 'int3' is unknown; accepted: f16, f32, int8"):
-        Model.load(checkpoint).kv_block_bytes("int3")
+        Model.load(checkpoint).kv_layout("int3")

@@ -354,9 +354,9 @@ def test_native_seconds_are_part_of_the_wall_time_of_steps(session):
 def test_cache_bytes_follow_the_type(model):
     attention = CONFIG.layers[0].attention
     vectors = 2 * CONFIG.n_layers * attention.n_kv_heads * 32
-    assert model.kv_block_bytes("f16") == 2 * vectors * attention.head_dim
-    assert model.kv_block_bytes("f32") == 4 * vectors * attention.head_dim
-    assert model.kv_block_bytes("int8") == vectors * (attention.head_dim + 4)  # a scale each
+    assert model.kv_layout("f16").block_bytes == 2 * vectors * attention.head_dim
+    assert model.kv_layout("f32").block_bytes == 4 * vectors * attention.head_dim
+    assert model.kv_layout("int8").block_bytes == vectors * (attention.head_dim + 4)  # a scale each
 
 
 def steps_in(model, kv_type, chunk, threads):

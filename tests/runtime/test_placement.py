@@ -140,7 +140,7 @@ def test_interleaved_weights_and_cache_as_the_kernel_sees_them(expected):
         assert weights >= session.model.info.packed_bytes
         assert np.array_equal(logits_of(session), expected)
         # Pages of the cache are there when they are written: two blocks of it.
-        cache = 2 * session.model.kv_block_bytes("f16")
+        cache = 2 * session.model.kv_layout("f16").block_bytes
         assert placed_bytes("interleave:0") >= weights + cache
     assert placed_bytes("interleave:0") == 0
 

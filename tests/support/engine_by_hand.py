@@ -12,7 +12,7 @@ from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import RequestStream, TokenOutput
 from lanewise.engine.tracking import JobGroup
 from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Finished, Sampled, StepRefusedError
-from toy import ToyRunner
+from toy import ToyRunner, tables_of
 from toy_server import make_engine
 
 
@@ -43,13 +43,12 @@ class FragileRunner(ToyRunner):
         """Make the copies, and write nonsense where the step's tokens have their places."""
         for source, target in batch.copies:
             self._cache[target] = self._cache[source]
-        tables = np.asarray(batch.block_tables)[batch.table_rows]
+        tables = tables_of(batch)[batch.table_rows]
         for table, context, count in zip(
             tables, batch.context_lens, np.diff(batch.query_start), strict=True
         ):
             for position in range(int(context), int(context + count)):
-                block = table[position // BLOCK_TOKENS]
-                self._cache[block, position % BLOCK_TOKENS] = 0xBAD
+                self._cache[table[:, position // BLOCK_TOKENS], position % BLOCK_TOKENS] = 0xBAD
 
     def start(self, batch: Batch, draws: list[Draw]) -> None:
         if self.failures.get(self.n_run + len(self._queue)) == "not begun":
@@ -57,14 +56,7 @@ class FragileRunner(ToyRunner):
             self.n_failed += 1
             raise StepRefusedError("an argument is out of range", 1)
         ids = list(map(int, batch.token_ids))
-        tables = np.asarray(batch.block_tables)
-        seen = [tables[row] for row in batch.table_rows or ()]
-        seen = [
-            table[: -(-int(end) // BLOCK_TOKENS)].copy()
-            for table, end in zip(
-                seen, np.asarray(batch.context_lens) + np.diff(batch.query_start), strict=True
-            )
-        ]
+        seen = self._tables_seen(batch)
         self.n_begun += 1
         self._queue.append(lambda: self._run_begun(batch, draws, ids, seen))
 

@@ -33,10 +33,10 @@ def scheduler(
     max_seqs: int = 4,
     max_step_tokens: int = 16,
     max_step_logits: int = 16,
-    sliding_window: int | None = None,
+    windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
     config = SchedulerConfig(
-        max_seqs, max_step_tokens, max_step_logits, MAX_MODEL_LEN, sliding_window=sliding_window
+        max_seqs, max_step_tokens, max_step_logits, MAX_MODEL_LEN, windows=windows
     )
     return Scheduler(config, BlockPool(n_blocks))
 

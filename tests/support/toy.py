@@ -45,6 +45,12 @@ class ToyAdapter:
         self.closed = True
 
 
+def tables_of(batch: Batch) -> NDArray[np.uint32]:
+    """The block tables [rows][groups of layers][blocks]."""
+    tables = np.asarray(batch.block_tables)
+    return tables if tables.ndim == 3 else tables[:, None]
+
+
 class ToyRunner:
     """Logits are a hash of the tokens that are seen before them, read through the block tables.
 
@@ -60,9 +66,9 @@ class ToyRunner:
         max_batch_tokens: int,
         max_batch_logits: int,
         n_padding: int = 0,
-        sliding_window: int | None = None,
+        windows: tuple[int | None, ...] = (None,),
     ) -> None:
-        self._window = sliding_window
+        self._windows = windows
         self._n_tokens = vocab_size - n_padding
         self._cache = np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.uint64)
         self._vocab_size = vocab_size
@@ -93,7 +99,7 @@ class ToyRunner:
         if self.delay_s:
             threading.Event().wait(self.delay_s)
         start = np.asarray(batch.query_start)
-        tables = np.asarray(batch.block_tables)[batch.table_rows]
+        tables = tables_of(batch)[batch.table_rows]
         tokens = np.asarray(batch.token_ids)
         assert 0 < len(tokens) <= self._max_batch_tokens
         assert len(batch.logit_rows) <= self._max_batch_logits
@@ -114,7 +120,8 @@ class ToyRunner:
                 position = context + offset
                 seen = self._read(tables[row], position)
                 value = mix(hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position) ^ salt)
-                self._cache[tables[row][position // BLOCK_TOKENS], position % BLOCK_TOKENS] = value
+                for group, blocks in enumerate(tables[row][:, position // BLOCK_TOKENS]):
+                    self._cache[blocks, position % BLOCK_TOKENS] = (value + group) & MASK
                 hashes.append(value)
         last = self._counters
         held_s = self._wait_for_release()
@@ -147,16 +154,24 @@ class ToyRunner:
             self._behind_failure = False
         self._n_draws = len(draws)
         # The scheduler's table goes on changing, but not in what this step reads.
-        seen = [
-            np.asarray(batch.block_tables)[row][: -(-(context + count) // BLOCK_TOKENS)].copy()
-            for row, context, count in zip(
-                batch.table_rows or (), batch.context_lens, np.diff(batch.query_start), strict=True
-            )
-        ]
+        seen = self._tables_seen(batch)
         self._begun.append(self._thread.submit(self._run_begun, batch, draws, ids, seen))
 
+    def _tables_seen(self, batch: Batch) -> list[list[int]]:
+        """The blocks that a batch reads and writes, for each of its sequences and each group."""
+        tables = tables_of(batch)
+        counts = np.diff(batch.query_start)
+        rows = zip(batch.table_rows or (), batch.context_lens, counts, strict=True)
+        return [
+            tables[
+                row, group, self._first(window, context) // BLOCK_TOKENS : -(-end // BLOCK_TOKENS)
+            ].tolist()
+            for row, context, end in ((row, int(n), int(n + count)) for row, n, count in rows)
+            for group, window in enumerate(self._windows)
+        ]
+
     def _run_begun(
-        self, batch: Batch, draws: Sequence[Draw], ids: list[int], seen: list[NDArray[np.uint32]]
+        self, batch: Batch, draws: Sequence[Draw], ids: list[int], seen: list[list[int]]
     ) -> Finished:
         if self._behind_failure:
             raise StepRefusedError("the step before this one failed", 1)
@@ -174,8 +189,7 @@ class ToyRunner:
         except Exception:
             self._behind_failure = True
             raise
-        for row, table in zip(batch.table_rows or (), seen, strict=True):
-            assert (np.asarray(batch.block_tables)[row][: len(table)] == table).all()
+        assert self._tables_seen(batch) == seen
         return Finished(drawn, began, time.perf_counter())
 
     def _known(self, ids: Sequence[int]) -> list[int]:
@@ -197,12 +211,20 @@ class ToyRunner:
     def finish(self) -> Finished:
         return self._begun.pop(0).result()
 
-    def _read(self, table: NDArray[np.uint32], position: int) -> list[int]:
-        """What the token at a position sees, itself left out."""
-        first = 0 if self._window is None else max(0, position + 1 - self._window)
-        start = first // BLOCK_TOKENS
-        seen = self._cache[table[start : -(-position // BLOCK_TOKENS)]].reshape(-1)
-        return seen[first - start * BLOCK_TOKENS : position - start * BLOCK_TOKENS].tolist()
+    def _read(self, tables: NDArray[np.uint32], position: int) -> list[int]:
+        """What the token at a position sees in all groups, itself left out."""
+        seen: list[int] = []
+        for table, window in zip(tables, self._windows, strict=True):
+            first = self._first(window, position)
+            start = first // BLOCK_TOKENS
+            here = self._cache[table[start : -(-position // BLOCK_TOKENS)]].reshape(-1)
+            seen += here[first - start * BLOCK_TOKENS : position - start * BLOCK_TOKENS].tolist()
+        return seen
+
+    @staticmethod
+    def _first(window: int | None, position: int) -> int:
+        """The first token that the one at a position sees."""
+        return 0 if window is None else max(0, position + 1 - window)
 
     def hold_draws(self) -> None:
         with self._held:

@@ -96,7 +96,7 @@ def make_engine(
         max_batch_tokens=config.max_step_tokens,
         max_batch_logits=config.max_step_logits,
         n_padding=len(tokenizer.unused_ids),
-        sliding_window=config.sliding_window,
+        windows=config.windows,
     )
     facts = ModelFacts(
         model_name="toy",

@@ -40,7 +40,7 @@ static int attention(const lw_lane_ops* const ops[2], lw_type type, size_t token
     fill_cache(&cache);
     const size_t width = group * head_dim;
     float *q = floats(width), *out[] = {floats(width), floats(width)};
-    lw_attention_job job = {.kv = lw_kv_layer(&cache, 0),
+    lw_attention_job job = {.kv = lw_kv_slot(&cache, 0),
                             .blocks = blocks,
                             .n_tokens = 1,
                             .first_position = tokens - 1,

@@ -1,8 +1,19 @@
 // Forward steps over ragged batches, and the tokens drawn from them. Part of lanewise.h, which is what to include.
 
+enum { LW_MAX_KV_GROUPS = 16 };
+
+// Which layers share the blocks of a KV cache. A block holds the keys and values of LW_BLOCK_TOKENS tokens in the layers of
+// one group, any block those of any group.
+typedef struct lw_kv_layout {
+    uint64_t block_bytes;
+    uint32_t n_groups;
+    // Tokens that each sees at most in the layers of a group, its own included; 0 = all.
+    uint32_t windows[LW_MAX_KV_GROUPS];
+} lw_kv_layout;
+
 typedef struct lw_session_config {
     uint32_t n_threads;         // threads that compute, the calling one included; 1 to 256
-    uint32_t n_blocks;          // KV blocks of LW_BLOCK_TOKENS tokens, all layers
+    uint32_t n_blocks;          // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
     lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
@@ -10,7 +21,8 @@ typedef struct lw_session_config {
     // 1: a reference to measure against, slow. Quantized matrices multiply activations as they are, not int8 codes of
     // them: logits are those of a model whose matrices are LW_F32 with the same weights, to the bit. 0 = codes.
     uint32_t float_activations;
-    uint32_t observe_inputs;  // 1: keep statistics of the inputs of matrices, for lw_session_inputs
+    uint32_t observe_inputs;    // 1: keep statistics of the inputs of matrices, for lw_session_inputs
+    uint32_t groups_by_window;  // 1: layers of different windows have blocks of their own (lw_kv_layout); 0 = one group
     // CPUs' worth of time that the threads get (a quota); 0 = all that they may run on. Of more threads than CPUs, those that
     // wait for others in a step soon leave them theirs.
     uint32_t n_cpus;
@@ -51,17 +63,17 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 
 // One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
 // tokens already in its blocks; both together are at most 2^31. Its blocks, in order, are row table_rows[s] of
-// block_tables; they must cover all its tokens. Where all layers have windows, blocks that none of the batch's tokens see
-// in any of them are neither read nor written: their entries may be any number. Sequences may read the same blocks, but
-// one that writes to a block has it for itself, or what is read there is undefined.
+// block_tables, for each group of layers; they must cover all its tokens. Blocks that none of the batch's tokens see in any
+// layer of their group are neither read nor written: their entries may be any number. Sequences may read the same blocks,
+// but one that writes to a block has it for itself, or what is read there is undefined; a block serves one group at a time.
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
-    uint32_t block_table_stride;   // entries in one row of block_tables
+    uint32_t block_table_stride;   // entries that each group has in one row of block_tables
     const uint32_t* token_ids;     // [query_start[n_seqs]]; LW_DRAWN_BEFORE + i is what draw i of the step before gave
     const uint32_t* query_start;   // [n_seqs + 1], ascending, first 0
     const uint32_t* context_lens;  // [n_seqs]
-    const uint32_t* block_tables;  // [rows][block_table_stride]
+    const uint32_t* block_tables;  // [rows][n_groups][block_table_stride]
     const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending, each once
     const lw_draw* draws;          // [n_logits] one for each row of logits; NULL = nothing is drawn
     const uint32_t* table_rows;    // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
@@ -96,8 +108,9 @@ typedef struct lw_counters {  // since the session was opened
     uint64_t expert_rows;  // of all of them
 } lw_counters;
 
-// Bytes of KV cache that one block takes over all layers; 0 for NULL, or a type that no cache has.
-uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type);
+// Groups of a session with this groups_by_window: one for each window, or several of one size; one for all layers where
+// there are no windows, one alone, or too many.
+lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
 // At any time: draws that are held are not made, steps that were started are not run unless they run already. What those
 // point to must stay until it returns.

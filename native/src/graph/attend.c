@@ -153,6 +153,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const size_t q_size = (size_t)c->n_heads * c->head_dim, group = group_of(c);
     const size_t jobs = tiling->n * c->n_kv_heads, job_cols = group * c->head_dim;
     const lw_batch* batch = w->step->batch;
+    const lw_kv_place place = w->s->places[index];
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
     const bool with_codes = lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
                             job_cols % LW_SEGMENT == 0 && index + 1 < w->c->n_layers;
@@ -163,8 +164,8 @@ bool lw_attend(lw_worker* w, uint32_t index) {
         const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / c->n_kv_heads];
         const size_t head = item % c->n_kv_heads;
         const size_t offset = tile->first_row * q_size + head * job_cols;
-        const lw_attention_job job = {.kv = lw_kv_layer(&w->s->kv, index),
-                                      .blocks = lw_block_table(batch, tile->sequence),
+        const lw_attention_job job = {.kv = lw_kv_slot(&w->s->kv, place.slot),
+                                      .blocks = lw_block_table(w->s, batch, tile->sequence, place.group),
                                       .kv_head = head,
                                       .n_tokens = tile->n_tokens,
                                       .first_position = w->b->position[tile->first_row],

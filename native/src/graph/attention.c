@@ -36,6 +36,7 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
     const lw_attention_config* c = &layer->config.attention;
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
     const lw_batch* batch = w->step->batch;
+    const lw_kv_place place = w->s->places[index];
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size, *v = w->b->v + row * kv_size;
@@ -50,9 +51,9 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
         const uint32_t position = w->b->position[row];
         const float scale = query_scale(c, position);
         for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
-        const uint32_t* table = lw_block_table(batch, w->b->sequence[row]);
+        const uint32_t* table = lw_block_table(w->s, batch, w->b->sequence[row], place.group);
         const uint32_t block = table[position / LW_BLOCK_TOKENS];
-        if (!lw_kv_write(&w->s->kv, w->ops, index, block, position % LW_BLOCK_TOKENS, k, v))
+        if (!lw_kv_write(&w->s->kv, w->ops, place.slot, block, position % LW_BLOCK_TOKENS, k, v))
             atomic_store(&w->step->non_finite, true);
         lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
     }

@@ -32,12 +32,15 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     if (blocks > b->block_table_stride)
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
                        sequence, (unsigned long long)tokens, b->block_table_stride);
-    const uint32_t* table = lw_block_table(b, sequence);
-    const lw_tokens seen = lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), s->window);
-    for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
-        if (table[i] >= s->config.n_blocks)
-            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
-                           s->config.n_blocks);
+    for (uint32_t group = 0; group < s->groups.n_groups; ++group) {
+        const uint32_t* table = lw_block_table(s, b, sequence, group);
+        const uint32_t window = s->groups.windows[group];
+        const lw_tokens seen = lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), window);
+        for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
+            if (table[i] >= s->config.n_blocks)
+                return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
+                               s->config.n_blocks);
+    }
     return LW_OK;
 }
 

@@ -187,7 +187,7 @@ static bool open_memory(lw_session* s) {
     take_all(&a, s);
     for (uint32_t i = 0; i < s->config.n_threads; ++i)
         s->copies[i] = lw_model_copy(s->model, s->config.copies != NULL ? s->config.copies[i] : 0);
-    if (!lw_kv_open(&s->kv, c->n_layers)) return false;
+    if (!lw_kv_open(&s->kv, s->groups.n_slots)) return false;
     lw_place_block(&s->model->nodes, &s->kv.block);
     return true;
 }
@@ -208,6 +208,8 @@ static lw_status check_config(const lw_session_config* c) {
         return lw_fail(LW_ERR_ARGUMENT, "session: float_activations is %u, must be 0 or 1", c->float_activations);
     if (c->observe_inputs > 1)
         return lw_fail(LW_ERR_ARGUMENT, "session: observe_inputs is %u, must be 0 or 1", c->observe_inputs);
+    if (c->groups_by_window > 1)
+        return lw_fail(LW_ERR_ARGUMENT, "session: groups_by_window is %u, must be 0 or 1", c->groups_by_window);
     if (!lw_is_kv_type(c->kv_type))
         return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1), F32 (0) or I8 (24)", (int)c->kv_type);
     return LW_OK;
@@ -234,13 +236,14 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     s->model = model;
     s->config = *config;
     lw_kv_describe(lw_model_heads(model), config->kv_type, config->n_blocks, &s->kv);
-    s->window = lw_model_window(model);
     measure(s);
     s->tilings = calloc(model->config.n_layers, sizeof *s->tilings);
     s->tiling_of = calloc(model->config.n_layers, sizeof *s->tiling_of);
+    s->places = calloc(model->config.n_layers, sizeof *s->places);
+    s->groups = lw_group_layers(model, config->groups_by_window != 0, s->places);
     s->pool = lw_pool_open(config->n_threads, config->cpus);
     if (s->pool != NULL && config->n_cpus > 0) lw_pool_limit_cpus(s->pool, config->n_cpus);
-    if (s->tilings == NULL || s->tiling_of == NULL || s->pool == NULL || !open_memory(s)) {
+    if (s->tilings == NULL || s->tiling_of == NULL || s->places == NULL || s->pool == NULL || !open_memory(s)) {
         lw_session_close(s);
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
                        config->n_blocks, config->max_batch_tokens, config->n_threads);
@@ -261,15 +264,9 @@ void lw_session_close(lw_session* session) {
     lw_block_unmap(&session->memory);
     free(session->tilings);
     free(session->tiling_of);
+    free(session->places);
     pthread_mutex_destroy(&session->lock);
     free(session);
-}
-
-uint64_t lw_kv_block_bytes(const lw_model* model, lw_type kv_type) {
-    if (model == NULL || !lw_is_kv_type(kv_type)) return 0;
-    lw_kv_cache cache;
-    lw_kv_describe(lw_model_heads(model), kv_type, 1, &cache);
-    return (uint64_t)cache.block_bytes * model->config.n_layers;
 }
 
 lw_status lw_session_hold_draws(lw_session* session) {

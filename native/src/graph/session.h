@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "graph/kv_groups.h"
 #include "kv_cache.h"
 #include "model/adapter.h"
 #include "model/model.h"
@@ -131,7 +132,8 @@ struct lw_session {
     lw_block memory;  // of the buffers
     lw_buffers b;
     lw_widths widths;
-    uint32_t window;      // tokens seen in the layer that sees most, 0 = all
+    lw_kv_groups groups;
+    lw_kv_place* places;  // [n_layers] of their keys and values in the cache
     lw_tiling* tilings;   // [n_tilings] one for each window
     uint16_t* tiling_of;  // [n_layers] which of them
     size_t n_tilings;
@@ -170,9 +172,11 @@ static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, 
     return s->profile != NULL ? &s->profile->threads[thread] : NULL;
 }
 
-static inline const uint32_t* lw_block_table(const lw_batch* batch, uint32_t sequence) {
+// The blocks of a sequence in one group of layers.
+static inline const uint32_t* lw_block_table(const lw_session* s, const lw_batch* batch, uint32_t sequence,
+                                             uint32_t group) {
     const size_t row = batch->table_rows != NULL ? batch->table_rows[sequence] : sequence;
-    return batch->block_tables + row * batch->block_table_stride;
+    return batch->block_tables + (row * s->groups.n_groups + group) * batch->block_table_stride;
 }
 
 // The adapters of a batch belong to the session's model and fit its buffers (low_rank.c).

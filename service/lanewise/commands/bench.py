@@ -170,7 +170,7 @@ def decode_work(
 def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
     """Measure what the settings ask for."""
     info = opened.model.info
-    kv_token_bytes = opened.model.kv_block_bytes(opened.kv_type) / BLOCK_TOKENS
+    kv_token_bytes = opened.model.kv_layout(opened.kv_type).block_bytes / BLOCK_TOKENS
     tests = []
     if settings.prefill:
         seconds, profile = _measure(opened, settings, 1, settings.prefill, _time_prefill)

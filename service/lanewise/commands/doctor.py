@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from lanewise import host, topology
 from lanewise.commands.opening import open_model, placement_for
 from lanewise.commands.selftest import run_selftest
-from lanewise.engine.window import Window
+from lanewise.engine.window import Windows
 from lanewise.runtime import (
     BLOCK_TOKENS,
     LibraryMissingError,
@@ -99,17 +99,17 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
     """Load the model; where it lies, and how much context fits beside it as ``serve`` would."""
     defaults = Settings()
     with open_model(settings) as opened:
-        block_bytes = opened.model.kv_block_bytes(opened.kv_type)
+        layout = opened.model.kv_layout(opened.kv_type, groups_by_window=True)
         context = opened.model.config.context_length
-        window = Window(opened.model.config.sliding_window, defaults.max_step_tokens)
+        windows = Windows.for_steps(layout.windows, defaults.max_step_tokens)
         choice = host.choose_kv_blocks(
             kv_memory=None,
             limit=limit,
             packed_bytes=opened.model.info.packed_bytes,
-            block_bytes=block_bytes,
+            block_bytes=layout.block_bytes,
             max_seqs=defaults.max_seqs,
             max_model_len=context,
-            sequence_blocks=window.most_blocks(context),
+            sequence_blocks=windows.most_blocks(context),
         )
         model = {
             "name": opened.checkpoint.name,
@@ -120,7 +120,7 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
             "context_length": context,
             "kv_type": opened.kv_type,
             "kv_bytes": choice.n_bytes,
-            "kv_tokens": choice.blocks * BLOCK_TOKENS,
+            "kv_tokens": windows.longest(choice.blocks, choice.blocks * BLOCK_TOKENS),
             "kv_reason": choice.reason,
         }
         return {"model": model, "placement": asdict(opened.placement)}

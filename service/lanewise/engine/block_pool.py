@@ -41,6 +41,11 @@ def next_key(before: Key, tokens: Items[int]) -> Key:
     return blake2b(array("I", tokens).tobytes(), key=before, digest_size=16).digest()
 
 
+def key_in_group(key: Key, group: int) -> Key:
+    """The key of the block that holds in one group of layers what ``key`` stands for."""
+    return bytes((group,)) + key if group else key
+
+
 def common_length(a: Items[int], b: Items[int]) -> int:
     """How many tokens two texts begin with alike."""
     for place, (one, other) in enumerate(zip(a, b, strict=False)):
@@ -110,7 +115,7 @@ class BlockPool:
         return self._users[block] == 0
 
     def n_freed(self, blocks: Items[int]) -> int:
-        """How many of a sequence's blocks nobody would use if it gave them back."""
+        """How many of these blocks of a sequence nobody would use if it gave them back."""
         return sum(block != NO_BLOCK and self._users[block] == 1 for block in blocks)
 
     def share(self, blocks: Items[int]) -> None:

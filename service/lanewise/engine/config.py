@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from lanewise.engine.window import Window
+from lanewise.engine.window import Windows
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class SchedulerConfig:
     max_step_logits: int
     max_model_len: int
     prefix_cache: bool = True  # sequences read the blocks of others that begin alike
-    sliding_window: int | None = None  # tokens that each sees, its own included; None = all
+    # Tokens that each sees, its own included, in the layers of each group; None = all.
+    windows: tuple[int | None, ...] = (None,)
 
     def __post_init__(self) -> None:
         # Every running sequence can then take part in every step, so none waits for another's end.
@@ -25,6 +26,11 @@ class SchedulerConfig:
                     f"{name} is {getattr(self, name)}; "
                     f"accepted: at least max_seqs = {self.max_seqs}"
                 )
+
+    @property
+    def kv_windows(self) -> Windows:
+        """Which blocks sequences hold."""
+        return Windows.for_steps(self.windows, self.max_step_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +56,7 @@ class EngineConfig(SchedulerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         # The oldest sequence must be able to reach its end alone, or it could never be served.
-        window = Window(self.sliding_window, self.max_step_tokens)
-        longest = window.longest(self.n_blocks, self.max_model_len)
+        longest = self.kv_windows.longest(self.n_blocks, self.max_model_len)
         if self.max_model_len > longest:
             raise ValueError(
                 f"max_model_len is {self.max_model_len}; the KV cache holds "

@@ -1,9 +1,9 @@
 """A small model of the same vocabulary that guesses what the large one will say.
 
-Its keys and values lie in blocks of the same numbers as the large model's, in a cache of its own:
-whoever has blocks there has them here, and nothing is counted twice. It reads a text only when it
-is to guess, and draws as the request asks with the same random numbers: the more alike the models,
-the more often both draw the same token.
+Its keys and values lie in blocks of the same numbers as the large model's, in a cache of its own,
+with all layers of either in one group: whoever has blocks there has them here, and nothing is
+counted twice. It reads a text only when it is to guess, and draws as the request asks with the same
+random numbers: the more alike the models, the more often both draw the same token.
 """
 
 import time
@@ -119,7 +119,7 @@ class DraftModel:
             reader.n_read, reader.n_preempted = 0, sequence.n_preempted
         if reader.n_read == 0 and self._keys is not None:
             for index in range((len(sequence.tokens) - 1) // BLOCK_TOKENS):
-                if self._keys[sequence.blocks[index]] != sequence.block_key(index):
+                if self._keys[sequence.tables[0].blocks[index]] != sequence.block_key(index):
                     break
                 reader.n_read += BLOCK_TOKENS
 
@@ -173,7 +173,7 @@ class DraftModel:
             for run, part in parts:
                 first, end = run.reader.n_read, run.reader.n_read + len(part)
                 for index in range(first // BLOCK_TOKENS, (end - 1) // BLOCK_TOKENS + 1):
-                    self._keys[run.sequence.blocks[index]] = None  # it is written to
+                    self._keys[run.sequence.tables[0].blocks[index]] = None  # it is written to
         sampled = self._runner.step_and_draw(batch, draws)
         for run, part in parts:
             run.reader.n_read += len(part)
@@ -186,7 +186,7 @@ class DraftModel:
         if self._keys is not None:
             full = reader.n_read // BLOCK_TOKENS
             for index in range(full - 1, -1, -1):
-                block, key = sequence.blocks[index], sequence.block_key(index)
+                block, key = sequence.tables[0].blocks[index], sequence.block_key(index)
                 if self._keys[block] == key:
                     break
                 self._keys[block] = key

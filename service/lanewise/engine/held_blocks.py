@@ -1,38 +1,47 @@
 """The blocks of the KV cache that running sequences hold, and what others find in them."""
 
-from collections.abc import Sequence as Items
+from itertools import islice
 
 import numpy as np
 
-from lanewise.engine.block_pool import NO_BLOCK, BlockCopy, BlockPool, Key, blocks_for
-from lanewise.engine.prefix import Prefix, find_prefix
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.window import Window
+from lanewise.engine.block_pool import (
+    NO_BLOCK,
+    BlockCopy,
+    BlockPool,
+    Key,
+    blocks_for,
+    key_in_group,
+)
+from lanewise.engine.prefix import Prefix, find_prefix, no_prefix
+from lanewise.engine.sequence import BlockTable, Sequence
+from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS
 
 
 class HeldBlocks:
-    """Gives sequences blocks of a pool and takes them back.
+    """Gives sequences blocks of a pool and takes them back, in each group of layers.
 
     With the prefix cache a sequence begins behind the full blocks that are known already, and
     behind a copy of the block where its text and a known one part. Blocks that slide out of a
-    sequence's window go back to the pool after the step that computed the last token to see them.
+    window go back to the pool after the step that computed the last token to see them.
     """
 
     def __init__(
         self,
         pool: BlockPool,
-        window: Window,
+        windows: Windows,
         *,
         max_seqs: int,
         max_model_len: int,
         prefix_cache: bool,
     ) -> None:
         self._pool = pool
-        self._window = window
+        self._windows = windows
         self._prefix_cache = prefix_cache
         # Each running sequence has a row, which changes only when it gets or loses a block.
-        self.tables = np.zeros((max_seqs, blocks_for(max_model_len)), dtype=np.uint32)
+        self.n_groups = len(windows.of)
+        shape = max_seqs, self.n_groups, blocks_for(max_model_len)
+        self.tables = np.zeros(shape, dtype=np.uint32)
         self.free_rows = list(range(max_seqs))
         self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
         self._copies: list[BlockCopy] = []  # not made yet, in this order
@@ -40,39 +49,65 @@ class HeldBlocks:
     def find_prefix(self, sequence: Sequence) -> Prefix | None:
         """What the cache holds of a sequence; None if more of it is just computed."""
         if not self._prefix_cache or sequence.is_scoring:  # which needs all its logits
-            return Prefix()
-        return find_prefix(sequence, self._pool, self._window, self._coming)
-
-    def n_needed(self, sequence: Sequence, prefix: Prefix) -> int:
-        """Blocks that a sequence is given when it begins behind ``prefix``."""
-        return self._window.end_block(len(sequence.tokens), prefix.first) - prefix.n_full
+            return no_prefix(self._windows)
+        return find_prefix(sequence, self._pool, self._windows, self._coming)
 
     def n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
         """Blocks that must be free for a sequence to begin beside so many others."""
-        revived = sum(map(self._pool.is_free, prefix.blocks))
+        lacking = 0
+        for group, found in enumerate(prefix.groups):
+            first = prefix.n_full - len(found.blocks)
+            lacking += self._windows.of[group].end_block(len(sequence.tokens), first)
+            lacking -= prefix.n_full
+            lacking += sum(map(self._pool.is_free, found.blocks))
         # One block beside for each running sequence: admitting one must not soon evict another.
-        return self.n_needed(sequence, prefix) + revived + n_running
+        return lacking + n_running * self.n_groups
+
+    def n_freed(self, sequence: Sequence) -> int:
+        """Blocks that nobody would use if a sequence gave its own back."""
+        return sum(self._pool.n_freed(table.blocks) for table in sequence.tables)
 
     def begin(self, sequence: Sequence, prefix: Prefix) -> None:
         """Give a sequence a row and its first blocks."""
         sequence.table_row = self.free_rows.pop()
-        self._pool.share(prefix.blocks)
-        self._append(sequence, [NO_BLOCK] * prefix.first)
-        self._append(sequence, prefix.blocks)
-        self.give(sequence, self.n_needed(sequence, prefix))
+        for found in prefix.groups:
+            self._pool.share(found.blocks)
+            first = prefix.n_full - len(found.blocks)
+            table = BlockTable([NO_BLOCK] * first + list(found.blocks), first)
+            self.tables[sequence.table_row, len(sequence.tables), : prefix.n_full] = table.blocks
+            sequence.tables.append(table)
+        self.give(sequence, len(sequence.tokens))
         if prefix.n_common:
             # Even if the block copied from is given away right here: copies come before the step.
-            self._copies.append((prefix.like_next, sequence.blocks[prefix.n_full]))
-        sequence.n_dropped = prefix.first
+            for table, found in zip(sequence.tables, prefix.groups, strict=True):
+                self._copies.append((found.like_next, table.blocks[prefix.n_full]))
         sequence.n_cached = prefix.n_cached
         sequence.n_kept = prefix.n_full
         if self._prefix_cache:
             for index in range(prefix.n_full, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
 
-    def give(self, sequence: Sequence, count: int) -> None:
-        """Give a sequence more blocks."""
-        self._append(sequence, self._pool.allocate(count))
+    def n_missing(self, sequence: Sequence, n_tokens: int) -> int:
+        """Blocks that a sequence of so many tokens may need and has not got."""
+        if n_tokens <= sequence.n_room:
+            return 0
+        return sum(
+            max(0, window.end_block(n_tokens, table.n_dropped) - len(table.blocks))
+            for window, table in zip(self._windows.of, sequence.tables, strict=True)
+        )
+
+    def give(self, sequence: Sequence, n_tokens: int) -> None:
+        """Give a sequence of so many tokens the blocks that it may need, or none if one is out."""
+        blocks = iter(self._pool.allocate(self.n_missing(sequence, n_tokens)))
+        for group, (window, table) in enumerate(
+            zip(self._windows.of, sequence.tables, strict=True)
+        ):
+            first = len(table.blocks)
+            count = max(0, window.end_block(n_tokens, table.n_dropped) - first)
+            table.blocks += islice(blocks, count)
+            self.tables[sequence.table_row, group, first : first + count] = table.blocks[first:]
+        least = min(len(table.blocks) for table in sequence.tables)
+        sequence.n_room = least * BLOCK_TOKENS
 
     def note_computed(self, sequence: Sequence, end: int) -> None:
         """The first ``end`` tokens of a sequence are in its blocks now."""
@@ -81,8 +116,9 @@ class HeldBlocks:
                 self._keep_full_blocks(sequence, end)
             if end == sequence.n_prompt:
                 self._keep_begun_block(sequence, end)
-        if self._window.size is not None:
-            self._drop_unseen(sequence)
+        for group, window in enumerate(self._windows.of):
+            if window.size is not None:
+                self._drop_unseen(sequence, group, window.first_block(end))
 
     def release(self, sequence: Sequence) -> None:
         """Take all blocks of a sequence back, and its row."""
@@ -90,9 +126,10 @@ class HeldBlocks:
             self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
-        self._pool.release(sequence.blocks[sequence.n_dropped :])
-        sequence.blocks = []
-        sequence.n_dropped = 0
+        for table in sequence.tables:
+            self._pool.release(table.blocks[table.n_dropped :])
+        sequence.tables = []
+        sequence.n_room = 0
         self.free_rows.append(sequence.table_row)
 
     def take_copies(self) -> list[BlockCopy]:
@@ -121,23 +158,21 @@ class HeldBlocks:
 
     def _keep(self, sequence: Sequence, index: int, key: Key | None, end: int) -> None:
         tokens = sequence.block_tokens(index)[: end - index * BLOCK_TOKENS]
-        self._pool.keep(sequence.blocks[index], key, sequence.key_before(index), tokens)
+        before = sequence.key_before(index)
+        for group, table in enumerate(sequence.tables):
+            key_here = None if key is None else key_in_group(key, group)
+            self._pool.keep(table.blocks[index], key_here, key_in_group(before, group), tokens)
 
     def _forget_coming(self, sequence: Sequence, key: Key) -> None:
         if self._coming.get(key) is sequence:
             del self._coming[key]
 
-    def _append(self, sequence: Sequence, blocks: Items[int]) -> None:
-        first = len(sequence.blocks)
-        sequence.blocks += blocks
-        self.tables[sequence.table_row, first : len(sequence.blocks)] = blocks
-
-    def _drop_unseen(self, sequence: Sequence) -> None:
-        """Give back the blocks that no token after those computed sees."""
-        dropped = range(sequence.n_dropped, self._window.first_block(sequence.n_cached))
-        if dropped:
-            here = slice(dropped.start, dropped.stop)
-            self._pool.release(sequence.blocks[here])
-            sequence.blocks[here] = [NO_BLOCK] * len(dropped)
-            self.tables[sequence.table_row, here] = NO_BLOCK
-            sequence.n_dropped = dropped.stop
+    def _drop_unseen(self, sequence: Sequence, group: int, first: int) -> None:
+        """Give back the blocks of a group before ``first``, which no token sees any more."""
+        table = sequence.tables[group]
+        if first > table.n_dropped:
+            here = slice(table.n_dropped, first)
+            self._pool.release(table.blocks[here])
+            table.blocks[here] = [NO_BLOCK] * (first - table.n_dropped)
+            self.tables[sequence.table_row, group, here] = NO_BLOCK
+            table.n_dropped = first

@@ -3,25 +3,27 @@
 from collections.abc import Container
 from dataclasses import dataclass
 
-from lanewise.engine.block_pool import BlockPool, Key
+from lanewise.engine.block_pool import BlockPool, Key, key_in_group
 from lanewise.engine.sequence import Sequence
-from lanewise.engine.window import Window
+from lanewise.engine.window import Window, Windows
 from lanewise.runtime import BLOCK_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPrefix:
+    """What there is of it in one group of layers."""
+
+    blocks: tuple[int, ...] = ()  # the last full ones: those that the tokens after them see
+    like_next: int = 0  # a block that begins as the one after them does
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """What the cache holds of the beginning of a sequence."""
 
-    n_full: int = 0  # blocks that need not be computed
-    blocks: tuple[int, ...] = ()  # the last ones of them: those that the tokens after them see
-    like_next: int = 0  # a block that begins as the one after them does
-    n_common: int = 0  # with so many tokens
-
-    @property
-    def first(self) -> int:
-        """The index of the first of ``blocks`` in the sequence."""
-        return self.n_full - len(self.blocks)
+    groups: tuple[GroupPrefix, ...]
+    n_full: int = 0  # blocks of each group that need not be computed
+    n_common: int = 0  # tokens that the blocks after them have in common with the sequence's
 
     @property
     def n_cached(self) -> int:
@@ -29,10 +31,15 @@ class Prefix:
         return self.n_full * BLOCK_TOKENS + self.n_common
 
 
+def no_prefix(windows: Windows) -> Prefix:
+    """Nothing is there."""
+    return Prefix((GroupPrefix(),) * len(windows.of))
+
+
 def find_prefix(
-    sequence: Sequence, pool: BlockPool, window: Window, coming: Container[Key]
+    sequence: Sequence, pool: BlockPool, windows: Windows, coming: Container[Key]
 ) -> Prefix | None:
-    """What the cache holds of a sequence.
+    """What the cache holds of a sequence: as much as all groups of layers have.
 
     None if a running sequence is about to fill the next block, whose key is then in ``coming``:
     waiting for that block saves computing it twice.
@@ -40,34 +47,61 @@ def find_prefix(
     # The last token is computed in any case: what comes after it is asked for.
     n_usable = len(sequence.tokens) - 1
     most = n_usable // BLOCK_TOKENS
-    n_full, found = _find_full_blocks(sequence, most, pool, window)
+    n_full, found = _find_in_all(sequence, most, pool, windows)
     if n_full < most and sequence.block_key(n_full) in coming:
         return None
+    before = sequence.key_before(n_full)
     rest = sequence.block_tokens(n_full)[: n_usable - n_full * BLOCK_TOKENS]
-    like_next, n_common = pool.find_alike(sequence.key_before(n_full), rest)
-    n_seen = n_full - window.first_block(n_full * BLOCK_TOKENS + n_common)
-    return Prefix(n_full, tuple(found[len(found) - n_seen :]), like_next, n_common)
+    alike = [pool.find_alike(key_in_group(before, group), rest) for group in range(len(windows.of))]
+    n_common = min(n for _, n in alike)
+    groups = []
+    for window, blocks, (like_next, _) in zip(windows.of, found, alike, strict=True):
+        n_seen = n_full - window.first_block(n_full * BLOCK_TOKENS + n_common)
+        groups.append(GroupPrefix(tuple(blocks[len(blocks) - n_seen :]), like_next))
+    return Prefix(tuple(groups), n_full, n_common)
 
 
-def _find_full_blocks(
-    sequence: Sequence, most: int, pool: BlockPool, window: Window
-) -> tuple[int, list[int]]:
-    """The number of blocks behind which a sequence can go on, and those of them that it then sees.
+def _find_in_all(
+    sequence: Sequence, most: int, pool: BlockPool, windows: Windows
+) -> tuple[int, list[list[int]]]:
+    """The number of blocks behind which a sequence can go on, and those of each group it sees."""
+    n_full = most
+    found: list[list[int]] = [[] for _ in windows.of]
+    plain = [group for group, window in enumerate(windows.of) if window.size is None]
+    windowed = [group for group, window in enumerate(windows.of) if window.size is not None]
+    for group in plain:
+        found[group] = _find_from_start(sequence, group, n_full, pool)
+        n_full = len(found[group])
+    n_agree = 0
+    while n_agree < len(windowed):
+        group = windowed[n_agree]
+        there, found[group] = _find_in_window(sequence, group, n_full, pool, windows.of[group])
+        n_agree = n_agree + 1 if there == n_full else 0  # all look again, at a shorter text
+        n_full = there
+    for group in plain:  # what is there of a text is there of a shorter one
+        del found[group][n_full:]
+    return n_full, found
 
-    Of a window, only these need to be there, so they are looked for from the end on.
-    """
+
+def _find_from_start(sequence: Sequence, group: int, most: int, pool: BlockPool) -> list[int]:
     found: list[int] = []
-    if window.size is None:
-        for index in range(most):
-            block = pool.find(sequence.block_key(index))
-            if block is None:
-                break
-            found.append(block)
-        return len(found), found
+    for index in range(most):
+        block = pool.find(key_in_group(sequence.block_key(index), group))
+        if block is None:
+            break
+        found.append(block)
+    return found
+
+
+def _find_in_window(
+    sequence: Sequence, group: int, most: int, pool: BlockPool, window: Window
+) -> tuple[int, list[int]]:
+    """Of a window, only the blocks in it need to be there: they are looked for from the end on."""
+    found: list[int] = []
     n_full = index = most
     while index > window.first_block(n_full * BLOCK_TOKENS):
         index -= 1
-        block = pool.find(sequence.block_key(index))
+        block = pool.find(key_in_group(sequence.block_key(index), group))
         if block is None:
             n_full, found = index, []
         else:

@@ -3,15 +3,14 @@
 from bisect import insort_right
 from collections.abc import Sequence as Items
 
-from lanewise.engine.block_pool import BlockPool, blocks_for
+from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
-from lanewise.engine.prefix import Prefix
+from lanewise.engine.prefix import Prefix, no_prefix
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Budget, Step, Turn, by_adapter
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
-from lanewise.engine.window import Window
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
 
 MAX_BY_RIGHT = 8  # sequences that others give way to in one step
@@ -41,10 +40,10 @@ class Scheduler:
         self._config = config
         self._pool = pool
         self._pacer = pacer
-        self._window = Window(config.sliding_window, config.max_step_tokens)
+        self._windows = config.kv_windows
         self.blocks = HeldBlocks(
             pool,
-            self._window,
+            self._windows,
             max_seqs=config.max_seqs,
             max_model_len=config.max_model_len,
             prefix_cache=config.prefix_cache,
@@ -91,7 +90,7 @@ class Scheduler:
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
             decodes = self.work_of(budget.turns)
-            budget.leave(self._pacer.spare_tokens(decodes, self._window.seen(context)))
+            budget.leave(self._pacer.spare_tokens(decodes, self._windows.seen(context)))
         for sequence in prompts:
             if not preempted:
                 admitted += self._admit(budget, before=self._shares.rank(sequence))
@@ -118,14 +117,13 @@ class Scheduler:
         preemption, in this step or the next: one free block for each running sequence stays free.
         """
         sequence = turn.sequence
-        spare = max(0, self._pool.n_free - len(self.running))
-        room = (len(sequence.blocks) + spare) * BLOCK_TOKENS - len(sequence.tokens)
+        n_groups = self.blocks.n_groups
+        spare = max(0, self._pool.n_free // n_groups - len(self.running))
+        room = sequence.n_room + spare * BLOCK_TOKENS - len(sequence.tokens)
         count = min(wanted, step.tokens_left, step.logits_left, room)
         if count <= 0:
             return 0
-        missing = blocks_for(len(sequence.tokens) + count) - len(sequence.blocks)
-        if missing > 0:
-            self.blocks.give(sequence, missing)
+        self.blocks.give(sequence, len(sequence.tokens) + count)
         step.tokens_left -= count
         step.logits_left -= count
         return count
@@ -134,11 +132,13 @@ class Scheduler:
     def can_plan_ahead(self) -> bool:
         """Whether a step can be planned while the one before it runs.
 
-        Then nobody may have to give way, and no block is dropped that the running step reads.
+        Then nobody may have to give way.
         """
-        if self._window.size is not None or self._pool.n_free < len(self.running):
-            return False
-        return self._next_by_right() is None
+        n_groups = self.blocks.n_groups
+        wanted = sum(
+            max(n_groups, self.blocks.n_missing(one, len(one.tokens))) for one in self.running
+        )
+        return wanted <= self._pool.n_free and self._next_by_right() is None
 
     def begin(self, step: Step) -> None:
         """Note that a step runs and will draw: the next one is planned as if it had."""
@@ -207,7 +207,7 @@ class Scheduler:
         """How large a step of these turns is."""
         work = Work()
         for turn in turns:
-            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._window.size)
+            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._windows.widest)
         return work
 
     def _make_room(self) -> list[Sequence]:
@@ -216,14 +216,10 @@ class Scheduler:
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
-            if len(sequence.tokens) <= len(sequence.blocks) * BLOCK_TOKENS:
-                position += 1
-                continue
-            end = self._window.end_block(len(sequence.tokens), sequence.n_dropped)
-            missing = end - len(sequence.blocks)
+            missing = self.blocks.n_missing(sequence, len(sequence.tokens))
             if missing <= self._pool.n_free:
                 if missing > 0:
-                    self.blocks.give(sequence, missing)
+                    self.blocks.give(sequence, len(sequence.tokens))
                 position += 1
             else:
                 preempted.append(self.running[-1])
@@ -246,7 +242,7 @@ class Scheduler:
                 self._preempt(victim)
             gave_way += victims
             # Those that gave way may have held some of what was found.
-            self._start(sequence, self.blocks.find_prefix(sequence) or Prefix())
+            self._start(sequence, self.blocks.find_prefix(sequence) or no_prefix(self._windows))
             admitted.append(sequence)
             self._has_changed = True
         return admitted, gave_way
@@ -274,10 +270,10 @@ class Scheduler:
             if not victims:
                 return []
             running = [one for one in running if one is not victims[0]]
-        free = self._pool.n_free + sum(self._pool.n_freed(one.blocks) for one in victims)
+        free = self._pool.n_free + sum(map(self.blocks.n_freed, victims))
         lacking = self.blocks.n_lacking(sequence, prefix, len(running)) - free
         if lacking > 0:
-            sizes = [self._pool.n_freed(one.blocks) for one in running]
+            sizes = [self.blocks.n_freed(one) for one in running]
             more = who_gives_way(sequence, running, sizes, lacking, self._shares)
             victims = victims + more if more else []
         return victims

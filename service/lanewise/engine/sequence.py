@@ -17,13 +17,21 @@ class State(Enum):
 
 
 @dataclass(eq=False, slots=True)
+class BlockTable:
+    """The blocks of a sequence in one group of layers, by their place in its text."""
+
+    blocks: list[int] = field(default_factory=list)
+    n_dropped: int = 0  # of them, at the beginning: no block any more
+
+
+@dataclass(eq=False, slots=True)
 class Sequence:
     """A request on its way through the scheduler."""
 
     request: GenerationRequest
     tokens: list[int] = field(init=False)
-    blocks: list[int] = field(init=False, default_factory=list)  # of the KV cache, by their place
-    n_dropped: int = field(init=False, default=0)  # of them, at the beginning: no block any more
+    tables: list[BlockTable] = field(init=False, default_factory=list)  # none unless it runs
+    n_room: int = field(init=False, default=0)  # tokens that there are blocks for in all of them
     table_row: int = field(init=False, default=-1)  # where the model finds them while it runs
     state: State = field(init=False, default=State.WAITING)
     n_prompt: int = field(init=False)

@@ -16,7 +16,7 @@ from lanewise.runtime.cpu import (
     usable_levels,
 )
 from lanewise.runtime.library import NO_TOKEN, LibraryMissingError, NativeError
-from lanewise.runtime.model import Model, ModelInfo
+from lanewise.runtime.model import KvLayout, Model, ModelInfo
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from lanewise.runtime.session import (
     BLOCK_TOKENS,
@@ -44,6 +44,7 @@ __all__ = [
     "Finished",
     "InputStats",
     "KernelInfo",
+    "KvLayout",
     "LibraryMissingError",
     "Limits",
     "Model",

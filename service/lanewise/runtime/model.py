@@ -41,6 +41,14 @@ class ModelInfo:
     numerics: int
 
 
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Which layers share the blocks of a KV cache: those of a group, which have one window."""
+
+    block_bytes: int  # of the layers of one group
+    windows: tuple[int | None, ...]  # of each group; None = a token sees all before it
+
+
 class Closable(Protocol):
     """Whatever reads a model's weights and must be closed before them: its sessions."""
 
@@ -249,9 +257,13 @@ class Model:
             numerics=info.numerics,
         )
 
-    def kv_block_bytes(self, kv_type: str) -> int:
-        """Bytes that one block of the KV cache takes over all layers."""
-        return int(self._native.lib.lw_kv_block_bytes(self.handle, kv_type_id(kv_type)))
+    def kv_layout(self, kv_type: str, groups_by_window: bool = False) -> KvLayout:
+        """Which layers share blocks of the KV cache, and what a block takes."""
+        out = self._native.ffi.new("lw_kv_layout*")
+        layout = self._native.lib.lw_model_kv_layout
+        self._native.check(layout(self.handle, kv_type_id(kv_type), groups_by_window, out))
+        windows = tuple(window or None for window in out.windows[0 : out.n_groups])
+        return KvLayout(out.block_bytes, windows)
 
     @property
     def handle(self) -> Any:

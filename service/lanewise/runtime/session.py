@@ -102,14 +102,16 @@ class Session:
         max_batch_tokens: int,
         max_batch_logits: int,
         kv_type: str = "f16",
+        groups_by_window: bool = False,
         max_adapter_rank: int = 0,
         float_activations: bool = False,
         observe_inputs: bool = False,
     ) -> None:
-        """Open one; with ``float_activations`` a slow reference.
+        """Open one; with ``groups_by_window`` layers of different windows have their own blocks.
 
-        Its quantized matrices multiply activations themselves, not int8 codes of them.
-        With ``observe_inputs``, ``inputs`` tells how large those are.
+        ``Model.kv_layout`` says which. With ``float_activations`` it is a slow reference: its
+        quantized matrices multiply activations themselves, not int8 codes of them. With
+        ``observe_inputs``, ``inputs`` tells how large those are.
         """
         self._native = native()
         ffi, lib = self._native.ffi, self._native.lib
@@ -125,7 +127,11 @@ class Session:
         self._logits_pointer = ffi.from_buffer("float[]", self._logits, require_writable=True)
         self._samplings: WeakKeyDictionary[Sampling, NativeSampling] = WeakKeyDictionary()
         limits = ArrayLimits(
-            max_batch_tokens, max_batch_logits, model.config.vocab_size, max_adapter_rank > 0
+            tokens=max_batch_tokens,
+            logits=max_batch_logits,
+            vocab=model.config.vocab_size,
+            groups=len(model.kv_layout(kv_type, groups_by_window).windows),
+            has_adapters=max_adapter_rank > 0,
         )
         # In turns, those of the next step first.
         self._arrays = [StepArrays(ffi, limits, self._samplings) for _ in range(lib.LW_STEPS_AHEAD)]
@@ -141,6 +147,7 @@ class Session:
         config.max_batch_tokens = max_batch_tokens
         config.max_batch_logits = max_batch_logits
         config.kv_type = kv_type_id(kv_type)
+        config.groups_by_window = groups_by_window
         config.max_adapter_rank = max_adapter_rank
         config.float_activations = float_activations
         config.observe_inputs = observe_inputs

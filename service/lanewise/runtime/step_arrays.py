@@ -25,15 +25,16 @@ class Batch:
 
     Sequence ``s`` owns tokens ``query_start[s]`` up to ``query_start[s + 1]``; they follow the
     ``context_lens[s]`` tokens already in its blocks, which are listed by row ``table_rows[s]`` of
-    ``block_tables``. An array of uint32 given there is read where it stands, not copied. Blocks
-    that none of the tokens sees through a sliding window may be any number in it. A token may be
+    ``block_tables``, for each group of layers; the groups' dimension may be left out where there is
+    one. An array of uint32 given there is read where it stands, not copied. Blocks that none of the
+    tokens sees through the window of their group may be any number in it. A token may be
     ``DRAWN_BEFORE + i``: what draw ``i`` of the step before gives.
     """
 
     token_ids: Sequence[int] | Uint32s
     query_start: Sequence[int] | Uint32s
     context_lens: Sequence[int] | Uint32s
-    block_tables: Sequence[Sequence[int]] | Uint32s
+    block_tables: Sequence[Sequence[int]] | Uint32s  # [rows][groups][blocks]
     logit_rows: Sequence[int] | Uint32s
     table_rows: Sequence[int] | None = None  # None: sequence s has row s
     adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: nobody has one
@@ -47,6 +48,7 @@ class ArrayLimits:
     tokens: int
     logits: int
     vocab: int
+    groups: int  # of layers, each with its blocks
     has_adapters: bool
 
 
@@ -65,6 +67,7 @@ class StepArrays:
     ) -> None:
         self._ffi = ffi
         self._vocab = limits.vocab
+        self._n_groups = limits.groups
         self._samplings = samplings  # shared by all steps of a session
         self.batch = ffi.new("lw_batch*")
         self.drawn = ffi.new("lw_sampled[]", limits.logits)
@@ -130,14 +133,16 @@ class StepArrays:
 
     def _write_tables(self, given: Sequence[Sequence[int]] | Uint32s) -> None:
         tables = np.ascontiguousarray(given, dtype=np.uint32)
-        if tables.ndim != 2:
+        groups = 1 if tables.ndim == 2 else tables.shape[1] if tables.ndim == 3 else 0
+        if groups != self._n_groups:
             raise ValueError(
-                f"block_tables has shape {tables.shape}; accepted: a row for each sequence"
+                f"block_tables has shape {tables.shape}; accepted: a row for each sequence, in it "
+                f"one for each group of layers, of which there are {self._n_groups}"
             )
         self._tables = tables  # a list is never seen again, and a copy of it neither
         self._tables_pointer = self._ffi.from_buffer("uint32_t[]", tables)
         self.batch.block_tables = self._tables_pointer
-        self.batch.block_table_stride = tables.shape[1]
+        self.batch.block_table_stride = tables.shape[-1]
 
     def _copy_checked(self, batch: Batch) -> None:
         """Copy the batch into the arrays the library reads.

@@ -27,7 +27,7 @@ class OpenedDraft:
     @property
     def block_bytes(self) -> int:
         """What one KV block takes in its cache."""
-        return self.model.kv_block_bytes(self.kv_type)
+        return self.model.kv_layout(self.kv_type).block_bytes
 
     def run(
         self, *, threads: int, blocks: int, max_seqs: int, max_step_tokens: int, prefix_cache: bool

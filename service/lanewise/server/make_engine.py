@@ -9,7 +9,7 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.window import Window
+from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.server.adapters import adapter_bytes
@@ -43,6 +43,7 @@ def make_engine(
         max_batch_tokens=config.max_step_tokens,
         max_batch_logits=config.max_step_logits,
         kv_type=cache.kv_type,
+        groups_by_window=draft is None,
         max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
     )
     facts = ModelFacts(
@@ -69,7 +70,8 @@ class CachePlan:
     blocks: int
     kv_type: str
     max_model_len: int
-    sliding_window: int | None  # tokens that each sees, as far as blocks out of sight are freed
+    # Tokens that each sees in every group of layers, as far as blocks out of sight are given back.
+    windows: tuple[int | None, ...]
 
 
 def plan_cache(
@@ -86,20 +88,21 @@ def plan_cache(
         raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
     kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
     # A draft model reads a text later than the model does, and from its beginning on.
-    sliding_window = None if draft else model.config.sliding_window
-    window = Window(sliding_window, settings.max_step_tokens)
+    layout = model.kv_layout(kv_type, groups_by_window=draft is None)
+    sizes = layout.windows if draft is None else (None,)
+    windows = Windows.for_steps(sizes, settings.max_step_tokens)
     kv = host.choose_kv_blocks(
         kv_memory=settings.kv_memory,
         limit=limit,
         packed_bytes=model.info.packed_bytes
         + (draft.model.info.packed_bytes if draft else 0)
         + adapter_bytes(settings, model, adapters),
-        block_bytes=model.kv_block_bytes(kv_type) + (draft.block_bytes if draft else 0),
+        block_bytes=layout.block_bytes + (draft.block_bytes if draft else 0),
         max_seqs=settings.max_seqs,
         max_model_len=asked or context,
-        sequence_blocks=window.most_blocks(asked or context),
+        sequence_blocks=windows.most_blocks(asked or context),
     )
-    max_model_len = window.longest(kv.blocks, asked or context)
+    max_model_len = windows.longest(kv.blocks, asked or context)
     if asked is not None and asked > max_model_len:
         raise host.HostError(
             f"max_model_len is {asked}; the KV cache of {host.format_size(kv.n_bytes)} "
@@ -110,7 +113,7 @@ def plan_cache(
         *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
         max_model_len,
     )
-    return CachePlan(kv.blocks, kv_type, max_model_len, sliding_window)
+    return CachePlan(kv.blocks, kv_type, max_model_len, sizes)
 
 
 def engine_config(
@@ -134,7 +137,7 @@ def engine_config(
         itl_target_s=settings.itl_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
         max_draft=settings.draft_tokens if settings.speculation else 0,
-        sliding_window=cache.sliding_window,
+        windows=cache.windows,
         has_spare_cpu=has_spare_cpu,
         # Without a CPU to spare, or many, who plans and sends has to take one from the model: in
         # short steps that comes too late to be of use, and makes times between tokens uneven.

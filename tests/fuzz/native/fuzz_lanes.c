@@ -155,7 +155,7 @@ static cache make_cache(fuzz_input* in, lw_type type, uint32_t head_dim, uint32_
     const lw_attention_config config = {.n_kv_heads = kv_heads, .head_dim = head_dim};
     cache c = {0};
     lw_kv_describe(&config, type, n_blocks, &c.kv);
-    c.n_bytes = c.kv.layer_bytes;
+    c.n_bytes = c.kv.slot_bytes;
     c.data = guarded_alloc(c.n_bytes);
     memset(c.data, 0xFF, c.n_bytes);
     c.kv.block.data = c.data;
@@ -203,7 +203,7 @@ static void check_attention(fuzz_input* in) {
     const cache c = make_cache(in, type, head_dim, kv_heads, n_blocks);
     uint32_t blocks[MOST_BLOCKS];
     for (uint32_t i = 0; i < n_blocks; ++i) blocks[i] = take_flag(in) ? i : take_below(in, n_blocks);
-    lw_attention_job job = {.kv = lw_kv_layer(&c.kv, 0), .blocks = blocks, .kv_head = take_below(in, kv_heads)};
+    lw_attention_job job = {.kv = lw_kv_slot(&c.kv, 0), .blocks = blocks, .kv_head = take_below(in, kv_heads)};
     job.group = 1 + take_below(in, 9);
     job.n_tokens = 1 + take_below(in, MOST_ROWS / (uint32_t)job.group);
     const uint32_t room = n_blocks * LW_BLOCK_TOKENS - (uint32_t)job.n_tokens;
@@ -236,7 +236,7 @@ static void check_store(fuzz_input* in) {
     lw_kv_describe(&config, LW_I8, 1, &kv);
     uint8_t* want = guarded_alloc(kv.block_bytes);
     kv.block.data = want;
-    const lw_kv_view view = lw_kv_layer(&kv, 0);
+    const lw_kv_view view = lw_kv_slot(&kv, 0);
     const values key = take_values(in, config.head_dim), value = take_values(in, config.head_dim);
     const uint8_t way = take_byte(in);
     if (way < 8) value.data[take_below(in, config.head_dim)] = way % 2 ? NAN : INFINITY;

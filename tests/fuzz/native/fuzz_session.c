@@ -7,7 +7,7 @@
 
 typedef struct fuzzed {
     fuzz_input* in;
-    uint32_t variant, level;
+    uint32_t variant, level, n_groups;
     lw_session* session;
     lw_session_config config;
     sequence sequences[SEQUENCES];
@@ -21,7 +21,7 @@ typedef struct fuzzed {
 static void open_session(fuzzed* f) {
     static const lw_type kv_types[] = {LW_F16, LW_F32, LW_I8};
     f->config = (lw_session_config){.n_threads = 1 + take_below(f->in, 3),
-                                    .n_blocks = BLOCKS,
+                                    .n_blocks = MOST_GROUPS * BLOCKS,
                                     .max_batch_tokens = 1 + take_below(f->in, MOST_BATCH),
                                     .kv_type = kv_types[take_below(f->in, 3)],
                                     .max_adapter_rank = take_flag(f->in) ? TINY_MOST_RANK : 0,
@@ -29,7 +29,13 @@ static void open_session(fuzzed* f) {
     f->config.max_batch_logits = 1 + take_below(f->in, MOST_LOGITS);
     if (f->config.max_batch_logits > f->config.max_batch_tokens)
         f->config.max_batch_logits = f->config.max_batch_tokens;
-    const lw_status status = lw_session_open(tiny_model(f->variant, f->level), &f->config, &f->session);
+    const lw_model* model = tiny_model(f->variant, f->level);
+    f->config.groups_by_window = take_flag(f->in);
+    lw_kv_layout layout;
+    FUZZ_CHECK(lw_model_kv_layout(model, f->config.kv_type, f->config.groups_by_window, &layout) == LW_OK, "layout");
+    f->n_groups = layout.n_groups;
+    FUZZ_CHECK(f->n_groups <= MOST_GROUPS, "%u groups", f->n_groups);
+    const lw_status status = lw_session_open(model, &f->config, &f->session);
     FUZZ_CHECK(status == LW_OK, "no session: %s", lw_last_error());
     memset(f->sequences, 0, sizeof f->sequences);
     const uint32_t turn = take_below(f->in, BLOCKS);
@@ -68,6 +74,7 @@ static void conclude(fuzzed* f, one_step* step, lw_status status) {
 static one_step* new_step(fuzzed* f) {
     one_step* step = calloc(1, sizeof *step);
     if (step == NULL) exit(2);
+    step->n_groups = f->n_groups;
     const lw_adapter* const* adapters =
         f->config.max_adapter_rank > 0 ? (const lw_adapter* const*)tiny_adapters[f->variant][f->level] : NULL;
     take_step(f->in, step, &f->config, f->sequences, adapters, f->n_begun > 0, f->n_drawn);

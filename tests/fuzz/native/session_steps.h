@@ -7,6 +7,7 @@
 enum {
     SEQUENCES = 3,
     SEQUENCE_BLOCKS = 3,
+    MOST_GROUPS = 2,  // of layers, each with BLOCKS of the cache
     BLOCKS = 12,
     MOST_TOKENS = SEQUENCE_BLOCKS * LW_BLOCK_TOKENS,
     MOST_BATCH = 48,
@@ -24,8 +25,9 @@ typedef struct sequence {
 typedef struct one_step {
     lw_batch batch;
     uint32_t token_ids[MOST_BATCH], query_start[SEQUENCES + 1], context_lens[SEQUENCES];
-    uint32_t tables[SEQUENCES * SEQUENCE_BLOCKS], table_rows[SEQUENCES], logit_rows[MOST_LOGITS];
-    uint32_t copies[2 * SEQUENCE_BLOCKS];
+    uint32_t n_groups;
+    uint32_t tables[SEQUENCES * MOST_GROUPS * SEQUENCE_BLOCKS], table_rows[SEQUENCES], logit_rows[MOST_LOGITS];
+    uint32_t copies[2 * MOST_GROUPS * SEQUENCE_BLOCKS];
     const lw_adapter* adapters[SEQUENCES];
     lw_draw draws[MOST_LOGITS];
     lw_sampling samplings[MOST_LOGITS];
@@ -78,15 +80,15 @@ static inline void take_copies(fuzz_input* in, one_step* s, sequence* sequences)
     const uint32_t from = take_below(in, SEQUENCES), to = take_below(in, SEQUENCES);
     const uint32_t blocks = sequences[from].n / LW_BLOCK_TOKENS;
     if (from == to || blocks == 0) return;
-    for (uint32_t i = 0; i < blocks; ++i) {
-        s->copies[2 * i] = sequences[from].table[i];
-        s->copies[2 * i + 1] = sequences[to].table[i];
+    for (uint32_t i = 0; i < s->n_groups * blocks; ++i) {
+        s->copies[2 * i] = sequences[from].table[i % blocks] + i / blocks * BLOCKS;
+        s->copies[2 * i + 1] = sequences[to].table[i % blocks] + i / blocks * BLOCKS;
     }
     memcpy(sequences[to].tokens, sequences[from].tokens, sizeof sequences[to].tokens);
     sequences[to].n = blocks * LW_BLOCK_TOKENS;
     sequences[to].adapter = sequences[from].adapter;
     s->batch.copies = s->copies;
-    s->batch.n_copies = blocks;
+    s->batch.n_copies = s->n_groups * blocks;
 }
 
 static inline uint32_t take_token(fuzz_input* in, uint32_t n_drawn) {
@@ -103,7 +105,9 @@ static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config
     s->adapters[row] = q->adapter > 0 && adapters != NULL ? adapters[q->adapter - 1] : NULL;
     s->sequence[row] = index;
     s->context_lens[row] = q->n;
-    memcpy(s->tables + index * SEQUENCE_BLOCKS, q->table, sizeof q->table);
+    for (uint32_t group = 0; group < s->n_groups; ++group)
+        for (uint32_t i = 0; i < SEQUENCE_BLOCKS; ++i)
+            s->tables[(index * s->n_groups + group) * SEQUENCE_BLOCKS + i] = q->table[i] + group * BLOCKS;
     s->table_rows[row] = index;
     uint32_t n = take_below(in, 24);
     if (n > MOST_TOKENS - q->n) n = MOST_TOKENS - q->n;

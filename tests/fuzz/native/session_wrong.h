@@ -135,12 +135,13 @@ static inline bool spoil(fuzz_input* in, one_step* s, const lw_session_config* c
         case 8:
             if (s->query_start[row + 1] > s->query_start[row]) {
                 const uint32_t last = s->context_lens[row] + s->query_start[row + 1] - s->query_start[row] - 1;
-                s->tables[s->table_rows[row] * SEQUENCE_BLOCKS + last / LW_BLOCK_TOKENS] = BLOCKS + take_byte(in);
+                const uint32_t group = s->table_rows[row] * s->n_groups + take_below(in, s->n_groups);
+                s->tables[group * SEQUENCE_BLOCKS + last / LW_BLOCK_TOKENS] = c->n_blocks + take_byte(in);
                 s->fault = "block_tables";
             }
             break;
         case 9:
-            s->copies[0] = take_flag(in) ? BLOCKS : 0;
+            s->copies[0] = take_flag(in) ? c->n_blocks : 0;
             s->copies[1] = UINT32_MAX;
             b->copies = s->copies;
             b->n_copies = 1;
@@ -174,7 +175,9 @@ static inline void wrong_calls(fuzz_input* in, lw_session* session) {
     lw_adapter* adapter = NULL;
     lw_session* opened = NULL;
     const lw_session_config config = {0};
-    FUZZ_CHECK(lw_kv_block_bytes(NULL, LW_F16) == 0 && lw_adapter_bytes(NULL) == 0, "bytes of nothing");
+    lw_kv_layout layout;
+    FUZZ_CHECK(lw_model_kv_layout(NULL, LW_F16, 0, &layout) == LW_ERR_ARGUMENT, "a layout of nothing");
+    FUZZ_CHECK(lw_adapter_bytes(NULL) == 0, "bytes of nothing");
     switch (take_below(in, 20)) {
         case 14:
             status = lw_session_open(NULL, &config, &opened);

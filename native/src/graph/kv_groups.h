@@ -1,0 +1,25 @@
+// Which layers of a model share the blocks of its KV cache.
+//
+// A block holds the keys and values of LW_BLOCK_TOKENS tokens in the layers of one group. Groups have the same number of slots
+// for layers, so that any block can serve any of them; layers of a group have one window, so that what has slid out of it
+// can be given back.
+#ifndef LW_GRAPH_KV_GROUPS_H
+#define LW_GRAPH_KV_GROUPS_H
+
+#include "model/model.h"
+
+typedef struct lw_kv_groups {
+    uint32_t n_groups;
+    uint32_t n_slots;                    // of each group; some of the last group of a window may be empty
+    uint32_t windows[LW_MAX_KV_GROUPS];  // tokens seen in the layers of each; 0 = all
+} lw_kv_groups;
+
+typedef struct lw_kv_place {  // of a layer
+    uint16_t group;
+    uint32_t slot;
+} lw_kv_place;
+
+// One group for each window, or several; or one for all layers. Where `places` is not NULL it gets [n_layers].
+lw_kv_groups lw_group_layers(const lw_model* model, bool by_window, lw_kv_place* places);
+
+#endif
