@@ -1,17 +1,23 @@
-"""Every family: both kinds of file become the program that is expected, and its tensors."""
+"""Every family: both kinds of file become one program and the same tensors.
+
+That the program is the right one is what tests/correctness/test_families.py shows, by its logits.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from family_cases import FAMILIES, HEADS, second, stacked
-from family_files import CONTEXT, EXPERTS, FFN, Family, hf_arrays, merged, write_gguf, write_hf
 from safetensors.numpy import load_file, save_file
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
-from lanewise.loading.families.table import FAMILIES as TABLE
+from family_configs import CASES, CONTEXT
+from family_gguf import GGUF_CASES, gguf_arrays, stacked, write_gguf
+from family_models import family_model, write_case, write_model
+from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
 from lanewise.loading.formats import TensorType
 from lanewise.loading.gguf_writer import metadata_of
 from lanewise.loading.json_files import Fields
@@ -19,8 +25,6 @@ from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import read_config
 from lanewise.loading.packed_writer import packed_config
 from lanewise.loading.program import Experts, Gated
-
-IN_GGUF = [name for name, family in FAMILIES.items() if family.arch]
 
 
 def values_of(tensor: Tensor) -> np.ndarray:
@@ -33,62 +37,62 @@ def values_of(tensor: Tensor) -> np.ndarray:
     return values if tensor.rows > 1 else values[0]
 
 
-def check(checkpoint: Checkpoint, family: Family) -> None:
-    assert checkpoint.config == family.program()
-    expected = family.weights()
-    assert [(t.role, t.layer) for t in checkpoint.tensors] == list(expected)
-    for tensor in checkpoint.tensors:
-        np.testing.assert_array_equal(
-            values_of(tensor), expected[tensor.role, tensor.layer], tensor.name
-        )
-        tensor.release()
+def check_same(one: Path, other: Path) -> None:
+    """Two files have one program and the same values; only a family may have another name."""
+    with open_checkpoint(one) as a, open_checkpoint(other) as b:
+        assert replace(a.config, architecture="") == replace(b.config, architecture="")
+        assert [(t.role, t.layer) for t in a.tensors] == [(t.role, t.layer) for t in b.tensors]
+        for first, second in zip(a.tensors, b.tensors, strict=True):
+            np.testing.assert_array_equal(values_of(first), values_of(second), first.name)
 
 
-def test_every_row_of_the_table_is_tested() -> None:
-    assert {family.name for family in TABLE} == {*FAMILIES, "mistral"}
+@pytest.mark.parametrize("name", GGUF_CASES)
+def test_a_gguf_file_is_the_same_model(name: str, tmp_path: Path) -> None:
+    file = write_gguf(family_model(name), tmp_path / "m.gguf")
+    check_same(write_case(name, tmp_path / "hf"), file)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_hugging_face(name: str, tmp_path: Path) -> None:
-    with open_checkpoint(write_hf(tmp_path / "hf", FAMILIES[name])) as checkpoint:
-        check(checkpoint, FAMILIES[name])
-
-
-@pytest.mark.parametrize("name", IN_GGUF)
-def test_gguf(name: str, tmp_path: Path) -> None:
-    with open_checkpoint(write_gguf(tmp_path / "m.gguf", FAMILIES[name])) as checkpoint:
-        check(checkpoint, FAMILIES[name])
-
-
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_packed_directory_holds_the_program(name: str, tmp_path: Path) -> None:
-    with open_checkpoint(write_hf(tmp_path / "hf", FAMILIES[name])) as checkpoint:
+    with open_checkpoint(write_case(name, tmp_path / "hf")) as checkpoint:
         stored = packed_config(checkpoint)["quantization_config"]
         assert read_config(Fields(stored, "config.json"), 1000) == checkpoint.config
 
 
+def merged(arrays: dict[str, Any], into: str, *parts: str, axis: int) -> dict[str, Any]:
+    """Tensors whose names have these parts, in order, as one."""
+    found = {}
+    for name, array in arrays.items():
+        if parts[0] in name:
+            each = [arrays[name.replace(parts[0], part)] for part in parts]
+            found[name.replace(parts[0], into)] = np.concatenate(each, axis)
+        elif not any(part in name for part in parts):
+            found[name] = array
+    return found
+
+
 def test_stacked_experts_are_those_of_one_tensor_each(tmp_path: Path) -> None:
-    family = FAMILIES["qwen3_moe"]
-    folder = write_hf(tmp_path / "hf", family)
-    arrays = stacked(hf_arrays(family, family.weights()))
-    arrays = merged(arrays, "experts.gate_up_proj", "experts.gate_proj", "experts.up_proj")
-    assert arrays["model.layers.1.mlp.experts.gate_up_proj"].shape == (4, 64, 64)
-    save_file(arrays, folder / "model.safetensors")
-    with open_checkpoint(folder) as checkpoint:
-        check(checkpoint, family)
+    model = family_model("qwen3_moe")
+    arrays = stacked(model.tensors)
+    arrays = {n.removesuffix(".weight") if ".experts." in n else n: a for n, a in arrays.items()}
+    parts = ("experts.gate_up_proj", "experts.gate_proj", "experts.up_proj")
+    arrays = merged(arrays, *parts, axis=1)
+    assert arrays["model.layers.1.mlp.experts.gate_up_proj"].shape == (8, 64, 64)
+    other = write_model(replace(model, tensors=arrays), tmp_path / "stacked")
+    check_same(write_model(model, tmp_path / "hf"), other)
 
 
 def test_a_missing_expert_is_named(tmp_path: Path) -> None:
-    folder = write_hf(tmp_path / "hf", FAMILIES["qwen3_moe"])
+    folder = write_case("qwen3_moe", tmp_path / "hf")
     arrays = load_file(folder / "model.safetensors")
     del arrays["model.layers.1.mlp.experts.3.up_proj.weight"]
     save_file(arrays, folder / "model.safetensors")
-    with pytest.raises(ModelFileError, match=r"3 of the 4 tensors '.*experts\.0\.up_proj"):
+    with pytest.raises(ModelFileError, match=r"7 of the 8 tensors '.*experts\.0\.up_proj"):
         open_checkpoint(folder)
 
 
 def test_experts_that_differ_are_named(tmp_path: Path) -> None:
-    folder = write_hf(tmp_path / "hf", FAMILIES["qwen3_moe"])
+    folder = write_case("qwen3_moe", tmp_path / "hf")
     arrays = load_file(folder / "model.safetensors")
     arrays["model.layers.1.mlp.experts.3.up_proj.weight"] = np.zeros((32, 32), np.float32)
     save_file(arrays, folder / "model.safetensors")
@@ -98,97 +102,118 @@ def test_experts_that_differ_are_named(tmp_path: Path) -> None:
 
 def test_codes_of_mxfp4_are_those_of_gguf_blocks(tmp_path: Path) -> None:
     """Byte j of 16 holds inputs 2 j and 2 j + 1; that of a block of GGUF's j and j + 16."""
-    family = FAMILIES["gpt_oss"]
-    folder = write_hf(tmp_path / "hf", family)
-    arrays = load_file(folder / "model.safetensors")
-    random = np.random.default_rng(5)
-    codes, scales = {}, {}
-    for part, rows, inputs in (("gate_up_proj", 64, 64), ("down_proj", 64, 32)):
-        codes[part] = random.integers(0, 16, (4, rows, inputs), np.uint8)
-        scales[part] = random.integers(100, 140, (4, rows, inputs // 32), np.uint8)
-        packed = codes[part][..., 0::2] | codes[part][..., 1::2] << 4
-        for layer in range(2):
-            prefix = f"model.layers.{layer}.mlp.experts.{part}"
-            del arrays[prefix]
-            arrays[f"{prefix}_blocks"] = packed.reshape(4, rows, -1, 16)
-            arrays[f"{prefix}_scales"] = scales[part]
-    save_file(arrays, folder / "model.safetensors")
+    model = family_model("gpt_oss_mxfp4")
     turns = {Role.EXPERTS_GATE: slice(0, None, 2), Role.EXPERTS_UP: slice(1, None, 2)}
-    with open_checkpoint(folder) as checkpoint:
+    with open_checkpoint(write_model(model, tmp_path / "hf")) as checkpoint:
         found = {t.role: t for t in checkpoint.tensors if t.layer == 1}
         for role, turn in (turns | {Role.EXPERTS_DOWN: slice(None)}).items():
             part = "down_proj" if role == Role.EXPERTS_DOWN else "gate_up_proj"
+            prefix = f"model.layers.1.mlp.experts.{part}"
+            packed = model.tensors[f"{prefix}_blocks"][:, turn]
+            scales = model.tensors[f"{prefix}_scales"][:, turn]
             assert found[role].type == TensorType.MXFP4
             blocks = np.frombuffer(found[role].data, np.uint8).reshape(-1, 17)
-            np.testing.assert_array_equal(blocks[:, 0], scales[part][:, turn].reshape(-1))
+            np.testing.assert_array_equal(blocks[:, 0], scales.reshape(-1))
             inputs = np.concatenate([blocks[:, 1:] & 15, blocks[:, 1:] >> 4], axis=1)
-            np.testing.assert_array_equal(inputs, codes[part][:, turn].reshape(-1, 32))
+            codes = np.stack([packed & 15, packed >> 4], axis=-1)
+            np.testing.assert_array_equal(inputs, codes.reshape(-1, 32))
 
 
 def test_fused_experts_of_gguf_are_taken_apart(tmp_path: Path) -> None:
-    plain = FAMILIES["qwen3_moe"]
-    fused = Family(
-        plain.name,
-        plain.arch,
-        second(HEADS, Experts(**vars(EXPERTS) | {"renormalize": True})),
-        plain.config,
-        plain.metadata,
-        gguf=lambda arrays: merged(arrays, "ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps"),
-    )
-    with open_checkpoint(write_gguf(tmp_path / "m.gguf", fused)) as checkpoint:
-        check(checkpoint, plain)
+    model = family_model("qwen3_moe")
+    parts = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps")
+    fused = merged(gguf_arrays(model), *parts, axis=1)
+    file = write_gguf(model, tmp_path / "m.gguf", tensors=fused)
+    check_same(write_model(model, tmp_path / "hf"), file)
 
 
-@pytest.mark.parametrize("kind", ["hf", "gguf"])
-def test_layers_without_positions(kind: str, tmp_path: Path) -> None:
-    """Every fourth; a file of four layers has the tensors of two, and the program is enough."""
-    family = FAMILIES["smollm3"]
-    family = Family(
-        family.name, family.arch, family.layers * 2, {"num_hidden_layers": 4}, {"block_count": 4}
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    """GLM's count as layers in GGUF; those of directories are behind the last, or have a name."""
+    glm, ernie = family_model("glm4_moe"), family_model("ernie4_5_moe")
+    further = {"model.layers.3.eh_proj.weight": np.zeros((4, 4), np.float32)}
+    longer = write_model(replace(glm, tensors=glm.tensors | further), tmp_path / "longer")
+    keys = {"block_count": 4, "nextn_predict_layers": 1}
+    arrays = gguf_arrays(glm) | {"blk.3.nextn.eh_proj.weight": np.zeros((4, 4), np.float32)}
+    file = write_gguf(glm, tmp_path / "m.gguf", keys, arrays)
+    plain = write_model(glm, tmp_path / "glm")
+    check_same(plain, longer)
+    check_same(plain, file)
+    further = {"model.mtp_block.0.norm.weight": np.zeros(4, np.float32)}
+    longer = write_model(replace(ernie, tensors=ernie.tensors | further), tmp_path / "mtp")
+    check_same(write_model(ernie, tmp_path / "ernie"), longer)
+
+
+def test_a_bias_that_is_one_row_of_a_matrix(tmp_path: Path) -> None:
+    """As the public converter leaves that of ERNIE's choice."""
+    model = family_model("ernie4_5_moe")
+    arrays = {n: a[None] if "exp_probs_b" in n else a for n, a in gguf_arrays(model).items()}
+    assert any(array.shape == (1, 8) for array in arrays.values())
+    file = write_gguf(model, tmp_path / "m.gguf", tensors=arrays)
+    check_same(write_model(model, tmp_path / "hf"), file)
+
+
+def test_layers_without_positions(tmp_path: Path) -> None:
+    """As a list, as an interval, and in GGUF, which leaves them to the reader."""
+    paths = (
+        write_case("smollm3", tmp_path / "list"),
+        write_case("smollm3", tmp_path / "interval", no_rope_layers=None),
+        write_gguf(family_model("smollm3"), tmp_path / "m.gguf"),
     )
-    write = write_hf if kind == "hf" else write_gguf
-    with open_checkpoint(write(tmp_path / ("hf" if kind == "hf" else "m.gguf"), family)) as found:
-        ropes = [layer.attention.rope for layer in found.config.layers]
-        assert ropes == [0, 0, 0, None]
+    for path in paths:
+        with open_checkpoint(path) as found:
+            assert [layer.attention.rope for layer in found.config.layers] == [0, 0, 0, None]
 
 
 def test_the_short_factors_are_those_of_short_contexts(tmp_path: Path) -> None:
-    family = FAMILIES["phi3"]
-    hf = write_hf(tmp_path / "hf", family, {"max_position_embeddings": 128})
-    changes = {"context_length": 128, "rope.scaling.attn_factor": 1.0}
-    file = write_gguf(tmp_path / "m.gguf", family, changes)
+    name = "phi3_longrope"
+    hf = write_case(name, tmp_path / "hf", max_position_embeddings=32)
+    changes = {"context_length": 32, "rope.scaling.attn_factor": 1.0}
+    file = write_gguf(family_model(name), tmp_path / "m.gguf", changes)
     with open_checkpoint(hf) as one, open_checkpoint(file) as other:
         assert one.config.ropes == other.config.ropes
-        assert one.config.ropes[0].factors == (1.25,) * 6
+        assert one.config.ropes[0].factors == tuple(1 + 0.125 * i for i in range(8))
         assert one.config.ropes[0].scale == 1.0
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+def test_the_ramp_of_yarn(truncate: bool, tmp_path: Path) -> None:
+    """From the dimension that turns 32 times in the original context to the one that does once."""
+    scaling = CASES["gpt_oss"]["rope_scaling"] | {"truncate": truncate}
+    folder = write_case("gpt_oss", tmp_path / "hf", rope_scaling=scaling)
+    with open_checkpoint(folder) as checkpoint:
+        (rope,) = checkpoint.config.ropes
+    turns = (math.log(64 / (n * 2 * math.pi)) * 24 / (2 * math.log(150000)) for n in (32, 1))
+    low, high = turns
+    low, high = max(math.floor(low) if truncate else low, 0), math.ceil(high) if truncate else high
+    ramp = [min(max((i - low) / (high - low), 0), 1) for i in range(12)]
+    assert rope.factors == pytest.approx([1 / (1 - r + r / 4) for r in ramp], rel=1e-6)
+    assert rope.scale == pytest.approx(0.1 * math.log(4) + 1, rel=1e-6)
+
+
 def test_yarn_extends_a_context_that_the_config_left_where_it_was(tmp_path: Path) -> None:
-    family = FAMILIES["qwen3"]
-    hf = write_hf(tmp_path / "hf", family, {"max_position_embeddings": 64})
-    file = write_gguf(tmp_path / "m.gguf", family, {"context_length": 64})
+    hf = write_case("qwen3", tmp_path / "hf", max_position_embeddings=64)
+    file = write_gguf(family_model("qwen3"), tmp_path / "m.gguf", {"context_length": 64})
     with open_checkpoint(hf) as one, open_checkpoint(file) as other:
         assert one.config == other.config
         assert one.config.context_length == CONTEXT
 
 
 def test_dynamic_scaling_is_none_within_the_context(tmp_path: Path) -> None:
-    scaling = {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    with open_checkpoint(write_hf(tmp_path / "hf", FAMILIES["llama"], scaling)) as checkpoint:
-        assert checkpoint.config == FAMILIES["llama"].program()
+    plain = write_case("llama_dynamic", tmp_path / "plain", rope_scaling=None)
+    check_same(write_case("llama_dynamic", tmp_path / "hf"), plain)
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("qwen3_moe", {"num_experts_per_tok": 5}, "5 experts are used of 4"),
+        ("qwen3_moe", {"num_experts_per_tok": 9}, "9 experts are used of 8"),
         ("qwen3_moe", {"moe_intermediate_size": 24}, "experts of 24; a multiple of 32"),
         ("qwen3_moe", {"mlp_only_layers": 3}, "mlp_only_layers is 3; a list of layers"),
         ("qwen3_moe", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-        ("glm4_moe", {"n_group": 3}, "1 of 3 groups of 4 experts"),
+        ("glm4_moe", {"n_group": 3}, "1 of 3 groups of 8 experts"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0; null"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']"),
-        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers is [1]; 2 times 1"),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers is [1]; 4 times 1"),
         ("phi3", {"rope_scaling": {"type": "longrope"}}, "long_factor is missing"),
         ("qwen3", {"rope_scaling": {"type": "yarn", "factor": "x"}}, "factor is 'x'"),
     ],
@@ -197,7 +222,7 @@ def test_what_cannot_be_a_program_is_explained(
     name: str, changes: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelFileError) as caught:
-        open_checkpoint(write_hf(tmp_path / "hf", FAMILIES[name], changes))
+        open_checkpoint(write_case(name, tmp_path / "hf", **changes))
     assert message in str(caught.value)
 
 
@@ -213,13 +238,14 @@ def test_a_gguf_that_others_would_misread_is_not_written(
     name: str, says: str, tmp_path: Path
 ) -> None:
     with (
-        open_checkpoint(write_hf(tmp_path / "hf", FAMILIES[name])) as checkpoint,
+        open_checkpoint(write_case(name, tmp_path / "hf")) as checkpoint,
         pytest.raises(ModelFileError, match=says),
     ):
         metadata_of(checkpoint, ["f32"], {})
 
 
-def test_dense_layers_of_a_mixture_are_gated() -> None:
-    first, last = FAMILIES["glm4_moe"].program().layers
-    assert first.ffn == Gated(FFN)
-    assert isinstance(last.ffn, Experts)
+def test_dense_layers_of_a_mixture_are_gated(tmp_path: Path) -> None:
+    with open_checkpoint(write_case("glm4_moe", tmp_path / "hf")) as checkpoint:
+        first, *others = (layer.ffn for layer in checkpoint.config.layers)
+    assert first == Gated(96)
+    assert all(isinstance(ffn, Experts) and ffn.n == 8 for ffn in others)

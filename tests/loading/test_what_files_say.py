@@ -10,17 +10,19 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from family_cases import FAMILIES
-from family_files import VOCAB, Family, write_gguf, write_hf
 from hub_server import Hub, serve
 from safetensors.numpy import load_file, save_file
 from test_hub import resolve
 
+from family_configs import VOCAB
+from family_gguf import write_gguf
+from family_models import family_model, write_case
 from gguf_values import split_gguf, write_out
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.program import ModelConfig
 
-LLAMA = FAMILIES["llama"]
+LLAMA = "llama"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -28,6 +30,12 @@ def error_of(path: Path) -> str:
     with pytest.raises(ModelFileError) as caught:
         open_checkpoint(path)
     return str(caught.value)
+
+
+def program_of(name: str, folder: Path, **changes: Any) -> ModelConfig:
+    """What a case's directory says, apart from what a test is about."""
+    with open_checkpoint(write_case(name, folder / "plain", **changes)) as checkpoint:
+        return checkpoint.config
 
 
 def change_tensors(folder: Path, **changes: np.ndarray | None) -> Path:
@@ -46,7 +54,7 @@ def change_tensors(folder: Path, **changes: np.ndarray | None) -> Path:
 def test_a_head_beside_tied_embeddings_is_used_unless_it_is_a_copy(
     is_copy: bool, tmp_path: Path
 ) -> None:
-    folder = write_hf(tmp_path / "hf", LLAMA, {"tie_word_embeddings": True})
+    folder = write_case(LLAMA, tmp_path / "hf", tie_word_embeddings=True)
     arrays = load_file(folder / "model.safetensors")
     head = arrays[EMBEDDING].copy()
     if not is_copy:
@@ -58,7 +66,7 @@ def test_a_head_beside_tied_embeddings_is_used_unless_it_is_a_copy(
 
 @pytest.mark.parametrize("says_tied", [True, False])
 def test_a_head_alone_is_the_embedding_too(says_tied: bool, tmp_path: Path) -> None:
-    folder = write_hf(tmp_path / "hf", LLAMA, {"tie_word_embeddings": says_tied})
+    folder = write_case(LLAMA, tmp_path / "hf", tie_word_embeddings=says_tied)
     head = load_file(folder / "model.safetensors")[HEAD]
     with open_checkpoint(change_tensors(folder, embedding=None)) as checkpoint:
         assert checkpoint.config.tied_embeddings
@@ -67,7 +75,7 @@ def test_a_head_alone_is_the_embedding_too(says_tied: bool, tmp_path: Path) -> N
 
 
 def test_a_head_that_is_missing_and_not_the_embedding_is_named(tmp_path: Path) -> None:
-    folder = write_hf(tmp_path / "hf", LLAMA)
+    folder = write_case(LLAMA, tmp_path / "hf")
     assert "missing tensor 'lm_head.weight'" in error_of(change_tensors(folder, head=None))
 
 
@@ -86,7 +94,7 @@ def test_a_head_that_is_missing_and_not_the_embedding_is_named(tmp_path: Path) -
     ],
 )
 def test_a_field_that_nobody_reads_refuses_a_config(key: str, value: Any, tmp_path: Path) -> None:
-    error = error_of(write_hf(tmp_path / "hf", LLAMA, {key: value}))
+    error = error_of(write_case(LLAMA, tmp_path / "hf", **{key: value}))
     assert f"{key} is {value!r}; a field that is known here" in error
 
 
@@ -95,7 +103,6 @@ def test_fields_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
     harmless = {
         "_name_or_path": "x",
         "architectures": ["LlamaForCausalLM"],
-        "attention_bias": True,
         "attention_dropout": 0.0,
         "auto_map": {},
         "bos_token_id": 1,
@@ -104,7 +111,6 @@ def test_fields_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
         "is_llama_config": True,
         "layer_types": ["full_attention", "full_attention"],
         "logits_scaling": 1.0,
-        "mlp_bias": False,
         "partial_rotary_factor": 1.0,
         "pretraining_tp": 1,
         "resid_pdrop": 0.0,
@@ -116,13 +122,13 @@ def test_fields_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
         "unsloth_version": "2026.1",
         "use_cache": True,
     }
-    with open_checkpoint(write_hf(tmp_path / "hf", LLAMA, harmless)) as checkpoint:
-        assert checkpoint.config == LLAMA.program()
+    with open_checkpoint(write_case(LLAMA, tmp_path / "hf", **harmless)) as checkpoint:
+        assert checkpoint.config == program_of(LLAMA, tmp_path)
 
 
 def test_layer_types_that_say_something_else_are_refused(tmp_path: Path) -> None:
     kinds = ["sliding_attention", "full_attention"]
-    error = error_of(write_hf(tmp_path / "hf", LLAMA, {"layer_types": kinds}))
+    error = error_of(write_case(LLAMA, tmp_path / "hf", layer_types=kinds))
     assert "layer_types is ['sliding_attention', 'full_attention']" in error
 
 
@@ -144,7 +150,7 @@ def test_layer_types_that_say_something_else_are_refused(tmp_path: Path) -> None
     ],
 )
 def test_a_key_that_nobody_reads_refuses_a_gguf(key: str, value: Any, tmp_path: Path) -> None:
-    error = error_of(write_gguf(tmp_path / "m.gguf", LLAMA, {key: value}))
+    error = error_of(write_gguf(family_model(LLAMA), tmp_path / "m.gguf", {key: value}))
     assert f"llama.{key} is " in error
     assert "a field that is known here" in error
 
@@ -160,12 +166,14 @@ def test_keys_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
         "rope.scaling.finetuned": False,
         "rope.scaling.type": "none",
     }
-    with open_checkpoint(write_gguf(tmp_path / "m.gguf", LLAMA, harmless)) as checkpoint:
-        assert checkpoint.config == LLAMA.program()
+    with open_checkpoint(
+        write_gguf(family_model(LLAMA), tmp_path / "m.gguf", harmless)
+    ) as checkpoint:
+        assert checkpoint.config == program_of(LLAMA, tmp_path)
 
 
 def test_a_factor_of_rope_without_a_type_is_linear(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", LLAMA, {"rope.scaling.factor": 4.0})
+    path = write_gguf(family_model(LLAMA), tmp_path / "m.gguf", {"rope.scaling.factor": 4.0})
     with open_checkpoint(path) as checkpoint:
         assert checkpoint.config.ropes[0].factors == (4.0,) * 8
 
@@ -173,7 +181,7 @@ def test_a_factor_of_rope_without_a_type_is_linear(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", [[True, False], 2])
 def test_a_pattern_of_windows(pattern: Any, tmp_path: Path) -> None:
     keys = {"attention.sliding_window": 32, "attention.sliding_window_pattern": pattern}
-    with open_checkpoint(write_gguf(tmp_path / "m.gguf", LLAMA, keys)) as checkpoint:
+    with open_checkpoint(write_gguf(family_model(LLAMA), tmp_path / "m.gguf", keys)) as checkpoint:
         assert [layer.attention.window for layer in checkpoint.config.layers] == [32, None]
 
 
@@ -188,12 +196,10 @@ WRAPPERS = {
 def test_the_language_model_of_a_multimodal_one(
     style: str, inner: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    family = FAMILIES["ministral3" if inner == "ministral3" else "llama"]
-    folder = write_hf(tmp_path / "hf", family)
+    changes = {"sliding_window": None}
+    folder = write_case(inner, tmp_path / "hf", **changes)
     text = json.loads((folder / "config.json").read_text()) | {"model_type": inner}
     del text["tie_word_embeddings"]
-    if inner == "mistral":
-        text |= {"sliding_window": None}
     config = {"model_type": "mistral3", "text_config": text, "vision_config": {"depth": 4}}
     (folder / "config.json").write_text(json.dumps(config | {"image_token_index": 10}))
     arrays = load_file(folder / "model.safetensors")
@@ -207,26 +213,27 @@ def test_the_language_model_of_a_multimodal_one(
     towers = ("vision_tower.patch_conv.weight", "model.multi_modal_projector.linear_1.weight")
     save_file(wrapped | dict.fromkeys(towers, np.zeros(4, "f4")), folder / "model.safetensors")
     with caplog.at_level(logging.INFO), open_checkpoint(folder) as checkpoint:
-        assert checkpoint.config.layers == family.program().layers
+        assert checkpoint.config.layers == program_of(inner, tmp_path, **changes).layers
         assert checkpoint.config.architecture == inner
         assert not checkpoint.config.tied_embeddings
     assert "2 tensors of images or sound are left out" in caplog.text
 
 
-def write_split(folder: Path, family: Family, count: int) -> list[Path]:
+def write_split(folder: Path, name: str, count: int) -> list[Path]:
     """The parts of a GGUF file, as the public tools split one."""
     folder.mkdir()
-    return split_gguf(write_gguf(folder / "m.gguf", family), count)
+    return split_gguf(write_gguf(family_model(name), folder / "m.gguf"), count)
 
 
 def test_a_file_in_parts_is_opened_by_any_of_them(tmp_path: Path) -> None:
-    family = FAMILIES["qwen3_moe"]
-    paths = write_split(tmp_path / "m", family, 3)
+    with open_checkpoint(write_case("qwen3_moe", tmp_path / "hf")) as checkpoint:
+        expected, count = checkpoint.config, len(checkpoint.tensors)
+    paths = write_split(tmp_path / "m", "qwen3_moe", 3)
     for path in paths[:2]:
         with open_checkpoint(path) as checkpoint:
-            assert checkpoint.config == family.program()
+            assert checkpoint.config == expected
             assert checkpoint.name == "m"
-            assert len(checkpoint.tensors) == len(family.weights())
+            assert len(checkpoint.tensors) == count
     paths[2].unlink()
     assert "m-00003-of-00003.gguf must lie beside it" in error_of(paths[0])
     paths[1].rename(paths[2])
@@ -260,7 +267,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 49
 
 @pytest.mark.parametrize("name", ["m.gguf", "model.safetensors", "config.json"])
 def test_pointers_of_git_lfs_are_called_so(name: str, tmp_path: Path) -> None:
-    path = write_hf(tmp_path / "hf", LLAMA)
+    path = write_case(LLAMA, tmp_path / "hf")
     (path / name).write_bytes(POINTER)
     error = error_of(path / name if name == "m.gguf" else path)
     assert "a pointer of Git LFS" in error
@@ -281,7 +288,7 @@ def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
     ],
 )
 def test_families_that_are_not_supported_say_why(name: str, reason: str, tmp_path: Path) -> None:
-    error = error_of(write_hf(tmp_path / "hf", LLAMA, {"model_type": name}))
+    error = error_of(write_case(LLAMA, tmp_path / "hf", model_type=name))
     assert f"model_type {name!r} is not supported: " in error
     assert reason in error
     assert "accepted are llama, " in error
@@ -289,7 +296,7 @@ def test_families_that_are_not_supported_say_why(name: str, reason: str, tmp_pat
 
 def test_the_family_is_checked_before_the_weights_are_fetched(tmp_path: Path) -> None:
     with serve(Hub()) as hub:
-        folder = write_hf(tmp_path / "hf", LLAMA, {"model_type": "mamba2"})
+        folder = write_case(LLAMA, tmp_path / "hf", model_type="mamba2")
         hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
         done = resolve("org/name", hub, tmp_path / "home")
         assert done.returncode != 0
@@ -299,7 +306,7 @@ def test_the_family_is_checked_before_the_weights_are_fetched(tmp_path: Path) ->
 
 def test_the_family_of_a_gguf_file_is_checked_before_it_is_fetched(tmp_path: Path) -> None:
     with serve(Hub()) as hub:
-        path = write_gguf(tmp_path / "m.gguf", FAMILIES["seed_oss"])
+        path = write_gguf(family_model("seed_oss"), tmp_path / "m.gguf")
         content = path.read_bytes().replace(b"seed_oss", b"nosuch07", 1)
         assert content != path.read_bytes()
         hub.files = {"m.gguf": content.ljust(17 << 20, b"\0")}
@@ -311,7 +318,7 @@ def test_the_family_of_a_gguf_file_is_checked_before_it_is_fetched(tmp_path: Pat
 
 def test_all_parts_of_a_file_are_fetched(tmp_path: Path) -> None:
     with serve(Hub()) as hub:
-        paths = write_split(tmp_path / "m", FAMILIES["seed_oss"], 2)
+        paths = write_split(tmp_path / "m", "seed_oss", 2)
         hub.files = {path.name: path.read_bytes() for path in paths} | {"other.gguf": b"unwanted"}
         done = resolve(f"org/name:{paths[0].name}", hub, tmp_path / "home")
         assert done.returncode == 0, done.stderr

@@ -272,13 +272,22 @@ def metadata_of(model: FamilyModel) -> dict[str, Any]:
     )
 
 
-def write_gguf(model: FamilyModel, path: Path) -> Path:
-    """Write a GGUF file of F32 tensors and return it."""
+def write_gguf(
+    model: FamilyModel,
+    path: Path,
+    changes: Mapping[str, Any] | None = None,
+    tensors: Arrays | None = None,
+) -> Path:
+    """Write a GGUF file of F32 tensors and return it.
+
+    ``changes`` are of its metadata, whose keys lack the architecture, and ``tensors`` are written
+    in the place of those that belong to it.
+    """
     conversion = CONVERSIONS[model.name]
     writer = gguf.GGUFWriter(path, conversion.arch)
-    for key, value in metadata_of(model).items():
+    for key, value in (metadata_of(model) | dict(changes or {})).items():
         add_value(writer, f"{conversion.arch}.{key}", value)
-    for name, array in gguf_arrays(model).items():
-        writer.add_tensor(name, array)
+    for name, array in (gguf_arrays(model) if tensors is None else tensors).items():
+        writer.add_tensor(name, np.ascontiguousarray(array))
     write_out(writer)
     return path

@@ -76,6 +76,11 @@ def family_model(name: str) -> FamilyModel:
     return FamilyModel(name, written["config"], tensors)
 
 
+def write_case(name: str, folder: Path, **changes: Any) -> Path:
+    """Write a case's directory with the config that its makers publish, changed in some fields."""
+    return write_model(family_model(name), folder, CASES[name] | changes)
+
+
 def write_model(model: FamilyModel, folder: Path, config: Config | None = None) -> Path:
     """Write a Hugging Face directory, with a config.json other than transformers' if one is given.
 
