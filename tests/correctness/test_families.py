@@ -7,6 +7,7 @@ live test runs that script again where torch is installed.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -20,9 +21,11 @@ import gguf
 import numpy as np
 import pytest
 
+import tiny_models
 from family_configs import CASES
 from family_gguf import GGUF_CASES, write_gguf
-from family_models import CASE_NAMES, GOLDEN, family_model, write_model
+from family_models import CASE_NAMES, GOLDEN, family_model, write_case, write_model
+from lanewise import cli
 from lanewise.loading.checkpoint import Checkpoint, Tensor
 from lanewise.loading.families.table import FAMILIES
 from lanewise.loading.formats import TensorType
@@ -215,6 +218,25 @@ def test_longrope_turns_by_the_longest_text_that_is_served(tmp_path: Path) -> No
     for kind in ("long", "gguf", "packed"):
         assert logits(kind, 32) == short
         assert logits(kind, 33) == logits(kind, None) != short
+
+
+def test_longrope_turns_by_the_windows_of_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it does where a model serves no longer texts: `max_model_len`."""
+    scaling = CASES["phi3_longrope"]["rope_scaling"]
+    only_short = {"rope_scaling": scaling | {"long_factor": scaling["short_factor"]}}
+    long = write_case("phi3_longrope", tmp_path / "long")
+    short = write_case("phi3_longrope", tmp_path / "short", **only_short)
+    text = tiny_models.write_text(tmp_path / "text.txt")
+
+    def logits(path: Path, context: int) -> str:
+        options = ["--file", str(text), "--chars", "300", "--context", str(context), "--json"]
+        assert cli.main(["perplexity", str(path), *options]) == 0
+        return str(json.loads(capsys.readouterr().out)["logits_sha256"])
+
+    assert logits(long, 32) == logits(short, 32)
+    assert logits(long, 33) != logits(short, 33)
 
 
 def test_published_gpt_oss_has_experts_in_mxfp4(tmp_path: Path) -> None:

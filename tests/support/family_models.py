@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from family_configs import CASES, VOCAB, Config
 
@@ -84,12 +85,15 @@ def write_case(name: str, folder: Path, **changes: Any) -> Path:
 def write_model(model: FamilyModel, folder: Path, config: Config | None = None) -> Path:
     """Write a Hugging Face directory, with a config.json other than transformers' if one is given.
 
-    It has the tokenizer that every directory needs, of one token for each number of the vocabulary.
+    It has the tokenizer that every directory needs, with a token for each byte.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config or model.config))
     save_file(model.tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    vocab = {f"t{number}": number for number in range(VOCAB)}
-    tokenizer = {"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": []}}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    assert len(alphabet) == VOCAB
+    tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder

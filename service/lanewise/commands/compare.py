@@ -34,6 +34,7 @@ from lanewise.commands.compare_picture import check_picture, draw
 from lanewise.commands.compared import Compared
 from lanewise.commands.opening import Opened, open_model, steps_bar
 from lanewise.commands.perplexity import (
+    DEFAULT_CONTEXT,
     context_of,
     cut_windows,
     naming,
@@ -108,7 +109,8 @@ def measure_all(
     rows: list[Compared] = []
     first: Text | None = None
     for model in models:
-        with open_model(replace(settings, model=model)) as opened:
+        longest = settings.context or DEFAULT_CONTEXT
+        with open_model(replace(settings, model=model), longest) as opened:
             own = cut_text(opened.checkpoint, settings, text, None if first is None else first)
             if first is None:
                 first = own

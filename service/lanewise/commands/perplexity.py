@@ -53,7 +53,7 @@ class Score:
 def run(settings: PerplexitySettings) -> None:
     """Score the file and print the result."""
     text = read_text(settings.file, settings.chars)
-    with open_model(settings) as opened:
+    with open_model(settings, settings.context or DEFAULT_CONTEXT) as opened:
         context = context_of(settings.context, opened.model.config.context_length)
         tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
         start = tokenizer.encode("", add_bos=True, parse_special=False)
