@@ -18,7 +18,8 @@ def test_whole_and_streamed_answers_are_the_same(sdk):
     whole = sdk.completions.create(**ask)
     events = list(sdk.completions.create(**ask, stream=True))
     assert "".join(event.choices[0].text for event in events) == whole.choices[0].text
-    assert len(events) == whole.usage.completion_tokens
+    assert 20 < len(events) <= whole.usage.completion_tokens
+    assert all(event.choices[0].text for event in events[:-1])
     assert [e.choices[0].finish_reason for e in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1].choices[0].finish_reason == whole.choices[0].finish_reason
     assert all(event.usage is None for event in events)
@@ -158,7 +159,7 @@ def test_usage_comes_only_when_asked_for(sdk):
     ask = {"model": "toy", "prompt": "abc", "max_tokens": 5, "seed": 1, "stream": True}
     events = list(sdk.completions.create(**ask, stream_options={"include_usage": True}))
     assert events[-1].choices == []
-    assert events[-1].usage.completion_tokens == len(events) - 1
+    assert events[-1].usage.completion_tokens == 5
     assert all(event.usage is None for event in events[:-1])
     running = sdk.completions.create(
         **ask, stream_options={"include_usage": True, "continuous_usage_stats": True}
@@ -167,11 +168,16 @@ def test_usage_comes_only_when_asked_for(sdk):
 
 
 def test_a_character_of_several_tokens_is_never_cut(sdk):
-    """Ids of single bytes: most of them complete no character, yet each has its event."""
+    """Ids of single bytes: most of them complete no character, and have no event unless asked."""
     ask = {"model": "toy", "prompt": "é", "max_tokens": 60, "seed": 2, "stream": True}
-    events = list(sdk.completions.create(**ask, extra_body={"ignore_eos": True}))
-    assert len(events) == 60
-    assert any(event.choices[0].text == "" for event in events)
+    every = {"ignore_eos": True, "return_token_ids": True}
+    texts = [
+        [event.choices[0].text for event in sdk.completions.create(**ask, extra_body=body)]
+        for body in (every, {"ignore_eos": True})
+    ]
+    assert len(texts[0]) == 60
+    assert "" in texts[0]
+    assert [text for text in texts[0] if text] == texts[1]
 
 
 def test_biased_token_is_drawn_and_forbidden_ones_are_not(client, server):

@@ -9,9 +9,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from lanewise.api import chat_completions, completions, generation, reply
+from lanewise.api import drawing, rendering
+from lanewise.api.dialects import openai_wire
 from lanewise.api.logprobs import TokenNames
 from lanewise.api.request_budgets import RequestBudgets
+from lanewise.api.workers import Workers
 from lanewise.text.detokenizer import StopStrings
 from lanewise.text.tokenizer import Tokenizer
 from toy_server import CONFIG, in_background, toy_server
@@ -67,25 +69,25 @@ TEXT, LONG_TEXT, ANSWER = "lanewise-text", "lanewise-long-text", "lanewise-answe
             LONG | {"user": "x" * 100_000},
             LONG_TEXT,
         ),
-        (completions, "read_prompts", COMPLETIONS, LONG | {"user": "x" * 3000}, TEXT),
-        (generation, "check_ids", COMPLETIONS, LONG | {"stop_token_ids": [5] * 1000}, TEXT),
+        (rendering, "read_prompts", COMPLETIONS, LONG | {"user": "x" * 3000}, TEXT),
+        (drawing, "check_ids", COMPLETIONS, LONG | {"stop_token_ids": [5] * 1000}, TEXT),
         (StopStrings, "_link", COMPLETIONS, LONG | {"stop": ["x" * 100] * 60}, TEXT),
         (
-            chat_completions,
+            rendering,
             "pack_conversation",
             CHAT,
             {"messages": [USER] * 100, "max_tokens": 1},
             TEXT,
         ),
         (
-            chat_completions,
+            rendering,
             "pack_conversation",
             CHAT,
             {"messages": arguments(json.dumps({"x": "y" * 3000})), "max_tokens": 1},
             TEXT,
         ),
         (
-            chat_completions,
+            rendering,
             "pack_conversation",
             "/tokenize",
             {"messages": [USER] * 3000},
@@ -102,14 +104,14 @@ TEXT, LONG_TEXT, ANSWER = "lanewise-text", "lanewise-long-text", "lanewise-answe
         (TokenNames, "name", COMPLETIONS, ECHO, ANSWER),
         (TokenNames, "name", COMPLETIONS, ECHO | {"stream": True}, ANSWER),
         (
-            reply,
+            openai_wire,
             "dumps_long",
             COMPLETIONS,
             LONG | {"prompt": [LONG["prompt"]] * 8, "max_tokens": 0, "return_token_ids": True},
             ANSWER,
         ),
         (
-            reply,
+            openai_wire,
             "dumps_long",
             COMPLETIONS,
             {"prompt": "abc", "n": 128, "max_tokens": 4, "logprobs": 20, "temperature": 0},
@@ -191,15 +193,15 @@ def test_answers_are_the_same_wherever_they_are_written(server, monkeypatch):
             answers.append(sorted((e["choices"] for e in events), key=str))
         return answers
 
-    monkeypatch.setattr("lanewise.api.state.INLINE_SIZE", 1 << 40)
+    monkeypatch.setattr("lanewise.api.workers.INLINE_SIZE", 1 << 40)
     inline = asked()
-    monkeypatch.setattr("lanewise.api.state.INLINE_SIZE", 0)
+    monkeypatch.setattr("lanewise.api.workers.INLINE_SIZE", 0)
     assert asked() == inline
 
 
 def test_memory_is_given_back_after_large_work_and_after_no_other():
     given_back = threading.Semaphore(0)
-    with toy_server(LARGE, give_back_memory=given_back.release) as server:
+    with toy_server(LARGE, workers=Workers(given_back.release)) as server:
         server.client.post("/tokenize", json={"prompt": "x" * 60_000, "return_token_strs": True})
         assert server.client.post(COMPLETIONS, json=LONG | {"logprobs": 20}).status_code == 200
         assert not given_back.acquire(timeout=0.1)

@@ -13,7 +13,9 @@ from lanewise.api.state import Phase
 from toy_server import CONFIG, in_background, toy_server
 
 OK = {"prompt": "abc", "max_tokens": 2}
+# With the ids of tokens each has an event, text or not.
 ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}
+ENDLESS |= {"return_token_ids": True}
 
 
 def test_eight_streams_at_once_are_what_each_is_alone(server):

@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 
 from lanewise.api import limits
 from lanewise.api.front import Front
-from lanewise.api.protocol import make_config
+from lanewise.api.web_config import make_config
 from lanewise.settings import Settings
 
 FIELDS = st.lists(

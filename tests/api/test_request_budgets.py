@@ -78,9 +78,13 @@ def calls(arguments: str) -> list[dict]:
             "messages",
             "arguments of tool calls has 40002 objects and lists; accepted: at most 16384",
         ),
-        ({"messages": calls('{"a":"' + "x" * 200_000 + '"}')}, "messages", "are too long"),
-        ({"messages": [{**USER, "name": "x" * 200_000}]}, "messages", "are too long"),
-        ({"chat_template_kwargs": {"x": ["y" * 200_000]}}, "messages", "are too long"),
+        (
+            {"messages": calls('{"a":"' + "x" * 200_000 + '"}')},
+            "messages",
+            "maximum context length",
+        ),
+        ({"messages": [{**USER, "name": "x" * 200_000}]}, "messages", "maximum context length"),
+        ({"chat_template_kwargs": {"x": ["y" * 200_000]}}, "messages", "maximum context length"),
         ({"messages": [{"role": "king"}] * 60_000}, "messages[0].role", "input should be"),
     ],
 )

@@ -45,7 +45,8 @@ def server():
 
 
 def tool(parameters):
-    return [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    function = {"name": "f", "parameters": parameters, "strict": True}
+    return [{"type": "function", "function": function}]
 
 
 def form(schema):

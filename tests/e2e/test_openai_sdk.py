@@ -34,7 +34,7 @@ def test_completions_whole_and_streamed(sdk, model):
     assert streamed == [choice.text for choice in whole.choices]
     assert streamed[0] != streamed[1]
     assert all(text.strip() for text in streamed)
-    assert len(events) == whole.usage.completion_tokens
+    assert 12 < len(events) <= whole.usage.completion_tokens
 
 
 def test_chat_whole_and_streamed(sdk, model):

@@ -111,6 +111,7 @@ def test_sigterm_lets_answers_end_then_exits_with_zero():
     command = [sys.executable, "-m", "lanewise", "serve", "--threads", "1", "--port", str(port)]
     with running(command, f"{url}/health/ready") as process, httpx.Client(timeout=60) as client:
         body = {"prompt": "The sea", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        body |= {"return_token_ids": True}  # each token has an event, text or not
         with client.stream("POST", f"{url}/v1/completions", json=body) as response:
             lines = response.iter_lines()
             next(lines)

@@ -12,7 +12,9 @@ import httpx
 from toy_server import RunningServer
 
 OK = {"prompt": "abc", "max_tokens": 2}
+# With the ids of tokens each has an event, text or not.
 ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}
+ENDLESS |= {"return_token_ids": True}
 GET_MODELS = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 GET_LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked"

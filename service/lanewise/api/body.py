@@ -1,5 +1,6 @@
 """Reads a request's body: bounded while it arrives, UTF-8, JSON, and what the schema says."""
 
+from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from lanewise.api.errors import (
     from_validation,
 )
 from lanewise.api.limits import BodyHold
-from lanewise.api.request_budgets import RequestBudgets, check_parts
+from lanewise.api.request_budgets import check_parts
 from lanewise.api.schemas import Strict
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
@@ -28,10 +29,21 @@ class Received(NamedTuple, Generic[M]):
     size: int
 
 
-async def read_request(request: Request, state: ServerState, schema: type[M]) -> Received[M]:
-    """The checked body of a request that names a model that is here, or none."""
-    body = await _read_bytes(request, state.max_body_bytes)
-    parsed = await state.off_loop(len(body), lambda: parse(body, schema, state.request_budgets))
+async def read_request(
+    request: Request,
+    state: ServerState,
+    schema: type[M],
+    check: Callable[[M], None] = lambda body: None,
+) -> Received[M]:
+    """The body of a request that names a model that is here, or none; ``check`` may raise."""
+    body = await read_bytes(request, state.max_body_bytes)
+
+    def read() -> M:
+        parsed = parse(body, schema)
+        check(parsed)
+        return parsed
+
+    parsed = await state.workers.read(len(body), read)
     find_adapter(getattr(parsed, "model", None), state)
     return Received(parsed, len(body))
 
@@ -55,7 +67,8 @@ def release_body(request: Request) -> None:
     hold.release()
 
 
-async def _read_bytes(request: Request, limit: int) -> bytes:
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """The body of a request, of which no more than ``limit`` bytes are kept."""
     announced = request.headers.get("content-length", "")
     size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
     hold: BodyHold = request.scope["body_hold"]
@@ -83,7 +96,7 @@ def _too_large(size: int, limit: int) -> BodyTooLargeError:
     return BodyTooLargeError(f"the body has {size} bytes or more; this server reads {limit}")
 
 
-def parse(body: bytes, schema: type[M], budgets: RequestBudgets) -> M:
+def parse(body: bytes, schema: type[M]) -> M:
     """The body as the schema's object, or a BadRequestError that says what is wrong."""
     try:
         text = body.decode("utf-8")
@@ -97,10 +110,8 @@ def parse(body: bytes, schema: type[M], budgets: RequestBudgets) -> M:
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from None
     try:
-        parsed = schema.model_validate(data)
+        return schema.model_validate(data)
     except ValidationError as error:
         raise from_validation(error) from None
     except RecursionError:
         raise BadRequestError("the body is nested too deeply") from None
-    budgets.check(parsed)
-    return parsed

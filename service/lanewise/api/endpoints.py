@@ -2,15 +2,17 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, Self
 
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api import adapters, chat_completions, completions, health, models, tokenize
+from lanewise.api import adapters, health, models, path, tokenize
+from lanewise.api.dialect import Dialect
+from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
+from lanewise.api.dialects.completions import COMPLETIONS
 from lanewise.api.schemas import (
-    ChatCompletionRequest,
-    CompletionRequest,
     DetokenizeRequest,
     LoadAdapterRequest,
     TokenizeRequest,
@@ -31,6 +33,16 @@ class Endpoint:
     answer: Callable[[Request, ServerState], Awaitable[Response]]
     body: type[BaseModel] | None = None
     public: bool = False
+
+    @classmethod
+    def speaking(cls, path_: str, dialect: Dialect[Any]) -> Self:
+        """An endpoint that answers requests in a dialect."""
+
+        async def answer(request: Request, state: ServerState) -> Response:
+            return await path.answer(request, state, dialect)
+
+        answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
+        return cls(path_, dialect.summary, answer, dialect.body)
 
     @property
     def method(self) -> str:
@@ -83,15 +95,8 @@ async def version(_: Request, state: ServerState) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "/v1/completions", "Continue prompts", completions.create_completion, CompletionRequest
-    ),
-    Endpoint(
-        "/v1/chat/completions",
-        "Answer a conversation",
-        chat_completions.create_chat_completion,
-        ChatCompletionRequest,
-    ),
+    Endpoint.speaking("/v1/completions", COMPLETIONS),
+    Endpoint.speaking("/v1/chat/completions", CHAT_COMPLETIONS),
     Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
     Endpoint("/v1/models", "The served model and its adapters", list_models),

@@ -13,8 +13,8 @@ import uvicorn
 
 from lanewise.api.app import create_app
 from lanewise.api.front import Front
-from lanewise.api.protocol import make_config
 from lanewise.api.state import Phase, ServerState
+from lanewise.api.web_config import make_config
 from lanewise.settings import Settings
 
 logger = logging.getLogger(__name__)

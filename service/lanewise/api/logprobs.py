@@ -1,24 +1,16 @@
 """Log-probabilities in the two forms that OpenAI's endpoints give them."""
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
 
 from lanewise.engine.stream import Sampled
+from lanewise.text.detokenizer import StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 
 # JSON has no minus infinity; OpenAI writes this for a token that cannot come.
 LOWEST_LOGPROB = -9999.0
-
-
-class Logprobs(Protocol):
-    """Either form; grows while an answer does."""
-
-    def extend(self, other: Self) -> None:
-        """Append what another one holds."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The object of the answer."""
 
 
 class TokenNames:
@@ -26,6 +18,18 @@ class TokenNames:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+
+    def text(self, tokens: Sequence[int], *, special: bool) -> str:
+        """The text of some tokens, with control tokens or without."""
+        return self._tokenizer.decode(tokens, skip_special=not special)
+
+    def offsets(self, tokens: Iterable[int], *, special: bool) -> Iterator[int]:
+        """Where in that text each of them begins."""
+        decoder = StreamDecoder(self._tokenizer, skip_special=not special)
+        offset = 0
+        for token in tokens:
+            yield offset
+            offset += len(decoder.push(token))
 
     def raw(self, token: int) -> bytes:
         """The token's bytes; rows that pad the vocabulary have none."""
@@ -69,13 +73,6 @@ class LegacyLogprobs:
             top.setdefault(names.name(other), finite(logprob))
         self.top_logprobs.append(top)
 
-    def extend(self, other: Self) -> None:
-        """Append what another one holds."""
-        self.tokens += other.tokens
-        self.token_logprobs += other.token_logprobs
-        self.top_logprobs += other.top_logprobs
-        self.text_offset += other.text_offset
-
     def to_json(self) -> dict[str, Any]:
         """The object of the answer."""
         return {
@@ -97,10 +94,6 @@ class ChatLogprobs:
         top = [self._entry(names, token, logprob) for token, logprob in sampled.top]
         entry = self._entry(names, sampled.token, sampled.logprob)
         self.content.append(entry | {"top_logprobs": top})
-
-    def extend(self, other: Self) -> None:
-        """Append what another one holds."""
-        self.content += other.content
 
     def to_json(self) -> dict[str, Any]:
         """The object of the answer."""

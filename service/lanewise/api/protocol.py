@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, cast
 
 import httptools
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -23,20 +22,13 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from lanewise.api.errors import (
-    ApiError,
-    BadRequestError,
-    HeadTooLargeError,
-    SlowClientError,
-    TargetTooLongError,
-    UnavailableError,
-    UnknownCodingError,
-)
+from lanewise.api import refusals
+from lanewise.api.errors import ApiError
 from lanewise.api.front import Front
-from lanewise.api.limits import RETRY_AFTER_S, BodyHold
+from lanewise.api.limits import BodyHold
+from lanewise.api.output import Output
+from lanewise.api.refusals import MAX_FIELDS, MAX_TARGET
 
-MAX_FIELDS = 128  # of a head
-MAX_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
 MAX_PIPELINED = 16  # requests behind the one that is answered
 # Each chunk of a body costs a microsecond: beyond this many they must have some size on average.
 MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES = 4096, 16
@@ -57,23 +49,6 @@ class Phase(Enum):
 
 
 IDLE, HEAD, BODY, NOTHING = Phase  # looking them up in the class takes longer
-
-
-class Output:
-    """The transport as answers see it: counts bytes, and leaves closing to the connection."""
-
-    __slots__ = ("_transport", "close", "is_closing", "written")
-
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self._transport = transport
-        self.close = close
-        self.is_closing = transport.is_closing
-        self.written = 0
-
-    def write(self, data: bytes) -> None:
-        """As the transport's."""
-        self.written += len(data)
-        self._transport.write(data)
 
 
 class Connection(HttpToolsProtocol):
@@ -139,22 +114,19 @@ class Connection(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            refusal = self._refusal or BadRequestError(
-                "this is not HTTP/1.1 as RFC 9112 wants it", code="invalid_http"
-            )
-            self._refuse(refusal)
+            self._refuse(self._refusal or refusals.not_http())
             return
         if heads != self._heads:  # the read held the end of another head, if only of this one
             self._head_bytes = self._wire_bytes = 0
         elif self._phase is HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head_bytes:
-                self._refuse(self._head_too_large())
+                self._refuse(refusals.head_too_large(self._limits.max_head_bytes))
         elif self._phase is BODY:
             self._wire_bytes += len(data)
             overhead = self._wire_bytes - self._body_bytes
             if overhead > self._limits.max_head_bytes + self._body_bytes:
-                self._refuse(_bad_chunks("extensions and trailers are too long"))
+                self._refuse(refusals.bad_chunks("extensions and trailers are too long"))
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -176,7 +148,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """End what nobody works on: a request that is not complete is not waited for."""
         if self._phase is BODY and not self.cycle.response_started:
-            self._refuse_body(_shutting_down)
+            self._refuse_body(refusals.shutting_down)
         super().shutdown()
 
     # What the parser calls. An exception ends its work; ``_refusal`` says why.
@@ -186,7 +158,7 @@ class Connection(HttpToolsProtocol):
         if self._ignores_upgrade:
             return
         if len(self.pipeline) >= MAX_PIPELINED:
-            self._stop(BadRequestError("too many requests are sent ahead of their answers"))
+            self._stop(refusals.too_many_ahead())
         if self._phase is IDLE:
             self._begin_head()
         self._field_bytes = self._fields = self._body_bytes = self._chunks = 0
@@ -198,11 +170,7 @@ class Connection(HttpToolsProtocol):
             return
         super().on_url(url)
         if len(self.url) > MAX_TARGET:
-            self._stop(
-                TargetTooLongError(
-                    f"the request's target has more than {MAX_TARGET} bytes, which is the most"
-                )
-            )
+            self._stop(refusals.target_too_long())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head; trailers are counted and dropped, for they are no part of it."""
@@ -211,7 +179,7 @@ class Connection(HttpToolsProtocol):
         self._field_bytes += len(name) + len(value)
         self._fields += 1
         if self._fields > MAX_FIELDS or self._field_bytes > self._limits.max_head_bytes:
-            self._stop(self._head_too_large())
+            self._stop(refusals.head_too_large(self._limits.max_head_bytes))
         if self._phase is not HEAD:
             return
         # As the base class does; calling it would take as long again for every field.
@@ -220,10 +188,7 @@ class Connection(HttpToolsProtocol):
         if name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
         elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            shown = value[:40].decode("latin-1")
-            self._stop(
-                UnknownCodingError(f"the transfer coding {shown!r} is not supported; use chunked")
-            )
+            self._stop(refusals.unknown_coding(value))
 
     def on_headers_complete(self) -> None:
         """A request can be answered from now on."""
@@ -245,7 +210,7 @@ class Connection(HttpToolsProtocol):
         self._chunks += 1
         few = self._body_bytes < MIN_CHUNK_BYTES * self._chunks
         if few and self._chunks > MAX_SMALL_CHUNKS:
-            self._stop(_bad_chunks("they are too small"))
+            self._stop(refusals.bad_chunks("they are too small"))
         if self.cycle.response_complete:
             return
         hold = _hold_of(self.cycle)
@@ -347,7 +312,7 @@ class Connection(HttpToolsProtocol):
             self._front.refusals.count("head_timeout", "nothing was sent")
             self.transport.close()
         elif self._phase is HEAD:
-            self._refuse(_too_slow("head", self._limits.head_timeout_s), "head_timeout")
+            self._refuse(refusals.too_slow("head", self._limits.head_timeout_s), "head_timeout")
         else:
             self._end_late_body()
 
@@ -362,7 +327,7 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = False
             self._deadline, self._phase = 0.0, NOTHING
             return
-        self._refuse_body(partial(_too_slow, "body", timeout))
+        self._refuse_body(partial(refusals.too_slow, "body", timeout))
 
     def _refuse_body(self, refusal: Callable[[], ApiError]) -> None:
         """Have who reads the body answer, and close; should nobody read it, the connection ends."""
@@ -423,50 +388,12 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
 
-    def _head_too_large(self) -> ApiError:
-        return HeadTooLargeError(
-            "the request's head is too large; accepted: at most"
-            f" {self._limits.max_head_bytes} bytes (max_head_bytes) and {MAX_FIELDS} fields"
-        )
-
     def _no_place(self) -> ApiError:
-        most = self._limits.max_connections
-        error = UnavailableError(
-            f"{most} connections are open, which is the most (max_connections)",
-            code="too_many_connections",
-            headers={"retry-after": RETRY_AFTER_S},
-        )
+        error = refusals.no_place(self._limits.max_connections)
         self._front.refusals.count("too_many_connections", error.message)
         return error
-
-
-def make_config(front: Front, app: ASGIApp, **options: Any) -> uvicorn.Config:
-    """uvicorn's configuration of a server whose connections are bounded."""
-    return uvicorn.Config(
-        front.around(app),
-        http=cast(Any, partial(Connection, front)),
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        **options,
-    )
 
 
 def _hold_of(cycle: RequestResponseCycle) -> BodyHold:
     hold: BodyHold = cast(dict[str, Any], cycle.scope)["body_hold"]
     return hold
-
-
-def _too_slow(part: str, seconds: float) -> ApiError:
-    return SlowClientError(
-        f"the request's {part} was not complete within {seconds:g} s ({part}_timeout_s)"
-    )
-
-
-def _shutting_down() -> ApiError:
-    return UnavailableError("the server is shutting down", headers={"retry-after": "1"})
-
-
-def _bad_chunks(why: str) -> ApiError:
-    return BadRequestError(f"the chunks of the body cannot be read: {why}", code="invalid_chunks")

@@ -4,15 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from lanewise.api.ask import Ask, Conversation
 from lanewise.api.errors import BadRequestError
-from lanewise.api.schemas import (
-    ChatCompletionRequest,
-    GenerationFields,
-    Message,
-    Strict,
-    TokenizeRequest,
-    Tool,
-)
+from lanewise.api.schemas import Message, Tool
 from lanewise.settings import Settings
 
 MAX_STOP_CHARACTERS = 1 << 13  # of all stop strings together
@@ -79,31 +73,27 @@ class RequestBudgets:
         """Those of a server's settings."""
         return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
 
-    def check(self, body: Strict) -> None:
+    def check(self, ask: Ask) -> None:
         """Raise BadRequestError that names what is too much, how much it is, and what may be."""
-        if isinstance(body, GenerationFields):
-            self._check_drawing(body)
-        if isinstance(body, ChatCompletionRequest | TokenizeRequest):
-            self._check_messages(body.messages or ())
-        if isinstance(body, ChatCompletionRequest):
-            self._check_tools(body.tools)
+        ending = ask.ending
+        _check("stop", "strings", len(ending.strings), self.max_stop_strings)
+        _check("stop", "characters", sum(map(len, ending.strings)), MAX_STOP_CHARACTERS)
+        _check("stop_token_ids", "ids", len(ending.token_ids), self.max_stop_token_ids)
+        _check("logit_bias", "entries", len(ask.sampling.logit_bias), self.max_logit_bias)
+        if isinstance(ask.input, Conversation):
+            self.check_messages(ask.input.messages, ask.input.param)
+            self._check_tools(ask.tools.listed)
 
-    def _check_drawing(self, body: GenerationFields) -> None:
-        stops = body.stops
-        _check("stop", "strings", len(stops), self.max_stop_strings)
-        _check("stop", "characters", sum(map(len, stops)), MAX_STOP_CHARACTERS)
-        _check("stop_token_ids", "ids", len(body.stop_token_ids), self.max_stop_token_ids)
-        _check("logit_bias", "entries", len(body.logit_bias), self.max_logit_bias)
-
-    def _check_messages(self, messages: Sequence[Message]) -> None:
+    def check_messages(self, messages: Sequence[Message], param: str = "messages") -> None:
+        """The same for a conversation alone."""
         count = len(messages)
         count += sum(len(one.content) for one in messages if isinstance(one.content, list))
-        _check("messages", "messages and parts of them", count, self.max_messages)
+        _check(param, "messages and parts of them", count, self.max_messages)
         arguments = list(_arguments(messages))
         if sum(map(len, arguments)) > SMALL_TEXT:
             counts = zip(*map(Parts.of, arguments), strict=True)
             parts = Parts(*map(sum, counts))
-            parts.check(MAX_ARGUMENTS, "messages: arguments of tool calls", "messages")
+            parts.check(MAX_ARGUMENTS, f"{param}: arguments of tool calls", param)
 
     def _check_tools(self, tools: Sequence[Tool]) -> None:
         _check("tools", "tools", len(tools), self.max_tools)

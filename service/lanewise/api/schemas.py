@@ -185,11 +185,6 @@ class GenerationFields(Strict):
         return self
 
     @property
-    def n_drawn(self) -> int:
-        """Answers to each prompt."""
-        return self.n
-
-    @property
     def stops(self) -> list[str]:
         """The stop strings as a list."""
         return self.stop if isinstance(self.stop, list) else [self.stop]
@@ -210,14 +205,9 @@ class CompletionRequest(GenerationFields):
     def _check_best_of(self) -> Self:
         if self.best_of and self.best_of < self.n:
             raise refuse("best_of", f"{self.best_of} is less than n, which is {self.n}")
-        if self.stream and self.n_drawn > self.n:
+        if self.stream and (self.best_of or 0) > self.n:
             raise refuse("best_of", "more than n only without stream: the best are known last")
         return self
-
-    @property
-    def n_drawn(self) -> int:
-        """Answers to each prompt; the best ``n`` of them are given."""
-        return max(self.best_of or 0, self.n)
 
 
 class TextPart(Strict):

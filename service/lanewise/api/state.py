@@ -3,17 +3,16 @@
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.compiling import GrammarService
 from lanewise.api.request_budgets import RequestBudgets
 from lanewise.api.scrapes import Scrapes
 from lanewise.api.templates import TemplateService
+from lanewise.api.workers import Workers
 from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox
@@ -22,14 +21,7 @@ from lanewise.text.grammar import GrammarCompiler
 from lanewise.text.sampling_defaults import SamplingDefaults
 from lanewise.text.tokenizer import Tokenizer
 
-T = TypeVar("T")
-
-# Below this many characters, tokens or numbers work takes less time than handing it to a thread.
-INLINE_SIZE = 2048
-# Tokenizing as many characters takes 20 ms.
-SHORT_SIZE = 1 << 16
-# Tokenizing as many takes 50 MiB, which the allocator keeps when they are free again.
-LARGE_SIZE = 1 << 19
+RETRY_AFTER_S = 5  # where the sandbox is busy
 
 
 class Phase(Enum):
@@ -64,20 +56,10 @@ class ServerState:
     locate_adapter: Callable[[str], Path | None] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
-    give_back_memory: Callable[[], None] = lambda: None  # what is free, to the system
     failure: str | None = None  # why the server will never be ready, or never again
     warming: asyncio.Task[None] | None = None  # the request after which it is
     tried_again: float = 0.0  # when the server last sent one because all others had failed
-    # Long work waits for other long work alone: it must not hold up anybody else's prompt.
-    text_pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
-    )
-    long_text_pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="lanewise-long-text")
-    )
-    answer_pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="lanewise-answer")
-    )
+    workers: Workers = field(default_factory=Workers)
     budgets: TextBudgets = field(default_factory=TextBudgets)
     sandbox: Sandbox = field(init=False)
     scrapes: Scrapes = field(init=False)
@@ -116,26 +98,3 @@ class ServerState:
     def adapter_named(self, name: str) -> LoadedAdapter | None:
         """The adapter of this name."""
         return None if self.adapters is None else self.adapters.find(name)
-
-    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """Do work that takes time in proportion to ``size`` without stopping the event loop."""
-        pool = self.text_pool if size <= SHORT_SIZE else self.long_text_pool
-        return await self._beside(pool, size, work)
-
-    async def answering(self, size: int, work: Callable[[], T]) -> T:
-        """The same for what goes out: it waits for nobody's prompt."""
-        return await self._beside(self.answer_pool, size, work)
-
-    @property
-    def text_pools(self) -> tuple[ThreadPoolExecutor, ...]:
-        """The threads of all such work."""
-        return self.text_pool, self.long_text_pool, self.answer_pool
-
-    async def _beside(self, pool: ThreadPoolExecutor, size: int, work: Callable[[], T]) -> T:
-        if size <= INLINE_SIZE:
-            return work()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(pool, work)
-        finally:
-            if size > LARGE_SIZE:
-                pool.submit(self.give_back_memory)

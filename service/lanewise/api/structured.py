@@ -1,17 +1,20 @@
 """What a request says about the form of its answer, compiled into a grammar before it is queued."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 
+from lanewise.api.ask import Ask, BestEffort, ToolUse
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.leaving import while_connected
 from lanewise.api.notices import add_notice
-from lanewise.api.schemas import ChatCompletionRequest, FunctionSpec, GenerationFields, Tool
-from lanewise.api.state import INLINE_SIZE, ServerState
+from lanewise.api.rendering import Rendered
+from lanewise.api.schemas import FunctionSpec, Tool
+from lanewise.api.state import RETRY_AFTER_S, ServerState
+from lanewise.api.workers import INLINE_SIZE
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.calls import Parameters, Tools, argument_schema
 from lanewise.text.answers.families import AnswerFormat
@@ -19,48 +22,37 @@ from lanewise.text.answers.thinking import Start
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
 from lanewise.text.json_schema import relaxed
 
-JSON_OBJECT = {"type": "object"}
-RETRY_AFTER_S = 5
 BLAME_S = 2.0  # to find out which of many tools cannot be used
 
 
 async def grammar_of(
-    fields: GenerationFields,
-    state: ServerState,
-    request: Request,
-    within: Callable[[GrammarSource], GrammarSource] = lambda body: body,
+    ask: Ask, rendered: Rendered, state: ServerState, request: Request
 ) -> CompiledGrammar | None:
-    """The grammar that an answer must obey; None if there is none.
-
-    ``within`` makes the grammar of a whole answer from that of its content.
-    """
-    asked = list(_asked(fields))
-    if not asked:
+    """The grammar that an answer must obey; None if there is none."""
+    form, start = rendered.form, rendered.start
+    if form is not None and ask.tools.callable:
+        if ask.constraint is not None:
+            raise BadRequestError(
+                f"{ask.constraint.param}: cannot be used together with tools, unless tool_choice"
+                " is none",
+                param=ask.constraint.param,
+            )
+        work = _compile_calls(ask.tools, form, start, state, request)
+        return await while_connected(request, work)
+    if ask.constraint is None:
         return None
-    if len(asked) > 1:
-        first, second = asked[0][0], asked[1][0]
-        raise BadRequestError(
-            f"{second}: only one of {first} and {second} can be used", param=second
-        )
-    param, make, value = asked[0]
-    work = compile_grammar(param, value, lambda: within(make(value)), state, request)
+    param, make, value = ask.constraint.param, ask.constraint.make, ask.constraint.value
+
+    def source() -> GrammarSource:
+        body = make(value)
+        return body if form is None else form.body_grammar(body, state.tokenizer, start)
+
+    work = compile_grammar(param, value, source, state, request)
     grammar = await while_connected(request, work)
     if isinstance(make, BestEffort):
         for problem in make.left_out:
             add_notice(request.scope, f"{param}: {problem}")
     return grammar
-
-
-class BestEffort:
-    """Makes the grammar of a schema without what cannot be enforced, which it remembers."""
-
-    def __init__(self) -> None:
-        self.left_out: list[str] = []
-
-    def __call__(self, schema: Any) -> GrammarSource:
-        """The grammar of what is left."""
-        made, self.left_out = relaxed(schema)
-        return GrammarSource.from_json_schema(made)
 
 
 async def compile_grammar(
@@ -78,7 +70,7 @@ async def compile_grammar(
         return made
 
     try:
-        made = await state.off_loop(_size(value), source)
+        made = await state.workers.read(_size(value), source)
         grammar, result = await state.grammars.get(made, client)
     except GrammarError as error:
         counts["refused"].inc()
@@ -97,20 +89,6 @@ def _size(value: Any) -> int:
         return measure(value, INLINE_SIZE)
     except GrammarError:
         return INLINE_SIZE + 1
-
-
-def check_tools(body: ChatCompletionRequest) -> None:
-    """Raise if the answer is to have another form than that of calls."""
-    if body.callable_tools and (asked := next(_asked(body), None)):
-        raise BadRequestError(
-            f"{asked[0]}: cannot be used together with tools, unless tool_choice is none",
-            param=asked[0],
-        )
-
-
-def tools_of(body: ChatCompletionRequest) -> Tools:
-    """The parameters of the functions that the answer may call."""
-    return {tool.function.name: tool.function.parameters for tool in body.callable_tools}
 
 
 class ToolArguments:
@@ -137,27 +115,10 @@ class ToolArguments:
         return parameters
 
 
-async def call_grammar_of(
-    body: ChatCompletionRequest,
-    form: AnswerFormat,
-    start: Start,
-    state: ServerState,
-    request: Request,
-) -> CompiledGrammar:
-    """The grammar of an answer that may call the tools of a request."""
-    work = _compile_calls(body, form, start, state, request)
-    return await while_connected(request, work)
-
-
 async def _compile_calls(
-    body: ChatCompletionRequest,
-    form: AnswerFormat,
-    start: Start,
-    state: ServerState,
-    request: Request,
+    use: ToolUse, form: AnswerFormat, start: Start, state: ServerState, request: Request
 ) -> CompiledGrammar:
-    tools = body.callable_tools
-    arguments = ToolArguments(tools)
+    arguments = ToolArguments(use.callable)
 
     async def compile_calls() -> CompiledGrammar:
         def source() -> GrammarSource:
@@ -165,24 +126,24 @@ async def _compile_calls(
                 arguments.enforced(),
                 state.tokenizer,
                 start,
-                required=body.tool_choice != "auto",
-                parallel=body.parallel_tool_calls and body.tool_choice in ("auto", "required"),
+                required=use.required,
+                parallel=use.parallel,
             )
 
-        return await compile_grammar("tools", tools_of(body), source, state, request)
+        return await compile_grammar("tools", use.parameters, source, state, request)
 
     try:
         grammar = await compile_calls()
     except BadRequestError:
         with suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
-                for i, tool in enumerate(body.tools):  # which of them is it?
-                    if tool in tools:
+                for i, tool in enumerate(use.listed):  # which of them is it?
+                    if tool in use.callable:
                         await _check_arguments(i, tool, arguments, state, request)
         if not arguments.free:
             raise
         grammar = await compile_calls()
-    for i, tool in enumerate(body.tools):
+    for i, tool in enumerate(use.listed):
         for problem in arguments.left_out.get(tool.function.name, ()):
             add_notice(request.scope, f"tools[{i}].function.parameters: {problem}")
     return grammar
@@ -204,49 +165,3 @@ async def _check_arguments(
         if tool.function.strict:
             raise
         arguments.free[name] = f"not enforced at all: {str(error).removeprefix(f'{param}: ')}"
-
-
-def for_template(tool: Tool) -> dict[str, Any]:
-    """A tool as templates expect it."""
-    function = tool.function
-    parameters = function.parameters or {"type": "object", "properties": {}}
-    shown = {
-        "name": function.name,
-        "description": function.description,
-        "parameters": parameters,
-    }
-    return {"type": "function", "function": shown}
-
-
-Asked = tuple[str, Callable[[Any], GrammarSource], Any]
-
-
-def _asked(fields: GenerationFields) -> Iterator[Asked]:
-    """Every way in which a request asks for a form: its field, and how its value is read."""
-    schema, choices = GrammarSource.from_json_schema, GrammarSource.from_choices
-    grammar, regex = GrammarSource.from_grammar, GrammarSource.from_regex
-    form, asked = fields.response_format, fields.structured_outputs
-    if form is not None and form.json_schema is not None:
-        named = form.json_schema
-        make = schema if named.strict else BestEffort()
-        yield "response_format.json_schema.schema", make, named.json_schema
-    elif form is not None and form.type == "json_object":
-        yield "response_format", schema, JSON_OBJECT
-    if asked is not None:
-        if asked.json_object:
-            yield "structured_outputs.json_object", schema, JSON_OBJECT
-        yield from _given("structured_outputs.json", schema, asked.json_schema)
-        yield from _given("structured_outputs.regex", regex, asked.regex)
-        yield from _given("structured_outputs.choice", choices, asked.choice)
-        yield from _given("structured_outputs.grammar", grammar, asked.grammar)
-    yield from _given("guided_json", schema, fields.guided_json)
-    yield from _given("guided_regex", regex, fields.guided_regex)
-    yield from _given("guided_choice", choices, fields.guided_choice)
-    yield from _given("guided_grammar", grammar, fields.guided_grammar)
-    yield from _given("grammar", grammar, fields.grammar)
-    yield from _given("json_schema", schema, fields.json_schema)
-
-
-def _given(param: str, make: Callable[[Any], GrammarSource], value: Any) -> Iterator[Asked]:
-    if value is not None:
-        yield param, make, value

@@ -6,31 +6,33 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lanewise.api.ask import Conversation
 from lanewise.api.body import read_request
-from lanewise.api.chat_completions import encode_chat
-from lanewise.api.generation import check_ids
-from lanewise.api.reply import dumps_long
+from lanewise.api.measuring import check_ids
+from lanewise.api.rendering import render_chat
 from lanewise.api.schemas import DetokenizeRequest, TokenizeRequest
 from lanewise.api.state import ServerState
+from lanewise.api.writing import dumps_long
 
 
 async def tokenize(request: Request, state: ServerState) -> Response:
     """The tokens of a prompt or of a conversation."""
-    body, size = await read_request(request, state, TokenizeRequest)
+
+    def check(body: TokenizeRequest) -> None:
+        state.request_budgets.check_messages(body.messages or ())
+
+    body, size = await read_request(request, state, TokenizeRequest, check)
     if body.messages is not None:
-        prompt = await encode_chat(
-            body.messages,
-            size,
-            state,
-            request,
+        chat = Conversation(
+            messages=body.messages,
             add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=False,
             variables=body.chat_template_kwargs,
         )
+        prompt, _ = await render_chat(chat, size, state, request)
         tokens = prompt.ids
     else:
         text = body.prompt or ""
-        tokens = await state.off_loop(
+        tokens = await state.workers.read(
             size,
             lambda: state.tokenizer.encode(
                 text, add_bos=body.add_special_tokens, parse_special=True
@@ -54,13 +56,13 @@ async def detokenize(request: Request, state: ServerState) -> Response:
         check_ids(body.tokens, state.tokenizer.vocab_size, "tokens")
         return state.tokenizer.decode(body.tokens, skip_special=False)
 
-    prompt = await state.off_loop(size, text)
+    prompt = await state.workers.read(size, text)
     return await _json(lambda: {"prompt": prompt}, len(prompt), state)
 
 
 async def _json(make: Callable[[], dict[str, Any]], size: int, state: ServerState) -> Response:
     """In a thread when there are many: nobody waits for a million tokens to become text."""
-    body = await state.answering(size, lambda: dumps_long(make()).encode())
+    body = await state.workers.write(size, lambda: dumps_long(make()).encode())
     return Response(body, media_type="application/json")
 
 

@@ -16,6 +16,7 @@ from lanewise.api import warm_up
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.request_budgets import RequestBudgets
 from lanewise.api.state import Phase, ServerState
+from lanewise.api.workers import Workers
 from lanewise.loading.lora import files_under
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError
@@ -57,7 +58,7 @@ def serve(
             sampling_defaults=text.sampling,
             max_body_bytes=settings.max_body_bytes,
             request_budgets=RequestBudgets.of(settings),
-            give_back_memory=host.give_back_memory,
+            workers=Workers(host.give_back_memory),
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
             share_prefix_cache=settings.share_prefix_cache,
@@ -92,8 +93,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
             runner.run(_answer(settings, state, listener))
     finally:
         state.engine.stop()
-        for pool in state.text_pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+        state.workers.close()
     if state.grammars.is_compiling:
         # It ends within its budget; nobody has to wait for that.
         logging.shutdown()

@@ -1,0 +1,192 @@
+"""How an answer leaves: in one piece, or as a stream while it is made."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lanewise.api.answering import Answering
+from lanewise.api.ask import Ask
+from lanewise.api.body import release_body
+from lanewise.api.dialect import Dialect, Wire
+from lanewise.api.errors import (
+    ApiError,
+    BadRequestError,
+    InternalError,
+    ModelNotFoundError,
+    RateLimitExceededError,
+    RequestTimeoutError,
+    UnavailableError,
+)
+from lanewise.api.events import Choice
+from lanewise.api.state import ServerState
+from lanewise.engine.adapters import AdapterGoneError
+from lanewise.engine.constraint import ConstraintError
+from lanewise.engine.engine import Engine
+from lanewise.engine.request import GenerationRequest
+from lanewise.engine.stream import (
+    EngineError,
+    EngineStoppedError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestStream,
+    TimeLimitError,
+    TokenOutput,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An answer that is to be made: what the engine draws, what becomes of it, who writes it."""
+
+    ask: Ask
+    requests: Sequence[GenerationRequest]
+    answering: Answering
+    dialect: Dialect[Any]
+    wire: Wire
+
+
+async def deliver(order: Order, request: Request, state: ServerState) -> Response:
+    """Run the sequences and answer as the request asked."""
+    release_body(request)
+    if order.ask.delivery.stream:
+        return StreamedResponse(order, state)
+    answering, ask = order.answering, order.ask
+    choices = [Choice(i, ask.keeps_tokens) for i in range(len(order.requests))]
+
+    def take(outputs: Sequence[TokenOutput]) -> None:
+        for piece in answering.pieces(outputs):
+            choices[piece.choice].add(piece)
+
+    async with generating(state.engine, order.requests, request.receive) as stream:
+        async for outputs in stream:
+            size = answering.measure(outputs)
+            await state.workers.write(size, partial(take, outputs))
+            answering.end_streams(stream)
+        if stream.cancelled:
+            return Response(status_code=499)  # nobody is there to read it
+
+    def whole() -> bytes:
+        return "".join(order.wire.whole(list(given(choices, ask)))).encode()
+
+    body = await state.workers.write(answering.size, whole)
+    return Response(body, media_type="application/json")
+
+
+def given(choices: Sequence[Choice], ask: Ask) -> Iterator[Choice]:
+    """Of each prompt's answers the likeliest per token, the likeliest first, if more were drawn."""
+    if ask.n_drawn == ask.n:
+        yield from choices
+        return
+    for first in range(0, len(choices), ask.n_drawn):
+        yield from sorted(choices[first : first + ask.n_drawn], key=Choice.surprise)[: ask.n]
+
+
+@asynccontextmanager
+async def generating(
+    engine: Engine, requests: Sequence[GenerationRequest], receive: Receive
+) -> AsyncIterator[RequestStream]:
+    """The engine's outputs; they end at once when the client goes away."""
+    async with submitted(engine, requests) as stream:
+        watcher = asyncio.create_task(_cancel_on_disconnect(receive, stream))
+        try:
+            yield stream
+        finally:
+            watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await watcher
+
+
+@asynccontextmanager
+async def submitted(
+    engine: Engine, requests: Sequence[GenerationRequest]
+) -> AsyncIterator[RequestStream]:
+    """``engine.submit`` with the errors of HTTP."""
+    try:
+        async with engine.submit(requests) as stream:
+            yield stream
+    except EngineError as error:
+        raise to_api_error(error) from error
+
+
+async def _cancel_on_disconnect(receive: Receive, stream: RequestStream) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stream.cancel()
+
+
+class StreamedResponse(Response):
+    """What each token adds, as it comes."""
+
+    def __init__(self, order: Order, state: ServerState) -> None:
+        self.media_type = order.dialect.media_type
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._order = order
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request; errors before the first byte become HTTP errors."""
+        try:
+            async with generating(self._state.engine, self._order.requests, receive) as stream:
+                start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                await send(start)
+                tail = await self._send_pieces(stream, send)
+                if not stream.cancelled:
+                    await send({"type": "http.response.body", "body": tail, "more_body": False})
+        except ApiError as error:
+            await self._order.dialect.refusal(error)(scope, receive, send)
+
+    async def _send_pieces(self, stream: RequestStream, send: Send) -> bytes:
+        """Send what comes; return what is to be sent last."""
+        answering, wire = self._order.answering, self._order.wire
+
+        def written(outputs: Sequence[TokenOutput]) -> bytes:
+            made: list[str] = []
+            for piece in answering.pieces(outputs):
+                made += wire.piece(piece)
+            return "".join(made).encode()
+
+        try:
+            await _send_some(send, "".join(wire.first()).encode())
+            # Whatever has come goes out together: a slow reader gets the same events in fewer
+            # pieces.
+            async for outputs in stream:
+                size = answering.measure(outputs)
+                made = await self._state.workers.write(size, partial(written, outputs))
+                answering.end_streams(stream)
+                await _send_some(send, made)
+            return "".join(wire.last()).encode()
+        except EngineError as error:
+            return "".join(wire.failed(to_api_error(error))).encode()
+
+
+async def _send_some(send: Send, made: bytes) -> None:
+    if made:
+        await send({"type": "http.response.body", "body": made, "more_body": True})
+
+
+def to_api_error(error: EngineError) -> ApiError:
+    """An error of the engine as an HTTP answer."""
+    if isinstance(error, QueueFullError):
+        headers = {"retry-after": str(error.retry_after_s)}
+        return RateLimitExceededError(str(error), headers=headers)
+    if isinstance(error, QueueTimeoutError):
+        headers = {"retry-after": str(error.retry_after_s)}
+        return UnavailableError(str(error), code="queue_timeout", headers=headers)
+    if isinstance(error, TimeLimitError):
+        # OpenAI's clients ask again after any 5xx, unless they are told not to.
+        return RequestTimeoutError(str(error), headers={"x-should-retry": "false"})
+    if isinstance(error, AdapterGoneError):
+        return ModelNotFoundError(str(error), param="model")
+    if isinstance(error, EngineStoppedError):
+        return UnavailableError(str(error), headers={"retry-after": "1"})
+    if isinstance(error, ConstraintError):
+        return BadRequestError(str(error))
+    return InternalError(str(error))

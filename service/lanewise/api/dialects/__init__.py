@@ -1,0 +1,1 @@
+"""The forms in which clients ask and are answered: one file each, on the path in ``path.py``."""

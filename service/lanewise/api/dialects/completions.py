@@ -1,0 +1,137 @@
+"""``/v1/completions``: prompts as text or token ids, with OpenAI's older log-probabilities."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lanewise.api.ask import Ask, Prompts, Shown
+from lanewise.api.dialect import About, Dialect
+from lanewise.api.dialects.openai_fields import (
+    constraint_of,
+    delivery_of,
+    ending_of,
+    sampling_of,
+)
+from lanewise.api.dialects.openai_wire import OpenAiWire
+from lanewise.api.errors import BadRequestError
+from lanewise.api.events import Choice, End, Piece, Text
+from lanewise.api.logprobs import LegacyLogprobs
+from lanewise.api.schemas import CompletionRequest
+from lanewise.api.writing import dumps_long, dumps_text
+from lanewise.engine.stream import Sampled
+
+DEFAULT_MAX_TOKENS = 16
+
+
+def ask(body: CompletionRequest) -> Ask:
+    """What a request asks for."""
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    return Ask(
+        input=Prompts(items=_items(body), add_special_tokens=body.add_special_tokens),
+        model=body.model,
+        constraint=constraint_of(body),
+        sampling=sampling_of(body),
+        ending=ending_of(body, max_tokens),
+        shown=Shown(
+            logprobs=body.logprobs,
+            prompt_logprobs=body.logprobs if body.echo else None,
+            echo=body.echo,
+            token_ids=body.return_token_ids,
+            special_tokens=not body.skip_special_tokens,
+        ),
+        delivery=delivery_of(body),
+        n=body.n,
+        best_of=body.best_of,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+    )
+
+
+def _items(body: CompletionRequest) -> list[Any]:
+    """The prompts in one form, whichever of the four they came in."""
+    given = body.prompt
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise BadRequestError("prompt: the list is empty", param="prompt")
+    return [given] if isinstance(given[0], int) else given  # a list of token ids is one prompt
+
+
+class CompletionWire(OpenAiWire):
+    """Prompt text first when it is to be echoed, then the answer's."""
+
+    id_prefix = "cmpl-"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def __init__(self, about: About) -> None:
+        super().__init__(about)
+        self._shown = about.ask.shown
+        self._offsets: dict[int, int] = {}  # characters of each choice so far
+
+    def piece(self, piece: Piece) -> Iterator[str]:
+        """One chunk, unless a token adds nothing."""
+        if self.says_nothing(piece):
+            return
+        text, reason = "", None
+        for event in piece.events:
+            if isinstance(event, Text):
+                text += event.text
+            elif isinstance(event, End):
+                reason = event.reason
+        logprobs = None
+        if self._shown.logprobs is not None:
+            logprobs = LegacyLogprobs()
+        if piece.is_first:
+            echo = self._echo(piece.choice, piece.prompt_scores, logprobs)
+            self._offsets[piece.choice] = len(echo)
+        else:
+            echo = ""
+        if logprobs is not None:
+            offset = self._offsets[piece.choice]
+            self._add(logprobs, piece.token, offset)
+            self._offsets[piece.choice] = offset + len(text)
+        shown = "null" if logprobs is None else dumps_long(logprobs.to_json())
+        content = f'"text":{dumps_text(echo + text)},"logprobs":{shown}{self.ids_of(piece)}'
+        yield self.chunk(piece.choice, content, reason)
+
+    def whole_choice(self, choice: Choice) -> dict[str, Any]:
+        """The text."""
+        return {"text": self._echo(choice.index, (), None) + choice.text}
+
+    def logprobs(self, choice: Choice) -> dict[str, Any] | None:
+        """Those of the prompt, if it is echoed, and of the answer."""
+        if self._shown.logprobs is None:
+            return None
+        made = LegacyLogprobs()
+        offset = len(self._echo(choice.index, choice.prompt_scores, made))
+        for text, token in zip(choice.texts, choice.tokens, strict=True):
+            self._add(made, token, offset)
+            offset += len(text)
+        return made.to_json()
+
+    def _add(self, logprobs: LegacyLogprobs, token: Sampled | None, offset: int) -> None:
+        if token is not None:
+            logprobs.add(self.about.names, token.token, token, offset)
+
+    def _echo(self, choice: int, scores: Sequence[Sampled], logprobs: LegacyLogprobs | None) -> str:
+        """The prompt's text, if it is to be echoed; its scores are added to ``logprobs``."""
+        if not self._shown.echo:
+            return ""
+        prompt, names = self.about.prompt_of(choice), self.about.names
+        text = prompt.text
+        if text is None:
+            text = names.text(prompt.ids, special=self._shown.special_tokens)
+        if logprobs is not None:
+            offsets = names.offsets(prompt.ids, special=self._shown.special_tokens)
+            for token, score, offset in zip(prompt.ids, [None, *scores], offsets, strict=True):
+                logprobs.add(names, token, score, min(offset, len(text)))
+        return text
+
+
+COMPLETIONS = Dialect(
+    name="create_completion",
+    summary="Continue prompts",
+    body=CompletionRequest,
+    ask=ask,
+    wire=CompletionWire,
+)

@@ -1,0 +1,117 @@
+"""What answers of OpenAI's completion endpoints have in common, streamed or whole."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from lanewise.api.dialect import About
+from lanewise.api.errors import ApiError
+from lanewise.api.events import Choice, Piece
+from lanewise.api.writing import dumps, dumps_long
+
+DONE = "data: [DONE]\n\n"
+
+
+class OpenAiWire(ABC):
+    """One object, or chunks that each hold a part of one choice."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def __init__(self, about: About) -> None:
+        self.about = about
+        self._delivery = about.ask.delivery
+        self.shows_ids = about.ask.shown.token_ids
+        # All of a chunk that stays the same, written once.
+        self._head = f"data: {dumps(self._base(self.chunk_object))[:-1]},"
+
+    @abstractmethod
+    def whole_choice(self, choice: Choice) -> dict[str, Any]:
+        """What a whole choice says."""
+
+    @abstractmethod
+    def logprobs(self, choice: Choice) -> dict[str, Any] | None:
+        """The log-probabilities of a whole choice, if they are wanted."""
+
+    def first(self) -> Iterable[str]:
+        """Nothing."""
+        return ()
+
+    def last(self) -> Iterator[str]:
+        """The usage, for those who asked, and the word that ends a stream."""
+        if self._delivery.usage:
+            yield f'{self._head}"choices":[],"usage":{dumps(self.usage())}}}\n\n'
+        yield DONE
+
+    def failed(self, error: ApiError) -> Iterator[str]:
+        """An error object as an event."""
+        yield f"data: {dumps(error.body())}\n\n"
+        yield DONE
+
+    def whole(self, choices: Sequence[Choice]) -> Iterator[str]:
+        """All choices in one object."""
+        yield dumps(self._base(self.whole_object))[:-1]
+        written = (dumps_long(self._choice(*one)) for one in enumerate(choices))
+        yield f',"choices":[{",".join(written)}],"usage":{dumps(self.usage())}}}'
+
+    def usage(self) -> dict[str, Any]:
+        """The numbers of tokens."""
+        usage = self.about.usage
+        shown = {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        }
+        if usage.thinking_tokens is not None:
+            details = {"reasoning_tokens": usage.thinking_tokens}
+            shown["completion_tokens_details"] = details
+        return shown
+
+    def chunk(self, index: int, content: str, reason: str | None = None) -> str:
+        """An event with a part of one choice, which is given as members of an object."""
+        shown = "null" if reason is None else f'"{reason}"'
+        choice = f'{{"index":{index},{content},"finish_reason":{shown}}}'
+        usage = ""
+        if self._delivery.running_usage:
+            usage = f',"usage":{dumps(self.usage())}'
+        elif self._delivery.usage:
+            usage = ',"usage":null'
+        return f'{self._head}"choices":[{choice}]{usage}}}\n\n'
+
+    def says_nothing(self, piece: Piece) -> bool:
+        """Whether no chunk is needed for a piece: it has no events, and nobody asked for more."""
+        shown = self.about.ask.shown
+        asked = shown.logprobs is not None or shown.token_ids or self._delivery.running_usage
+        return not (piece.events or asked or (piece.is_first and shown.echo))
+
+    def ids_of(self, piece: Piece) -> str:
+        """Members with the token of a piece, and those of the prompt before the first."""
+        if not self.shows_ids:
+            return ""
+        text = f',"token_ids":{dumps([] if piece.token is None else [piece.token.token])}'
+        if piece.is_first:
+            text += f',"prompt_token_ids":{dumps_long(self.about.prompt_of(piece.choice).ids)}'
+        return text
+
+    def _base(self, name: str) -> dict[str, Any]:
+        return {
+            "id": self.id_prefix + self.about.id,
+            "object": name,
+            "created": self.about.created,
+            "model": self.about.model,
+            "system_fingerprint": self.about.fingerprint,
+        }
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        shown = {
+            "index": index,
+            **self.whole_choice(choice),
+            "logprobs": self.logprobs(choice),
+            "finish_reason": None if choice.end is None else choice.end.reason,
+        }
+        if self.shows_ids:
+            shown["prompt_token_ids"] = self.about.prompt_of(choice.index).ids
+            shown["token_ids"] = choice.token_ids
+        return shown

@@ -1,0 +1,111 @@
+"""An ``Ask`` in the engine's terms."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from lanewise.api.ask import Ask, Conversation
+from lanewise.api.dialect import Prompt
+from lanewise.api.errors import BadRequestError
+from lanewise.api.measuring import check_count, check_ids, check_length
+from lanewise.api.state import ServerState
+from lanewise.engine.adapters import LoadedAdapter
+from lanewise.engine.request import GenerationRequest, Grammar, SamplingParams
+
+SEED_MASK = (1 << 64) - 1
+
+
+def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> SamplingParams:
+    """How the answers are drawn: as the request says, else as its model wants.
+
+    Raises if prompts and answers do not fit the context, or ids are none of the model's.
+    """
+    param, most = ask.input.param, state.max_model_len
+    asked = ask.ending.max_tokens
+    for prompt in prompts:
+        check_length(len(prompt.ids), asked, most, param)
+    what = "n" if isinstance(ask.input, Conversation) else param
+    check_count(len(prompts), ask.n_drawn, state.engine, what)
+    max_tokens = most - max(len(prompt.ids) for prompt in prompts) if asked is None else asked
+    _check_tokens(ask, state, max_tokens)
+    sampling, ending, shown = ask.sampling, ask.ending, ask.shown
+
+    def given(name: str) -> Any:
+        value = getattr(sampling, name)
+        return getattr(state.sampling_defaults, name) if value is None else value
+
+    eos_ids = frozenset() if ending.ignores_eos else state.tokenizer.eos_ids
+    # Answers are compared by the probabilities of their tokens, shown or not.
+    compares = shown.logprobs is None and ask.n_drawn > ask.n
+    return SamplingParams(
+        seed=(secrets.randbits(64) if sampling.seed is None else sampling.seed) & SEED_MASK,
+        max_tokens=max_tokens,
+        min_tokens=ending.min_tokens,
+        temperature=given("temperature"),
+        top_p=given("top_p"),
+        top_k=max(given("top_k"), 0),
+        min_p=given("min_p"),
+        repetition_penalty=given("repetition_penalty"),
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=tuple((int(key), value) for key, value in sampling.logit_bias.items()),
+        allowed_token_ids=_unique(sampling.allowed_token_ids),
+        stop_token_ids=eos_ids.union(ending.token_ids),
+        logprobs=0 if compares else shown.logprobs,
+        prompt_logprobs=shown.prompt_logprobs,
+    )
+
+
+def _check_tokens(ask: Ask, state: ServerState, max_tokens: int) -> None:
+    n_tokens = state.tokenizer.vocab_size
+    allowed = ask.sampling.allowed_token_ids or ()
+    if len(allowed) > n_tokens:
+        raise BadRequestError(
+            f"allowed_token_ids: {len(allowed)} ids are more than there are tokens, {n_tokens}",
+            param="allowed_token_ids",
+        )
+    check_ids([int(key) for key in ask.sampling.logit_bias], n_tokens, "logit_bias")
+    check_ids(allowed, n_tokens, "allowed_token_ids")
+    check_ids(ask.ending.token_ids, n_tokens, "stop_token_ids")
+    least = ask.ending.min_tokens
+    if least > max_tokens:
+        raise BadRequestError(
+            f"min_tokens: {least} is more than max_tokens, which is {max_tokens}",
+            param="min_tokens",
+        )
+
+
+def _unique(ids: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if ids is None else tuple(dict.fromkeys(ids))
+
+
+def make_requests(
+    ask: Ask,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    client: int,
+    tenant: str,
+    adapter: LoadedAdapter | None,
+    grammar: Grammar | None,
+) -> list[GenerationRequest]:
+    """The sequences for each prompt, ``ask.n_drawn`` of them, in the order of the answers.
+
+    The number of the choice, not the place in the request, is part of the key of every draw: a
+    prompt's answers do not depend on the prompts beside it. Prefixes are shared within a tenant.
+    """
+    return [
+        GenerationRequest(
+            prompt.ids,
+            params,
+            choice,
+            # No salt of one tenant can be another's: numbers have no line break in them.
+            cache_salt=f"{tenant}\n{ask.cache_salt or ''}",
+            priority=ask.priority,
+            client=client,
+            adapter=adapter,
+            max_draft=ask.sampling.max_draft,
+            grammar=grammar,
+        )
+        for prompt in prompts
+        for choice in range(ask.n_drawn)
+    ]

@@ -1,0 +1,135 @@
+"""What an answer consists of, whichever dialect it leaves in.
+
+Each token gives one ``Piece``; a dialect writes it at once, or writes the ``Choice`` that all
+pieces of an answer make. Both come from the same pieces, so they cannot differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lanewise.engine.stream import Sampled
+
+
+class Thinking(NamedTuple):
+    """More of the reasoning before the answer."""
+
+    text: str
+
+
+class Text(NamedTuple):
+    """More of what the answer says."""
+
+    text: str
+
+
+class CallBegins(NamedTuple):
+    """A function is called; ``arguments`` is the beginning of their JSON, if it is known."""
+
+    call: int  # which of the answer's
+    id: str
+    name: str
+    arguments: str
+
+
+class CallArguments(NamedTuple):
+    """More of the JSON of a call's arguments."""
+
+    call: int
+    text: str
+
+
+class End(NamedTuple):
+    """The answer is over; nothing of it comes after this."""
+
+    reason: str  # stop | length | tool_calls
+    stop: str | None = None  # the stop string that ended it
+
+
+Event = Thinking | Text | CallBegins | CallArguments | End
+
+
+class Piece(NamedTuple):
+    """What one token adds to an answer; it may be nothing yet, or belong to tokens before it."""
+
+    choice: int  # which answer
+    token: Sampled | None  # None only when no token was asked for
+    events: Sequence[Event]
+    is_first: bool
+    prompt_scores: Sequence[Sampled] = ()  # of all tokens but the first, with the first piece
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request, as far as it has come."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0  # of the prompts
+    thinking_tokens: int | None = None  # may be off by a tag; None: this model does not tell
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a function."""
+
+    id: str
+    name: str
+    arguments: str  # JSON, cut if the answer is
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer, of all its pieces so far."""
+
+    index: int
+    keeps_tokens: bool = False
+    texts: list[str] = field(default_factory=list)  # of each piece
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    tokens: list[Sampled | None] = field(default_factory=list)  # of each piece, if they are kept
+    prompt_scores: Sequence[Sampled] = ()
+    end: End | None = None
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return "".join(self.texts)
+
+    @property
+    def thinking(self) -> str:
+        """Its reasoning."""
+        return "".join(self.thoughts)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Its tokens, if they are kept."""
+        return [token.token for token in self.tokens if token is not None]
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece."""
+        text = ""
+        for event in piece.events:
+            match event:
+                case Text(more):
+                    text += more
+                case Thinking(more):
+                    self.thoughts.append(more)
+                case CallBegins(_, id_, name, arguments):
+                    self.calls.append(Call(id_, name, arguments))
+                case CallArguments(index, more):
+                    self.calls[index].arguments += more
+                case End():
+                    self.end = event
+        if self.keeps_tokens:
+            self.texts.append(text)
+            self.tokens.append(piece.token)
+        elif text:
+            self.texts.append(text)
+        if piece.is_first:
+            self.prompt_scores = piece.prompt_scores
+
+    def surprise(self) -> float:
+        """How unlikely its tokens are, per token; they must be kept."""
+        scores = [token.logprob for token in self.tokens if token is not None]
+        return -sum(scores) / max(1, len(scores))

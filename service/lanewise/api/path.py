@@ -1,0 +1,90 @@
+"""The one path from a request to its answer, whatever dialect it speaks.
+
+parse ─► measure ─► resolve the model ─► render ─► compile ─► queue ─► deliver
+
+A dialect does the first and the last in its own words (``dialect.py``); what it asks for is an
+``Ask`` (``ask.py``), what it is given are the ``Piece``s of an answer (``events.py``).
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lanewise.api.answering import Answering
+from lanewise.api.ask import Ask, Conversation
+from lanewise.api.body import find_adapter, parse, read_bytes
+from lanewise.api.delivery import Order, deliver
+from lanewise.api.dialect import About, Dialect, Prompt
+from lanewise.api.drawing import make_requests, sampling_params
+from lanewise.api.errors import ApiError
+from lanewise.api.events import Usage
+from lanewise.api.logprobs import TokenNames
+from lanewise.api.measuring import check_priority
+from lanewise.api.rendering import Rendered, render
+from lanewise.api.state import ServerState
+from lanewise.api.structured import grammar_of
+
+
+async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
+    """Answer a request in the dialect that it is asked in."""
+    try:
+        ask, size = await _read(request, state, dialect)
+        return await _answer(ask, size, request, state, dialect)
+    except ApiError as error:
+        return dialect.refusal(error)
+
+
+async def _read(request: Request, state: ServerState, dialect: Dialect[Any]) -> tuple[Ask, int]:
+    """What is asked for, and how many bytes it came in: what all work on it is measured by."""
+    body = await read_bytes(request, state.max_body_bytes)
+
+    def read() -> Ask:
+        ask = dialect.ask(parse(body, dialect.body))
+        state.request_budgets.check(ask)
+        return ask
+
+    return await state.workers.read(len(body), read), len(body)
+
+
+async def _answer(
+    ask: Ask, size: int, request: Request, state: ServerState, dialect: Dialect[Any]
+) -> Response:
+    check_priority(ask, request.scope, state)
+    adapter = find_adapter(ask.model, state)
+    rendered = await render(ask, size, state, request)
+    prompts, read = rendered.prompts, state.workers.read
+    grammar = await grammar_of(ask, rendered, state, request)
+    params = await read(size, lambda: sampling_params(ask, prompts, state))
+    client = request.scope["client_number"]
+    tenant = state.tenant_of(client)
+    requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar)
+    answering = await read(size, partial(_answering, ask, rendered, state, grammar is not None))
+    wire = dialect.wire(_about(ask, prompts, answering.usage, state))
+    return await deliver(Order(ask, requests, answering, dialect, wire), request, state)
+
+
+def _answering(ask: Ask, rendered: Rendered, state: ServerState, has_grammar: bool) -> Answering:
+    # The first space of an answer may be the tokenizer's or the model's. It is the model's where
+    # the answer goes on with a text, and where it has a form, which has every space in it.
+    continues = has_grammar and not ask.tools.callable
+    if not isinstance(ask.input, Conversation) or ask.input.continue_final_message:
+        continues = True
+    return Answering(ask, rendered, state.tokenizer, continues=continues)
+
+
+def _about(ask: Ask, prompts: Sequence[Prompt], usage: Usage, state: ServerState) -> About:
+    return About(
+        ask=ask,
+        prompts=prompts,
+        id=secrets.token_hex(12),
+        created=int(time.time()),
+        model=ask.model or state.model_name,
+        fingerprint=state.fingerprint,
+        usage=usage,
+        names=TokenNames(state.tokenizer),
+    )

@@ -1,0 +1,147 @@
+"""From messages or texts to what the model gets: templates, tokens, and how an answer begins."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+
+from lanewise.api.ask import NO_TOOLS, Ask, Conversation, Prompts, ToolUse
+from lanewise.api.budgets import MAX_CHARACTERS
+from lanewise.api.dialect import Prompt
+from lanewise.api.errors import BadRequestError, UnavailableError
+from lanewise.api.leaving import while_connected
+from lanewise.api.measuring import check_count, check_ids, check_size
+from lanewise.api.request_budgets import text_size
+from lanewise.api.schemas import Tool
+from lanewise.api.state import RETRY_AFTER_S, ServerState
+from lanewise.api.templates import pack_conversation
+from lanewise.sandbox.lane import SandboxError
+from lanewise.text.answers.families import AnswerFormat, answer_format, effort_variables
+from lanewise.text.answers.thinking import Start
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+
+# What a template gets from elsewhere, or what Python would mistake for it.
+RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self"}
+END_SIZE = 256  # characters at the end of a prompt that show how its answer begins
+
+
+class Rendered(NamedTuple):
+    """What the model continues, and how it answers."""
+
+    prompts: list[Prompt]
+    form: AnswerFormat | None = None  # of a conversation's answers; None: text
+    start: Start = Start.CONTENT
+
+
+async def render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
+    """The prompts of a request that came in ``size`` bytes."""
+    if isinstance(ask.input, Prompts):
+        prompts, n = ask.input, ask.n_drawn
+        return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, n, state)))
+    form = _form_of(ask.input, ask.tools, template_of(state))
+    prompt, end = await render_chat(ask.input, size, state, request, ask.tools, form)
+    return Rendered([prompt], form, form.start_of(end, ask.input.continued))
+
+
+def read_prompts(prompts: Prompts, n_drawn: int, state: ServerState) -> list[Prompt]:
+    """Texts and token ids, checked."""
+    param, tokenizer = prompts.param, state.tokenizer
+    check_count(len(prompts.items), n_drawn, state.engine, param)
+    for item in prompts.items:
+        if isinstance(item, str):
+            check_size(len(item), state.max_model_len, param)
+        else:
+            check_ids(item, tokenizer.vocab_size, param)
+
+    def read(item: str | list[int]) -> Prompt:
+        if not isinstance(item, str):
+            return Prompt(item)
+        add_bos = prompts.add_special_tokens
+        return Prompt(tokenizer.encode(item, add_bos=add_bos, parse_special=True), item)
+
+    return [read(item) for item in prompts.items]
+
+
+def template_of(state: ServerState) -> ChatTemplate:
+    """The chat template, which a conversation needs."""
+    if state.chat_template is None:
+        raise BadRequestError(
+            "messages: this model has no chat template; use /v1/completions", param="messages"
+        )
+    return state.chat_template
+
+
+def _form_of(chat: Conversation, tools: ToolUse, template: ChatTemplate) -> AnswerFormat:
+    try:
+        form = answer_format(template, tools=bool(tools.callable))
+    except ChatTemplateError as error:
+        raise BadRequestError(f"{chat.param}: {error}", param=chat.param) from None
+    if chat.effort is not None and form.efforts is not None and chat.effort not in form.efforts:
+        raise BadRequestError(
+            f"reasoning_effort: {chat.effort!r} is not one of this model's; accepted:"
+            f" {', '.join(form.efforts)}",
+            param="reasoning_effort",
+        )
+    return form
+
+
+async def render_chat(
+    chat: Conversation,
+    size: int,
+    state: ServerState,
+    request: Request,
+    tools: ToolUse = NO_TOOLS,
+    form: AnswerFormat | None = None,
+) -> tuple[Prompt, str]:
+    """A conversation as the model gets it, and the end of its text.
+
+    It came in ``size`` bytes with all that belongs to it. ``form`` is needed for tools and calls.
+    """
+    template, param = template_of(state), chat.param
+    variables = effort_variables(chat.effort, template, chat.variables)
+    reserved = RESERVED & variables.keys()
+    if reserved:
+        raise BadRequestError(
+            f"chat_template_kwargs: {min(reserved)} cannot be set here",
+            param="chat_template_kwargs",
+        )
+    continues = chat.continue_final_message
+
+    def pack() -> tuple[bytes, str]:
+        conversation: Sequence[Mapping[str, Any]]
+        listed = [_for_template(tool) for tool in tools.listed] if tools.callable else None
+        conversation = [message.for_template() for message in chat.messages]
+        if form is not None:
+            conversation, listed = form.conversation(conversation, listed)
+        shown = sum(map(text_size, (conversation, listed, variables)))
+        check_size(shown, state.max_model_len, param)
+        return pack_conversation(
+            *(state.tokenizer, template, conversation, listed, variables),
+            add_generation_prompt=chat.add_generation_prompt and not continues,
+            without_end=continues,
+            most_characters=MAX_CHARACTERS * state.max_model_len,
+        )
+
+    client = request.scope["client_number"]
+    try:
+        packed, mark = await state.workers.read(size, pack)
+        text = await while_connected(request, state.templates.render(template, packed, client))
+    except ChatTemplateError as error:
+        raise BadRequestError(f"{param}: {error}", param=param) from None
+    except SandboxError as error:
+        headers = {"retry-after": str(RETRY_AFTER_S)}
+        raise UnavailableError(f"{param}: {error}", param=param, headers=headers) from None
+    ids = await state.workers.read(len(text), lambda: state.tokenizer.encode_marked(text, mark))
+    return Prompt(ids), text[-END_SIZE:]
+
+
+def _for_template(tool: Tool) -> dict[str, Any]:
+    """A tool as templates expect it."""
+    function = tool.function
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    shown = {
+        "name": function.name,
+        "description": function.description,
+        "parameters": parameters,
+    }
+    return {"type": "function", "function": shown}

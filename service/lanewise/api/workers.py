@@ -1,0 +1,48 @@
+"""Threads for work on texts, which would hold up everybody if the event loop did it."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Below this many characters, tokens or numbers work takes less time than handing it to a thread.
+INLINE_SIZE = 2048
+# Tokenizing as many characters takes 20 ms.
+SHORT_SIZE = 1 << 16
+# Tokenizing as many takes 50 MiB, which the allocator keeps when they are free again.
+LARGE_SIZE = 1 << 19
+
+
+class Workers:
+    """Long work waits for other long work alone: it must not hold up anybody else's prompt."""
+
+    def __init__(self, give_back_memory: Callable[[], None] = lambda: None) -> None:
+        self._give_back_memory = give_back_memory  # what is free, to the system
+        self._texts = ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
+        self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="lanewise-long-text")
+        self._answers = ThreadPoolExecutor(1, thread_name_prefix="lanewise-answer")
+
+    async def read(self, size: int, work: Callable[[], T]) -> T:
+        """Do work on what came in, which takes time in proportion to ``size``."""
+        pool = self._texts if size <= SHORT_SIZE else self._long_texts
+        return await self._beside(pool, size, work)
+
+    async def write(self, size: int, work: Callable[[], T]) -> T:
+        """The same for what goes out: it waits for nobody's prompt."""
+        return await self._beside(self._answers, size, work)
+
+    def close(self) -> None:
+        """Begin no more work; what runs is not waited for."""
+        for pool in (self._texts, self._long_texts, self._answers):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _beside(self, pool: ThreadPoolExecutor, size: int, work: Callable[[], T]) -> T:
+        if size <= INLINE_SIZE:
+            return work()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
+        finally:
+            if size > LARGE_SIZE:
+                pool.submit(self._give_back_memory)
