@@ -8,6 +8,7 @@ from dataclasses import replace
 import openai
 import pytest
 
+from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.chat_template import ChatTemplate
 from toy_server import CONFIG, toy_server
 
@@ -42,9 +43,15 @@ FAMILIES = {
     "glm": "{{ tools | tojson }}<tool_call><arg_key>",
     "phi": "{{ messages[0].tools }}<|/tool|>",
     "mistral-named": "{{ tools | tojson }}[TOOL_CALLS][ARGS]",
+    "deepseek": "{{ tools | tojson }}" + DEEPSEEK.begin + "```json",
+    "deepseek-v3.1": "{{ tools | tojson }}" + DEEPSEEK_V31.begin,
+    "kimi": "{{ tools | tojson }}" + KIMI.begin,
+    "lfm2": "<|tool_list_start|>{{ tools | tojson }}",
 }
 
 
+# Of calls; Kimi's are its own but for those that it gives twice.
+IDS = {"mistral": r"\w{9}", "kimi": r"functions\.\w+:\d{1,4}|call_\w{24}"}
 NAMED_SEND = {"tool_choice": {"type": "function", "function": {"name": "send"}}}
 
 
@@ -56,7 +63,7 @@ def tool(name, parameters, *, strict=False):
 @pytest.fixture(scope="module")
 def server():
     """With room for tools in prompts of single bytes."""
-    with toy_server(replace(CONFIG, max_model_len=1024, n_blocks=128)) as running:
+    with toy_server(replace(CONFIG, max_model_len=2048, n_blocks=128)) as running:
         yield running
 
 
@@ -179,7 +186,7 @@ def test_refused_and_cached_grammars_are_counted(client, server):
 @pytest.mark.parametrize("choice", ["required", NOW], ids=["required", "named"])
 def test_tools_are_called_whole_and_streamed(sdk, family, choice):
     ask = {"model": "toy", "messages": HELLO, "tools": TOOLS, "tool_choice": choice}
-    ask |= {"max_tokens": 300, "seed": 12, "temperature": 1.5, "n": 2}
+    ask |= {"max_tokens": 900, "seed": 12, "temperature": 1.5, "n": 2}
     whole = sdk.chat.completions.create(**ask)
     streamed = [{} for _ in whole.choices]
     reasons = [None, None]
@@ -201,10 +208,8 @@ def test_tools_are_called_whole_and_streamed(sdk, family, choice):
             assert list(json.loads(arguments)) == ([] if name == "now" else ["city"])
         ids = [call.id for call in one.message.tool_calls]
         assert len(set(ids)) == len(ids)
-        assert all(
-            len(one) == 9 if family.startswith("mistral") else one.startswith("call_")
-            for one in ids
-        )
+        shape = IDS.get(family.partition("-")[0], r"call_\w{24}")
+        assert all(re.fullmatch(shape, one) for one in ids)
 
 
 def test_auto_answers_in_text_or_calls(sdk, server):

@@ -66,6 +66,7 @@ def read(form, pieces, start, tools=answer_texts.TOOLS):
                 assert delta["index"] == len(streamed) - 1
                 streamed[-1]["function"]["arguments"] += delta["function"]["arguments"]
     assert streamed == parser.calls
+    assert len({call["id"] for call in parser.calls}) == len(parser.calls)
     functions = [call["function"] for call in parser.calls]
     return reasoning, content, [(one["name"], one["arguments"]) for one in functions]
 
@@ -217,6 +218,11 @@ CORNERS = [
         DEEPSEEK,  # as it writes when it forgets the line breaks
         answer_texts.section(DEEPSEEK, [("f", {})]).replace("\n", ""),
         ("", "", [("f", "{}")]),
+    ),
+    (
+        KIMI,  # an id that is given twice is the first one's
+        answer_texts.section(KIMI, [("f", {}), ("f", {"a": 1})]).replace("f:1", "f:0"),
+        ("", "", [("f", "{}"), ("f", '{"a": 1}')]),
     ),
     (KIMI, answer_texts.section(KIMI, [("f", {})])[:-30], ("", "", [("f", "{}")])),
     (LFM2, f"So {LFM2.begin}[f(){LFM2.end} then", ("", "So then", [("f", "{}")])),

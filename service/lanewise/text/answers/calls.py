@@ -78,8 +78,10 @@ class CallLog:
         self.calls: list[dict[str, Any]] = []
 
     def start(self, name: str, call_id: str | None = None) -> None:
-        """Another function is called; without an id of the model's own it gets one."""
-        call: dict[str, Any] = {"id": call_id or self._new_id(), "type": "function"}
+        """Another function is called; it gets an id if the model gives none, or a used one."""
+        if call_id is None or any(call["id"] == call_id for call in self.calls):
+            call_id = self._new_id()
+        call: dict[str, Any] = {"id": call_id, "type": "function"}
         function = {"name": name, "arguments": ""}
         self._deltas.append({"index": len(self.calls), **call, "function": dict(function)})
         call["function"] = function

@@ -22,9 +22,10 @@ from lanewise.text.answers.values import quoted as json_text
 from lanewise.text.grammar import GrammarError, styled
 from lanewise.text.tokenizer import Tokenizer
 
-NAME = re.compile(r"""\s*\[?\s*([^\s()\[\]{}"',=]+)\s*\(""")
-KEY = re.compile(r"""([^\s()\[\]{}"',=]+)\s*=\s*""")
-KEY_START = re.compile(r"""[^\s()\[\]{}"',=]+\s*""")
+# Nothing is given back, or much white space would be tried in all ways.
+NAME = re.compile(r"""\s*+\[?\s*+([^\s()\[\]{}"',=]++)\s*+\(""")
+KEY = re.compile(r"""([^\s()\[\]{}"',=]++)\s*+=\s*+""")
+KEY_START = re.compile(r"""[^\s()\[\]{}"',=]++\s*+""")
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,9 @@ class SectionedCalls(CallFormat):
         """What stands before a call's arguments; the groups are an id or nothing, and a name."""
         parts = (self.call_begin, self.before_name, self.arguments_tag.strip())
         begin, before, tag = map(re.escape, parts)
-        name = r"(functions\.([^<\s{]+?):\d+)" if self.numbered else r"()([^<\s{]+)"
-        return re.compile(rf"\s*{begin}\s*{before}\s*{name}\s*{tag}\s*(?=\{{)")
+        name = r"(functions\.([^<\s{]+?):\d++)" if self.numbered else r"()([^<\s{]+)"
+        # White space is not given back, or much of it would be tried in all ways.
+        return re.compile(rf"\s*+{begin}\s*+{before}\s*+{name}\s*+{tag}\s*+(?=\{{)")
 
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function."""
