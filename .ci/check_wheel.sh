@@ -35,3 +35,7 @@ curl --silent --show-error --fail --output answer "$url/v1/completions" --header
     --data '{"prompt": "Once upon a time", "max_tokens": 8, "stream": true}' || { cat server.log; exit 1; }
 tail -n 4 answer
 grep --quiet '^data: \[DONE\]' answer
+# The page's files are in the wheel too.
+for path in / /page/app.js /page/style.css /docs; do
+    curl --silent --show-error --fail --output page "$url$path"
+done
