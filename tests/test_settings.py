@@ -64,6 +64,7 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
     samples = {
         "SIZE": "7MiB",
         "N": "5",
+        "NUMBER": "1.5",
         "SECONDS": "5",
         "MS": "5",
         "N,…": "5,6",

@@ -11,6 +11,7 @@ from lanewise.commands.registration import Command
 from lanewise.host import HostError, default_threads, garbage_left_alone
 from lanewise.settings import (
     BenchSettings,
+    ChatSettings,
     CompareSettings,
     ComputeSettings,
     DoctorSettings,
@@ -41,6 +42,9 @@ EPILOG = (
 
 COMMANDS = {
     "serve": Command(Settings, "lanewise.server.start", "serve a model over the OpenAI API"),
+    "chat": Command(
+        ChatSettings, "lanewise.commands.chat", "talk with a model or a server in the terminal"
+    ),
     "bench": Command(
         BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
     ),
@@ -147,10 +151,11 @@ def _is_for_users(error: Exception) -> bool:
     """Whether the message says what to do; everything else is a bug and keeps its traceback."""
     if isinstance(error, HostError):
         return True
+    from lanewise.commands.chat_client import ChatError
     from lanewise.loading.checkpoint import ModelFileError
     from lanewise.runtime import NativeError
 
-    return isinstance(error, ModelFileError | NativeError)
+    return isinstance(error, ChatError | ModelFileError | NativeError)
 
 
 def _fail(message: str, status: int) -> int:

@@ -2,7 +2,18 @@
 
 from dataclasses import dataclass, field
 
-from lanewise.settings.kinds import BITS, COUNTS, SWITCH, TEXT, TEXTS, choice, integer, knob
+from lanewise.settings.kinds import (
+    BITS,
+    COUNTS,
+    KEYS,
+    SWITCH,
+    TEMPERATURE,
+    TEXT,
+    TEXTS,
+    choice,
+    integer,
+    knob,
+)
 from lanewise.settings.knobs import (
     DRAFT_TOKENS,
     ComputeSettings,
@@ -229,8 +240,39 @@ class FamiliesSettings(SourceSettings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatSettings(ModelSettings):
+    """What ``lanewise chat`` can be told."""
+
+    model: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT,
+            "a model, which is served for as long as this runs, or http://HOST:PORT of a server"
+            " with the OpenAI API",
+        ),
+    )
+    served_model_name: str | None = field(
+        default=None,
+        metadata=knob(TEXT, "which of a server's models to talk with; the first when not given"),
+    )
+    api_key: tuple[str, ...] = field(
+        default=(), metadata=knob(KEYS, "the key that a server wants; the first of several is sent")
+    )
+    system: str | None = field(
+        default=None, metadata=knob(TEXT, "what the model is told before the conversation")
+    )
+    temperature: float | None = field(
+        default=None, metadata=knob(TEMPERATURE, "how freely to choose; the model's when not given")
+    )
+    max_tokens: int | None = field(
+        default=None, metadata=knob(integer(1), "most tokens of an answer")
+    )
+
+
 EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     Settings,
+    ChatSettings,
     BenchSettings,
     PerplexitySettings,
     CompareSettings,

@@ -1,5 +1,7 @@
 // What an answer took: measured here, as the one who waits for it sees it, and counted by the server.
 
+const SOON = 0.001; // seconds: what arrived within them came together, and says nothing about speed
+
 export class Numbers {
   constructor() {
     this.began = performance.now();
@@ -23,7 +25,7 @@ export class Numbers {
     const tokens = this.usage?.completion_tokens ?? this.events;
     if (this.first !== null) {
       const seconds = (this.last - this.first) / 1000;
-      if (tokens > 1 && seconds > 0) rows.push(["Speed", `${rounded((tokens - 1) / seconds)} tokens/s`]);
+      if (tokens > 1 && seconds > SOON) rows.push(["Speed", `${rounded((tokens - 1) / seconds)} tokens/s`]);
       rows.push(["First token", `${rounded(this.first - this.began)} ms`]);
     }
     rows.push(["Answer", `${tokens} tokens`]);

@@ -1,0 +1,164 @@
+"""``lanewise chat`` in a terminal, with a server of its own and with others."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lanewise.commands.chat import printable
+from serving import wait_for
+from terminal import Terminal, terminal
+from toy_server import toy_server
+
+COMMAND = [sys.executable, "-m", "lanewise", "chat"]
+OWN = [*COMMAND, "--threads", "1", "--max-tokens", "16"]
+LONG = '/set structured_outputs {"regex": "[a-z ]{400}"}'  # no answer ends by chance
+NUMBERS = r"\[16 tokens, [\d.]+ tokens/s, first after \d+ ms, prompt (\d+), (\d+) of them cached"
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def say(chat: Terminal, text: str, after: str = ">>> ") -> None:
+    """Type a line once the program asks for one."""
+    chat.wait_for(after)
+    chat.type(text + "\r")
+
+
+def test_a_conversation_with_a_model_of_its_own(tmp_path):
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    with terminal(OWN, environment) as chat:
+        chat.wait_for(r"lanewise-demo-q8_0 at http://127.0.0.1:\d+; /help")
+        [server] = children(chat.process.pid)
+
+        say(chat, LONG)
+        say(chat, "It was a dark night.")
+        prompt = int(chat.wait_for(NUMBERS)[1])
+        say(chat, '"""')
+        say(chat, "One.", after=r"\.\.\. ")
+        say(chat, 'Two."""', after=r"\.\.\. ")
+        longer, cached = map(int, chat.wait_for(NUMBERS).groups())
+        assert longer > prompt
+        assert cached > 0
+        say(chat, "Three\\")
+        say(chat, "four.", after=r"\.\.\. ")
+        chat.wait_for(NUMBERS)
+        say(chat, "/retry")
+        chat.wait_for(NUMBERS)
+        say(chat, "/system You are a book.")
+        chat.wait_for("You are a book.\r\n")
+        say(chat, "/set seed 3")
+        chat.wait_for('"seed": 3')
+
+        say(chat, f"/save {tmp_path}/talk.json")
+        chat.wait_for("written: ")
+        saved = json.loads((tmp_path / "talk.json").read_text())
+        said = [turn["content"] for turn in saved["messages"] if turn["role"] == "user"]
+        assert said == ["It was a dark night.", "One.\nTwo.", "Three\nfour."]
+        assert saved["messages"][0] == {"role": "system", "content": "You are a book."}
+        assert [turn["role"] for turn in saved["messages"][1:]] == ["user", "assistant"] * 3
+        say(chat, f"/save {tmp_path}/talk.txt")
+        chat.wait_for("written: ")
+        assert "user:\nOne.\nTwo.\n\nassistant:\n" in (tmp_path / "talk.txt").read_text()
+
+        say(chat, "/sistem x")
+        chat.wait_for(r"did you mean /system\?")
+        say(chat, "/set temperature 9")
+        say(chat, "And?")
+        chat.wait_for("lanewise: temperature: .*less than or equal to 2")
+        say(chat, "/new")
+        chat.wait_for("forgotten")
+        say(chat, "/set temperature 0")
+        say(chat, "It was a dark night.")
+        chat.wait_for(NUMBERS)
+        chat.wait_for(">>> ")
+        chat.type("\x03")
+        chat.wait_for("Ctrl-D or /quit leaves")
+        chat.wait_for(">>> ")
+        chat.type("\x04")
+        assert chat.process.wait(60) == 0
+        wait_for(lambda: is_gone(server), "the end of the server")
+    history = tmp_path / "lanewise" / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    with terminal(OWN, environment) as chat:
+        say(chat, LONG)
+        say(chat, "\x1b[A\x1b[A")
+        chat.wait_for("It was a dark night.")
+        chat.wait_for(NUMBERS)
+        [server] = children(chat.process.pid)
+        os.kill(chat.process.pid, signal.SIGKILL)
+        wait_for(lambda: is_gone(server), "the end of the server whose chat was killed")
+
+
+def test_ctrl_c_stops_the_answer_alone(tmp_path):
+    with toy_server(api_keys=("secret",)) as server:
+        server.runner.delay_s = 0.02
+        command = [*COMMAND, f"{server.url}/v1/", "--api-key", "secret"]
+        with terminal(command, {"XDG_STATE_HOME": str(tmp_path)}) as chat:
+            chat.wait_for(f"toy at {server.url}/v1/")
+            say(chat, LONG)
+            chat.wait_for('"structured_outputs": ')
+            say(chat, "the")
+            chat.wait_for(r"the\s+[a-z]+")
+            chat.type("\x03")
+            chat.wait_for(r"\[stopped, \d+ tokens, ")
+            server.wait_until(lambda: server.state.engine.unfinished == 0)
+            say(chat, '/set structured_outputs {"choice": ["yes"]}')
+            say(chat, "the")
+            chat.wait_for(r"\syes\r\n")
+            say(chat, "/quit")
+            assert chat.process.wait(60) == 0
+
+
+def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], input=text, capture_output=True, text=True)
+
+
+def test_a_message_from_a_pipe_gets_its_answer_and_nothing_else(url):
+    done = run(url, "--max-tokens", "8", "--temperature", "0", text="Once upon a time\n")
+    again = run(url, "--max-tokens", "8", "--temperature", "0", text="Once upon a time\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == again.stdout
+    assert re.fullmatch(r"[^\[]+\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["http://127.0.0.1:1"], "lanewise: http://127.0.0.1:1: Connection refused\n"),
+        (["http://"], "lanewise: http://: no host; accepted: http://HOST:PORT\n"),
+        (["/no/such.gguf"], "lanewise: /no/such.gguf: "),
+        (["--temperature", "3"], "--temperature: '3' cannot be used; accepted: a number from 0"),
+    ],
+)
+def test_what_cannot_be_talked_with_is_one_line(arguments, message):
+    done = run(*arguments, text="x")
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_key_is_said(tmp_path):
+    with toy_server(api_keys=("secret",)) as server:
+        done = run(server.url, "--api-key", "other", text="x")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "lanewise: the API key is missing or wrong\n"
+
+
+def test_no_answer_moves_the_cursor():
+    assert printable("a\x1b[2Jb\x9b\r\nc\td \u202ee") == "a�[2Jb�\nc\td �e"
+    assert printable("né 👩\u200d💻\u00a0日") == "né 👩\u200d💻\u00a0日"
