@@ -128,6 +128,24 @@ def test_sigterm_lets_answers_end_then_exits_with_zero():
         assert process.wait(20) == 0
 
 
+def test_a_lame_duck_takes_requests_but_no_health_check_sends_it_any():
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "lanewise", "serve", "--threads", "1", "--port", str(port)]
+    command += ["--lame-duck-s", "3"]
+    with running(command, f"{url}/health/ready") as process, httpx.Client(timeout=60) as client:
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        while client.get(f"{url}/health/ready").status_code == 200:
+            assert time.monotonic() < began + 2
+        answered = 0
+        while (status := client.post(f"{url}/v1/completions", json=OK).status_code) == 200:
+            answered += 1
+        assert (status, answered > 0) == (503, True)
+        assert time.monotonic() >= began + 3
+        assert process.wait(20) == 0
+
+
 def test_answers_that_do_not_end_in_time_are_told():
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -32,16 +32,28 @@ def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,
     )
-    return DrainingServer(config, state, settings.drain_timeout_s)
+    return DrainingServer(config, state, settings.drain_timeout_s, settings.lame_duck_s)
 
 
 class DrainingServer(uvicorn.Server):
-    """After the first signal it is not ready but still listens, until all answers are complete."""
+    """After the first signal it is not ready, but goes on answering until nothing is left to do.
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, drain_timeout_s: float) -> None:
+    For ``lame_duck_s`` it takes new requests too: those that load balancers send which have not
+    noticed yet.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        drain_timeout_s: float,
+        lame_duck_s: float = 0.0,
+    ) -> None:
         super().__init__(config)
         self._state = state
         self._drain_timeout_s = drain_timeout_s
+        self._lame_duck_s = lame_duck_s
+        self._refuse_at = 0.0
         self._deadline: float | None = None
         self._last_load_at = time.monotonic()
         self._last_load = state.engine.metrics.load()
@@ -62,14 +74,16 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; a second signal ends at once."""
         if self._deadline is not None:
-            self._deadline = 0.0
+            self._deadline = self._refuse_at = 0.0
             return
         self._state.phase = Phase.DRAINING
-        self._deadline = time.monotonic() + self._drain_timeout_s
+        self._refuse_at = time.monotonic() + self._lame_duck_s
+        self._deadline = self._refuse_at + self._drain_timeout_s
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look whether it is time to go."""
-        if self._deadline is not None and not self.should_exit:
+        is_refusing = time.monotonic() >= self._refuse_at
+        if self._deadline is not None and is_refusing and not self.should_exit:
             engine = self._state.engine
             engine.stop_accepting()
             # What is compiled or rendered now would come too late for the engine.

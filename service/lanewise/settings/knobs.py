@@ -370,8 +370,16 @@ class Settings(ModelSettings):
             " auto = those of the model's generation_config.json or GGUF metadata, off = OpenAI's",
         ),
     )
+    lame_duck_s: float = field(
+        default=0.0,
+        metadata=knob(
+            SECONDS,
+            "time after SIGTERM in which requests are still taken while /health/ready says no:"
+            " as long as load balancers take to notice",
+        ),
+    )
     drain_timeout_s: float = field(
-        default=30.0, metadata=knob(SECONDS, "time running requests get to finish after SIGTERM")
+        default=30.0, metadata=knob(SECONDS, "time running requests get to finish after that")
     )
     log_level: str = field(
         default="info",
