@@ -13,6 +13,8 @@ from lanewise.text.answers.families import HARMONY, AnswerFormat, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import THINK, Start
 from lanewise.text.detokenizer import MARK, StopMatcher, StopStrings
@@ -22,7 +24,11 @@ from tests.fuzz.reader import Reader
 
 FORMS = (HERMES, MISTRAL, LLAMA, GENERIC)
 ANSWER = 128  # and above: first bytes of whole answers
-OTHERS: tuple[CallFormat, ...] = (QWEN3_CODER, GLM, SEED, MISTRAL_NAMED, MISTRAL_WITH_IDS)
+SECTIONED = (DEEPSEEK, DEEPSEEK_V31, KIMI)
+OTHERS: tuple[CallFormat, ...] = (
+    *(QWEN3_CODER, GLM, SEED, MISTRAL_NAMED, MISTRAL_WITH_IDS),
+    *(*SECTIONED, LFM2),
+)
 ANSWERS: tuple[AnswerFormat, ...] = (
     HARMONY,
     *(PlainFormat(form, THINK) for form in (*FORMS, *OTHERS)),
@@ -167,6 +173,11 @@ def seeds(_folder: Path) -> Iterator[bytes]:
             yield head + f"{text} to=functions.f <|constrain|>json<|message|>{{}}<|call|>".encode()
         yield head + b"<think>\na\n</think>\nb<tool_call>\n<function=f>\n<parameter=s>\nx\n"
         yield head + b"<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>"
+        for part in SECTIONED:
+            call = "functions.f:0" if part.numbered else "f"
+            call = f"{part.call_begin}{part.before_name}{call}{part.arguments_tag}{{}}"
+            yield head + f"{part.begin}{call}{part.call_end}{part.end}b".encode()
+        yield head + f"{LFM2.begin}[f(s='a', n=[None]), g()]{LFM2.end}b".encode()
         yield head + b"</parameter>\n</function>\n</tool_call>[TOOL_CALLS]f[CALL_ID]a[ARGS]{}"
     yield bytes([2, 0, 2, 1, 2, 0, 1, 2, 5, 3, 1, 2, 3]) + b"abcabcaab"
     yield bytes([3, 0, 0]) + bytes(range(0, 200, 3))
