@@ -51,6 +51,23 @@ def tables_of(batch: Batch) -> NDArray[np.uint32]:
     return tables if tables.ndim == 3 else tables[:, None]
 
 
+class Script:
+    """What answers to a prompt of so many tokens say, as far as masks let them; then the end."""
+
+    def __init__(self, answers: Sequence[Sequence[int]], end: int, n_prompt: int) -> None:
+        self._answers = answers  # by choice
+        self._end = end
+        self._n_prompt = n_prompt
+
+    def next_token(self, draw: Draw) -> int | None:
+        """What is to be drawn; None for a prompt's own tokens."""
+        place = draw.position - self._n_prompt
+        if draw.forced_token >= 0 or place < 0:
+            return None
+        answer = self._answers[draw.sampling.choice % len(self._answers)]
+        return answer[place] if place < len(answer) else self._end
+
+
 class ToyRunner:
     """Logits are a hash of the tokens that are seen before them, read through the block tables.
 
@@ -91,6 +108,7 @@ class ToyRunner:
         self._behind_failure = False  # of a step that was begun
         self.n_begun = 0  # ahead
         self.most_begun: int | None = None  # what comes ahead after so many is refused
+        self.script: Script | None = None
 
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         began = time.perf_counter()
@@ -139,6 +157,9 @@ class ToyRunner:
         logits = [rng.standard_normal(self._vocab_size, dtype=np.float32) * 3 for rng in rows]
         matrix = np.array(logits, dtype=np.float32).reshape(len(logits), self._vocab_size)
         matrix[:, self._n_tokens :] = -20  # a trained model gives its padding next to nothing
+        for row, draw in zip(matrix, draws, strict=True):
+            if self.script is not None and (token := self.script.next_token(draw)) is not None:
+                row[token] += 100
         drawn = [_sample(row, one) for row, one in zip(matrix, draws, strict=True)]
         self._drawn = [one.token for one in drawn]
         return drawn
