@@ -1,5 +1,7 @@
 """The command line: settings reach their command, errors are one line."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -127,3 +129,34 @@ def test_missing_model_is_one_line_and_status_1(tmp_path):
     assert result.returncode == 1
     assert "gone.gguf" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_flag_that_is_none_is_said_and_nothing_runs(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["serve", "--max-num-seqs", "3"])
+    assert stop.value.code == 2
+    assert "--max-num-seqs is not a setting; here it is --max-seqs" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_none_is_warned_of(serve, monkeypatch, capsys):
+    monkeypatch.setenv("LANEWISE_MAX_SEQZ", "3")
+    serve(lambda settings: None)
+    assert cli.main(["serve"]) == 0
+    assert "warning: LANEWISE_MAX_SEQZ is not a setting; did you" in capsys.readouterr().err
+
+
+def test_config_says_what_is_in_force_and_why(monkeypatch, capsys):
+    monkeypatch.setenv("LANEWISE_API_KEY", "secret,other")
+    monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "4")
+    assert cli.main(["config", "some/model", "--max-seqs", "7", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["max_seqs"] == {"value": "7", "from": "--max-seqs"}
+    assert found["model"] == {"value": "some/model", "from": "--model"}
+    assert found["api_key"] == {"value": "2 not shown", "from": "LANEWISE_API_KEY"}
+    assert found["port"] == {"value": "8000", "from": "default"}
+    assert int(found["threads"]["value"].split()[0]) > 0
+    assert set(found) == {item.name for item in dataclasses.fields(Settings)}
+    assert cli.main(["config"]) == 0
+    shown = capsys.readouterr().out
+    assert "secret" not in shown
+    assert "OLLAMA_NUM_PARALLEL is another server's; here it is LANEWISE_MAX_SEQS" in shown

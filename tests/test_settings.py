@@ -10,14 +10,22 @@ import pytest
 from lanewise.settings import (
     EVERY_SETTINGS,
     BenchSettings,
+    PullSettings,
     Settings,
     SettingsError,
     add_arguments,
     flag_of,
+    grouped,
+    hints,
     parse_size,
     resolve,
+    resolve_with_sources,
+    unknown_flags,
+    unknown_variables,
     variable_of,
+    variables_of_others,
 )
+from lanewise.settings.groups import GROUPS, ORDER
 
 
 def parse(arguments, settings=Settings, environ=None):
@@ -192,3 +200,82 @@ def test_weights_are_a_type_or_types_of_parts(text):
 def test_other_weights_are_refused(text):
     with pytest.raises(SettingsError, match=r"accepted: .*PART=NAME"):
         resolve(Settings, {"weights": text}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--max-num-seqs", "here it is --max-seqs"),
+        ("--ctx-size=4096", "--ctx-size is not a setting; here it is --max-model-len"),
+        ("-ngl", "nothing to set: all layers run on the CPU"),
+        ("--temp", "requests say it, each for itself"),
+        ("--max-seq", "did you mean --max-seqs?"),
+        ("--zzzzzz", "--zzzzzz is not a setting"),
+        ("more", "unrecognized arguments: more"),
+    ],
+)
+def test_a_flag_that_is_none_is_told_what_it_may_have_meant(argument, says):
+    assert unknown_flags(Settings, [argument]).endswith(says)
+
+
+def test_a_flag_of_another_command_is_not_suggested():
+    assert "max_seqs" not in unknown_flags(PullSettings, ["--max-num-seqs"])
+
+
+def test_variables_that_set_nothing_are_told_of():
+    environ = {
+        "LANEWISE_MAX_SEQZ": "3",
+        "LANEWISE_NUM_PARALLEL": "3",
+        "LANEWISE_ZZZZZZ": "3",
+        # these are nobody's mistake
+        "LANEWISE_MAX_SEQS": "3",
+        "LANEWISE_PREFILL": "3",
+        "LANEWISE_CONFIG": "x.yaml",
+        "LANEWISE_ZZZ": "",
+        "LANEWISE_PORT": "tcp://10.0.0.1:8000",
+        "LANEWISE_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "LANEWISE_SERVICE_HOST": "10.0.0.1",
+        "LANEWISE_METRICS_SERVICE_PORT_HTTP": "8000",
+        "OTHER": "1",
+    }
+    assert list(unknown_variables(environ)) == [
+        "LANEWISE_MAX_SEQZ is not a setting; did you mean LANEWISE_MAX_SEQS?",
+        "LANEWISE_NUM_PARALLEL is not a setting; here it is LANEWISE_MAX_SEQS",
+        "LANEWISE_ZZZZZZ is not a setting",
+    ]
+
+
+def test_variables_of_other_servers_have_counterparts():
+    environ = {"OLLAMA_NUM_PARALLEL": "4", "LLAMA_ARG_CTX_SIZE": "1", "VLLM_API_KEY": "k"}
+    environ["VLLM_USE_V1"] = "1"
+    assert list(variables_of_others(environ)) == [
+        "LLAMA_ARG_CTX_SIZE is another server's; here it is LANEWISE_MAX_MODEL_LEN",
+        "OLLAMA_NUM_PARALLEL is another server's; here it is LANEWISE_MAX_SEQS",
+        "VLLM_API_KEY is another server's; here it is LANEWISE_API_KEY",
+    ]
+
+
+def test_hints_name_settings_that_there_are():
+    names = {item.name for item in dataclasses.fields(Settings)}
+    assert set(hints.RENAMED.values()) <= names
+    assert not set(hints.RENAMED) & names
+    assert not set(hints.NOTHING_TO_SET) & {*names, *hints.RENAMED}
+
+
+def test_every_setting_is_in_one_group():
+    items = dataclasses.fields(Settings)
+    shown = [item.name for group, members in grouped(items) for item in members]
+    assert sorted(shown) == sorted(item.name for item in items)
+    assert sum(map(len, GROUPS.values())) == len(ORDER)
+
+
+def test_each_value_has_a_source(config):
+    path = config("max_seqs: 3\nport: 80\nhost: '::1'\n")
+    environ = {"LANEWISE_PORT": "81", "LANEWISE_HOST": "::2", "LANEWISE_CONFIG": path}
+    settings, sources = resolve_with_sources(Settings, {"host": "::3"}, environ)
+    assert (settings.max_seqs, settings.port, settings.host) == (3, 81, "::3")
+    assert sources == {
+        "max_seqs": f"{path}: max_seqs",
+        "port": "LANEWISE_PORT",
+        "host": "--host",
+    }

@@ -14,6 +14,7 @@ from lanewise.settings import (
     ChatSettings,
     CompareSettings,
     ComputeSettings,
+    ConfigSettings,
     DoctorSettings,
     FamiliesSettings,
     InspectSettings,
@@ -24,7 +25,9 @@ from lanewise.settings import (
     SettingsError,
     SourceSettings,
     add_arguments,
-    resolve,
+    resolve_with_sources,
+    unknown_flags,
+    unknown_variables,
 )
 from lanewise_quantizer.cli import QUANTIZE
 
@@ -44,6 +47,12 @@ COMMANDS = {
     "serve": Command(Settings, "lanewise.server.start", "serve a model over the OpenAI API"),
     "chat": Command(
         ChatSettings, "lanewise.commands.chat", "talk with a model or a server in the terminal"
+    ),
+    "config": Command(
+        ConfigSettings,
+        "lanewise.commands.config",
+        "print the settings of serve and where each came from",
+        shows_sources=True,
     ),
     "bench": Command(
         BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
@@ -83,7 +92,12 @@ def build_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         about = command.help[0].upper() + command.help[1:] + "."
         sub = commands.add_parser(
-            name, help=command.help, description=about, epilog=EPILOG, allow_abbrev=False
+            name,
+            help=command.help,
+            description=about,
+            epilog=EPILOG,
+            usage=f"lanewise {name} [MODEL] [--SETTING VALUE …]",
+            allow_abbrev=False,
         )
         if command.settings is CompareSettings:
             about = "models to compare, the original first"
@@ -96,8 +110,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status of the process."""
-    flags = vars(build_parser().parse_args(arguments))
+    parser = build_parser()
+    found, others = parser.parse_known_args(arguments)
+    flags = vars(found)
     command = COMMANDS[flags.pop("command")]
+    if others:
+        parser.error(unknown_flags(command.settings, others))
+    for sentence in unknown_variables(os.environ):
+        print(f"lanewise: warning: {sentence}", file=sys.stderr)
     # pydantic would search all installed packages for plugins at every start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config = flags.pop("config")
@@ -111,11 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flags["model"] = positional
         if several:
             flags["models"] = [*several, *flags.get("models", [])]
-        settings = resolve(command.settings, flags, os.environ, config)
+        settings, sources = resolve_with_sources(command.settings, flags, os.environ, config)
         _set_up_blas(_threads_of(settings) if command.multiplies else 1)
         with garbage_left_alone():
             module = importlib.import_module(command.module)
-        return module.run(settings) or 0
+        extra = (sources,) if command.shows_sources else ()
+        return module.run(settings, *extra) or 0
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     except KeyboardInterrupt:

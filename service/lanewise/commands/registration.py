@@ -12,4 +12,5 @@ class Command:
     settings: type[SourceSettings]
     module: str  # imported when the command runs, so that --help does not wait for numpy
     help: str
+    shows_sources: bool = False  # `run` is also given where each setting came from
     multiplies: bool = False  # large matrices in numpy: its BLAS gets all threads

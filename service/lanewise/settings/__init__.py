@@ -11,6 +11,7 @@ from lanewise.settings.commands import (
     BenchSettings,
     ChatSettings,
     CompareSettings,
+    ConfigSettings,
     DoctorSettings,
     FamiliesSettings,
     InspectSettings,
@@ -20,6 +21,7 @@ from lanewise.settings.commands import (
     QuantizeSettings,
     ReportSettings,
 )
+from lanewise.settings.groups import grouped
 from lanewise.settings.key_files import with_keys_of_files
 from lanewise.settings.kinds import SettingsError, parse_size
 from lanewise.settings.knobs import (
@@ -29,7 +31,17 @@ from lanewise.settings.knobs import (
     SourceSettings,
     WeightSettings,
 )
-from lanewise.settings.reading import add_arguments, flag_of, resolve, variable_of
+from lanewise.settings.reading import (
+    add_arguments,
+    flag_of,
+    resolve,
+    resolve_with_sources,
+    shown_value,
+    unknown_flags,
+    unknown_variables,
+    variable_of,
+    variables_of_others,
+)
 
 __all__ = [
     "EVERY_SETTINGS",
@@ -38,6 +50,7 @@ __all__ = [
     "ChatSettings",
     "CompareSettings",
     "ComputeSettings",
+    "ConfigSettings",
     "DoctorSettings",
     "FamiliesSettings",
     "InspectSettings",
@@ -53,8 +66,14 @@ __all__ = [
     "WeightSettings",
     "add_arguments",
     "flag_of",
+    "grouped",
     "parse_size",
     "resolve",
+    "resolve_with_sources",
+    "shown_value",
+    "unknown_flags",
+    "unknown_variables",
     "variable_of",
+    "variables_of_others",
     "with_keys_of_files",
 ]

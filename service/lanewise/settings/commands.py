@@ -270,8 +270,18 @@ class ChatSettings(ModelSettings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConfigSettings(Settings):
+    """What ``lanewise config`` can be told: all that ``serve`` can."""
+
+    json: bool = field(
+        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
+    )
+
+
 EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     Settings,
+    ConfigSettings,
     ChatSettings,
     BenchSettings,
     PerplexitySettings,

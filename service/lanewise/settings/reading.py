@@ -2,12 +2,13 @@
 
 import argparse
 import dataclasses
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lanewise.settings import hints
 from lanewise.settings.commands import EVERY_SETTINGS
+from lanewise.settings.groups import grouped
 from lanewise.settings.kinds import ON_OFF, Kind, SettingsError
 from lanewise.settings.knobs import SourceSettings
 
@@ -30,28 +31,37 @@ def variable_of(name: str) -> str:
 def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings]) -> None:
     """Give a command the flags of its settings; values stay text until :func:`resolve`."""
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings")
-    for item in dataclasses.fields(settings):
-        kind: Kind = item.metadata["kind"]
-        text = f"{item.metadata['help']} [{_default_text(item)}; {variable_of(item.name)}]"
-        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
-        if kind.is_switch:
-            options |= {"action": "store_const", "const": "true"}
-        else:
-            options["metavar"] = (
-                kind.accepts.replace(" ", "") if "|" in kind.accepts else kind.metavar
-            )
-            options["action"] = "append" if kind.is_list else "store"
-        parser.add_argument(*item.metadata["short"], flag_of(item.name), dest=item.name, **options)
+    for title, items in grouped(dataclasses.fields(settings)):
+        group = parser.add_argument_group(title)
+        for item in items:
+            _add_argument(group, item)
 
 
-def _default_text(item: dataclasses.Field[Any]) -> str:
-    if item.default is None:
+def _add_argument(group: argparse._ArgumentGroup, item: dataclasses.Field[Any]) -> None:
+    kind: Kind = item.metadata["kind"]
+    text = f"{item.metadata['help']} [{shown_value(item, item.default)}; {variable_of(item.name)}]"
+    options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
+    if kind.is_switch:
+        options |= {"action": "store_const", "const": "true"}
+    else:
+        options["metavar"] = kind.accepts.replace(" ", "") if "|" in kind.accepts else kind.metavar
+        options["action"] = "append" if kind.is_list else "store"
+    group.add_argument(*item.metadata["short"], flag_of(item.name), dest=item.name, **options)
+
+
+def shown_value(item: dataclasses.Field[Any], value: object) -> str:
+    """A setting's value as people write it; of keys only how many there are."""
+    kind: Kind = item.metadata["kind"]
+    if value is None:
         return "automatic" if item.name in ("isa", "threads", "kv_memory") else "not set"
-    if isinstance(item.default, tuple):
-        return ",".join(map(str, item.default)) or "none"
-    if item.metadata["kind"] is ON_OFF:
-        return "on" if item.default else "off"
-    return str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
+    if isinstance(value, tuple):
+        if kind.is_secret and value:
+            return f"{len(value)} not shown"
+        texts = ("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
+        return ",".join(texts) or "none"
+    if kind is ON_OFF:
+        return "on" if value else "off"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def resolve(
@@ -61,19 +71,62 @@ def resolve(
     config: str | None = None,
 ) -> _T:
     """Settings from flags, environment variables and the YAML file, in this order of precedence."""
+    return resolve_with_sources(settings, flags, environ, config)[0]
+
+
+def resolve_with_sources(
+    settings: type[_T],
+    flags: Mapping[str, _Raw],
+    environ: Mapping[str, str],
+    config: str | None = None,
+) -> tuple[_T, dict[str, str]]:
+    """The same, and the flag, variable or key that each came from which is not a default."""
     config = config or environ.get(variable_of("config"))
     keys = _read_config(Path(config)) if config else {}
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     for item in dataclasses.fields(settings):
         name = item.name
         found = _from_environ(environ, name)
+        raw: _Raw
         if name in flags:
-            values[name] = _parse(item.metadata["kind"], flag_of(name), flags[name])
+            source, raw = flag_of(name), flags[name]
         elif found is not None:
-            values[name] = _parse(item.metadata["kind"], variable_of(name), found)
+            source, raw = variable_of(name), found
         elif name in keys:
-            values[name] = _parse(item.metadata["kind"], f"{config}: {name}", keys[name])
-    return settings(**values)
+            source, raw = f"{config}: {name}", keys[name]
+        else:
+            continue
+        values[name] = _parse(item.metadata["kind"], source, raw)
+        sources[name] = source
+    return settings(**values), sources
+
+
+def every_name() -> set[str]:
+    """The names of all settings of all commands."""
+    return {item.name for settings in EVERY_SETTINGS for item in dataclasses.fields(settings)}
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each variable LANEWISE_... that is no setting of any command."""
+    return hints.unknown_variables(environ, ENV_PREFIX, every_name())
+
+
+def variables_of_others(environ: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each variable of another server for which there is a setting here."""
+    return hints.variables_of_others(environ, ENV_PREFIX, every_name())
+
+
+def unknown_flags(settings: type[SourceSettings], arguments: Sequence[str]) -> str:
+    """What is wrong with arguments that a command does not have."""
+    known = [item.name for item in dataclasses.fields(settings)]
+    said = []
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("-"):
+            meant = hints.hint(flag.lstrip("-").replace("-", "_"), known, flag_of)
+            said.append(f"{flag} is not a setting" + (f"; {meant}" if meant else ""))
+    return ". ".join(said) or f"unrecognized arguments: {' '.join(arguments)}"
 
 
 def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
@@ -114,16 +167,13 @@ def _read_config(path: Path) -> dict[str, _Raw]:
         raise SettingsError(f"--config: {path}:{where} is not YAML") from None
     if not isinstance(content, dict | None):
         raise SettingsError(f"{path}: a {type(content).__name__}; accepted: lines of 'key: value'")
-    known = {item.name for settings in EVERY_SETTINGS for item in dataclasses.fields(settings)}
+    known = every_name()
     keys: dict[str, _Raw] = {}
     for key, value in (content or {}).items():
         name = str(key).replace("-", "_")
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = (
-                f"did you mean {close[0]!r}?" if close else f"accepted: {', '.join(sorted(known))}"
-            )
-            raise SettingsError(f"{path}: {key!r} is not a setting; {hint}")
+            meant = hints.hint(name, known, repr) or f"accepted: {', '.join(sorted(known))}"
+            raise SettingsError(f"{path}: {key!r} is not a setting; {meant}")
         if isinstance(value, dict):
             raise SettingsError(f"{path}: {key}: a mapping; accepted: a value or a list of values")
         if value is not None:

@@ -1,0 +1,48 @@
+"""``lanewise config``: every setting of ``serve``, its value, and where it came from."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from lanewise import host
+from lanewise.settings import ConfigSettings, Settings, grouped, shown_value, variables_of_others
+
+DEFAULT = "default"
+
+
+def run(settings: ConfigSettings, sources: Mapping[str, str]) -> None:
+    """Print what ``lanewise serve`` would go by, told the same."""
+    items = [
+        (group, item) for group, items in grouped(dataclasses.fields(Settings)) for item in items
+    ]
+    rows = [
+        (group, item.name, _value(settings, item), sources.get(item.name, DEFAULT))
+        for group, item in items
+    ]
+    if settings.json:
+        found = {name: {"value": value, "from": source} for _, name, value, source in rows}
+        print(json.dumps(found, indent=2))
+        return
+    table = Table("setting", "value", "from", box=None, pad_edge=False)
+    before = ""
+    for group, name, value, source in rows:
+        if group != before:
+            table.add_row(f"[bold]{group}[/bold]")
+            before = group
+        table.add_row(f"  {name}", value, source, style="dim" if source == DEFAULT else "")
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for sentence in variables_of_others(os.environ):
+        console.print(sentence, highlight=False)
+
+
+def _value(settings: ConfigSettings, item: "dataclasses.Field[object]") -> str:
+    value = getattr(settings, item.name)
+    if item.name == "threads" and value is None:
+        choice = host.default_threads()
+        return f"{choice.threads} ({choice.reason})"
+    return shown_value(item, value)

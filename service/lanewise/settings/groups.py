@@ -1,0 +1,49 @@
+"""The settings in groups, as ``--help`` and ``lanewise config`` show them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import Field
+from typing import Any
+
+GROUPS = {
+    "model": (
+        *("model", "served_model_name", "chat_template", "generation_config", "weights", "load"),
+        *("kv_cache_dtype", "max_model_len"),
+    ),
+    "machine": (
+        *("threads", "isa", "cpu_pinning", "numa", "autotune", "fetch_ahead", "kv_memory"),
+    ),
+    "network": (
+        *("host", "port", "cors_origins", "max_connections", "max_head_bytes", "max_body_bytes"),
+        *("max_pending_body_bytes", "head_timeout_s", "body_timeout_s", "send_timeout_s"),
+    ),
+    "keys": (
+        *("api_key", "api_key_file", "admin_api_key", "admin_api_key_file"),
+        *("allow_high_priority",),
+    ),
+    "steps and queue": (
+        *("max_seqs", "max_step_tokens", "itl_target_ms", "prefix_cache", "share_prefix_cache"),
+        *("max_queued_requests", "max_queued_tokens", "queue_timeout_s", "request_timeout_s"),
+        *("step_timeout_s", "lame_duck_s", "drain_timeout_s"),
+    ),
+    "guessing": ("speculation", "draft", "draft_tokens"),
+    "adapters": ("lora", "allow_runtime_lora", "lora_root", "max_loras", "max_lora_rank"),
+    "bounds of a request": (
+        *("max_messages", "max_tools", "max_tool_bytes", "max_stop_strings", "max_stop_token_ids"),
+        *("max_logit_bias", "max_grammar_bytes", "grammar_timeout_s", "grammar_memory"),
+        *("grammar_cache_memory", "template_timeout_s", "template_memory"),
+    ),
+    "log": ("log_level", "log_format"),
+}
+OTHERS = "this command"
+ORDER = {name: (group, at) for group, names in GROUPS.items() for at, name in enumerate(names)}
+
+
+def grouped(items: Iterable[Field[Any]]) -> Iterator[tuple[str, list[Field[Any]]]]:
+    """Settings by group, in the order above; what is in none comes last, under ``OTHERS``."""
+    found: dict[str, list[Field[Any]]] = {group: [] for group in (*GROUPS, OTHERS)}
+    for item in items:
+        found[ORDER.get(item.name, (OTHERS, 0))[0]].append(item)
+    for group, members in found.items():
+        members.sort(key=lambda item: ORDER.get(item.name, (OTHERS, 0))[1])
+        if members:
+            yield group, members
