@@ -13,6 +13,7 @@ LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 VENV := .venv
 BIN := $(VENV)/bin
 REFERENCE := $(VENV)/reference
+CLIENTS := $(VENV)/clients-
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
 STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
@@ -24,7 +25,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference loadtest wheel sbom lock check-lock image clean
+.PHONY: serve test lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -78,6 +79,9 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 
 reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
 	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference
+
+test-clients: $(CLIENTS)python/.installed setup  ## clients of others, unmodified, against the server
+	LANEWISE_REQUIRE=clients $(CLIENTS)python/bin/python -m pytest -rfEs tests/clients/python
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
@@ -150,4 +154,10 @@ $(REFERENCE)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
 	[ -x $(REFERENCE)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(REFERENCE)
 	$(REFERENCE)/bin/python $(PIP_INSTALL) $(BUILD_TOOLS)
 	$(REFERENCE)/bin/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev,reference]'
+	touch $@
+
+# Clients of others, away from everything else as well: an environment for each folder of tests/clients.
+$(CLIENTS)%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
+	[ -x $(CLIENTS)$*/bin/python ] || .ci/create_venv.sh $(PYTHON) $(CLIENTS)$*
+	$(CLIENTS)$*/bin/python $(PIP_INSTALL) --requirement $<
 	touch $@

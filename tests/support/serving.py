@@ -63,9 +63,9 @@ def running(command: list[str], ready_url: str, **options: object) -> Iterator[s
 
 
 @contextlib.contextmanager
-def lanewise_server(*arguments: str) -> Iterator[str]:
+def lanewise_server(*arguments: str, python: str | Path = sys.executable) -> Iterator[str]:
     """The base URL of ``lanewise serve`` with these arguments, ready to answer."""
     url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "lanewise", "serve", "--port", str(port), *arguments]
+    command = [str(python), "-m", "lanewise", "serve", "--port", str(port), *arguments]
     with running(command, f"{url}/health/ready"):
         yield url

@@ -1,0 +1,66 @@
+"""Clients as their makers publish them, in virtual environments that have no Lanewise.
+
+Each folder here is such an environment: what it installs is in its requirements.txt. The server is
+the one of the development environment, in which they lie.
+"""
+
+import importlib.metadata
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from serving import lanewise_server
+
+OUTER_PYTHON = Path(sys.prefix).parent / "bin" / "python"
+SERVER_PYTHON = OUTER_PYTHON if OUTER_PYTHON.exists() else sys.executable
+
+
+@cache
+def missing_client(folder: Path) -> str | None:
+    """The first client of an environment that this Python does not have in the pinned version."""
+    clients = (folder / "requirements.txt").read_text().partition("\n\n")[0]
+    for name, version in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==(\S+)", clients, re.MULTILINE):
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found = None
+        if found != version:
+            return f"{name} {version}"
+    return None
+
+
+class ElsewhereModule(pytest.Module):
+    """A module whose imports would fail: it says so without being imported."""
+
+    def collect(self):
+        client = missing_client(self.path.parent)
+        pytest.skip(f"client {client} is not installed: make test-clients")
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    """Tests of clients run where all clients of their environment are."""
+    if missing_client(module_path.parent) is None:
+        return None
+    return ElsewhereModule.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(scope="session")
+def url():
+    """The bundled model, which has a context of 512 tokens."""
+    with lanewise_server("--threads", "1", python=SERVER_PYTHON) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def base_url(url):
+    """What clients of OpenAI's API are given."""
+    return f"{url}/v1"
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The name under which the bundled model is served."""
+    return "lanewise-demo-q8_0"
