@@ -12,6 +12,9 @@ from playwright.sync_api import expect
 
 from browsing import DESKTOP, PHONE, chromium, visit
 from lanewise.api import page as files
+from lanewise.text.chat_template import ChatTemplate
+from real_models import NoModelError, smollm2
+from serving import lanewise_server, metric, wait_for
 from toy_server import CONFIG, toy_server
 
 
@@ -165,6 +168,55 @@ def test_what_a_model_writes_is_never_markup(seen):
     assert page.locator(".turn b, .turn img").count() == 0
 
 
+def test_code_and_thoughts_stand_apart(browser):
+    code = "Look:\n\n```js\nlet a = '<b>';\n\nlet c;\n```\n\nThat is all."
+    with toy_server(CONFIG) as server, visit(browser, server.url) as seen:
+        page = seen.page
+        page.select_option("[name=structure]", "regex")
+        page.fill("[name=pattern]", re.escape(code))
+        seen.send("the")
+        seen.wait_for_answer()
+        answer = page.locator(".turn").last
+        assert answer.locator(".code").all_text_contents() == ["let a = '<b>';\n\nlet c;\n"]
+        assert answer.locator(".text").text_content().startswith("Look:let a")
+        expect(answer.locator(".reasoning")).to_be_hidden()
+
+        page.select_option("[name=structure]", "")
+        page.fill("[name=max_tokens]", "9")
+        page.fill("[name=seed]", "1")
+        # A model that thinks first, and comes to no end of it in nine tokens.
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>{# </think> #}"
+        server.state.chat_template = ChatTemplate({"default": template})
+        seen.send("the")
+        seen.wait_for_answer()
+        answer = page.locator(".turn").last
+        answer.get_by_text("Reasoning", exact=True).click()
+        expect(answer.locator(".reasoning p")).not_to_be_empty()
+        assert answer.locator(".text").text_content() == ""
+
+
+@pytest.mark.real_model
+def test_a_trained_model_is_stopped_in_the_middle(browser):
+    try:
+        model = smollm2()
+    except NoModelError as error:
+        pytest.skip(f"no real model: {error}")
+    with lanewise_server(str(model)) as url, visit(browser, url) as seen:
+        page = seen.page
+        page.fill("[name=temperature]", "0")
+        seen.send("What is the capital of France?")
+        seen.wait_for_answer()
+        assert "France" in page.locator(".turn.assistant .text").inner_text()
+        seen.send("Tell me a story of three thousand words about the sea.")
+        answer = page.locator(".turn").last.locator(".text")
+        expect(answer).to_contain_text("sea")
+        page.click("#stop")
+        seen.wait_for_answer()
+        assert seen.numbers()["Ended"] == "stopped"
+        assert int(seen.numbers()["Answer"].split()[0]) > 1
+        wait_for(lambda: metric(url, "vllm:num_requests_running") == 0, "the end of the request")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_nothing_is_in_the_way_of_anybody(browser, url, scheme, size):
@@ -245,7 +297,7 @@ def test_it_asks_for_a_key_and_keeps_it_in_the_tab(browser):
         assert seen.barriers() == []
         page.get_by_label("Key", exact=True).fill("wrong")
         page.keyboard.press("Enter")
-        expect(page.locator("#key-why")).to_contain_text("missing or wrong")
+        expect(page.locator("#key-why")).to_contain_text("does not know this key")
         page.get_by_label("Key", exact=True).fill("secret")
         page.keyboard.press("Enter")
         expect(page.locator("#model option")).to_have_text("toy")

@@ -22,6 +22,7 @@ from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.server import model_text, opening, serve, start
 from lanewise.server.listener import bind
+from lanewise.server.make_engine import plan_cache
 from lanewise.server.progress import progress_lines
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
@@ -222,3 +223,13 @@ def test_how_answers_are_drawn_is_told_at_the_start(caplog):
         assert model_text.read_sampling(Settings(generation_config="off"), files).temperature == 1
     (message,) = caplog.messages
     assert "temperature 0.6 (generation_config.json; --generation-config off: not)" in message
+
+
+@pytest.mark.parametrize(("kv_memory", "is_warned"), [(64 << 20, False), (2 << 30, True)])
+def test_more_kv_memory_than_there_is_is_warned_of(library, caplog, kv_memory, is_warned):
+    limit = MemoryLimit(1 << 30, "test", dedicated=True)
+    settings = Settings(kv_memory=kv_memory)
+    model, _ = opening.open_model(settings, 1, limit)
+    with model:
+        plan_cache(settings, model, None, limit, None)
+    assert ("are more than the 1.00 GiB that there are (test)" in caplog.text) == is_warned

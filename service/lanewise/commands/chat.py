@@ -35,15 +35,18 @@ HELP = '''\
 def run(settings: ChatSettings) -> int:
     """Talk until the input ends; 1 if the only answer asked for failed."""
     with _server(settings) as client:
-        names = client.models()
-        name = settings.served_model_name or (names[0] if names else None)
-        if name is None:
-            raise ChatError(f"{client.url} serves no model")
-        chat = Chat(client, name, settings)
+        chat = Chat(client, settings.served_model_name or _first_model(client), settings)
         if not sys.stdin.isatty():
             return chat.answer_all(sys.stdin.read())
         chat.talk()
     return 0
+
+
+def _first_model(client: ChatClient) -> str:
+    names = client.models()
+    if not names:
+        raise ChatError(f"{client.url} serves no model")
+    return names[0]
 
 
 def _server(settings: ChatSettings) -> AbstractContextManager[ChatClient]:

@@ -91,17 +91,18 @@ def plan_cache(
     layout = model.kv_layout(kv_type, groups_by_window=draft is None)
     sizes = layout.windows if draft is None else (None,)
     windows = Windows.for_steps(sizes, settings.max_step_tokens)
+    packed_bytes = model.info.packed_bytes + adapter_bytes(settings, model, adapters)
+    packed_bytes += draft.model.info.packed_bytes if draft else 0
     kv = host.choose_kv_blocks(
         kv_memory=settings.kv_memory,
         limit=limit,
-        packed_bytes=model.info.packed_bytes
-        + (draft.model.info.packed_bytes if draft else 0)
-        + adapter_bytes(settings, model, adapters),
+        packed_bytes=packed_bytes,
         block_bytes=layout.block_bytes + (draft.block_bytes if draft else 0),
         max_seqs=settings.max_seqs,
         max_model_len=asked or context,
         sequence_blocks=windows.most_blocks(asked or context),
     )
+    _warn_of_too_much(kv, packed_bytes, limit)
     max_model_len = windows.longest(kv.blocks, asked or context)
     if asked is not None and asked > max_model_len:
         raise host.HostError(
@@ -114,6 +115,17 @@ def plan_cache(
         max_model_len,
     )
     return CachePlan(kv.blocks, kv_type, max_model_len, sizes)
+
+
+def _warn_of_too_much(kv: host.KvChoice, packed_bytes: int, limit: host.MemoryLimit) -> None:
+    """Say so when there is no memory for the cache that was asked for."""
+    if kv.n_bytes + packed_bytes > limit.n_bytes:
+        logger.warning(
+            "kv_memory of %s and weights of %s are more than the %s that there are (%s): the system"
+            " may end the server when they fill",
+            *map(host.format_size, (kv.n_bytes, packed_bytes, limit.n_bytes)),
+            limit.reason,
+        )
 
 
 def engine_config(

@@ -104,7 +104,7 @@ async function ask() {
   announce(view.turn.error ? "" : `Answer: ${view.turn.content}`);
 }
 
-/** The same events; where a key is missing or wrong they begin after it was asked for. */
+/** What is begun gives; where a key is missing or wrong it begins again after one was given. */
 async function* withKey(begin) {
   for (let why = "This server wants a key with every request."; ; why = "The server does not know this key.") {
     try {
@@ -195,17 +195,16 @@ function openSettings(open) {
 }
 
 async function loadModels() {
-  for (;;) {
-    try {
-      const models = (await get("v1/models")).data;
-      byId("model").replaceChildren(...models.map((model) => new Option(model.id, model.id)));
-      showBanner("");
-      return;
-    } catch (error) {
-      if (error.status === 401 && (await askForKey(error.message))) continue;
-      showBanner(`The models cannot be listed: ${error.message}`);
-      return;
+  async function* list() {
+    yield await get("v1/models");
+  }
+  try {
+    for await (const { data } of withKey(list)) {
+      byId("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
     }
+    showBanner("");
+  } catch (error) {
+    showBanner(`The models cannot be listed: ${error.message}`);
   }
 }
 

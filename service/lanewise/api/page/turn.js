@@ -129,16 +129,20 @@ export class TurnView {
   }
 }
 
-/** A text as nodes: fenced parts as blocks of code, all else as it is. */
+/** A text as nodes: fenced parts as blocks of code, which need no empty lines around, all else as it is. */
 function blocksOf(text) {
   const nodes = [];
   let code = null;
   let plain = "";
+  const addPlain = (ends) => {
+    const inner = nodes.length ? plain.replace(/^\n+/, "") : plain;
+    nodes.push(ends ? inner.replace(/\n+$/, "") : inner);
+    plain = "";
+  };
   for (const line of text.split(/(?<=\n)/)) {
     const isFence = line.trimStart().startsWith("```");
     if (code === null && isFence) {
-      nodes.push(plain);
-      plain = "";
+      addPlain(true);
       code = make("pre", "code");
       code.tabIndex = 0;
     } else if (code !== null && isFence) {
@@ -151,6 +155,6 @@ function blocksOf(text) {
     }
   }
   if (code !== null) nodes.push(code);
-  else nodes.push(plain);
+  else addPlain(false);
   return nodes;
 }
