@@ -71,6 +71,7 @@ class Answering:
     def pieces(self, outputs: Sequence[TokenOutput]) -> Iterator[Piece]:
         """What outputs of the engine add to the answers."""
         usage = self.usage
+        usage.times.tick()
         for output in outputs:
             answer = self._answers[output.index]
             if answer.is_over:

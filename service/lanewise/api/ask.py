@@ -23,6 +23,7 @@ class Conversation:
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template
     effort: str | None = None  # of reasoning
+    plain: str | None = None  # what a model without a template continues; None: it must have one
     param: str = "messages"
 
     @property
@@ -33,7 +34,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """Texts or token ids, each to be continued as it is."""
+    """Texts or token ids, each to be continued as it is. None asks whether the model is here."""
 
     items: Sequence[str | list[int]]
     add_special_tokens: bool = True
@@ -145,6 +146,9 @@ class Ask:
     best_of: int | None = None  # drawn, of which the likeliest n are given
     priority: int = 0  # lower is served earlier
     cache_salt: str | None = None  # only requests with the same share cached prefixes
+    context: int | None = None  # tokens that the context must have room for
+    context_param: str = "n_ctx"
+    notices: Sequence[str] = ()  # what the client is told beside the answer
 
     @property
     def n_drawn(self) -> int:

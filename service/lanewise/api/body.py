@@ -20,6 +20,7 @@ from lanewise.api.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
 
 M = TypeVar("M", bound=Strict)
+LATEST = ":latest"  # the tag of a model's name that has none
 
 
 class Received(NamedTuple, Generic[M]):
@@ -51,14 +52,18 @@ async def read_request(
 def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
     """The adapter that a request's model is; None for the served model, which needs no name.
 
-    Raises ModelNotFoundError for any other name.
+    Ollama's clients write ``:latest`` behind names without a tag. Raises ModelNotFoundError for any
+    other name.
     """
-    if not model or model == state.model_name:
+    if not model:
         return None
-    adapter = state.adapter_named(model)
-    if adapter is None:
-        raise ModelNotFoundError.of(model, state.model_names)
-    return adapter
+    for name in (model, model.removesuffix(LATEST), model + LATEST):
+        if name == state.model_name:
+            return None
+        adapter = state.adapter_named(name)
+        if adapter is not None:
+            return adapter
+    raise ModelNotFoundError.of(model, state.model_names)
 
 
 def release_body(request: Request) -> None:

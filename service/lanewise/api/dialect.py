@@ -31,6 +31,7 @@ class About:
     id: str  # of this answer; dialects put a prefix before it
     created: int  # seconds since 1970
     model: str  # as the client calls it
+    context: int  # tokens that prompt and answer may have together
     fingerprint: str
     usage: Usage  # grows
     names: TokenNames

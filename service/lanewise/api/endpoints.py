@@ -8,10 +8,13 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api import adapters, health, models, path, tokenize
+from lanewise.api import adapters, health, models, ollama_models, path, tokenize
 from lanewise.api.dialect import Dialect
 from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
 from lanewise.api.dialects.completions import COMPLETIONS
+from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
+from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
+from lanewise.api.ollama_models import ELSEWHERE, refusal
 from lanewise.api.schemas import (
     DetokenizeRequest,
     LoadAdapterRequest,
@@ -33,6 +36,7 @@ class Endpoint:
     answer: Callable[[Request, ServerState], Awaitable[Response]]
     body: type[BaseModel] | None = None
     public: bool = False
+    verb: str | None = None  # where the body does not say it
 
     @classmethod
     def speaking(cls, path_: str, dialect: Dialect[Any]) -> Self:
@@ -47,7 +51,7 @@ class Endpoint:
     @property
     def method(self) -> str:
         """POST with a body, GET without."""
-        return "GET" if self.body is None else "POST"
+        return self.verb or ("GET" if self.body is None else "POST")
 
     def served_by(self, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
         """The function that a router calls."""
@@ -94,6 +98,8 @@ async def version(_: Request, state: ServerState) -> Response:
     return JSONResponse({"version": state.version})
 
 
+NO_EMBEDDINGS = "this server gives no embeddings"
+
 ENDPOINTS = (
     Endpoint.speaking("/v1/completions", COMPLETIONS),
     Endpoint.speaking("/v1/chat/completions", CHAT_COMPLETIONS),
@@ -114,6 +120,27 @@ ENDPOINTS = (
         UnloadAdapterRequest,
     ),
     Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
+    # Ollama's API.
+    Endpoint.speaking("/api/chat", OLLAMA_CHAT),
+    Endpoint.speaking("/api/generate", OLLAMA_GENERATE),
+    Endpoint("/api/tags", "The models, in Ollama's words", ollama_models.ollama_tags),
+    Endpoint("/api/ps", "The same, for all are in memory", ollama_models.ollama_ps),
+    Endpoint("/api/show", "What a model can do", ollama_models.ollama_show, ShowRequest),
+    Endpoint("/api/version", "The version of Ollama's API", ollama_models.ollama_version),
+    Endpoint("/api/pull", "Success if it is here", ollama_models.ollama_pull, PullRequest),
+    *(
+        Endpoint(place, "Not supported", refusal(name, why), verb=verb)
+        for place, name, verb, why in (
+            ("/api/create", "ollama_create", "POST", ELSEWHERE),
+            ("/api/push", "ollama_push", "POST", ELSEWHERE),
+            ("/api/copy", "ollama_copy", "POST", ELSEWHERE),
+            ("/api/delete", "ollama_delete", "DELETE", ELSEWHERE),
+            ("/api/blobs/{name:path}", "ollama_create_blob", "POST", ELSEWHERE),
+            ("/api/blobs/{name:path}", "ollama_find_blob", "HEAD", ELSEWHERE),
+            ("/api/embed", "ollama_embed", "POST", NO_EMBEDDINGS),
+            ("/api/embeddings", "ollama_embeddings", "POST", NO_EMBEDDINGS),
+        )
+    ),
     # Probes and scrapers carry no keys.
     Endpoint("/health", "Alive?", live, public=True),
     Endpoint("/health/live", "Alive?", live, public=True),

@@ -13,7 +13,7 @@ ApiError
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
  ├─ HeadTooLargeError           431 request_header_fields_too_large
  ├─ InternalError               500 internal_error
- ├─ UnknownCodingError          501 not_implemented
+ ├─ NotSupportedError           501 not_implemented, also of an unknown transfer coding
  ├─ UnavailableError            503 service_unavailable, queue_timeout, too_many_connections or
  │                                  too_many_bodies, with Retry-After
  └─ RequestTimeoutError         504 request_timeout
@@ -169,8 +169,8 @@ class HeadTooLargeError(ApiError):
     code = "request_header_fields_too_large"
 
 
-class UnknownCodingError(ApiError):
-    """The body is encoded in a way that is not supported."""
+class NotSupportedError(ApiError):
+    """Others can do this and this server cannot."""
 
     status = 501
     type = "invalid_request_error"

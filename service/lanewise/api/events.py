@@ -4,6 +4,7 @@ Each token gives one ``Piece``; a dialect writes it at once, or writes the ``Cho
 pieces of an answer make. Both come from the same pieces, so they cannot differ.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -60,6 +61,45 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
+class Times:
+    """When a request came how far, in seconds of ``time.monotonic``."""
+
+    arrived: float = field(default_factory=time.monotonic)
+    queued: float = 0.0  # its prompts are ready for the engine
+    first: float = 0.0  # the first tokens have come; 0: none has
+    last: float = 0.0  # so far
+
+    def queue(self) -> None:
+        """The engine has it from now on."""
+        self.queued = time.monotonic()
+
+    def tick(self) -> None:
+        """More tokens have come."""
+        self.last = time.monotonic()
+        self.first = self.first or self.last
+
+    @property
+    def preparing_s(self) -> float:
+        """From the request to the queue."""
+        return max(0.0, self.queued - self.arrived)
+
+    @property
+    def prompt_s(self) -> float:
+        """From the queue to the first token."""
+        return max(0.0, self.first - self.queued)
+
+    @property
+    def answer_s(self) -> float:
+        """From the first token to the last."""
+        return self.last - self.first
+
+    @property
+    def total_s(self) -> float:
+        """From the request to the last token."""
+        return max(0.0, self.last - self.arrived)
+
+
+@dataclass(slots=True)
 class Usage:
     """Tokens of a request, as far as it has come."""
 
@@ -67,6 +107,7 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0  # of the prompts
     thinking_tokens: int | None = None  # may be off by a tag; None: this model does not tell
+    times: Times = field(default_factory=Times)
 
 
 @dataclass(slots=True)

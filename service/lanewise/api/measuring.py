@@ -60,6 +60,17 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
         )
 
 
+def check_context(ask: Ask, state: ServerState) -> None:
+    """Raise if the request wants a longer context than there is."""
+    if ask.context is not None and ask.context > state.max_model_len:
+        param = ask.context_param
+        raise BadRequestError(
+            f"{param}: {ask.context} is more than this server's context; accepted: at most"
+            f" {state.max_model_len} (max_model_len)",
+            param=param,
+        )
+
+
 def check_priority(ask: Ask, scope: Scope, state: ServerState) -> None:
     """Raise unless who sent the request may go before others."""
     if ask.priority < 0 and not (scope["is_admin"] or state.allow_high_priority):

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 FOLDER = Path(__file__).with_name("page")
 MEDIA_TYPES = {
@@ -41,11 +41,20 @@ HEADERS = {
 }
 
 
+# What clients of Ollama look for at /, to see whether a server is there.
+FOR_PROGRAMS = "Ollama is running: this is Lanewise, which speaks its API too"
+
+
 async def answer(request: Request) -> Response:
-    """The file at one of ``FILES``."""
-    name = FILES[request.scope["route"].path]
+    """The file at one of ``FILES``; at / for browsers, who say that they read HTML."""
+    path = request.scope["route"].path
+    if path == "/" and "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse(FOR_PROGRAMS, headers={"vary": "accept"})
+    name = FILES[path]
     content, tag = _read(name)
     headers = {**HEADERS, "etag": tag}
+    if path == "/":
+        headers["vary"] = "accept"
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(content, headers=headers, media_type=MEDIA_TYPES[Path(name).suffix])

@@ -16,15 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.answering import Answering
-from lanewise.api.ask import Ask, Conversation
+from lanewise.api.ask import Ask, Conversation, Prompts
 from lanewise.api.body import find_adapter, parse, read_bytes
 from lanewise.api.delivery import Order, deliver
 from lanewise.api.dialect import About, Dialect, Prompt
 from lanewise.api.drawing import make_requests, sampling_params
 from lanewise.api.errors import ApiError
-from lanewise.api.events import Usage
+from lanewise.api.events import Times, Usage
 from lanewise.api.logprobs import TokenNames
-from lanewise.api.measuring import check_priority
+from lanewise.api.measuring import check_context, check_priority
+from lanewise.api.notices import add_notice
 from lanewise.api.rendering import Rendered, render
 from lanewise.api.state import ServerState
 from lanewise.api.structured import grammar_of
@@ -32,9 +33,12 @@ from lanewise.api.structured import grammar_of
 
 async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
     """Answer a request in the dialect that it is asked in."""
+    times = Times()
     try:
         ask, size = await _read(request, state, dialect)
-        return await _answer(ask, size, request, state, dialect)
+        for text in ask.notices:
+            add_notice(request.scope, text)
+        return await _answer(ask, size, times, request, state, dialect)
     except ApiError as error:
         return dialect.refusal(error)
 
@@ -52,10 +56,19 @@ async def _read(request: Request, state: ServerState, dialect: Dialect[Any]) -> 
 
 
 async def _answer(
-    ask: Ask, size: int, request: Request, state: ServerState, dialect: Dialect[Any]
+    ask: Ask,
+    size: int,
+    times: Times,
+    request: Request,
+    state: ServerState,
+    dialect: Dialect[Any],
 ) -> Response:
     check_priority(ask, request.scope, state)
+    check_context(ask, state)
     adapter = find_adapter(ask.model, state)
+    if isinstance(ask.input, Prompts) and not ask.input.items:
+        about = _about(ask, (), Usage(times=times), state)
+        return Response("".join(dialect.wire(about).whole(())), media_type="application/json")
     rendered = await render(ask, size, state, request)
     prompts, read = rendered.prompts, state.workers.read
     grammar = await grammar_of(ask, rendered, state, request)
@@ -64,6 +77,8 @@ async def _answer(
     tenant = state.tenant_of(client)
     requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar)
     answering = await read(size, partial(_answering, ask, rendered, state, grammar is not None))
+    answering.usage.times = times
+    times.queue()
     wire = dialect.wire(_about(ask, prompts, answering.usage, state))
     return await deliver(Order(ask, requests, answering, dialect, wire), request, state)
 
@@ -72,7 +87,8 @@ def _answering(ask: Ask, rendered: Rendered, state: ServerState, has_grammar: bo
     # The first space of an answer may be the tokenizer's or the model's. It is the model's where
     # the answer goes on with a text, and where it has a form, which has every space in it.
     continues = has_grammar and not ask.tools.callable
-    if not isinstance(ask.input, Conversation) or ask.input.continue_final_message:
+    chat = ask.input if rendered.form is not None else None
+    if not isinstance(chat, Conversation) or chat.continue_final_message:
         continues = True
     return Answering(ask, rendered, state.tokenizer, continues=continues)
 
@@ -84,6 +100,7 @@ def _about(ask: Ask, prompts: Sequence[Prompt], usage: Usage, state: ServerState
         id=secrets.token_hex(12),
         created=int(time.time()),
         model=ask.model or state.model_name,
+        context=state.max_model_len,
         fingerprint=state.fingerprint,
         usage=usage,
         names=TokenNames(state.tokenizer),

@@ -4,10 +4,10 @@ from lanewise.api.errors import (
     ApiError,
     BadRequestError,
     HeadTooLargeError,
+    NotSupportedError,
     SlowClientError,
     TargetTooLongError,
     UnavailableError,
-    UnknownCodingError,
 )
 from lanewise.api.limits import RETRY_AFTER_S
 
@@ -35,7 +35,7 @@ def target_too_long() -> ApiError:
 def unknown_coding(name: bytes) -> ApiError:
     """A transfer coding other than chunked."""
     shown = name[:40].decode("latin-1")
-    return UnknownCodingError(f"the transfer coding {shown!r} is not supported; use chunked")
+    return NotSupportedError(f"the transfer coding {shown!r} is not supported; use chunked")
 
 
 def head_too_large(max_head_bytes: int) -> ApiError:

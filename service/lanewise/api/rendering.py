@@ -35,12 +35,22 @@ class Rendered(NamedTuple):
 
 async def render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
     """The prompts of a request that came in ``size`` bytes."""
-    if isinstance(ask.input, Prompts):
-        prompts, n = ask.input, ask.n_drawn
+    prompts, n = _prompts_of(ask, state), ask.n_drawn
+    if prompts is not None:
         return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, n, state)))
+    assert isinstance(ask.input, Conversation)
     form = _form_of(ask.input, ask.tools, template_of(state))
     prompt, end = await render_chat(ask.input, size, state, request, ask.tools, form)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
+
+
+def _prompts_of(ask: Ask, state: ServerState) -> Prompts | None:
+    """What is continued as it is, if it is not a conversation for the model's template."""
+    if isinstance(ask.input, Prompts):
+        return ask.input
+    if state.chat_template is None and ask.input.plain is not None:
+        return Prompts(items=[ask.input.plain], param=ask.input.param)
+    return None
 
 
 def read_prompts(prompts: Prompts, n_drawn: int, state: ServerState) -> list[Prompt]:

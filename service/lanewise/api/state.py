@@ -32,6 +32,15 @@ class Phase(Enum):
     DRAINING = "shutting down"
 
 
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What clients are told of the model beside its name."""
+
+    architecture: str = "unknown"
+    n_weights: int = 0
+    n_bytes: int = 0  # of the weights in memory
+
+
 @dataclass(slots=True)
 class ServerState:
     """Shared by all requests; made once."""
@@ -43,6 +52,7 @@ class ServerState:
     fingerprint: str  # changes when the same request may give another answer
     chat_template: ChatTemplate | None
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    card: ModelCard = field(default_factory=ModelCard)
     max_body_bytes: int = 8 << 20
     request_budgets: RequestBudgets = field(default_factory=RequestBudgets)
     api_keys: tuple[str, ...] = ()

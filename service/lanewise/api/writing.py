@@ -10,6 +10,19 @@ dumps_text = json.encoder.encode_basestring
 # Items that are written at a time: the interpreter is free between two such pieces.
 NUMBERS_AT_ONCE = 4096
 OBJECTS_AT_ONCE = 64
+LINE_BREAKS = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+
+
+def one_line(json_text: str) -> str:
+    """JSON without what is no line break for it, but is for Python's ``splitlines``.
+
+    Clients that read a stream with httpx' ``iter_lines`` would see a line end there.
+    """
+    if json_text.isascii():
+        return json_text
+    for mark, escaped in LINE_BREAKS.items():
+        json_text = json_text.replace(mark, escaped)
+    return json_text
 
 
 def dumps_long(value: Any) -> str:

@@ -15,7 +15,7 @@ from lanewise import __version__, host
 from lanewise.api import warm_up
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.request_budgets import RequestBudgets
-from lanewise.api.state import Phase, ServerState
+from lanewise.api.state import ModelCard, Phase, ServerState
 from lanewise.api.workers import Workers
 from lanewise.loading.lora import files_under
 from lanewise.runtime import Model
@@ -56,6 +56,9 @@ def serve(
             fingerprint=_fingerprint(model),
             chat_template=text.chat_template,
             sampling_defaults=text.sampling,
+            card=ModelCard(
+                model.config.architecture, model.info.held_weights, model.info.packed_bytes
+            ),
             max_body_bytes=settings.max_body_bytes,
             request_budgets=RequestBudgets.of(settings),
             workers=Workers(host.give_back_memory),

@@ -21,8 +21,9 @@ from toy_server import CONFIG, make_engine
 from toy_tokenizer import toy_tokenizer
 
 PATHS = [endpoint.path for endpoint in ENDPOINTS if endpoint.body is not None]
+LINES = ("/api/chat", "/api/generate", "/api/pull")  # where streams are lines of JSON
 # A busy, slow or stopped server says so; anything else of 500 and above is its mistake.
-ACCEPTED = {200, 400, 403, 404, 413, 415, 422, 429, 503, 504}
+ACCEPTED = {200, 400, 403, 404, 413, 415, 422, 429, 501, 503, 504}
 TOOL = {
     "type": "function",
     "function": {
@@ -30,6 +31,8 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
     },
 }
+
+OLLAMA_CALL = {"function": {"name": "look", "arguments": {"at": "x"}}}
 
 
 @dataclass
@@ -116,9 +119,14 @@ def one_input(data: bytes) -> None:
         assert events[-2:] == ["data: [DONE]", ""] or '"error"' in events[-2], events[-2:]
         events = [event.removeprefix("data: ") for event in events[:-2]]
         assert all(isinstance(json.loads(event), dict) for event in events if event)
+    elif path in LINES and status == 200:
+        lines = [json.loads(line) for line in answer.decode().splitlines()]
+        assert lines[-1].keys() & {"done", "error", "status"}, lines[-1]
+        assert all(line["done"] is False for line in lines[:-1])
     else:
         found = json.loads(answer)
-        assert status == 200 or found["error"]["message"], found
+        told = status == 200 or found["error"]
+        assert told if path.startswith("/api/") else told is True or told["message"], found
 
 
 def seeds(_folder: Path) -> Iterator[bytes]:
@@ -171,6 +179,26 @@ def seeds(_folder: Path) -> Iterator[bytes]:
                 "max_completion_tokens": 2,
             },
         ),
+        ("/api/chat", {"messages": hello, "options": {"num_predict": 4, "top_k": 3.0}}),
+        (
+            "/api/chat",
+            {
+                "messages": [
+                    *hello,
+                    {"role": "assistant", "thinking": "r", "tool_calls": [OLLAMA_CALL]},
+                    {"role": "tool", "content": "x", "tool_name": "look"},
+                ],
+                "tools": [TOOL],
+                "think": "low",
+                "stream": False,
+            },
+        ),
+        ("/api/chat", {"messages": hello, "format": TOOL["function"]["parameters"]}),
+        ("/api/generate", {"prompt": "x", "system": "y", "format": "json", "logprobs": True}),
+        ("/api/generate", {"prompt": "x", "raw": True, "options": {"num_ctx": 9, "stop": "a"}}),
+        ("/api/generate", {"model": "toy:latest", "keep_alive": "5m"}),
+        ("/api/show", {"model": "toy"}),
+        ("/api/pull", {"name": "toy"}),
         ("/tokenize", {"prompt": "Hello </s>", "return_token_strs": True}),
         ("/tokenize", {"messages": hello, "chat_template_kwargs": {"x": 1}}),
         ("/detokenize", {"tokens": [1, 2, 300, 260]}),

@@ -1,0 +1,151 @@
+"""What Ollama's clients ask about models: which there are, what they can do, to fetch more."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lanewise.api.body import LATEST, find_adapter, read_request
+from lanewise.api.dialects.ollama import error_body
+from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
+from lanewise.api.errors import ApiError, ModelNotFoundError, NotSupportedError
+from lanewise.api.state import ServerState
+from lanewise.api.writing import dumps
+from lanewise.text.answers.families import HARMONY, PlainFormat, answer_format
+
+Answer = Callable[[Request, ServerState], Awaitable[Response]]
+FOREVER = "9999-12-31T23:59:59Z"  # the model stays
+# The version of Ollama whose API this is: some clients ask for none below the one they know.
+OLLAMA_VERSION = "0.12.0"
+ELSEWHERE = "this server has the models that it was started with; start it with another instead"
+
+
+def in_ollamas_words(answer: Answer) -> Answer:
+    """The same answer; errors are as Ollama's clients read them."""
+
+    async def answered(request: Request, state: ServerState) -> Response:
+        try:
+            return await answer(request, state)
+        except ApiError as error:
+            return JSONResponse(error_body(error), error.status, error.headers)
+
+    answered.__name__, answered.__doc__ = answer.__name__, answer.__doc__
+    return answered
+
+
+def tagged(name: str) -> str:
+    """A model's name as Ollama writes it: with a tag."""
+    return name if ":" in name.rsplit("/", 1)[-1] else name + LATEST
+
+
+async def ollama_tags(_: Request, state: ServerState) -> Response:
+    """The models that can be asked for."""
+    return JSONResponse({"models": [_listed(name, state) for name in state.model_names]})
+
+
+async def ollama_ps(_: Request, state: ServerState) -> Response:
+    """The same: all are in memory."""
+    more = {"expires_at": FOREVER, "size_vram": 0, "context_length": state.max_model_len}
+    return JSONResponse({"models": [_listed(name, state) | more for name in state.model_names]})
+
+
+async def ollama_version(_: Request, state: ServerState) -> Response:
+    """The version of Ollama whose API this is."""
+    return JSONResponse({"version": OLLAMA_VERSION, "lanewise": state.version})
+
+
+@in_ollamas_words
+async def ollama_show(request: Request, state: ServerState) -> Response:
+    """What a model is and can do."""
+    body, _ = await read_request(request, state, ShowRequest)
+    find_adapter(body.name, state)
+    template, card = state.chat_template, state.card
+    family = card.architecture
+    defaults = state.sampling_defaults.unusual()
+    shown = {
+        "modified_at": _time(state.created),
+        "details": _details(state),
+        "template": "" if template is None else template.source(),
+        "parameters": "\n".join(f"{name} {value:g}" for name, value in defaults.items()),
+        "capabilities": capabilities(state),
+        "model_info": {
+            "general.architecture": family,
+            "general.parameter_count": card.n_weights,
+            f"{family}.context_length": state.max_model_len,
+            f"{family}.vocab_size": state.tokenizer.vocab_size,
+        },
+    }
+    return JSONResponse(shown)
+
+
+def capabilities(state: ServerState) -> list[str]:
+    """What the model can do, in Ollama's words."""
+    if state.chat_template is None:
+        return ["completion"]
+    form = answer_format(state.chat_template, tools=False)
+    thinks = form is HARMONY or (isinstance(form, PlainFormat) and form.thinking is not None)
+    return ["completion", "tools", *(["thinking"] if thinks else [])]
+
+
+@in_ollamas_words
+async def ollama_pull(request: Request, state: ServerState) -> Response:
+    """Success for a model that is here: scripts fetch what they are about to use."""
+    try:
+        body, _ = await read_request(request, state, PullRequest)
+        find_adapter(body.name, state)
+    except ModelNotFoundError as error:
+        raise NotSupportedError(f"{error.message}; start it with another instead") from None
+    if not body.stream:
+        return JSONResponse({"status": "success"})
+    return Response(dumps({"status": "success"}) + "\n", media_type="application/x-ndjson")
+
+
+def refusal(name: str, reason: str) -> Answer:
+    """An endpoint of Ollama's that does nothing but say why."""
+
+    async def answer(request: Request, state: ServerState) -> Response:
+        raise NotSupportedError(f"{request.scope['route'].path.split('/{')[0]}: {reason}")
+
+    answer.__name__ = name
+    answer.__doc__ = f"Not supported: {reason}."
+    return in_ollamas_words(answer)
+
+
+def _listed(name: str, state: ServerState) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{state.fingerprint}\n{name}".encode()).hexdigest()
+    return {
+        "name": tagged(name),
+        "model": tagged(name),
+        "modified_at": _time(state.created),
+        "size": state.card.n_bytes,
+        "digest": digest,
+        "details": _details(state),
+    }
+
+
+def _details(state: ServerState) -> dict[str, Any]:
+    card = state.card
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": card.architecture,
+        "families": [card.architecture],
+        "parameter_size": size_word(card.n_weights),
+        "quantization_level": state.engine.metrics.facts.weights.upper(),
+    }
+
+
+def size_word(n_weights: int) -> str:
+    """A number of weights as people say it: 135M, 1.5B."""
+    if n_weights < 1_000_000:
+        return f"{n_weights / 1e3:.0f}K"
+    if n_weights < 1_000_000_000:
+        return f"{n_weights / 1e6:.1f}M"
+    return f"{n_weights / 1e9:.1f}B"
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
