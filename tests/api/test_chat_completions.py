@@ -117,6 +117,7 @@ def test_stream_is_what_the_standard_says(client):
     body = {
         "messages": HELLO,
         "max_tokens": 2,
+        "seed": 1,
         "stream": True,
         "ignore_eos": True,
         "stream_options": {"include_usage": True, "include_obfuscation": False},

@@ -4,9 +4,9 @@ import json
 import random
 from functools import partial
 
-import answer_texts
 import pytest
 
+import answer_texts
 from lanewise.text.answers.calls import argument_schema
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS

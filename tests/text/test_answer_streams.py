@@ -6,9 +6,9 @@ import random
 import re
 import time
 
-import answer_texts
 import pytest
 
+import answer_texts
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import GRANITE, HERMES, PHI
