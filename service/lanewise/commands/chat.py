@@ -132,19 +132,26 @@ class Chat:
         print(f"{printable(name)} is no command; {hint}; a blank before it sends it")
 
     def _say(self, text: str) -> None:
-        before = list(self._turns)
-        self._turns.append({"role": "user", "content": text})
-        if not self._answer():
-            self._turns = before
+        self._answer_to([*self._turns, {"role": "user", "content": text}])
 
     def _retry(self, _: str) -> None:
-        before = list(self._turns)
-        while self._turns and self._turns[-1]["role"] != "user":
-            self._turns.pop()
-        if not self._turns:
+        turns = list(self._turns)
+        while turns and turns[-1]["role"] != "user":
+            turns.pop()
+        if turns:
+            self._answer_to(turns)
+        else:
             print("there is no message to answer again")
-        elif not self._answer():
-            self._turns = before
+
+    def _answer_to(self, turns: list[dict[str, str]]) -> None:
+        """Go on with these turns; whatever goes wrong, those that were stay."""
+        before, self._turns = self._turns, turns
+        is_answered = False
+        try:
+            is_answered = self._answer()
+        finally:
+            if not is_answered:
+                self._turns = before
 
     def _messages(self) -> list[dict[str, str]]:
         system = [{"role": "system", "content": self._system}] if self._system else []

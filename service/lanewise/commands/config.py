@@ -45,4 +45,6 @@ def _value(settings: ConfigSettings, item: "dataclasses.Field[object]") -> str:
     if item.name == "threads" and value is None:
         choice = host.default_threads()
         return f"{choice.threads} ({choice.reason})"
+    if isinstance(value, int) and item.metadata["kind"].metavar == "SIZE" and not settings.json:
+        return host.format_size(value)
     return shown_value(item, value)
