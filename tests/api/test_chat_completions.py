@@ -78,7 +78,7 @@ def test_template_writes_the_prompt(client, server):
     choice = client.post("/v1/chat/completions", json=ask).json()["choices"][0]
     text = server.state.tokenizer.decode(choice["prompt_token_ids"], skip_special=False)
     assert text == (
-        "<s><|system|>be  brief</s><|user|>ab</s><|assistant|></s>"
+        "<s><|system|>be  brief</s><|user|>a\nb</s><|assistant|></s>"
         "<|user|><|assistant|> is text here</s><|assistant|>"
     )
     special = server.state.tokenizer.encode("<|assistant|>", add_bos=False, parse_special=True)

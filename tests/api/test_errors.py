@@ -94,7 +94,6 @@ def test_bad_field_of_a_chat_is_named(client, change, param):
         (b"[]", "must be a JSON object"),
         (b'{"prompt": "a", "temperature": NaN}', "not JSON"),
         (b'{"prompt": "\xff"}', "not UTF-8: byte 0xff at offset 12"),
-        (b'{"prompt": "\\ud800"}', "not JSON"),
         (b"[" * 60_000, "not JSON"),
     ],
 )

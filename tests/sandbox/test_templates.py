@@ -62,10 +62,22 @@ async def render_all(texts: dict[str, str]) -> dict[str, dict[str, str | None]]:
         await sandbox.close()
 
 
+# What templates would refuse or lose is said in other words: see tests/text/test_conversation.py.
+BRIDGED = {
+    "tags.jinja": {"system", "tool calls"},
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja": {"tool calls"},
+    "google-gemma-2-2b-it.jinja": {"system", "tool calls"},
+    "microsoft-Phi-3.5-mini-instruct.jinja": {"tool calls"},
+}
+
+
 def test_every_template_renders_every_conversation_as_transformers_does():
     texts = here()
     assert texts
-    assert asyncio.run(render_all(texts)) == {name: RENDERED[name] for name in texts}
+    for name, found in asyncio.run(render_all(texts)).items():
+        others = {key for key in CONVERSATIONS if found[key] != RENDERED[name][key]}
+        assert others == BRIDGED.get(name, set()), name
+        assert None not in [found[key] for key in others]
 
 
 @pytest.mark.parametrize("content", ["\ud83d", "\x00\u2028\ufdd1", "é😀" * 50_000])

@@ -1,7 +1,7 @@
 """Reads a request's body: bounded while it arrives, UTF-8, JSON, and what the schema says."""
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -18,6 +18,7 @@ from lanewise.api.request_budgets import check_parts
 from lanewise.api.schemas import Strict
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
+from lanewise.text.surrogates import as_characters
 
 M = TypeVar("M", bound=Strict)
 LATEST = ":latest"  # the tag of a model's name that has none
@@ -111,7 +112,7 @@ def parse(body: bytes, schema: type[M]) -> M:
         ) from None
     check_parts(text)
     try:
-        data = from_json(text, allow_inf_nan=False)
+        data = _from_json(text)
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from None
     try:
@@ -120,3 +121,13 @@ def parse(body: bytes, schema: type[M]) -> M:
         raise from_validation(error) from None
     except RecursionError:
         raise BadRequestError("the body is nested too deeply") from None
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        mended = as_characters(text)
+        if mended == text:
+            raise
+    return from_json(mended, allow_inf_nan=False)

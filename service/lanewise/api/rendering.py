@@ -83,7 +83,7 @@ def template_of(state: ServerState) -> ChatTemplate:
 
 def _form_of(chat: Conversation, tools: ToolUse, template: ChatTemplate) -> AnswerFormat:
     try:
-        form = answer_format(template, tools=bool(tools.callable))
+        form = answer_format(template, tools=bool(tools.listed))
     except ChatTemplateError as error:
         raise BadRequestError(f"{chat.param}: {error}", param=chat.param) from None
     if chat.effort is not None and form.efforts is not None and chat.effort not in form.efforts:
@@ -119,7 +119,8 @@ async def render_chat(
 
     def pack() -> tuple[bytes, str]:
         conversation: Sequence[Mapping[str, Any]]
-        listed = [_for_template(tool) for tool in tools.listed] if tools.callable else None
+        # Also those that must not be called now: the prompt stays what it was.
+        listed = [_for_template(tool) for tool in tools.listed] or None
         conversation = [message.for_template() for message in chat.messages]
         if form is not None:
             conversation, listed = form.conversation(conversation, listed)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from lanewise.text.surrogates import as_characters
+
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -227,9 +229,9 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """The content, its parts joined."""
+        """The content, its parts as lines."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "\n".join(part.text for part in self.content)
         return self.content or ""
 
     def for_template(self) -> dict[str, Any]:
@@ -237,8 +239,11 @@ class Message(BaseModel):
         # Templates know the older name of the developer's role.
         role = "system" if self.role == "developer" else self.role
         others = self.model_extra or {}
-        if isinstance(others.get("tool_calls"), list):
-            others = {**others, "tool_calls": [_with_object(call) for call in others["tool_calls"]]}
+        calls = others.get("tool_calls")
+        if calls == []:  # some templates ask only whether there are any
+            others = {key: value for key, value in others.items() if key != "tool_calls"}
+        elif isinstance(calls, list):
+            others = {**others, "tool_calls": [_with_object(call) for call in calls]}
         return {**others, "role": role, "content": self.text}
 
 
@@ -251,7 +256,7 @@ def _with_object(call: Any) -> Any:
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     try:
-        arguments = json.loads(function["arguments"] or "{}")
+        arguments = json.loads(as_characters(function["arguments"]) or "{}")
     except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}

@@ -104,7 +104,7 @@ def pack_conversation(
             "tools": tools,
             "variables": variables,
             "add_generation_prompt": add_generation_prompt,
-            "last": messages[-1]["content"] if without_end else None,
+            "continued": without_end,
             "most_characters": most_characters,
         }
         return pack_job("render", payload), mark

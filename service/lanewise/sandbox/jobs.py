@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lanewise.sandbox.memory import resident_bytes
-from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, without_end
+from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.conversation import render_conversation
 from lanewise.text.grammar import GrammarError, GrammarSource, first_matchers, library_grammar
 from lanewise.text.grammar_probe import ProbeVocabulary
 
@@ -37,14 +38,15 @@ def render_template(made: dict[str, Any], payload: dict[str, Any]) -> str:
     """The text of a conversation."""
     template: ChatTemplate = made[payload["template"]]
     try:
-        text = template.render_within(
-            payload["most_characters"],
+        return render_conversation(
+            template,
             payload["messages"],
             payload["tools"],
-            payload["add_generation_prompt"],
             payload["variables"],
+            add_generation_prompt=payload["add_generation_prompt"],
+            continued=payload["continued"],
+            most_characters=payload["most_characters"],
         )
-        return without_end(text, payload["last"]) if payload["last"] is not None else text
     except ChatTemplateError as error:
         raise RefusedError(str(error)) from None
 

@@ -25,6 +25,9 @@ Message = Mapping[str, Any]
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
+NULL = object()  # of a content, for the few templates that ask whether it is none
+
+
 class ChatTemplate:
     """A model's chat templates: one, or several by name of which ``default`` is the usual one."""
 
@@ -33,6 +36,7 @@ class ChatTemplate:
     ) -> None:
         self.sources = dict(templates)
         self.special_tokens = dict(special_tokens or {})
+        self.habits: dict[bool, Any] = {}  # what ``lanewise.text.conversation`` found out
         self._compiled: dict[str, jinja2.Template] = {}
 
     @cached_property
@@ -106,18 +110,9 @@ class ChatTemplate:
 def _prepared(message: Message) -> dict[str, Any]:
     # Clients send nulls ("content": null beside tool_calls), which templates would print as None.
     kept = {key: value for key, value in message.items() if value is not None}
+    if kept.get("content") is NULL:
+        kept["content"] = None
     reasoning = next((kept[name] for name in REASONING_NAMES if name in kept), None)
     if reasoning is not None:
         kept = {"thinking": reasoning, **kept, "reasoning_content": reasoning}
     return kept
-
-
-def without_end(text: str, last: str) -> str:
-    """A rendered conversation without what the template writes after the last message's words."""
-    # Some templates strip messages and some do not.
-    start = text.rfind(last.strip())
-    if start < 0:
-        raise ChatTemplateError("the template does not show the last message as it is")
-    kept = last.lstrip()
-    end = start + len(kept if text.startswith(kept, start) else last.strip())
-    return text[:end]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lanewise.text.json_numbers import NumberEnds
 from lanewise.text.json_schema import NotEnforceableError, enforceable
+from lanewise.text.surrogates import as_characters
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -235,7 +236,7 @@ def styled(schema: Any) -> str:
     """A JSON schema as JSON, with our rules for white space."""
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
+            schema = json.loads(as_characters(schema))
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is not JSON: {error}") from None
     if schema is True:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import string
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lanewise.text.grammar import GrammarError
@@ -17,6 +18,7 @@ Tools = Mapping[str, Parameters]  # the schemas of functions' arguments, by name
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 # Keywords beside which we cannot know what other properties an object may have.
 OPEN_KEYWORDS = {"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
+ID_CHARACTERS = string.ascii_letters + string.digits
 LONGEST_HEAD = 1 << 10  # characters, more than the longest name has
 
 
@@ -26,6 +28,7 @@ class CallFormat(ABC):
     name: str
     begin: str  # announces calls; empty: a call is the whole answer, from its first character on
     takes_tools: bool = True  # the template writes tools into the prompt
+    id_length: int | None = None  # of ids that its template accepts; None: any
 
     @abstractmethod
     def tags(self) -> tuple[str, ...]:
@@ -53,6 +56,37 @@ def argument_schema(parameters: Parameters) -> dict[str, Any]:
     if "properties" in schema and not OPEN_KEYWORDS & schema.keys():
         schema["additionalProperties"] = False
     return schema
+
+
+def with_ids(messages: Sequence[Mapping[str, Any]], length: int) -> list[Mapping[str, Any]]:
+    """A conversation whose calls have ids of that length: foreign ones become some, always alike.
+
+    Without an id a call is known by its place, and so is a result.
+    """
+    made: list[Mapping[str, Any]] = []
+    n_calls = n_results = 0
+    for message in messages:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+            ids = (call.get("id") or f"call {n_calls + i}" for i, call in enumerate(calls))
+            named = [{**call, "id": _id(i, length)} for call, i in zip(calls, ids, strict=True)]
+            made.append({**message, "tool_calls": named})
+            n_calls += len(calls)
+        elif message["role"] == "tool":
+            given = message.get("tool_call_id") or f"call {n_results}"
+            made.append({**message, "tool_call_id": _id(given, length)})
+            n_results += 1
+        else:
+            made.append(message)
+    return made
+
+
+def _id(given: Any, length: int) -> str:
+    text = str(given)
+    if len(text) == length and set(text) <= set(ID_CHARACTERS):
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "replace")).digest()
+    return "".join(ID_CHARACTERS[byte % len(ID_CHARACTERS)] for byte in digest[:length])
 
 
 def held_back(text: str, tag: str) -> int:
@@ -102,8 +136,7 @@ class CallLog:
     def _new_id(self) -> str:
         if self._id_length is None:
             return "call_" + secrets.token_hex(12)
-        characters = string.ascii_letters + string.digits
-        return "".join(secrets.choice(characters) for _ in range(self._id_length))
+        return "".join(secrets.choice(ID_CHARACTERS) for _ in range(self._id_length))
 
 
 class CallParser(ABC):

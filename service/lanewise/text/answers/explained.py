@@ -22,7 +22,7 @@ def explained(
 ) -> list[dict[str, Any]]:
     """A conversation with its tools, calls and results as text, for a template without tools."""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    shown = [_as_text(message) for message in messages]
+    shown = as_text(messages)
     # Not every template has a system role.
     first = next((m for m in shown if m["role"] in ("system", "user")), shown[0])
     parts = EXPLANATION.format(tools=listed), first["content"]
@@ -42,11 +42,32 @@ def with_tools_in_system(
     return shown
 
 
-def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+def as_text(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation with its calls and results as text.
+
+    Results are what the user says, in one turn with each other and with the user's own words after
+    them: some templates want turns to alternate.
+    """
+    shown: list[dict[str, Any]] = []
+    after_result = False
+    for message in messages:
+        is_result = message["role"] in ("tool", "function")
+        made = _result(message) if is_result else _calls(message)
+        if after_result and made["role"] == "user":
+            shown[-1]["content"] += f"\n{made.get('content') or ''}"
+        else:
+            shown.append(made)
+        after_result = is_result
+    return shown
+
+
+def _result(message: Mapping[str, Any]) -> dict[str, Any]:
+    text = f"<tool_response>\n{message.get('content') or ''}\n</tool_response>"
+    return {"role": "user", "content": text}
+
+
+def _calls(message: Mapping[str, Any]) -> dict[str, Any]:
     shown = dict(message)
-    if shown["role"] in ("tool", "function"):
-        text = f"<tool_response>\n{shown['content']}\n</tool_response>"
-        return {"role": "user", "content": text}
     for call in shown.pop("tool_calls", None) or ():
         function = call.get("function", call)
         names = {key: function.get(key) for key in ("name", "arguments")}

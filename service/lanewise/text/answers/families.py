@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from lanewise.text.answers import harmony
-from lanewise.text.answers.calls import CallFormat, CallParser, Tools
+from lanewise.text.answers.calls import CallFormat, CallParser, Tools, with_ids
 from lanewise.text.answers.explained import explained, with_tools_in_system
 from lanewise.text.answers.json_calls import (
     GENERIC,
@@ -147,7 +147,9 @@ class PlainFormat(AnswerFormat):
     tools_in_system: bool = False  # the template looks for tools there
 
     def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
-        """Tools are the template's affair, if it knows any."""
+        """Tools are the template's affair, if it knows any; foreign ids are not."""
+        if self.calls.id_length is not None:
+            messages = with_ids(messages, self.calls.id_length)
         if tools is None:
             return messages, None
         if self.tools_in_system:
