@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,6 @@ from lanewise.settings import ChatSettings, ModelSettings, SettingsError, flag_o
 
 FAINT, PLAIN = "\x1b[2m", "\x1b[0m"
 CLEAR_LINE = "\r\x1b[K"
-COLUMNS = 100
 # Controls but for the line feed and the tab, what turns the direction of writing, lone surrogates.
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -65,7 +65,8 @@ def _server(settings: ChatSettings) -> AbstractContextManager[ChatClient]:
 def _say_progress(message: str) -> None:
     """The server's last word, until the next one takes its place."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"{CLEAR_LINE}{FAINT}{printable(message)[:COLUMNS]}{PLAIN}")
+        columns = shutil.get_terminal_size().columns
+        sys.stderr.write(f"{CLEAR_LINE}{FAINT}{printable(message)[: columns - 1]}{PLAIN}")
         sys.stderr.flush()
 
 
