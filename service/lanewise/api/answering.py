@@ -1,6 +1,5 @@
 """From drawn tokens to the pieces of answers: text, reasoning, calls, and where they end."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -101,7 +100,7 @@ class Answer:
         self, ask: Ask, decoder: StreamDecoder, stops: StopStrings, parser: AnswerParser | None
     ) -> None:
         self.n_tokens = 0
-        self.has_begun = self.is_over = False
+        self.has_begun = self.is_over = self._has_calls = False
         self._decoder = decoder
         self._parser = parser
         self._stops = stops
@@ -110,8 +109,6 @@ class Answer:
         self._matcher = StopMatcher(stops, self._shows_end)
         self._min_tokens = ask.ending.min_tokens
         self._n_silent = self._n_thinking = 0  # tokens: since anything came of them; of reasoning
-        self._last_arguments: list[str] = []  # of the call that was begun last
-        self._n_calls = 0
 
     def push(self, output: TokenOutput) -> Sequence[Event]:
         """What the next output of the engine adds."""
@@ -133,9 +130,12 @@ class Answer:
             # Behind reasoning, before calls: what is said when a call has begun is none of it.
             at = 1 if events and isinstance(events[0], Thinking) else 0
             events.insert(at, Text(text))
+        self._has_calls |= any(isinstance(event, CallBegins) for event in events)
         if reason is not None:
             self.is_over = True
-            events.append(self._end(reason))
+            if reason == "stop" and self._has_calls:
+                reason = "tool_calls"  # each of which is complete: grammars and stops see to it
+            events.append(End(reason, self._matcher.matched))
         return events
 
     def take_thinking_tokens(self) -> int:
@@ -161,11 +161,8 @@ class Answer:
     def _add_call(self, delta: dict[str, Any], events: list[Event]) -> None:
         index, arguments = delta["index"], delta["function"]["arguments"]
         if "id" in delta:
-            self._n_calls += 1
-            self._last_arguments = [arguments]
             events.append(CallBegins(index, delta["id"], delta["function"]["name"], arguments))
             return
-        self._last_arguments.append(arguments)
         before = events[-1] if events else None
         if isinstance(before, CallBegins):  # they come together
             events[-1] = before._replace(arguments=before.arguments + arguments)
@@ -191,13 +188,3 @@ class Answer:
         if calls:
             self._matcher = StopMatcher(self._stops, self._shows_end)
         return text, reason
-
-    def _end(self, reason: str) -> End:
-        """An answer that came to its own end with calls ends for them, unless they are cut."""
-        if reason == "stop" and self._n_calls:
-            try:
-                json.loads("".join(self._last_arguments))
-                reason = "tool_calls"
-            except ValueError:
-                pass
-        return End(reason, self._matcher.matched)

@@ -40,6 +40,9 @@ from lanewise.engine.stream import (
     TokenOutput,
 )
 
+# Proxies close connections on which nothing comes for 60 s, some after 30.
+KEEP_ALIVE_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -130,6 +133,7 @@ class StreamedResponse(Response):
         del self.headers["content-length"]
         self._order = order
         self._state = state
+        self._is_quiet = True  # nothing was sent since a look at this
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
@@ -137,7 +141,8 @@ class StreamedResponse(Response):
             async with generating(self._state.engine, self._order.requests, receive) as stream:
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
-                tail = await self._send_pieces(stream, send)
+                async with self._kept_alive(send):
+                    tail = await self._send_pieces(stream, send)
                 if not stream.cancelled:
                     await send({"type": "http.response.body", "body": tail, "more_body": False})
         except ApiError as error:
@@ -154,22 +159,42 @@ class StreamedResponse(Response):
             return "".join(made).encode()
 
         try:
-            await _send_some(send, "".join(wire.first()).encode())
+            await self._send_some(send, "".join(wire.first()).encode())
             # Whatever has come goes out together: a slow reader gets the same events in fewer
             # pieces.
             async for outputs in stream:
                 size = answering.measure(outputs)
                 made = await self._state.workers.write(size, partial(written, outputs))
                 answering.end_streams(stream)
-                await _send_some(send, made)
+                await self._send_some(send, made)
             return "".join(wire.last()).encode()
         except EngineError as error:
             return "".join(wire.failed(to_api_error(error))).encode()
 
+    async def _send_some(self, send: Send, made: bytes) -> None:
+        if made:
+            self._is_quiet = False
+            await send({"type": "http.response.body", "body": made, "more_body": True})
 
-async def _send_some(send: Send, made: bytes) -> None:
-    if made:
-        await send({"type": "http.response.body", "body": made, "more_body": True})
+    @asynccontextmanager
+    async def _kept_alive(self, send: Send) -> AsyncIterator[None]:
+        """Whoever waits for a long prompt gets a sign now and then that somebody is there."""
+
+        async def keep_alive() -> None:
+            sign = self._order.dialect.keep_alive
+            while sign:
+                self._is_quiet = True
+                await asyncio.sleep(KEEP_ALIVE_S)
+                if self._is_quiet:
+                    await send({"type": "http.response.body", "body": sign, "more_body": True})
+
+        task = asyncio.create_task(keep_alive())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 def to_api_error(error: EngineError) -> ApiError:
