@@ -145,7 +145,7 @@ def test_a_variable_that_is_none_is_warned_of(serve, monkeypatch, capsys):
     assert "warning: LANEWISE_MAX_SEQZ is not a setting; did you" in capsys.readouterr().err
 
 
-def test_config_says_what_is_in_force_and_why(monkeypatch, capsys):
+def test_config_says_what_is_in_force_and_why(library, monkeypatch, capsys):
     monkeypatch.setenv("LANEWISE_API_KEY", "secret,other")
     monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "4")
     assert cli.main(["config", "some/model", "--max-seqs", "7", "--json"]) == 0
@@ -155,6 +155,8 @@ def test_config_says_what_is_in_force_and_why(monkeypatch, capsys):
     assert found["api_key"] == {"value": "2 not shown", "from": "LANEWISE_API_KEY"}
     assert found["port"] == {"value": "8000", "from": "default"}
     assert int(found["threads"]["value"].split()[0]) > 0
+    assert "the best of this CPU" in found["isa"]["value"]
+    assert "automatic, of" in found["kv_memory"]["value"]
     assert set(found) == {item.name for item in dataclasses.fields(Settings)}
     assert cli.main(["config"]) == 0
     shown = capsys.readouterr().out

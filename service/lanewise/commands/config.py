@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lanewise import host
+from lanewise.runtime import best_isa
+from lanewise.runtime.library import LibraryMissingError
 from lanewise.settings import ConfigSettings, Settings, grouped, shown_value, variables_of_others
 
 DEFAULT = "default"
@@ -40,11 +42,31 @@ def run(settings: ConfigSettings, sources: Mapping[str, str]) -> None:
         console.print(sentence, highlight=False)
 
 
+def _threads() -> str:
+    choice = host.default_threads()
+    return f"{choice.threads} ({choice.reason})"
+
+
+def _isa() -> str:
+    try:
+        return f"{best_isa()} (the best of this CPU)"
+    except LibraryMissingError:
+        return "automatic"
+
+
+def _kv_memory() -> str:
+    limit = host.memory_limit()
+    return f"automatic, of {host.format_size(limit.n_bytes)} ({limit.reason})"
+
+
+# What the server chooses by the machine when nobody says.
+CHOSEN_HERE = {"threads": _threads, "isa": _isa, "kv_memory": _kv_memory}
+
+
 def _value(settings: ConfigSettings, item: "dataclasses.Field[object]") -> str:
     value = getattr(settings, item.name)
-    if item.name == "threads" and value is None:
-        choice = host.default_threads()
-        return f"{choice.threads} ({choice.reason})"
+    if value is None and item.name in CHOSEN_HERE:
+        return CHOSEN_HERE[item.name]()
     if isinstance(value, int) and item.metadata["kind"].metavar == "SIZE" and not settings.json:
         return host.format_size(value)
     return shown_value(item, value)

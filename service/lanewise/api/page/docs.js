@@ -67,6 +67,7 @@ function fieldsOf(name, schema) {
 function operation(id, path, method, described) {
   const title = make("h3", {}, make("span", { class: "method" }, method.toUpperCase()), ` ${path}`);
   const parts = [title, make("p", {}, described.summary ?? "")];
+  if (described.security?.length) parts.push(make("p", { class: "hint" }, `Key: ${keysOf(described.security)}`));
   if (described.description) parts.push(make("p", { class: "hint" }, described.description));
   if (described.parameters?.length) {
     const rows = described.parameters.map((one) => [make("code", {}, one.name), one.in, typeOf(one.schema)]);
@@ -78,6 +79,11 @@ function operation(id, path, method, described) {
   const answers = Object.entries(described.responses ?? {}).map(([status, answer]) => [status, answer.description, mediaOf(answer)]);
   parts.push(make("h4", {}, "Answers"), table(`Answers of ${path}`, ["Status", "When", "What"], answers));
   return make("article", { id }, ...parts);
+}
+
+/** Names of the ways to send a key, any of which will do. */
+function keysOf(security) {
+  return security.map((one) => Object.keys(one).join(" and ") || "none").join(" or ");
 }
 
 function mediaOf(answer) {
