@@ -14,6 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REFERENCE := $(VENV)/reference
 CLIENTS := $(VENV)/clients-
+THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
 STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
@@ -81,7 +82,7 @@ reference: $(REFERENCE)/.installed  ## run the reference implementation live, an
 	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference
 
 test-clients: $(CLIENTS)python/.installed setup  ## clients of others, unmodified, against the server
-	LANEWISE_REQUIRE=clients $(CLIENTS)python/bin/python -m pytest -rfEs tests/clients/python
+	LANEWISE_REQUIRE=clients $(CLIENTS)python/bin/python -m pytest -rfEs $(THEIR_WARNINGS) tests/clients/python
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
