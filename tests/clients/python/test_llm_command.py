@@ -69,6 +69,7 @@ def test_completions(llm):
 
 def test_a_schema(llm):
     n = {"enum": [1, 2]}
-    schema = {"type": "object", "properties": {"n": n}, "required": ["n"]}
+    closed = {"required": ["n"], "additionalProperties": False}
+    schema = {"type": "object", "properties": {"n": n}, **closed}
     answer = llm("prompt", "-m", "sea", "--schema", json.dumps(schema), "--no-stream", "Tell me.")
     assert json.loads(answer)["n"] in (1, 2)
