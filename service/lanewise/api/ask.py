@@ -25,6 +25,7 @@ class Conversation:
     effort: str | None = None  # of reasoning
     plain: str | None = None  # what a model without a template continues; None: it must have one
     param: str = "messages"
+    effort_param: str = "reasoning_effort"
 
     @property
     def continued(self) -> str | None:
@@ -49,11 +50,16 @@ class ToolUse:
     callable: Sequence[Tool] = ()
     required: bool = False  # the answer calls one of them
     parallel: bool = True  # it may call several
+    params: Sequence[str] = ()  # what clients call what is enforced of each; chat's words if none
 
     @property
     def parameters(self) -> Tools:
         """The schemas of the functions that the answer may call."""
         return {tool.function.name: tool.function.parameters for tool in self.callable}
+
+    def param_of(self, i: int) -> str:
+        """What a client calls the parameters of one of those that are listed."""
+        return self.params[i] if self.params else f"tools[{i}].function.parameters"
 
 
 NO_TOOLS = ToolUse()

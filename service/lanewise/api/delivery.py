@@ -61,7 +61,10 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
     if order.ask.delivery.stream:
         return StreamedResponse(order, state)
     answering, ask = order.answering, order.ask
-    choices = [Choice(i, ask.keeps_tokens) for i in range(len(order.requests))]
+    in_order = order.dialect.in_order
+    choices = [
+        Choice(i, ask.keeps_tokens, keeps_pieces=in_order) for i in range(len(order.requests))
+    ]
 
     def take(outputs: Sequence[TokenOutput]) -> None:
         for piece in answering.pieces(outputs):

@@ -72,6 +72,7 @@ class Dialect(Generic[M]):
     body: type[M]
     ask: Callable[[M], Ask]  # ApiError if a body that its schema allows makes no sense
     wire: Callable[[About], Wire]
+    in_order: bool = False  # whole answers are made of their pieces, not of what these add up to
     media_type: str = "text/event-stream"  # of streams
     keep_alive: bytes = b": keep-alive\n\n"  # while a stream has nothing to say; empty: nothing
     error: Callable[[ApiError], dict[str, Any]] = ApiError.body

@@ -94,17 +94,22 @@ def _describe_endpoint(app: FastAPI, endpoint: Endpoint) -> None:
     async def named(name: str) -> None:
         """Never called."""
 
+    async def kept(response_id: str) -> None:
+        """Never called."""
+
+    arguments = {"{name": named, "{response_id}": kept}
+    found = next((arguments[part] for part in arguments if part in endpoint.path), None)
     responses, extra = {}, {}
     if endpoint.body is not None:
         schema = {"$ref": SCHEMA_REFERENCE.format(model=endpoint.body.__name__)}
         content = {"application/json": {"schema": schema}}
         extra = {"requestBody": {"required": True, "content": content}}
         responses = ERRORS
-    elif "{name" in endpoint.path:
+    elif found is not None:
         responses = {404: ERRORS[404]}
     app.add_api_route(
         endpoint.path,
-        named if "{name" in endpoint.path else plain,
+        found or plain,
         methods=[endpoint.method],
         name=endpoint.answer.__name__,
         summary=endpoint.summary,

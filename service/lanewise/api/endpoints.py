@@ -14,6 +14,8 @@ from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
 from lanewise.api.dialects.completions import COMPLETIONS
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
+from lanewise.api.dialects.responses import endpoints as responses
+from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.ollama_models import ELSEWHERE, refusal
 from lanewise.api.schemas import (
     DetokenizeRequest,
@@ -26,7 +28,7 @@ from lanewise.api.state import ServerState
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path, what answers there, and the schema of its body, which makes it a POST.
+    """A path, what answers there, and the schema of its body.
 
     Where API keys are configured every endpoint wants one, unless it says ``public``.
     """
@@ -50,7 +52,7 @@ class Endpoint:
 
     @property
     def method(self) -> str:
-        """POST with a body, GET without."""
+        """The method of HTTP."""
         return self.verb or ("GET" if self.body is None else "POST")
 
     def served_by(self, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
@@ -99,10 +101,20 @@ async def version(_: Request, state: ServerState) -> Response:
 
 
 NO_EMBEDDINGS = "this server gives no embeddings"
-
+KEPT_RESPONSE = "/v1/responses/{response_id}"
 ENDPOINTS = (
     Endpoint.speaking("/v1/completions", COMPLETIONS),
     Endpoint.speaking("/v1/chat/completions", CHAT_COMPLETIONS),
+    Endpoint(
+        "/v1/responses",
+        "Answer a conversation of items",
+        responses.create_response,
+        ResponsesRequest,
+    ),
+    Endpoint(KEPT_RESPONSE, "A response that is kept", responses.get_response),
+    Endpoint(KEPT_RESPONSE, "Keep it no longer", responses.delete_response, verb="DELETE"),
+    Endpoint(f"{KEPT_RESPONSE}/input_items", "What it answers", responses.list_input_items),
+    Endpoint(f"{KEPT_RESPONSE}/cancel", "A clear no", responses.cancel_response, verb="POST"),
     Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
     Endpoint("/v1/models", "The served model and its adapters", list_models),

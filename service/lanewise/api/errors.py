@@ -5,6 +5,7 @@ ApiError
  ├─ ContextLengthExceededError  400 context_length_exceeded
  ├─ InvalidApiKeyError          401 invalid_api_key
  ├─ ForbiddenError              403 forbidden
+ ├─ NotFoundError               404, what is asked for is not here (any more)
  ├─ ModelNotFoundError          404 model_not_found
  ├─ SlowClientError             408 slow_client
  ├─ BodyTooLargeError           413 request_too_large
@@ -103,6 +104,13 @@ class ForbiddenError(ApiError):
     status = 403
     type = "invalid_request_error"
     code = "forbidden"
+
+
+class NotFoundError(ApiError):
+    """Something is asked for by an id that nothing here has."""
+
+    status = 404
+    type = "invalid_request_error"
 
 
 class ModelNotFoundError(ApiError):

@@ -129,6 +129,8 @@ class Choice:
     thoughts: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     tokens: list[Sampled | None] = field(default_factory=list)  # of each piece, if they are kept
+    keeps_pieces: bool = False
+    pieces: list[Piece] = field(default_factory=list)  # if they are kept
     prompt_scores: Sequence[Sampled] = ()
     end: End | None = None
 
@@ -162,6 +164,8 @@ class Choice:
                     self.calls[index].arguments += more
                 case End():
                     self.end = event
+        if self.keeps_pieces:
+            self.pieces.append(piece)
         if self.keeps_tokens:
             self.texts.append(text)
             self.tokens.append(piece.token)

@@ -88,9 +88,9 @@ def _form_of(chat: Conversation, tools: ToolUse, template: ChatTemplate) -> Answ
         raise BadRequestError(f"{chat.param}: {error}", param=chat.param) from None
     if chat.effort is not None and form.efforts is not None and chat.effort not in form.efforts:
         raise BadRequestError(
-            f"reasoning_effort: {chat.effort!r} is not one of this model's; accepted:"
+            f"{chat.effort_param}: {chat.effort!r} is not one of this model's; accepted:"
             f" {', '.join(form.efforts)}",
-            param="reasoning_effort",
+            param=chat.effort_param,
         )
     return form
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.compiling import GrammarService
 from lanewise.api.request_budgets import RequestBudgets
+from lanewise.api.response_store import ResponseStore
 from lanewise.api.scrapes import Scrapes
 from lanewise.api.templates import TemplateService
 from lanewise.api.workers import Workers
@@ -71,6 +72,7 @@ class ServerState:
     tried_again: float = 0.0  # when the server last sent one because all others had failed
     workers: Workers = field(default_factory=Workers)
     budgets: TextBudgets = field(default_factory=TextBudgets)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     sandbox: Sandbox = field(init=False)
     scrapes: Scrapes = field(init=False)
     grammars: GrammarService = field(init=False)

@@ -139,18 +139,19 @@ async def _compile_calls(
             async with asyncio.timeout(BLAME_S):
                 for i, tool in enumerate(use.listed):  # which of them is it?
                     if tool in use.callable:
-                        await _check_arguments(i, tool, arguments, state, request)
+                        where = use.param_of(i)
+                        await _check_arguments(where, tool, arguments, state, request)
         if not arguments.free:
             raise
         grammar = await compile_calls()
     for i, tool in enumerate(use.listed):
         for problem in arguments.left_out.get(tool.function.name, ()):
-            add_notice(request.scope, f"tools[{i}].function.parameters: {problem}")
+            add_notice(request.scope, f"{use.param_of(i)}: {problem}")
     return grammar
 
 
 async def _check_arguments(
-    i: int, tool: Tool, arguments: ToolArguments, state: ServerState, request: Request
+    param: str, tool: Tool, arguments: ToolArguments, state: ServerState, request: Request
 ) -> None:
     """Raise if a strict tool cannot be used; set any other free that cannot."""
     name = tool.function.name
@@ -158,7 +159,6 @@ async def _check_arguments(
     def source() -> GrammarSource:
         return GrammarSource.from_json_schema(argument_schema(arguments.of(tool.function)))
 
-    param = f"tools[{i}].function.parameters"
     try:
         await compile_grammar(param, tool.function.parameters, source, state, request)
     except BadRequestError as error:

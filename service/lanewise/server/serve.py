@@ -15,6 +15,7 @@ from lanewise import __version__, host
 from lanewise.api import warm_up
 from lanewise.api.budgets import TextBudgets
 from lanewise.api.request_budgets import RequestBudgets
+from lanewise.api.response_store import ResponseStore
 from lanewise.api.state import ModelCard, Phase, ServerState
 from lanewise.api.workers import Workers
 from lanewise.loading.lora import files_under
@@ -72,6 +73,7 @@ def serve(
             if settings.allow_runtime_lora
             else None,
             budgets=TextBudgets.of(settings),
+            responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
         )
         return _serve(settings, state, listener)
 

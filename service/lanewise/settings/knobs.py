@@ -331,6 +331,14 @@ class Settings(ModelSettings):
     max_logit_bias: int = field(
         default=1024, metadata=knob(integer(0), "most entries of a request's logit_bias")
     )
+    response_store_bytes: int = field(
+        default=64 * MIB,
+        metadata=knob(SIZE, "memory of answers of /v1/responses that are kept to go on from"),
+    )
+    max_stored_responses: int = field(
+        default=1024,
+        metadata=knob(integer(0), "most such answers; of whoever keeps most the oldest goes first"),
+    )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")
     )

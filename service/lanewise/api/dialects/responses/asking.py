@@ -1,0 +1,121 @@
+"""From a request to what is asked for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from lanewise.api.ask import Ask, BestEffort, Constraint, Conversation, Delivery, Shown, ToolUse
+from lanewise.api.dialects.openai_fields import (
+    JSON_OBJECT,
+    constraint_of,
+    ending_of,
+    sampling_of,
+)
+from lanewise.api.dialects.responses.custom import as_function
+from lanewise.api.dialects.responses.items import JsonItem, as_messages, kept
+from lanewise.api.dialects.responses.schema import (
+    CustomTool,
+    FunctionTool,
+    ItemReference,
+    ResponsesRequest,
+)
+from lanewise.api.errors import BadRequestError
+from lanewise.api.schemas import Tool
+from lanewise.text.grammar import GrammarSource
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+def own_items(body: ResponsesRequest, find: Callable[[str], JsonItem | None]) -> list[JsonItem]:
+    """What the request itself brings; ``find`` knows the items that it refers to by their ids."""
+    if isinstance(body.input, str):
+        content = [{"type": "input_text", "text": body.input}]
+        message = {"type": "message", "role": "user", "status": "completed", "content": content}
+        return [message]
+    return list(_resolved(body.input, find))
+
+
+def _resolved(items: Sequence[Any], find: Callable[[str], JsonItem | None]) -> Iterator[JsonItem]:
+    for i, item in enumerate(items):
+        if not isinstance(item, ItemReference):
+            yield kept(item)
+            continue
+        found = find(item.id)
+        if found is None:
+            raise BadRequestError(
+                f"input[{i}].id: an item {item.id[:60]!r} is not kept here; accepted: those of"
+                " responses that were stored lately, with the same API key",
+                param=f"input[{i}].id",
+            )
+        yield found
+
+
+def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
+    """What a request asks for, whose whole conversation is ``items``."""
+    messages = as_messages(items, body.instructions)
+    if not messages:
+        raise BadRequestError("input: there is nothing to answer", param="input")
+    return Ask(
+        input=Conversation(
+            messages=messages,
+            variables=body.chat_template_kwargs,
+            effort=body.reasoning.effort,
+            param="input",
+            effort_param="reasoning.effort",
+        ),
+        model=body.model,
+        tools=_tools_of(body),
+        constraint=_constraint_of(body),
+        sampling=sampling_of(body),
+        ending=ending_of(body, body.max_output_tokens),
+        shown=Shown(logprobs=_logprobs_of(body), special_tokens=not body.skip_special_tokens),
+        delivery=Delivery(stream=body.stream),
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+    )
+
+
+def _logprobs_of(body: ResponsesRequest) -> int | None:
+    if body.top_logprobs is None and LOGPROBS not in body.include:
+        return None
+    return body.top_logprobs or 0
+
+
+def _tools_of(body: ResponsesRequest) -> ToolUse:
+    made = {tool.name: _as_tool(tool) for tool in body.tools}
+    return ToolUse(
+        listed=list(made.values()),
+        callable=[made[tool.name] for tool in body.callable_tools],
+        required=body.requires_a_call,
+        parallel=body.parallel_tool_calls and not _is_one(body),
+        params=[
+            f"tools[{i}].{'format' if isinstance(tool, CustomTool) else 'parameters'}"
+            for i, tool in enumerate(body.tools)
+        ],
+    )
+
+
+def _is_one(body: ResponsesRequest) -> bool:
+    return body.requires_a_call and body.chosen is not None and len(body.chosen) == 1
+
+
+def _as_tool(tool: FunctionTool | CustomTool) -> Tool:
+    if isinstance(tool, CustomTool):
+        function = as_function(tool)
+    else:
+        function = tool.model_dump(exclude={"type"}, exclude_none=True)
+    return Tool.model_validate({"type": "function", "function": function})
+
+
+def _constraint_of(body: ResponsesRequest) -> Constraint | None:
+    form, other = body.text.format, constraint_of(body)
+    if form.type == "text":
+        return other
+    if other is not None:
+        raise BadRequestError(
+            f"{other.param}: only one of text.format and {other.param} can be used",
+            param=other.param,
+        )
+    if form.type == "json_object":
+        return Constraint("text.format", GrammarSource.from_json_schema, JSON_OBJECT)
+    make = GrammarSource.from_json_schema if form.strict else BestEffort()
+    return Constraint("text.format.schema", make, form.json_schema)

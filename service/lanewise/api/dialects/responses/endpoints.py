@@ -1,0 +1,173 @@
+"""``/v1/responses`` and what is kept of it."""
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lanewise.api import path
+from lanewise.api.ask import Ask
+from lanewise.api.dialect import About, Dialect
+from lanewise.api.dialects.responses.asking import ask_of, own_items
+from lanewise.api.dialects.responses.items import JsonItem, with_ids
+from lanewise.api.dialects.responses.schema import ResponsesRequest
+from lanewise.api.dialects.responses.wire import Asked, ResponsesWire
+from lanewise.api.errors import BadRequestError, NotFoundError
+from lanewise.api.response_store import Stored
+from lanewise.api.state import ServerState
+from lanewise.api.writing import dumps_long
+
+MAX_PAGE = 100
+PAGE = 20
+ORDERS = ("asc", "desc")
+SHOWN = 80  # characters of an id
+
+
+class Exchange:
+    """One request and its answer: knows what is kept for whoever asks."""
+
+    def __init__(self, state: ServerState, key: int) -> None:
+        self._state, self._key = state, key
+        self._body: ResponsesRequest | None = None
+        self._before: list[JsonItem] = []  # of the responses before
+        self._own: list[JsonItem] = []
+
+    @property
+    def dialect(self) -> Dialect[ResponsesRequest]:
+        """What the path needs to know."""
+        return Dialect(
+            name=create_response.__name__,
+            summary="Answer a conversation of items",
+            body=ResponsesRequest,
+            ask=self.ask,
+            wire=self.wire,
+            in_order=True,
+        )
+
+    def ask(self, body: ResponsesRequest) -> Ask:
+        """What a request asks for, after all that it goes on from."""
+        self._body = body
+        self._before = self._previous(body.previous_response_id)
+        self._own = own_items(body, self._find)
+        return ask_of(body, [*self._before, *self._own])
+
+    def wire(self, about: About) -> ResponsesWire:
+        """What writes the answer."""
+        body = self._body
+        assert body is not None
+
+        def keep(response: dict[str, Any]) -> None:
+            if asked.is_stored:
+                own = with_ids(self._own, about.id)
+                self._state.responses.put(
+                    self._key,
+                    response["id"],
+                    Stored(_written(response), _written([*self._before, *own])),
+                )
+
+        asked = Asked(
+            body=body,
+            defaults=self._state.sampling_defaults,
+            n_items=len(self._own),
+            is_stored=body.store and self._state.responses.keeps_any,
+            keep=keep,
+        )
+        return ResponsesWire(about, asked)
+
+    def _previous(self, name: str | None) -> list[JsonItem]:
+        if name is None:
+            return []
+        found = self._state.responses.get(self._key, name)
+        if found is None:
+            raise BadRequestError(
+                f"previous_response_id: a response {name[:SHOWN]!r} is not kept here: it was made"
+                " with store: false, with another API key or too long ago; send its items as input",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        return [*json.loads(found.items), *json.loads(found.response)["output"]]
+
+    def _find(self, name: str) -> JsonItem | None:
+        """An item by its id, which tells whose it is."""
+        answer = name.partition("_")[2][:-4]
+        found = self._state.responses.get(self._key, f"resp_{answer}")
+        if found is None:
+            return None
+        items: list[JsonItem] = [*json.loads(found.items), *json.loads(found.response)["output"]]
+        return next((item for item in items if item["id"] == name), None)
+
+
+def _written(value: Any) -> bytes:
+    # An unpaired surrogate, which JSON can have and UTF-8 cannot, is no reason to keep nothing.
+    return dumps_long(value).encode("utf-8", "replace")
+
+
+async def create_response(request: Request, state: ServerState) -> Response:
+    """Answer a conversation of items."""
+    exchange = Exchange(state, request.scope["client_number"])
+    return await path.answer(request, state, exchange.dialect)
+
+
+def _stored(request: Request, state: ServerState) -> Stored:
+    name = request.path_params["response_id"]
+    found = state.responses.get(request.scope["client_number"], name)
+    if found is None:
+        raise NotFoundError(f"Response with id {name[:SHOWN]!r} not found.", param="response_id")
+    return found
+
+
+async def get_response(request: Request, state: ServerState) -> Response:
+    """A response that is kept."""
+    found = _stored(request, state)
+    if request.query_params.get("stream") in ("true", "1"):
+        raise BadRequestError("stream: a response that is kept is given whole", param="stream")
+    return Response(found.response, media_type="application/json")
+
+
+async def delete_response(request: Request, state: ServerState) -> Response:
+    """Keep a response no longer."""
+    _stored(request, state)
+    name = request.path_params["response_id"]
+    state.responses.delete(request.scope["client_number"], name)
+    return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+
+async def cancel_response(request: Request, state: ServerState) -> Response:
+    """Say that there is nothing to cancel: only background responses can be."""
+    _stored(request, state)
+    raise BadRequestError(
+        "Cannot cancel a synchronous response: it is complete. One that is being made ends when its"
+        " client closes the connection.",
+        param="response_id",
+    )
+
+
+async def list_input_items(request: Request, state: ServerState) -> Response:
+    """The conversation before a response that is kept, the latest item first."""
+    items = json.loads(_stored(request, state).items)
+    asked = request.query_params
+    order, after = asked.get("order", "desc"), asked.get("after")
+    if order not in ORDERS:
+        raise BadRequestError(f"order: {order[:SHOWN]!r}; accepted: asc, desc", param="order")
+    given = asked.get("limit", str(PAGE))
+    limit = int(given) if given.isascii() and given.isdigit() and len(given) < 4 else 0
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadRequestError(f"limit: {given[:SHOWN]!r}; accepted: 1 to {MAX_PAGE}", param="limit")
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        place = next((i for i, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise BadRequestError(f"after: there is no item {after[:SHOWN]!r}", param="after")
+        items = items[place + 1 :]
+    page = items[:limit]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > limit,
+        }
+    )

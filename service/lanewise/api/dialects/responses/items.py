@@ -1,0 +1,149 @@
+"""Items of conversations: as clients send them, as they are kept, and as messages of a template.
+
+Kept items are JSON objects in the form in which answers have them, each with an id.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from lanewise.api.dialects.responses.schema import (
+    CustomCallItem,
+    CustomOutputItem,
+    FunctionCallItem,
+    FunctionOutputItem,
+    InputItem,
+    MessageItem,
+    Part,
+    ReasoningItem,
+    RefusalPart,
+)
+from lanewise.api.errors import BadRequestError
+from lanewise.api.schemas import Message
+
+JsonItem = dict[str, Any]
+
+# What ids of items begin with, for people.
+PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+# The two kinds of calls, and what the model was told that the second one's argument is called.
+CALLS = ("function_call", "custom_tool_call")
+INPUT = "input"
+
+
+def kept(item: InputItem) -> JsonItem:
+    """An item as it is kept, with an id only if it came with one."""
+    shown: JsonItem = {} if item.id is None else {"id": item.id}
+    match item:
+        case MessageItem(role=role, content=content):
+            kind = "output_text" if role == "assistant" else "input_text"
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            shown |= {"type": "message", "role": role, "status": "completed"}
+            shown["content"] = [_part(part, kind) for part in parts]
+        case FunctionCallItem(call_id=call_id, name=name, arguments=arguments):
+            shown |= {"type": item.type, "call_id": call_id, "name": name, "arguments": arguments}
+        case CustomCallItem(call_id=call_id, name=name, input=text):
+            shown |= {"type": item.type, "call_id": call_id, "name": name, "input": text}
+        case FunctionOutputItem() | CustomOutputItem():
+            output = item.output
+            text = output if isinstance(output, str) else "".join(map(_text, output))
+            shown |= {"type": item.type, "call_id": item.call_id, "output": text}
+        case ReasoningItem(content=content):
+            parts = [{"type": "reasoning_text", "text": part.text} for part in content]
+            shown |= {"type": item.type, "summary": [], "content": parts}
+    return shown
+
+
+def _text(part: Part) -> str:
+    return part.refusal if isinstance(part, RefusalPart) else part.text
+
+
+def _part(part: Any, kind: str) -> JsonItem:
+    if isinstance(part, RefusalPart):
+        return {"type": "refusal", "refusal": part.refusal}
+    text = part["text"] if isinstance(part, dict) else part.text
+    made = {"type": kind, "text": text}
+    return made | {"annotations": [], "logprobs": []} if kind == "output_text" else made
+
+
+def as_messages(items: Iterable[JsonItem], instructions: str | None) -> list[Message]:
+    """What the chat template gets.
+
+    What the model has thought, said and called in one turn is one message. Instructions and the
+    first messages of system and developer are one too: many templates take no more.
+    """
+    made: list[dict[str, Any]] = []
+    if instructions:
+        made.append({"role": "system", "content": instructions})
+    names: dict[str, str] = {}  # of calls, by their ids
+    for item in items:
+        match item["type"]:
+            case "message":
+                _add_message(item, made)
+            case "reasoning":
+                text = "".join(part["text"] for part in item.get("content") or ())
+                if text:
+                    turn = _turn(made, "reasoning_content", "content", "tool_calls")
+                    turn["reasoning_content"] = text
+            case "function_call" | "custom_tool_call":
+                names[item["call_id"]] = item["name"]
+                _turn(made).setdefault("tool_calls", []).append(_call(item))
+            case _:
+                made.append(_output(item, names))
+    return [Message.model_validate(message) for message in made]
+
+
+def _add_message(item: JsonItem, made: list[dict[str, Any]]) -> None:
+    text = "".join(part.get("text") or part.get("refusal", "") for part in item["content"])
+    role = item["role"]
+    is_system = role in ("system", "developer")
+    if role == "assistant":
+        _turn(made, "content", "tool_calls")["content"] = text
+    elif is_system and len(made) == 1 and made[0]["role"] in ("system", "developer"):
+        made[0]["content"] += "\n\n" + text
+    else:
+        made.append({"role": role, "content": text})
+
+
+def _turn(made: list[dict[str, Any]], *taken: str) -> dict[str, Any]:
+    """The model's message at the end, or a new one if that has one of the keys already."""
+    last = made[-1] if made else {"role": "user"}
+    if last["role"] != "assistant" or any(key in last for key in taken):
+        made.append({"role": "assistant"})
+    return made[-1]
+
+
+def _call(item: JsonItem) -> dict[str, Any]:
+    arguments = item.get("arguments")
+    if arguments is None:
+        arguments = json.dumps({INPUT: item["input"]}, ensure_ascii=False)
+    function = {"name": item["name"], "arguments": arguments}
+    return {"id": item["call_id"], "type": "function", "function": function}
+
+
+def _output(item: JsonItem, names: dict[str, str]) -> dict[str, Any]:
+    call_id = item["call_id"]
+    if call_id not in names:
+        raise BadRequestError(
+            f"input: no tool call found for {item['type']} with call_id {call_id[:60]!r}",
+            param="input",
+        )
+    named = {"tool_call_id": call_id, "name": names[call_id]}
+    return {"role": "tool", "content": item["output"], **named}
+
+
+def with_ids(items: Sequence[JsonItem], answer: str, first: int = 0) -> Iterator[JsonItem]:
+    """Items that all have an id, by which they can be referred to; ``answer`` has them."""
+    for number, item in enumerate(items, first):
+        yield item if "id" in item else {"id": item_id(item["type"], answer, number), **item}
+
+
+def item_id(kind: str, answer: str, number: int) -> str:
+    """The id of one of the items of an answer and of what was asked for it."""
+    return f"{PREFIXES[kind]}_{answer}{number:04x}"

@@ -1,0 +1,352 @@
+"""What a request to ``/v1/responses`` may contain."""
+
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from lanewise.api.schemas import (
+    MAX_TOP_LOGPROBS,
+    NOT_SUPPORTED_NOW,
+    Count,
+    Effort,
+    FirstProblemOnly,
+    FunctionSpec,
+    GenerationFields,
+    Strict,
+    refuse,
+)
+
+MAX_METADATA = 16
+# Of these the first is called otherwise here, and the others are not part of this form.
+ELSEWHERE = {
+    "max_tokens": "is called max_output_tokens here",
+    "max_completion_tokens": "is called max_output_tokens here",
+    "messages": "is called input here",
+    "response_format": "is called text.format here",
+}
+
+
+def _by_type(default: str) -> Discriminator:
+    """Tells the branches of a union apart by ``type``; their tags show in no error's path."""
+
+    def tag(value: Any) -> str:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return f"[{kind or _untyped(value, default)}]"
+
+    return Discriminator(tag)
+
+
+def _untyped(value: Any, default: str) -> str:
+    is_reference = isinstance(value, dict) and "id" in value and "role" not in value
+    return "item_reference" if is_reference else default
+
+
+class TextPart(Strict):
+    """A text, whoever said it."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+
+class RefusalPart(Strict):
+    """What a model said in place of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+Part = TextPart | RefusalPart
+Content = str | Annotated[list[Part], FirstProblemOnly()]
+
+
+class Item(Strict):
+    """What all items of a conversation have."""
+
+    id: str | None = Field(None, max_length=256)
+
+
+class MessageItem(Item):
+    """What somebody said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionCallItem(Item):
+    """A function that the model has called."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionOutputItem(Item):
+    """What the function gave."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+class CustomCallItem(Item):
+    """A tool that the model has called with a text."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+
+
+class CustomOutputItem(Item):
+    """What the tool gave."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: str
+    output: Content
+
+
+class ReasoningItem(Item):
+    """What the model thought before it answered."""
+
+    type: Literal["reasoning"]
+    summary: Annotated[list[TextPart], FirstProblemOnly()] = Field(default_factory=list)
+    content: Annotated[list[TextPart], FirstProblemOnly()] = Field(default_factory=list)
+
+
+class ItemReference(Strict):
+    """An item of a response that is kept."""
+
+    type: Literal["item_reference"] = "item_reference"
+    id: str
+
+
+ITEMS = (
+    MessageItem,
+    FunctionCallItem,
+    FunctionOutputItem,
+    CustomCallItem,
+    CustomOutputItem,
+    ReasoningItem,
+    ItemReference,
+)
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("[message]")]
+    | Annotated[FunctionCallItem, Tag("[function_call]")]
+    | Annotated[FunctionOutputItem, Tag("[function_call_output]")]
+    | Annotated[CustomCallItem, Tag("[custom_tool_call]")]
+    | Annotated[CustomOutputItem, Tag("[custom_tool_call_output]")]
+    | Annotated[ReasoningItem, Tag("[reasoning]")]
+    | Annotated[ItemReference, Tag("[item_reference]")],
+    _by_type("message"),
+]
+
+
+class FunctionTool(FunctionSpec):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+
+
+class TextInput(Strict):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class GrammarInput(Strict):
+    """Texts of a grammar."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomTool(Strict):
+    """A tool that the model calls with a text."""
+
+    type: Literal["custom"]
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str = ""
+    format: TextInput | GrammarInput = Field(TextInput(type="text"), discriminator="type")
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("[function]")] | Annotated[CustomTool, Tag("[custom]")],
+    _by_type("none"),
+]
+
+
+class NamedChoice(Strict):
+    """The tool that the model must use."""
+
+    type: Literal["function", "custom"]
+    name: str
+
+
+class AllowedTools(Strict):
+    """The tools that the model may, or must, use."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], FirstProblemOnly()]
+
+
+Choice = Annotated[
+    Annotated[NamedChoice, Tag("[function]")]
+    | Annotated[NamedChoice, Tag("[custom]")]
+    | Annotated[AllowedTools, Tag("[allowed_tools]")],
+    _by_type("none"),
+]
+
+
+class TextFormat(Strict):
+    """What the text must look like; of a schema all that can be, and if strict all or a 400."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = Field(None, max_length=64)
+    description: str | None = None
+    json_schema: dict[str, Any] | bool | None = Field(None, alias="schema")
+    strict: bool = False
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise refuse("text.format.schema", "goes with type json_schema, and with no other")
+        return self
+
+
+class TextConfig(Strict):
+    """What is asked of the text."""
+
+    format: TextFormat = Field(default_factory=partial(TextFormat.model_validate, {"type": "text"}))
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Ignored.")
+
+
+class ReasoningConfig(Strict):
+    """What is asked of reasoning; its summary is always empty, for all of it is in the answer."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+Included = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+
+
+class ResponsesRequest(GenerationFields):
+    """Body of ``POST /v1/responses``; what vLLM adds to OpenAI's fields is there too."""
+
+    input: str | Annotated[list[InputItem], FirstProblemOnly()]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    tools: Annotated[list[AnyTool], FirstProblemOnly()] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | Choice = "auto"
+    parallel_tool_calls: bool = True
+    max_tool_calls: int | None = Field(None, description="Of tools that this server has: none.")
+    text: TextConfig = Field(default_factory=partial(TextConfig.model_validate, {}))
+    reasoning: ReasoningConfig = Field(default_factory=partial(ReasoningConfig.model_validate, {}))
+    include: Annotated[list[Included], FirstProblemOnly()] = Field(default_factory=list)
+    max_output_tokens: Count | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    metadata: dict[str, str] = Field(default_factory=dict)
+    truncation: Literal["auto", "disabled"] = "disabled"
+    background: bool = Field(False, description="Not supported.")
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+
+    refused: ClassVar[tuple[str, ...]] = (
+        *NOT_SUPPORTED_NOW,
+        *("conversation", "prompt", "context_management", "moderation"),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_elsewhere(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name, why in ELSEWHERE.items():
+                if data.get(name) is not None:
+                    raise refuse(name, why)
+            if data.get("n") not in (None, 1):
+                raise refuse("n", "accepted: 1")
+        return data
+
+    @field_validator("background")
+    @classmethod
+    def _no_background(cls, background: bool) -> bool:
+        if background:
+            raise refuse("background", "answers are made while their clients wait; accepted: false")
+        return background
+
+    @field_validator("metadata")
+    @classmethod
+    def _little_metadata(cls, metadata: dict[str, str]) -> dict[str, str]:
+        if len(metadata) > MAX_METADATA:
+            raise ValueError(f"accepted: at most {MAX_METADATA} keys")
+        if any(len(key) > 64 or len(value) > 512 for key, value in metadata.items()):
+            raise ValueError("accepted: keys of at most 64 characters with values of at most 512")
+        return metadata
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _only_tools_of_clients(cls, tools: Any) -> Any:
+        for i, tool in enumerate(tools if isinstance(tools, list) else ()):
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            if isinstance(kind, str) and kind not in ("function", "custom"):
+                raise refuse(
+                    f"tools[{i}].type",
+                    f"{kind[:60]!r} is a tool that OpenAI's servers have and this one has not;"
+                    " accepted: function, custom",
+                )
+        return tools
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        names = [tool.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise refuse("tools", "two tools have the same name")
+        if self.tool_choice == "required" and not names:
+            raise refuse("tool_choice", "required without tools")
+        for choice in self.chosen or ():
+            if not any((tool.type, tool.name) == (choice.type, choice.name) for tool in self.tools):
+                raise refuse(
+                    "tool_choice", f"there is no {choice.type} {choice.name[:64]!r} among the tools"
+                )
+        return self
+
+    @property
+    def chosen(self) -> list[NamedChoice] | None:
+        """The tools that may be called; None: not some of them by name."""
+        if isinstance(self.tool_choice, NamedChoice):
+            return [self.tool_choice]
+        return self.tool_choice.tools if isinstance(self.tool_choice, AllowedTools) else None
+
+    @property
+    def callable_tools(self) -> list[FunctionTool | CustomTool]:
+        """The tools that the answer may call."""
+        if self.chosen is not None:
+            names = {choice.name for choice in self.chosen}
+            return [tool for tool in self.tools if tool.name in names]
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def requires_a_call(self) -> bool:
+        """Whether the answer must call one of them."""
+        choice = self.tool_choice
+        if isinstance(choice, AllowedTools):
+            return choice.mode == "required"
+        return choice == "required" or isinstance(choice, NamedChoice)
