@@ -1,6 +1,7 @@
 """From drawn tokens to the pieces of answers: text, reasoning, calls, and where they end."""
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from lanewise.api.ask import Ask
@@ -78,7 +79,9 @@ class Answering:
             usage.completion_tokens += output.sampled is not None
             is_first = not answer.has_begun
             if is_first and output.index % self._n_drawn == 0:  # for the first answer to a prompt
-                usage.cached_tokens += output.cached_tokens
+                # What a form begins with may have been cached too.
+                n_prompt = len(self._prompts[output.index // self._n_drawn].ids)
+                usage.cached_tokens += min(output.cached_tokens, n_prompt)
             events = answer.push(output)
             if usage.thinking_tokens is not None:
                 usage.thinking_tokens += answer.take_thinking_tokens()
@@ -127,9 +130,9 @@ class Answer:
         if self._stops.strings:
             text, reason = self._stop(text, reason, events)
         if text:
-            # Behind reasoning, before calls: what is said when a call has begun is none of it.
-            at = 1 if events and isinstance(events[0], Thinking) else 0
-            events.insert(at, Text(text))
+            # Behind reasoning and the end of a call that was begun before, before other calls.
+            before = takewhile(lambda event: isinstance(event, Thinking | CallArguments), events)
+            events.insert(sum(1 for _ in before), Text(text))
         self._has_calls |= any(isinstance(event, CallBegins) for event in events)
         if reason is not None:
             self.is_over = True

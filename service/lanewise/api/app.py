@@ -7,12 +7,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from lanewise.api import documents, page, warm_up
-from lanewise.api.endpoints import ENDPOINTS
-from lanewise.api.errors import ApiError, handle_api_error, handle_http_error
+from lanewise.api.endpoints import ENDPOINTS, error_forms
+from lanewise.api.errors import ApiError, from_http
 from lanewise.api.keys import Keys
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.state import ServerState
@@ -28,6 +30,16 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         warming.cancel()
         await state.sandbox.close()
 
+    errors = error_forms()
+
+    async def handle_api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return errors.response(error, request.url.path)
+
+    async def handle_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return errors.response(from_http(request, error), request.url.path)
+
     described = documents.Documents(state.version)
     app = Starlette(
         routes=[
@@ -42,13 +54,14 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 allow_origins=list(cors_origins),
                 allow_methods=["*"],
                 allow_headers=["*"],
-                expose_headers=["x-request-id", "retry-after"],
+                expose_headers=["x-request-id", "request-id", "retry-after"],
             ),
             Middleware(
                 RequestMiddleware,
                 keys=Keys(state.api_keys, state.admin_keys),
                 # Documentation and page say nothing that the source does not.
                 public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
+                errors=errors,
                 registry=state.engine.metrics.registry,
             ),
         ],

@@ -108,6 +108,7 @@ class Ending:
     """Where an answer ends. ``max_tokens`` None: where the context does."""
 
     max_tokens: int | None = None
+    fits_context: bool = False  # with fewer than max_tokens where the context has no more
     min_tokens: int = 0
     strings: Sequence[str] = ()
     token_ids: Sequence[int] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from starlette.responses import JSONResponse, Response
@@ -76,7 +77,8 @@ class Dialect(Generic[M]):
     media_type: str = "text/event-stream"  # of streams
     keep_alive: bytes = b": keep-alive\n\n"  # while a stream has nothing to say; empty: nothing
     error: Callable[[ApiError], dict[str, Any]] = ApiError.body
+    status: Callable[[ApiError], int] = attrgetter("status")  # of errors, before a stream begins
 
     def refusal(self, error: ApiError) -> Response:
         """An error as an HTTP answer."""
-        return JSONResponse(self.error(error), error.status, error.headers)
+        return JSONResponse(self.error(error), self.status(error), error.headers)

@@ -22,11 +22,13 @@ def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> 
     """
     param, most = ask.input.param, state.max_model_len
     asked = ask.ending.max_tokens
+    needed = None if ask.ending.fits_context else asked
     for prompt in prompts:
-        check_length(len(prompt.ids), asked, most, param)
+        check_length(len(prompt.ids), needed, most, param)
     what = "n" if isinstance(ask.input, Conversation) else param
     check_count(len(prompts), ask.n_drawn, state.engine, what)
-    max_tokens = most - max(len(prompt.ids) for prompt in prompts) if asked is None else asked
+    left = most - max(len(prompt.ids) for prompt in prompts)
+    max_tokens = left if asked is None else min(asked, left)
     _check_tokens(ask, state, max_tokens)
     sampling, ending, shown = ask.sampling, ask.ending, ask.shown
 

@@ -12,10 +12,13 @@ from lanewise.api import adapters, health, models, ollama_models, path, tokenize
 from lanewise.api.dialect import Dialect
 from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
 from lanewise.api.dialects.completions import COMPLETIONS
+from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.schema import ResponsesRequest
+from lanewise.api.error_forms import ErrorForms, Refusal
+from lanewise.api.errors import ApiError
 from lanewise.api.ollama_models import ELSEWHERE, refusal
 from lanewise.api.schemas import (
     DetokenizeRequest,
@@ -39,6 +42,7 @@ class Endpoint:
     body: type[BaseModel] | None = None
     public: bool = False
     verb: str | None = None  # where the body does not say it
+    refusal: Refusal = ApiError.response  # how errors look, here and below this path
 
     @classmethod
     def speaking(cls, path_: str, dialect: Dialect[Any]) -> Self:
@@ -48,7 +52,17 @@ class Endpoint:
             return await path.answer(request, state, dialect)
 
         answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
-        return cls(path_, dialect.summary, answer, dialect.body)
+        return cls(path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal)
+
+    @classmethod
+    def counting(cls, path_: str, dialect: Dialect[Any]) -> Self:
+        """An endpoint that counts the tokens of what is asked in a dialect."""
+
+        async def answer(request: Request, state: ServerState) -> Response:
+            return await path.count(request, state, dialect)
+
+        answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
+        return cls(path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal)
 
     @property
     def method(self) -> str:
@@ -115,6 +129,8 @@ ENDPOINTS = (
     Endpoint(KEPT_RESPONSE, "Keep it no longer", responses.delete_response, verb="DELETE"),
     Endpoint(f"{KEPT_RESPONSE}/input_items", "What it answers", responses.list_input_items),
     Endpoint(f"{KEPT_RESPONSE}/cancel", "A clear no", responses.cancel_response, verb="POST"),
+    Endpoint.speaking("/v1/messages", MESSAGES),
+    Endpoint.counting("/v1/messages/count_tokens", COUNT_TOKENS),
     Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
     Endpoint("/v1/models", "The served model and its adapters", list_models),
@@ -160,3 +176,8 @@ ENDPOINTS = (
     Endpoint("/metrics", "Prometheus metrics", metrics, public=True),
     Endpoint("/version", "The server's version", version, public=True),
 )
+
+
+def error_forms() -> ErrorForms:
+    """The form of errors at every path."""
+    return ErrorForms({e.path: e.refusal for e in ENDPOINTS if e.refusal is not ApiError.response})

@@ -89,6 +89,11 @@ class ContextLengthExceededError(BadRequestError):
 
     code = "context_length_exceeded"
 
+    def __init__(self, message: str, *, param: str, tokens: int, limit: int) -> None:
+        super().__init__(message, param=param)
+        self.tokens = tokens  # that were asked for, at least
+        self.limit = limit
+
 
 class InvalidApiKeyError(ApiError):
     """No key, or a wrong one."""
@@ -267,16 +272,8 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-# Both are coroutines though they wait for nothing: others would each be run in a thread.
-async def handle_api_error(_: Request, error: Exception) -> Response:
-    """Answer with an ApiError."""
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def handle_http_error(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods, as error objects too."""
-    assert isinstance(error, HTTPException)
+def from_http(request: Request, error: HTTPException) -> ApiError:
+    """Unknown paths and methods."""
     if error.status_code == 404:
         message = f"there is nothing at {request.url.path}"
     elif error.status_code == 405:
@@ -286,4 +283,4 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
     answer = BadRequestError(message, headers=error.headers)
     answer.status = error.status_code
     answer.code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    return answer.response()
+    return answer

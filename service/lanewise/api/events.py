@@ -128,6 +128,7 @@ class Choice:
     texts: list[str] = field(default_factory=list)  # of each piece
     thoughts: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    spans: list[list[Event]] = field(default_factory=list)  # all of that in its order
     tokens: list[Sampled | None] = field(default_factory=list)  # of each piece, if they are kept
     keeps_pieces: bool = False
     pieces: list[Piece] = field(default_factory=list)  # if they are kept
@@ -149,10 +150,16 @@ class Choice:
         """Its tokens, if they are kept."""
         return [token.token for token in self.tokens if token is not None]
 
+    @property
+    def parts(self) -> list[Event]:
+        """All of it in its order, consecutive events of one kind as one; a call is one too."""
+        return [_merged(span) for span in self.spans]
+
     def add(self, piece: Piece) -> None:
         """Take the next piece."""
         text = ""
         for event in piece.events:
+            self._keep(event)
             match event:
                 case Text(more):
                     text += more
@@ -174,7 +181,31 @@ class Choice:
         if piece.is_first:
             self.prompt_scores = piece.prompt_scores
 
+    def _keep(self, event: Event) -> None:
+        match event:
+            case End():
+                return
+            case CallBegins():
+                goes_on = False
+            case CallArguments():
+                goes_on = True
+            case _:
+                goes_on = bool(self.spans) and type(self.spans[-1][0]) is type(event)
+        if goes_on:
+            self.spans[-1].append(event)
+        else:
+            self.spans.append([event])
+
     def surprise(self) -> float:
         """How unlikely its tokens are, per token; they must be kept."""
         scores = [token.logprob for token in self.tokens if token is not None]
         return -sum(scores) / max(1, len(scores))
+
+
+def _merged(span: Sequence[Event]) -> Event:
+    first = span[0]
+    if isinstance(first, CallBegins):
+        more = "".join(event.text for event in span[1:] if isinstance(event, CallArguments))
+        return first._replace(arguments=first.arguments + more)
+    texts = "".join(event.text for event in span if isinstance(event, Text | Thinking))
+    return Text(texts) if isinstance(first, Text) else Thinking(texts)

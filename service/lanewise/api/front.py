@@ -6,6 +6,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lanewise.api.error_forms import ErrorForms
 from lanewise.api.limits import BodyBudget, Refusals, watch
 from lanewise.settings import Settings
 
@@ -29,8 +30,11 @@ class Watched(Protocol):
 class Front:
     """What all connections of a server share."""
 
-    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: Settings, registry: CollectorRegistry, errors: ErrorForms | None = None
+    ) -> None:
         self.settings = settings
+        self.errors = errors or ErrorForms({})
         self.bodies = BodyBudget(settings.max_pending_body_bytes)
         self.refusals = Refusals(registry)
         self._connections: dict[Watched, None] = {}  # the oldest first

@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 
 from lanewise.api.app import create_app
+from lanewise.api.endpoints import error_forms
 from lanewise.api.front import Front
 from lanewise.api.state import Phase, ServerState
 from lanewise.api.web_config import make_config
@@ -27,7 +28,7 @@ LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
     """The server of one application."""
     config = make_config(
-        Front(settings, state.engine.metrics.registry),
+        Front(settings, state.engine.metrics.registry, error_forms()),
         create_app(state, cors_origins=settings.cors_origins),
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,

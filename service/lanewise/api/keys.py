@@ -32,15 +32,17 @@ class Keys:
         for number, key in enumerate(admin_keys, first):
             self._callers[self._digest(key.encode())] = Caller(number, True)
 
-    def find(self, authorization: bytes | None) -> Caller | None:
-        """Who sends this header; None when a key is needed and this is none."""
-        nobody = None if self.are_needed else ANYBODY
-        if not authorization or not self._callers:
-            return nobody
-        scheme, _, key = authorization.partition(b" ")
-        if scheme.lower() != b"bearer":
-            return nobody
-        return self._callers.get(self._digest(key.strip()), nobody)
+    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Caller | None:
+        """Who sends ``Authorization: Bearer``, or else ``X-Api-Key`` as Anthropic's clients do.
+
+        None when a key is needed and there is none.
+        """
+        if self._callers:
+            scheme, _, key = (authorization or b"").partition(b" ")
+            for given in (key if scheme.lower() == b"bearer" else b"", api_key or b""):
+                if given and (caller := self._callers.get(self._digest(given.strip()))):
+                    return caller
+        return None if self.are_needed else ANYBODY
 
     def _digest(self, key: bytes) -> bytes:
         return hmac.digest(self._secret, key, "sha256")

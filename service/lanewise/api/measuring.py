@@ -24,10 +24,12 @@ def check_length(n_prompt: int, max_tokens: int | None, limit: int, param: str) 
     if n_prompt == 0:
         raise BadRequestError(f"{param}: the prompt has no tokens", param=param)
     if max_tokens is None and n_prompt >= limit:
-        raise too_long(limit, f"at least {n_prompt + 1} tokens ({n_prompt} in the {param})", param)
+        asked = f"at least {n_prompt + 1} tokens ({n_prompt} in the {param})"
+        raise too_long(limit, n_prompt + 1, asked, param)
     if max_tokens is not None and n_prompt + max_tokens > limit:
         parts = f"{n_prompt} in the {param}, {max_tokens} in the completion"
-        raise too_long(limit, f"{n_prompt + max_tokens} tokens ({parts})", param)
+        tokens = n_prompt + max_tokens
+        raise too_long(limit, tokens, f"{tokens} tokens ({parts})", param)
 
 
 def check_size(n_characters: int, limit: int, param: str) -> None:
@@ -35,10 +37,10 @@ def check_size(n_characters: int, limit: int, param: str) -> None:
     if n_characters > limit * MAX_CHARACTERS:
         least = n_characters // MAX_CHARACTERS
         asked = f"at least {least} tokens ({n_characters} characters in the {param})"
-        raise too_long(limit, asked, param)
+        raise too_long(limit, least, asked, param)
 
 
-def too_long(limit: int, asked: str, param: str) -> ContextLengthExceededError:
+def too_long(limit: int, tokens: int, asked: str, param: str) -> ContextLengthExceededError:
     """The error in words that clients look for: they shorten the conversation when they find them.
 
     LiteLLM, LangChain and aider each know another part of OpenAI's message, or its code.
@@ -47,6 +49,8 @@ def too_long(limit: int, asked: str, param: str) -> ContextLengthExceededError:
         f"This model's maximum context length is {limit} tokens. However, you requested {asked}."
         f" Please reduce the length of the {param} or completion. (context_length_exceeded)",
         param=param,
+        tokens=tokens,
+        limit=limit,
     )
 
 

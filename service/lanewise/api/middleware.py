@@ -9,7 +9,8 @@ from collections.abc import Set
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lanewise.api.errors import InternalError, InvalidApiKeyError, UnavailableError
+from lanewise.api.error_forms import ErrorForms
+from lanewise.api.errors import ApiError, InternalError, InvalidApiKeyError, UnavailableError
 from lanewise.api.keys import ANYBODY, Keys
 from lanewise.api.notices import notice_headers
 
@@ -25,11 +26,18 @@ class RequestMiddleware:
     """Pure ASGI, outside the router: costs two header look-ups and one clock reading."""
 
     def __init__(
-        self, app: ASGIApp, *, keys: Keys, public: Set[str], registry: CollectorRegistry
+        self,
+        app: ASGIApp,
+        *,
+        keys: Keys,
+        public: Set[str],
+        errors: ErrorForms,
+        registry: CollectorRegistry,
     ) -> None:
         self._app = app
         self._keys = keys
         self._public = public  # paths; all others want a key, those where nothing is too
+        self._errors = errors
         self._requests = Counter(
             "http_requests", "Requests.", ["method", "handler", "status"], registry=registry
         )
@@ -54,16 +62,22 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [(b"x-request-id", request_id), *notice_headers(scope)]
+                # Anthropic's clients show the second.
+                ids = [(b"x-request-id", request_id), (b"request-id", request_id)]
+                headers = [*ids, *notice_headers(scope)]
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
 
+        async def refuse(error: ApiError) -> None:
+            response = self._errors.response(error, scope["path"])
+            await response(scope, receive, send_with_id)
+
         try:
-            caller = self._keys.find(given.get(b"authorization"))
+            caller = self._keys.find(given.get(b"authorization"), given.get(b"x-api-key"))
             scope["client_number"], scope["is_admin"] = caller or ANYBODY
             if caller is None and scope["path"] not in self._public:
                 error = InvalidApiKeyError("the API key is missing or wrong")
-                await error.response()(scope, receive, send_with_id)
+                await refuse(error)
             else:
                 await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:
@@ -71,12 +85,12 @@ class RequestMiddleware:
             if status:
                 raise
             stopping = UnavailableError("the server is shutting down", headers={"retry-after": "1"})
-            await stopping.response()(scope, receive, send_with_id)
+            await refuse(stopping)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
                 internal = InternalError("the server made a mistake; its log has the details")
-                await internal.response()(scope, receive, send_with_id)
+                await refuse(internal)
         finally:
             self._count(scope, status, time.monotonic() - began, request_id)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from lanewise.api.answering import Answering
 from lanewise.api.ask import Ask, Conversation, Prompts
@@ -41,6 +41,17 @@ async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) ->
         return await _answer(ask, size, times, request, state, dialect)
     except ApiError as error:
         return dialect.refusal(error)
+
+
+async def count(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
+    """How many tokens the prompt of a request has."""
+    try:
+        ask, size = await _read(request, state, dialect)
+        find_adapter(ask.model, state)
+        rendered = await render(ask, size, state, request)
+    except ApiError as error:
+        return dialect.refusal(error)
+    return JSONResponse({"input_tokens": sum(len(prompt.ids) for prompt in rendered.prompts)})
 
 
 async def _read(request: Request, state: ServerState, dialect: Dialect[Any]) -> tuple[Ask, int]:

@@ -57,6 +57,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, front: Front, **options: Any) -> None:
         super().__init__(**options)
         self._front = front
+        self.url = b""
         self._limits = front.settings
         self._refusal: ApiError | None = None  # why a callback of the parser stopped it
         self._phase = IDLE
@@ -255,7 +256,7 @@ class Connection(HttpToolsProtocol):
             await app(scope, receive, send)
             return
         error = self._no_place()
-        await error.response()(scope, receive, send)
+        await self._front.errors.response(error, scope["path"])(scope, receive, send)
         scope["body_hold"].release()
 
     # Turning away.
@@ -366,11 +367,12 @@ class Connection(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _answer(self, error: ApiError) -> None:
-        response = error.response()
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        response = self._front.errors.response(error, path)
         fields = [*self.server_state.default_headers, *response.raw_headers]
         head = b"".join(b"%b: %b\r\n" % field for field in fields)
         end = b"connection: close\r\n\r\n"
-        self._output.write(STATUS_LINE[error.status] + head + end + bytes(response.body))
+        self._output.write(STATUS_LINE[response.status_code] + head + end + bytes(response.body))
 
     def _begin_head(self) -> None:
         self._phase = HEAD
