@@ -63,6 +63,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
                 errors=errors,
                 registry=state.engine.metrics.registry,
+                tracer=state.tracer,
             ),
         ],
         exception_handlers={ApiError: handle_api_error, HTTPException: handle_http_error},

@@ -25,6 +25,7 @@ from lanewise.api.errors import (
     UnavailableError,
 )
 from lanewise.api.events import Choice
+from lanewise.api.record import Record
 from lanewise.api.state import ServerState
 from lanewise.engine.adapters import AdapterGoneError
 from lanewise.engine.constraint import ConstraintError
@@ -53,13 +54,16 @@ class Order:
     answering: Answering
     dialect: Dialect[Any]
     wire: Wire
+    model: str  # that answers
 
 
 async def deliver(order: Order, request: Request, state: ServerState) -> Response:
     """Run the sequences and answer as the request asked."""
     release_body(request)
+    record = Record(order.dialect.name, order.model, order.ask, order.answering.usage)
+    request.scope["record"] = record
     if order.ask.delivery.stream:
-        return StreamedResponse(order, state)
+        return StreamedResponse(order, state, record)
     answering, ask = order.answering, order.ask
     in_order = order.dialect.in_order
     choices = [
@@ -67,10 +71,13 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
     ]
 
     def take(outputs: Sequence[TokenOutput]) -> None:
-        for piece in answering.pieces(outputs):
+        pieces = list(answering.pieces(outputs))
+        record.note(pieces)
+        for piece in pieces:
             choices[piece.choice].add(piece)
 
     async with generating(state.engine, order.requests, request.receive) as stream:
+        record.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
             await state.workers.write(size, partial(take, outputs))
@@ -130,18 +137,20 @@ async def _cancel_on_disconnect(receive: Receive, stream: RequestStream) -> None
 class StreamedResponse(Response):
     """What each token adds, as it comes."""
 
-    def __init__(self, order: Order, state: ServerState) -> None:
+    def __init__(self, order: Order, state: ServerState, record: Record) -> None:
         self.media_type = order.dialect.media_type
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._order = order
         self._state = state
         self._is_quiet = True  # nothing was sent since a look at this
+        self._record = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
         try:
             async with generating(self._state.engine, self._order.requests, receive) as stream:
+                self._record.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
                 async with self._kept_alive(send):
@@ -157,7 +166,9 @@ class StreamedResponse(Response):
 
         def written(outputs: Sequence[TokenOutput]) -> bytes:
             made: list[str] = []
-            for piece in answering.pieces(outputs):
+            pieces = list(answering.pieces(outputs))
+            self._record.note(pieces)
+            for piece in pieces:
                 made += wire.piece(piece)
             return "".join(made).encode()
 

@@ -37,6 +37,7 @@ class JsonFormatter(logging.Formatter):
         }
         if request_id := getattr(record, "request_id", None):
             line["request_id"] = request_id
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         # What is left of characters that do not print is in strings, where JSON has escapes.

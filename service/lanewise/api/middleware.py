@@ -13,6 +13,8 @@ from lanewise.api.error_forms import ErrorForms
 from lanewise.api.errors import ApiError, InternalError, InvalidApiKeyError, UnavailableError
 from lanewise.api.keys import ANYBODY, Keys
 from lanewise.api.notices import notice_headers
+from lanewise.api.record import Record
+from lanewise.api.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")
@@ -33,9 +35,11 @@ class RequestMiddleware:
         public: Set[str],
         errors: ErrorForms,
         registry: CollectorRegistry,
+        tracer: Tracer | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
+        self._tracer = tracer
         self._public = public  # paths; all others want a key, those where nothing is too
         self._errors = errors
         self._requests = Counter(
@@ -57,6 +61,9 @@ class RequestMiddleware:
         request_id = _request_id(given.get(b"x-request-id"))
         began = time.monotonic()
         status = 0
+        span = None
+        if self._tracer is not None:
+            span = self._tracer.begin(_method(scope), scope["path"][:LOGGED_PATH], given)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -65,6 +72,8 @@ class RequestMiddleware:
                 # Anthropic's clients show the second.
                 ids = [(b"x-request-id", request_id), (b"request-id", request_id)]
                 headers = [*ids, *notice_headers(scope)]
+                if self._tracer is not None and span is not None:
+                    headers.append(self._tracer.response_header(span))
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
 
@@ -92,25 +101,40 @@ class RequestMiddleware:
                 internal = InternalError("the server made a mistake; its log has the details")
                 await refuse(internal)
         finally:
-            self._count(scope, status, time.monotonic() - began, request_id)
+            route = self._count(scope, status, time.monotonic() - began, request_id)
+            if self._tracer is not None and span is not None:
+                self._tracer.end(span, route, status, scope.get("record"))
 
-    def _count(self, scope: Scope, status: int, seconds: float, request_id: bytes) -> None:
+    def _count(self, scope: Scope, status: int, seconds: float, request_id: bytes) -> str:
+        """Count and log a request; the path of its endpoint."""
         route = scope.get("route")
         handler = getattr(route, "path", "none")  # never the raw path: it may be anything
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = _method(scope)
         self._requests.labels(method, handler, str(status)).inc()
         self._seconds.labels(method, handler).observe(seconds)
         level = logging.DEBUG if handler.startswith(("/health", "/metrics")) else logging.INFO
+        path, name = scope["path"][:LOGGED_PATH], request_id.decode()
+        record: Record | None = scope.get("record")
+        fields: dict[str, object] = {
+            "method": scope["method"],
+            "path": path,
+            "status": status,
+            "seconds": round(seconds, 6),
+            "client": scope.get("client_number", 0),
+            **(record.fields() if record is not None else {}),
+        }
         access.log(
             level,
-            "%s %s %d %.3f s %s",
-            scope["method"],
-            scope["path"][:LOGGED_PATH],
-            status,
-            seconds,
-            request_id.decode(),
-            extra={"request_id": request_id.decode()},
+            "%s %s %d %.3f s %s%s",
+            *(scope["method"], path, status, seconds, name),
+            "" if record is None else f" {record}",
+            extra={"request_id": name, "fields": fields},
         )
+        return str(handler)
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in METHODS else "other"
 
 
 def _request_id(given: bytes | None) -> bytes:

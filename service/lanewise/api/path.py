@@ -90,8 +90,9 @@ async def _answer(
     answering = await read(size, partial(_answering, ask, rendered, state, grammar is not None))
     answering.usage.times = times
     times.queue()
-    wire = dialect.wire(_about(ask, prompts, answering.usage, state))
-    return await deliver(Order(ask, requests, answering, dialect, wire), request, state)
+    about = _about(ask, prompts, answering.usage, state)
+    order = Order(ask, requests, answering, dialect, dialect.wire(about), about.model)
+    return await deliver(order, request, state)
 
 
 def _answering(ask: Ask, rendered: Rendered, state: ServerState, has_grammar: bool) -> Answering:

@@ -13,6 +13,7 @@ from lanewise.api.request_budgets import RequestBudgets
 from lanewise.api.response_store import ResponseStore
 from lanewise.api.scrapes import Scrapes
 from lanewise.api.templates import TemplateService
+from lanewise.api.tracing import Tracer
 from lanewise.api.workers import Workers
 from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.engine import Engine
@@ -65,6 +66,7 @@ class ServerState:
     # The directory of an adapter that administrators' requests may load, by what they call it;
     # without this none can be loaded or unloaded.
     locate_adapter: Callable[[str], Path | None] | None = None
+    tracer: Tracer | None = None  # None: nobody asked for traces
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again

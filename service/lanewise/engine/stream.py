@@ -1,6 +1,7 @@
 """The event loop's end of a request: tokens arrive here from the engine's thread."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -11,6 +12,7 @@ from lanewise.runtime import Sampled
 __all__ = [
     "EngineError",
     "EngineStoppedError",
+    "Moments",
     "QueueFullError",
     "QueueTimeoutError",
     "RequestStream",
@@ -60,6 +62,15 @@ class TokenOutput:
     ends_complete: bool = False  # stopped because nothing may follow; the token is text like others
 
 
+@dataclass(slots=True)
+class Moments:
+    """When a request moved, by ``time.monotonic``: the first of its sequences to; None: not yet."""
+
+    arrived: float
+    started: float | None = None
+    first_token: float | None = None
+
+
 class RequestStream:
     """Yields lists of outputs, as many as have come since; ends when every sequence has."""
 
@@ -71,6 +82,7 @@ class RequestStream:
         on_cancel: Callable[[], None],
     ) -> None:
         self.loop = loop
+        self.moments = Moments(time.monotonic())
         self._live = set(range(n_sequences))
         self._pending: list[TokenOutput] = []
         self._error: EngineError | None = None

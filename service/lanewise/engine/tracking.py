@@ -67,6 +67,8 @@ class Job:
         """The sequence takes part in a step, perhaps for the first time."""
         if self.started is None:
             self.started = now
+            moments = self.group.stream.moments
+            moments.started = moments.started or now
             metrics.queue.observe(now - self.arrived)
 
 
@@ -120,6 +122,8 @@ class Tally:
         self._generation_tokens += count
         if job.first_token is None:
             job.first_token = now
+            moments = job.group.stream.moments
+            moments.first_token = moments.first_token or now
             metrics.ttft.observe(now - job.arrived)
             gap_s, n_gaps = 0.0, count - 1
         else:

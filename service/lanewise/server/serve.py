@@ -17,6 +17,7 @@ from lanewise.api.budgets import TextBudgets
 from lanewise.api.request_budgets import RequestBudgets
 from lanewise.api.response_store import ResponseStore
 from lanewise.api.state import ModelCard, Phase, ServerState
+from lanewise.api.tracing import Tracer
 from lanewise.api.workers import Workers
 from lanewise.loading.lora import files_under
 from lanewise.runtime import Model
@@ -74,6 +75,9 @@ def serve(
             else None,
             budgets=TextBudgets.of(settings),
             responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
+            tracer=Tracer(settings.otlp_traces_endpoint, __version__)
+            if settings.otlp_traces_endpoint
+            else None,
         )
         return _serve(settings, state, listener)
 
@@ -99,6 +103,8 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
     finally:
         state.engine.stop()
         state.workers.close()
+        if state.tracer is not None:
+            state.tracer.close()
     if state.grammars.is_compiling:
         # It ends within its budget; nobody has to wait for that.
         logging.shutdown()

@@ -389,6 +389,13 @@ class Settings(ModelSettings):
     drain_timeout_s: float = field(
         default=30.0, metadata=knob(SECONDS, "time running requests get to finish after that")
     )
+    otlp_traces_endpoint: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT,
+            "collector that spans of requests go to, http://host:4318/v1/traces (extra `otel`)",
+        ),
+    )
     log_level: str = field(
         default="info",
         metadata=knob(
