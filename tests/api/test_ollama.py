@@ -188,6 +188,13 @@ def test_options(ask, client):
     assert rest["prompt_eval_count"] + rest["eval_count"] == 1024 or rest["done_reason"] == "stop"
 
 
+def test_an_effort_that_the_model_lacks(client, template):
+    template("<|start|>{{ messages }}<|channel|>analysis<|message|>")
+    refused = client.post("/api/chat", json={"messages": HELLO, "think": "max"})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("think: 'max'")
+
+
 def test_what_is_not_done_is_told(client):
     options = {"num_predict": 1, "num_gpu": 1, "mirostat": 0, "typical_p": 0.5, "tokens": 3}
     answer = client.post("/api/chat", json={"messages": HELLO, "options": options})
@@ -260,6 +267,8 @@ def test_other_models_are_not_here(client):
         assert refused.status_code == 501, path
         assert path[:10] in refused.json()["error"] or "other" in refused.json()["error"]
     assert client.head("/api/blobs/sha256:00").status_code == 501
+    for answer in (client.get("/api/nothing"), client.get("/api/chat")):
+        assert isinstance(answer.json()["error"], str)
 
 
 def test_who_reads_no_html_is_told_in_a_line(client):
@@ -272,7 +281,8 @@ def test_results_of_calls_go_with_their_calls(client, template, server):
     """Mistral's templates look at ids; whoever sends none has them in the order of the calls."""
     template(
         "{{ tools }}{% for m in messages %}{{ m.role }}"
-        "{% for c in m.tool_calls or [] %}[{{ c.id }} {{ c.function.arguments.city }}]{% endfor %}"
+        "{% for c in m.tool_calls or [] %}{% set f = c.function %}"
+        "[{{ c.id }} {{ f.name }} {{ f.arguments | tojson }}]{% endfor %}"
         "{{ m.tool_call_id }}={{ m.name }}={{ m.content }};{% endfor %}"
     )
     call = {"function": {"name": "weather", "arguments": {"city": "Rom"}}}
@@ -287,5 +297,6 @@ def test_results_of_calls_go_with_their_calls(client, template, server):
     client.post("/api/chat", json={"messages": messages, "options": options, "stream": False})
     ids = [int(token) for batch in server.runner.batches for token in batch.token_ids]
     prompt = server.state.tokenizer.decode(ids)
-    assert "assistant[call00000 Rom][call00001 Rom]" in prompt
+    shown = [f'[{id_} weather {{"city": "Rom"}}]' for id_ in ("call00000", "call00001")]
+    assert f"assistant{''.join(shown)}" in prompt
     assert "toolcall00000=weather=hot;toolcall00001=weather=wet;" in prompt

@@ -205,7 +205,8 @@ def test_tokenizer_answers_evaluation_tools(client):
     assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
     assert tokens["token_strs"][0] == "<s>"
     assert client.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {
-        "prompt": "<s>the <s>"
+        "prompt": "<s>the <s>",
+        "content": "<s>the <s>",
     }
     plain = client.post("/tokenize", json={"prompt": "the", "add_special_tokens": False}).json()
     assert len(plain["tokens"]) == 1

@@ -8,18 +8,18 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api import adapters, health, models, ollama_models, path, tokenize
+from lanewise.api import adapters, health, llama_server, models, ollama_models, path, tokenize
 from lanewise.api.dialect import Dialect
 from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
 from lanewise.api.dialects.completions import COMPLETIONS
+from lanewise.api.dialects.llama_completion import LLAMA_COMPLETION
 from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.error_forms import ErrorForms, Refusal
-from lanewise.api.errors import ApiError
-from lanewise.api.ollama_models import ELSEWHERE, refusal
+from lanewise.api.errors import ApiError, NotSupportedError
 from lanewise.api.schemas import (
     DetokenizeRequest,
     LoadAdapterRequest,
@@ -63,6 +63,24 @@ class Endpoint:
 
         answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
         return cls(path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal)
+
+    @classmethod
+    def missing(
+        cls,
+        path_: str,
+        name: str,
+        reason: str,
+        verb: str = "POST",
+        *,
+        refusal: Refusal = ApiError.response,
+    ) -> Self:
+        """An endpoint of another server's that does nothing but say why it does nothing."""
+
+        async def answer(_: Request, __: ServerState) -> Response:
+            raise NotSupportedError(f"{path_.split('/{')[0]} is not supported: {reason}")
+
+        answer.__name__, answer.__doc__ = name, f"Not supported: {reason}."
+        return cls(path_, "Not supported", answer, verb=verb, refusal=refusal)
 
     @property
     def method(self) -> str:
@@ -114,7 +132,9 @@ async def version(_: Request, state: ServerState) -> Response:
     return JSONResponse({"version": state.version})
 
 
+ELSEWHERE = ollama_models.ELSEWHERE
 NO_EMBEDDINGS = "this server gives no embeddings"
+LLAMAS = LLAMA_COMPLETION.refusal
 KEPT_RESPONSE = "/v1/responses/{response_id}"
 ENDPOINTS = (
     Endpoint.speaking("/v1/completions", COMPLETIONS),
@@ -156,19 +176,26 @@ ENDPOINTS = (
     Endpoint("/api/show", "What a model can do", ollama_models.ollama_show, ShowRequest),
     Endpoint("/api/version", "The version of Ollama's API", ollama_models.ollama_version),
     Endpoint("/api/pull", "Success if it is here", ollama_models.ollama_pull, PullRequest),
-    *(
-        Endpoint(place, "Not supported", refusal(name, why), verb=verb)
-        for place, name, verb, why in (
-            ("/api/create", "ollama_create", "POST", ELSEWHERE),
-            ("/api/push", "ollama_push", "POST", ELSEWHERE),
-            ("/api/copy", "ollama_copy", "POST", ELSEWHERE),
-            ("/api/delete", "ollama_delete", "DELETE", ELSEWHERE),
-            ("/api/blobs/{name:path}", "ollama_create_blob", "POST", ELSEWHERE),
-            ("/api/blobs/{name:path}", "ollama_find_blob", "HEAD", ELSEWHERE),
-            ("/api/embed", "ollama_embed", "POST", NO_EMBEDDINGS),
-            ("/api/embeddings", "ollama_embeddings", "POST", NO_EMBEDDINGS),
-        )
+    Endpoint.missing("/api/create", "ollama_create", ELSEWHERE),
+    Endpoint.missing("/api/push", "ollama_push", ELSEWHERE),
+    Endpoint.missing("/api/copy", "ollama_copy", ELSEWHERE),
+    Endpoint.missing("/api/delete", "ollama_delete", ELSEWHERE, "DELETE"),
+    Endpoint.missing("/api/blobs/{name:path}", "ollama_create_blob", ELSEWHERE),
+    Endpoint.missing("/api/blobs/{name:path}", "ollama_find_blob", ELSEWHERE, "HEAD"),
+    Endpoint.missing("/api/embed", "ollama_embed", NO_EMBEDDINGS),
+    Endpoint.missing("/api/embeddings", "ollama_embeddings", NO_EMBEDDINGS),
+    # llama.cpp's server.
+    Endpoint.speaking("/completion", LLAMA_COMPLETION),
+    Endpoint("/props", "What the server is", llama_server.props),
+    Endpoint("/slots", "Sequences that run at once", llama_server.slots, refusal=LLAMAS),
+    Endpoint(
+        "/apply-template",
+        "Messages to the text that the model gets",
+        llama_server.apply_template,
+        llama_server.ApplyTemplateRequest,
+        refusal=LLAMAS,
     ),
+    Endpoint.missing("/embedding", "llama_embedding", NO_EMBEDDINGS, refusal=LLAMAS),
     # Probes and scrapers carry no keys.
     Endpoint("/health", "Alive?", live, public=True),
     Endpoint("/health/live", "Alive?", live, public=True),
@@ -180,4 +207,5 @@ ENDPOINTS = (
 
 def error_forms() -> ErrorForms:
     """The form of errors at every path."""
-    return ErrorForms({e.path: e.refusal for e in ENDPOINTS if e.refusal is not ApiError.response})
+    forms = {e.path: e.refusal for e in ENDPOINTS if e.refusal is not ApiError.response}
+    return ErrorForms(forms | {"/api": OLLAMA_CHAT.refusal})

@@ -91,8 +91,8 @@ class ChatLogprobs:
 
     def add(self, names: TokenNames, sampled: Sampled) -> None:
         """Append one token with its alternatives."""
-        top = [self._entry(names, token, logprob) for token, logprob in sampled.top]
-        entry = self._entry(names, sampled.token, sampled.logprob)
+        top = [self.entry(names, token, logprob) for token, logprob in sampled.top]
+        entry = self.entry(names, sampled.token, sampled.logprob)
         self.content.append(entry | {"top_logprobs": top})
 
     def to_json(self) -> dict[str, Any]:
@@ -100,7 +100,8 @@ class ChatLogprobs:
         return {"content": self.content, "refusal": None}
 
     @staticmethod
-    def _entry(names: TokenNames, token: int, logprob: float) -> dict[str, Any]:
+    def entry(names: TokenNames, token: int, logprob: float) -> dict[str, Any]:
+        """A token without alternatives."""
         raw = names.raw(token)
         return {
             "token": raw.decode("utf-8", "replace"),

@@ -1,7 +1,6 @@
 """What Ollama's clients ask about models: which there are, what they can do, to fetch more."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,31 +8,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lanewise.api.body import LATEST, find_adapter, read_request
-from lanewise.api.dialects.ollama import error_body
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
-from lanewise.api.errors import ApiError, ModelNotFoundError, NotSupportedError
+from lanewise.api.errors import ModelNotFoundError, NotSupportedError
 from lanewise.api.state import ServerState
 from lanewise.api.writing import dumps
 from lanewise.text.answers.families import HARMONY, PlainFormat, answer_format
 
-Answer = Callable[[Request, ServerState], Awaitable[Response]]
 FOREVER = "9999-12-31T23:59:59Z"  # the model stays
 # The version of Ollama whose API this is: some clients ask for none below the one they know.
 OLLAMA_VERSION = "0.12.0"
 ELSEWHERE = "this server has the models that it was started with; start it with another instead"
-
-
-def in_ollamas_words(answer: Answer) -> Answer:
-    """The same answer; errors are as Ollama's clients read them."""
-
-    async def answered(request: Request, state: ServerState) -> Response:
-        try:
-            return await answer(request, state)
-        except ApiError as error:
-            return JSONResponse(error_body(error), error.status, error.headers)
-
-    answered.__name__, answered.__doc__ = answer.__name__, answer.__doc__
-    return answered
 
 
 def tagged(name: str) -> str:
@@ -57,7 +41,6 @@ async def ollama_version(_: Request, state: ServerState) -> Response:
     return JSONResponse({"version": OLLAMA_VERSION, "lanewise": state.version})
 
 
-@in_ollamas_words
 async def ollama_show(request: Request, state: ServerState) -> Response:
     """What a model is and can do."""
     body, _ = await read_request(request, state, ShowRequest)
@@ -90,7 +73,6 @@ def capabilities(state: ServerState) -> list[str]:
     return ["completion", "tools", *(["thinking"] if thinks else [])]
 
 
-@in_ollamas_words
 async def ollama_pull(request: Request, state: ServerState) -> Response:
     """Success for a model that is here: scripts fetch what they are about to use."""
     try:
@@ -101,17 +83,6 @@ async def ollama_pull(request: Request, state: ServerState) -> Response:
     if not body.stream:
         return JSONResponse({"status": "success"})
     return Response(dumps({"status": "success"}) + "\n", media_type="application/x-ndjson")
-
-
-def refusal(name: str, reason: str) -> Answer:
-    """An endpoint of Ollama's that does nothing but say why."""
-
-    async def answer(request: Request, state: ServerState) -> Response:
-        raise NotSupportedError(f"{request.scope['route'].path.split('/{')[0]}: {reason}")
-
-    answer.__name__ = name
-    answer.__doc__ = f"Not supported: {reason}."
-    return in_ollamas_words(answer)
 
 
 def _listed(name: str, state: ServerState) -> dict[str, Any]:

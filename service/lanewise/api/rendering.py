@@ -39,7 +39,7 @@ async def render(ask: Ask, size: int, state: ServerState, request: Request) -> R
     if prompts is not None:
         return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, n, state)))
     assert isinstance(ask.input, Conversation)
-    form = _form_of(ask.input, ask.tools, template_of(state))
+    form = form_of(ask.input, ask.tools, template_of(state))
     prompt, end = await render_chat(ask.input, size, state, request, ask.tools, form)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
 
@@ -81,7 +81,8 @@ def template_of(state: ServerState) -> ChatTemplate:
     return state.chat_template
 
 
-def _form_of(chat: Conversation, tools: ToolUse, template: ChatTemplate) -> AnswerFormat:
+def form_of(chat: Conversation, tools: ToolUse, template: ChatTemplate) -> AnswerFormat:
+    """How the model answers a conversation."""
     try:
         form = answer_format(template, tools=bool(tools.listed))
     except ChatTemplateError as error:
@@ -103,7 +104,21 @@ async def render_chat(
     tools: ToolUse = NO_TOOLS,
     form: AnswerFormat | None = None,
 ) -> tuple[Prompt, str]:
-    """A conversation as the model gets it, and the end of its text.
+    """A conversation as the model gets it, and the end of its text; else as ``render_text``."""
+    text, mark = await render_text(chat, size, state, request, tools, form)
+    ids = await state.workers.read(len(text), lambda: state.tokenizer.encode_marked(text, mark))
+    return Prompt(ids), text[-END_SIZE:]
+
+
+async def render_text(
+    chat: Conversation,
+    size: int,
+    state: ServerState,
+    request: Request,
+    tools: ToolUse,
+    form: AnswerFormat | None,
+) -> tuple[str, str]:
+    """What the template makes of a conversation, and the tokenizer's mark in it.
 
     It came in ``size`` bytes with all that belongs to it. ``form`` is needed for tools and calls.
     """
@@ -142,8 +157,7 @@ async def render_chat(
     except SandboxError as error:
         headers = {"retry-after": str(RETRY_AFTER_S)}
         raise UnavailableError(f"{param}: {error}", param=param, headers=headers) from None
-    ids = await state.workers.read(len(text), lambda: state.tokenizer.encode_marked(text, mark))
-    return Prompt(ids), text[-END_SIZE:]
+    return text, mark
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

@@ -343,7 +343,7 @@ class ChatCompletionRequest(GenerationFields):
 
 
 class TokenizeRequest(Strict):
-    """Body of ``POST /tokenize``: a prompt or messages."""
+    """Body of ``POST /tokenize``: a prompt or messages, or content in llama.cpp's words."""
 
     model: str | None = None
     prompt: str | None = None
@@ -351,12 +351,16 @@ class TokenizeRequest(Strict):
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False
+    content: str | None = None
+    add_special: bool = Field(False, description="With content: the tokens that begin a text.")
+    parse_special: bool = Field(True, description="With content: control tokens may be in it.")
+    with_pieces: bool = Field(False, description="With content: each token's text too.")
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise refuse("prompt", "either prompt or messages is needed")
+        if [self.prompt, self.messages, self.content].count(None) != 2:
+            raise refuse("prompt", "one of prompt, messages and content is needed")
         return self
 
 

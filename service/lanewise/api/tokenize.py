@@ -31,16 +31,13 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         prompt, _ = await render_chat(chat, size, state, request)
         tokens = prompt.ids
     else:
-        text = body.prompt or ""
-        tokens = await state.workers.read(
-            size,
-            lambda: state.tokenizer.encode(
-                text, add_bos=body.add_special_tokens, parse_special=True
-            ),
-        )
+        tokens = await state.workers.read(size, lambda: _encode(body, state))
 
     def answer() -> dict[str, Any]:
-        made = {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens}
+        shown: list[Any] = tokens
+        if body.content is not None and body.with_pieces:
+            shown = [{"id": token, "piece": _piece(token, state)} for token in tokens]
+        made = {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": shown}
         if body.return_token_strs:
             made["token_strs"] = list(map(state.tokenizer.token_text, tokens))
         return made
@@ -57,7 +54,24 @@ async def detokenize(request: Request, state: ServerState) -> Response:
         return state.tokenizer.decode(body.tokens, skip_special=False)
 
     prompt = await state.workers.read(size, text)
-    return await _json(lambda: {"prompt": prompt}, len(prompt), state)
+    # The first is vLLM's word, the second llama.cpp's.
+    return await _json(lambda: {"prompt": prompt, "content": prompt}, len(prompt), state)
+
+
+def _encode(body: TokenizeRequest, state: ServerState) -> list[int]:
+    text, add_bos, parse = body.prompt, body.add_special_tokens, True
+    if body.content is not None:
+        text, add_bos, parse = body.content, body.add_special, body.parse_special
+    return state.tokenizer.encode(text or "", add_bos=add_bos, parse_special=parse)
+
+
+def _piece(token: int, state: ServerState) -> str | list[int]:
+    """A token's text, or its bytes if they are none by themselves."""
+    raw = state.tokenizer.token_bytes(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
 
 
 async def _json(make: Callable[[], dict[str, Any]], size: int, state: ServerState) -> Response:

@@ -116,6 +116,9 @@ def one_input(data: bytes) -> None:
     assert status in ACCEPTED, (status, answer)
     if answer.startswith(b"data: "):
         events = answer.decode().split("\n\n")
+        if path == "/completion":
+            assert '"stop":true' in events[-2] or '"error"' in events[-2], events[-2:]
+            return
         assert events[-2:] == ["data: [DONE]", ""] or '"error"' in events[-2], events[-2:]
         events = [event.removeprefix("data: ") for event in events[:-2]]
         assert all(isinstance(json.loads(event), dict) for event in events if event)
@@ -199,6 +202,21 @@ def seeds(_folder: Path) -> Iterator[bytes]:
         ("/api/generate", {"model": "toy:latest", "keep_alive": "5m"}),
         ("/api/show", {"model": "toy"}),
         ("/api/pull", {"name": "toy"}),
+        ("/completion", {"prompt": "x", "n_predict": 3, "n_probs": 2, "stream": True}),
+        (
+            "/completion",
+            {
+                "prompt": ["x", [1, 2], {"prompt_string": "y"}],
+                "n_predict": 2,
+                "n_cmpl": 2,
+                "logit_bias": [[5, -1.5], ["6", False]],
+                "timings_per_token": True,
+            },
+        ),
+        ("/completion", {"prompt": "x", "grammar": 'root ::= "a" [b-c]+', "n_predict": 4}),
+        ("/completion", {"prompt": "x", "json_schema": {"enum": [1]}, "stop": ["a"]}),
+        ("/apply-template", {"messages": hello, "tools": [TOOL], "add_generation_prompt": False}),
+        ("/tokenize", {"content": "Hé </s>", "with_pieces": True, "parse_special": False}),
         ("/tokenize", {"prompt": "Hello </s>", "return_token_strs": True}),
         ("/tokenize", {"messages": hello, "chat_template_kwargs": {"x": 1}}),
         ("/detokenize", {"tokens": [1, 2, 300, 260]}),

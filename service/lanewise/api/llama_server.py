@@ -1,0 +1,94 @@
+"""What clients of llama.cpp's server ask beside answers: its properties, slots and templates."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lanewise.api.ask import Conversation, ToolUse
+from lanewise.api.body import read_request
+from lanewise.api.dialects.llama_completion import RANDOM_SEED
+from lanewise.api.errors import UnavailableError
+from lanewise.api.rendering import form_of, render_text, template_of
+from lanewise.api.schemas import FirstProblemOnly, Messages, Strict, Tool
+from lanewise.api.state import ServerState
+from lanewise.api.writing import dumps
+from lanewise.text.control_tokens import remove_mark
+
+
+class ApplyTemplateRequest(Strict):
+    """Body of ``POST /apply-template``."""
+
+    model: str | None = None
+    messages: Annotated[Messages, Field(min_length=1)]
+    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+async def apply_template(request: Request, state: ServerState) -> Response:
+    """The text that the model would get for a conversation."""
+
+    def check(body: ApplyTemplateRequest) -> None:
+        state.request_budgets.check_messages(body.messages)
+
+    body, size = await read_request(request, state, ApplyTemplateRequest, check)
+    chat = Conversation(
+        messages=body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        variables=body.chat_template_kwargs,
+    )
+    tools = ToolUse(listed=body.tools, callable=body.tools)
+    form = form_of(chat, tools, template_of(state))
+    text, mark = await render_text(chat, size, state, request, tools, form)
+    answer = await state.workers.write(
+        len(text), lambda: dumps({"prompt": remove_mark(text, mark)}).encode()
+    )
+    return Response(answer, media_type="application/json")
+
+
+async def props(_: Request, state: ServerState) -> Response:
+    """What the server is, and how answers are drawn if requests do not say."""
+    defaults, names = state.sampling_defaults, state.tokenizer.special_tokens
+    params = {
+        "n_predict": -1,
+        "seed": RANDOM_SEED,
+        "temperature": defaults.temperature,
+        "top_k": defaults.top_k,
+        "top_p": defaults.top_p,
+        "min_p": defaults.min_p,
+        "repeat_penalty": defaults.repetition_penalty,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop": [],
+        "ignore_eos": False,
+        "stream": False,
+        "n_probs": 0,
+        "grammar": "",
+    }
+    template = state.chat_template
+    shown = {
+        "default_generation_settings": {"id": 0, "n_ctx": state.max_model_len, "params": params},
+        "total_slots": state.engine.config.max_seqs,
+        "model_path": state.model_name,
+        "model_alias": state.model_name,
+        "chat_template": "" if template is None else template.source(),
+        "modalities": {"vision": False, "audio": False},
+        "bos_token": names.get("bos_token", ""),
+        "eos_token": names.get("eos_token", ""),
+        "build_info": f"lanewise-{state.version}",
+        "is_sleeping": False,
+    }
+    return JSONResponse(shown)
+
+
+async def slots(request: Request, state: ServerState) -> Response:
+    """How many sequences run at once and how many do now; not what they say."""
+    config, running = state.engine.config, int(state.engine.metrics.load().running)
+    if "fail_on_no_slot" in request.query_params and running >= config.max_seqs:
+        raise UnavailableError("no slot is free", headers={"retry-after": "1"})
+    shown = {"id_task": -1, "n_ctx": state.max_model_len, "speculative": config.max_draft > 0}
+    return JSONResponse(
+        [{"id": i, **shown, "is_processing": i < running} for i in range(config.max_seqs)]
+    )
