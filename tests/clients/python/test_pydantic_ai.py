@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, ToolOutput
-from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.exceptions import ModelContextWindowExceededError
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -49,7 +49,8 @@ def test_typed_answers(chat, output):
 
 def test_a_tool_is_run_and_its_result_goes_back(chat):
     def first_a_call(context) -> dict:
-        return {"tool_choice": "required" if context.run_step == 1 else "none"}
+        tool_choice = "required" if context.run_step == 1 else "none"
+        return {"tool_choice": tool_choice, "parallel_tool_calls": False}
 
     agent = Agent(chat, model_settings=first_a_call)
     asked = []
@@ -65,8 +66,7 @@ def test_a_tool_is_run_and_its_result_goes_back(chat):
     assert run.usage.requests == 2
 
 
-def test_an_overflow_is_an_http_error(chat):
-    with pytest.raises(ModelHTTPError) as caught:
+def test_an_overflow_is_its_own_error(chat):
+    with pytest.raises(ModelContextWindowExceededError) as caught:
         asyncio.run(Agent(chat).run("sea " * 900))
     assert caught.value.status_code == 400
-    assert caught.value.body["code"] == "context_length_exceeded"
