@@ -3,7 +3,7 @@
 import json
 import random
 
-from lanewise.api.dialects.responses.custom import InputReader
+from lanewise.api.custom_tools import InputReader
 from lanewise.api.response_store import ResponseStore, Stored
 from toy_server import toy_server
 

@@ -9,6 +9,7 @@ import pydantic
 import pytest
 
 from lanewise.text.answers.harmony import TOKENS
+from lanewise.text.answers.sectioned_calls import DEEPSEEK
 from lanewise.text.chat_template import ChatTemplate
 from responses_events import PATH, ask, events_of, replayed, text_of
 from toy_server import CONFIG, toy_server
@@ -25,14 +26,26 @@ CODE = {
     "type": "custom",
     "name": "code",
     "description": "Runs it.",
-    "format": {"type": "grammar", "syntax": "regex", "definition": '[a-c"\\\\\\n]{3,6}'},
+    "format": {"type": "grammar", "syntax": "regex", "definition": '[a-c"\\\\\\n/]{3,6}'},
 }
+LINES = {**CODE, "name": "lines"}
+LINES["format"] = {"type": "grammar", "syntax": "lark"}
+LINES["format"]["definition"] = """start: line line line?
+line: /[x-z"\\\\]{2}/ LF
+%import common.LF"""
 FREE = {"type": "custom", "name": "free"}
 FAMILIES = {
     "hermes": "{{ tools | tojson }}<tool_call>",
     "llama": '{{ tools | tojson }}"parameters": ',
     "qwen3-coder": "{{ tools | tojson }}<tool_call><function=",
     "mistral": "{{ tools | tojson }}[TOOL_CALLS]",
+}
+MORE_FAMILIES = {
+    "lfm2": "{{ tools | tojson }}<|tool_list_start|><|tool_call_start|>",
+    "glm": "{{ tools | tojson }}<tool_call><arg_key>",
+    "mistral-named": "{{ tools | tojson }}[TOOL_CALLS][ARGS]",
+    "deepseek": "{{ tools }}" + DEEPSEEK.begin,
+    "harmony": "{# <|channel|> analysis #}{{ tools | tojson }}<|start|>assistant",
 }
 MESSAGES = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
 THINK = MESSAGES + "{{ begun }}{# </think> #}"
@@ -110,24 +123,25 @@ def test_calls_streamed_are_calls_whole(client, template, family):
         ask(client, **both)
 
 
-@pytest.mark.parametrize("family", ["hermes", "llama", "mistral"])  # with arguments in JSON
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE_FAMILIES])
 def test_custom_tools_are_called_with_texts_of_their_grammar(client, template, family):
-    template(FAMILIES[family] + MESSAGES)
+    template((FAMILIES | MORE_FAMILIES)[family] + MESSAGES)
+    seen = set()
     for seed in range(3):
-        whole = ask(
-            client,
-            tools=[WEATHER, CODE],
-            tool_choice={"type": "custom", "name": "code"},
-            seed=seed,
-            max_output_tokens=200,
-        )
-        (call,) = whole["output"]
-        assert (call["type"], call["name"], call["status"]) == (
-            "custom_tool_call",
-            "code",
-            "completed",
-        )
-        assert re.fullmatch('[a-c"\\\\\n]{3,6}', call["input"]), call
+        for tool, pattern in ((CODE, '[a-c"\\\\\n/]{3,6}'), (LINES, '([x-z"\\\\]{2}\n){2,3}')):
+            whole = ask(
+                client,
+                tools=[WEATHER, CODE, LINES],
+                tool_choice={"type": "custom", "name": tool["name"]},
+                seed=seed,
+                max_output_tokens=500,
+            )
+            calls = [item for item in whole["output"] if item["type"] == "custom_tool_call"]
+            if whole["status"] == "completed":
+                assert [call["name"] for call in calls] == [tool["name"]]
+                assert re.fullmatch(pattern, calls[0]["input"]), calls
+                seen.add(tool["name"])
+    assert seen == {"code", "lines"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

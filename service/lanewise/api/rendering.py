@@ -17,6 +17,7 @@ from lanewise.api.state import RETRY_AFTER_S, ServerState
 from lanewise.api.templates import pack_conversation
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.families import AnswerFormat, answer_format, effort_variables
+from lanewise.text.answers.grammar_values import without_grammars
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 
@@ -167,6 +168,6 @@ def _for_template(tool: Tool) -> dict[str, Any]:
     shown = {
         "name": function.name,
         "description": function.description,
-        "parameters": parameters,
+        "parameters": without_grammars(parameters),
     }
     return {"type": "function", "function": shown}

@@ -16,8 +16,10 @@ from lanewise.api.schemas import FunctionSpec, Tool
 from lanewise.api.state import RETRY_AFTER_S, ServerState
 from lanewise.api.workers import INLINE_SIZE
 from lanewise.sandbox.lane import SandboxError
-from lanewise.text.answers.calls import Parameters, Tools, argument_schema
+from lanewise.text.answers.calls import Parameters, Tools
 from lanewise.text.answers.families import AnswerFormat
+from lanewise.text.answers.grammar_values import arguments_rule
+from lanewise.text.answers.rules import lark
 from lanewise.text.answers.thinking import Start
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
 from lanewise.text.json_schema import relaxed
@@ -157,7 +159,7 @@ async def _check_arguments(
     name = tool.function.name
 
     def source() -> GrammarSource:
-        return GrammarSource.from_json_schema(argument_schema(arguments.of(tool.function)))
+        return lark([f"start: {arguments_rule(arguments.of(tool.function))}"])
 
     try:
         await compile_grammar(param, tool.function.parameters, source, state, request)

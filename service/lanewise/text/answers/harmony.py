@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lanewise.text.answers.calls import CallLog, Tools, argument_schema
+from lanewise.text.answers.calls import CallLog, Tools
+from lanewise.text.answers.grammar_values import arguments_rule
 from lanewise.text.answers.rules import ANY_TEXT, any_call, lark, symbols
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import REASONING_NAMES
 from lanewise.text.detokenizer import MARK
-from lanewise.text.grammar import GrammarSource, styled
+from lanewise.text.grammar import GrammarSource
 from lanewise.text.tokenizer import Tokenizer
 
 START, END, MESSAGE = "<|start|>", "<|end|>", "<|message|>"
@@ -79,9 +80,9 @@ def harmony_calls(
     for i, (name, parameters) in enumerate(tools.items()):
         to, channel = f" to={FUNCTIONS}{name}", f"{CHANNEL}commentary"
         heads = symbols(channel + to, tokenizer), symbols(to + channel, tokenizer)
-        schema = styled(argument_schema(parameters))
+        arguments = arguments_rule(parameters)
         rules.append(
-            f"call_{i}: ({' | '.join(heads)}) form? {symbols(MESSAGE, tokenizer)} %json {schema}"
+            f"call_{i}: ({' | '.join(heads)}) form? {symbols(MESSAGE, tokenizer)} {arguments}"
         )
     return lark(rules)
 

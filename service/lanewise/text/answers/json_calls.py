@@ -12,10 +12,9 @@ from lanewise.text.answers.calls import (
     CallParser,
     JsonCallParser,
     Tools,
-    argument_schema,
 )
+from lanewise.text.answers.grammar_values import arguments_rule
 from lanewise.text.answers.rules import any_call, quoted, symbols
-from lanewise.text.grammar import styled
 from lanewise.text.tokenizer import Tokenizer
 
 PYTHON_TAG = "<|python_tag|>"  # Llama 3 may put it before a call
@@ -49,8 +48,8 @@ class JsonCalls(CallFormat):
         rules = [f"call: ({any_call(tools)}) {after}"]
         for i, (name, parameters) in enumerate(tools.items()):
             head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
-            schema = styled(argument_schema(parameters))
-            rules.append(f'call_{i}: {quoted(head)} %json {schema} "}}"')
+            arguments = arguments_rule(parameters)
+            rules.append(f'call_{i}: {quoted(head)} {arguments} "}}"')
         more = ""
         if parallel and self.between is not None:
             more = f"({symbols(self.between, tokenizer)} call)*"

@@ -11,10 +11,9 @@ from lanewise.text.answers.calls import (
     CallParser,
     JsonCallParser,
     Tools,
-    argument_schema,
 )
+from lanewise.text.answers.grammar_values import arguments_rule
 from lanewise.text.answers.rules import calls_again, quoted, symbols
-from lanewise.text.grammar import styled
 from lanewise.text.tokenizer import Tokenizer
 
 
@@ -41,8 +40,8 @@ class NamedCalls(CallFormat):
             marked = f"({symbols(self.id_tag, tokenizer)} /[a-zA-Z0-9]{{{self.id_length}}}/)?"
         tag = symbols(self.arguments_tag, tokenizer)
         for i, (name, parameters) in enumerate(tools.items()):
-            schema = styled(argument_schema(parameters))
-            rules.append(f"call_{i}: {quoted(name)} {marked} {tag} %json {schema}")
+            arguments = arguments_rule(parameters)
+            rules.append(f"call_{i}: {quoted(name)} {marked} {tag} {arguments}")
         return rules
 
     def parser(self, tools: Tools) -> CallParser:

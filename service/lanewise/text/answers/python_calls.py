@@ -16,6 +16,7 @@ from lanewise.text.answers.calls import (
     Tools,
     argument_schema,
 )
+from lanewise.text.answers.grammar_values import json_rule
 from lanewise.text.answers.rules import calls_again, quoted, symbols
 from lanewise.text.answers.values import PropertySchema
 from lanewise.text.answers.values import quoted as json_text
@@ -85,6 +86,8 @@ def _value_rule(schema: PropertySchema) -> str:
         words = [*(["None"] if "null" in schema.types else [])]
         words += ["True", "False"] if "boolean" in schema.types else []
         return " | ".join(map(quoted, words))
+    if schema.grammar is not None:
+        return json_rule(schema.standalone())
     return f"%json {styled(schema.standalone())}"
 
 

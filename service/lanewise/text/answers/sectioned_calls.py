@@ -12,10 +12,9 @@ from lanewise.text.answers.calls import (
     CallParser,
     JsonCallParser,
     Tools,
-    argument_schema,
 )
+from lanewise.text.answers.grammar_values import arguments_rule
 from lanewise.text.answers.rules import calls_again, quoted, symbols
-from lanewise.text.grammar import styled
 from lanewise.text.tokenizer import Tokenizer
 
 FENCE = "```"
@@ -65,8 +64,8 @@ class SectionedCalls(CallFormat):
             symbols(text, tokenizer) for text in (before, self.arguments_tag, self.call_end)
         )
         for i, (name, parameters) in enumerate(tools.items()):
-            schema = styled(argument_schema(parameters))
-            rules.append(f"call_{i}: {begin} {quoted(name)} {number} {tag} %json {schema} {end}")
+            arguments = arguments_rule(parameters)
+            rules.append(f"call_{i}: {begin} {quoted(name)} {number} {tag} {arguments} {end}")
         return rules
 
     def parser(self, tools: Tools) -> CallParser:

@@ -17,6 +17,7 @@ from lanewise.text.answers.calls import (
     argument_schema,
     split_at,
 )
+from lanewise.text.answers.grammar_values import text_rule
 from lanewise.text.answers.rules import calls_again, quoted, symbols, text_up_to
 from lanewise.text.answers.values import PropertySchema
 from lanewise.text.grammar import GrammarError, styled
@@ -117,6 +118,8 @@ class TaggedCalls(CallFormat):
         if choices is not None:
             texts = (one if isinstance(one, str) else json.dumps(one) for one in choices)
             return f"({' | '.join(map(quoted, texts))}) {symbols(end, tokenizer)}"
+        if schema.grammar is not None:
+            return f"{text_rule(schema.grammar)} {symbols(end, tokenizer)}"
         if schema.takes_text:
             return "free_value"
         return f"%json {styled(schema.standalone())} {symbols(end, tokenizer)}"

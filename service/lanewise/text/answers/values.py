@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 MOST_REFERENCES = 20  # from one to the next; more go in a circle
@@ -22,6 +22,26 @@ KEYWORDS = {
     "minimum": "number",
     "maximum": "number",
 }
+# A string's schema may have one: {"syntax": "lark" | "regex", "definition": text}. It is no keyword
+# of JSON schema, and templates do not get to see it.
+GRAMMAR = "x-grammar"
+
+
+class TextGrammar(NamedTuple):
+    """What a string is held to."""
+
+    syntax: str
+    definition: str
+
+    @classmethod
+    def of(cls, schema: Any) -> TextGrammar | None:
+        """The grammar in a string's schema, if there is one."""
+        found = schema.get(GRAMMAR) if isinstance(schema, Mapping) else None
+        if not isinstance(found, Mapping):
+            return None
+        syntax, definition = found.get("syntax"), found.get("definition")
+        is_one = syntax in ("lark", "regex") and isinstance(definition, str)
+        return cls(str(syntax), str(definition)) if is_one else None
 
 
 class PropertySchema:
@@ -31,6 +51,7 @@ class PropertySchema:
         self._schema = schema
         self._root = root or {}
         self.types = self._types_of(schema, MOST_REFERENCES)
+        self.grammar = TextGrammar.of(schema)
 
     @property
     def is_text(self) -> bool:

@@ -4,22 +4,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lanewise.api.ask import Ask, BestEffort, Constraint, Conversation, Delivery, Shown, ToolUse
+from lanewise.api.custom_tools import as_function
 from lanewise.api.dialects.openai_fields import (
     JSON_OBJECT,
     constraint_of,
     ending_of,
     sampling_of,
 )
-from lanewise.api.dialects.responses.custom import as_function
 from lanewise.api.dialects.responses.items import JsonItem, as_messages, kept
 from lanewise.api.dialects.responses.schema import (
     CustomTool,
     FunctionTool,
+    GrammarInput,
     ItemReference,
     ResponsesRequest,
 )
 from lanewise.api.errors import BadRequestError
 from lanewise.api.schemas import Tool
+from lanewise.text.answers.values import TextGrammar
 from lanewise.text.grammar import GrammarSource
 
 LOGPROBS = "message.output_text.logprobs"
@@ -100,7 +102,11 @@ def _is_one(body: ResponsesRequest) -> bool:
 
 def _as_tool(tool: FunctionTool | CustomTool) -> Tool:
     if isinstance(tool, CustomTool):
-        function = as_function(tool)
+        form = tool.format
+        grammar = None
+        if isinstance(form, GrammarInput):
+            grammar = TextGrammar(form.syntax, form.definition)
+        function = as_function(tool.name, tool.description, grammar)
     else:
         function = tool.model_dump(exclude={"type"}, exclude_none=True)
     return Tool.model_validate({"type": "function", "function": function})

@@ -32,6 +32,7 @@ class Exchange:
         self._body: ResponsesRequest | None = None
         self._before: list[JsonItem] = []  # of the responses before
         self._own: list[JsonItem] = []
+        self._known: dict[str, dict[str, JsonItem]] = {}  # items by id, of responses referred to
 
     @property
     def dialect(self) -> Dialect[ResponsesRequest]:
@@ -86,16 +87,20 @@ class Exchange:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return [*json.loads(found.items), *json.loads(found.response)["output"]]
+        return _all_items(found)
 
     def _find(self, name: str) -> JsonItem | None:
         """An item by its id, which tells whose it is."""
-        answer = name.partition("_")[2][:-4]
-        found = self._state.responses.get(self._key, f"resp_{answer}")
-        if found is None:
-            return None
-        items: list[JsonItem] = [*json.loads(found.items), *json.loads(found.response)["output"]]
-        return next((item for item in items if item["id"] == name), None)
+        answer = "resp_" + name.partition("_")[2][:-4]
+        if answer not in self._known:
+            found = self._state.responses.get(self._key, answer)
+            items = [] if found is None else _all_items(found)
+            self._known[answer] = {item["id"]: item for item in items}
+        return self._known[answer].get(name)
+
+
+def _all_items(stored: Stored) -> list[JsonItem]:
+    return [*json.loads(stored.items), *json.loads(stored.response)["output"]]
 
 
 def _written(value: Any) -> bytes:

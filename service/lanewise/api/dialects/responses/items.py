@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lanewise.api.custom_tools import INPUT
 from lanewise.api.dialects.responses.schema import (
     CustomCallItem,
     CustomOutputItem,
@@ -32,9 +33,6 @@ PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
 }
-# The two kinds of calls, and what the model was told that the second one's argument is called.
-CALLS = ("function_call", "custom_tool_call")
-INPUT = "input"
 
 
 def kept(item: InputItem) -> JsonItem:

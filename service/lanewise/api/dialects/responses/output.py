@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from types import NoneType
 from typing import Any
 
+from lanewise.api.custom_tools import InputReader
 from lanewise.api.dialect import About
-from lanewise.api.dialects.responses.custom import InputReader
 from lanewise.api.dialects.responses.items import JsonItem, item_id
 from lanewise.api.events import CallArguments, CallBegins, End, Piece, Text, Thinking
 from lanewise.api.logprobs import ChatLogprobs

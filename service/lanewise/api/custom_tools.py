@@ -3,23 +3,23 @@
 import json
 import re
 
-from lanewise.api.dialects.responses.items import INPUT
-from lanewise.api.dialects.responses.schema import CustomTool, GrammarInput
+from lanewise.text.answers.values import GRAMMAR, TextGrammar
 
+INPUT = "input"  # what models are told that the argument is called
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 PLAIN = re.compile(r'[^"\\]*')
 
 
-def as_function(tool: CustomTool) -> dict[str, object]:
+def as_function(name: str, description: str, grammar: TextGrammar | None) -> dict[str, object]:
     """The function that stands for a tool."""
     text: dict[str, object] = {"type": "string"}
-    description, form = tool.description, tool.format
-    if isinstance(form, GrammarInput):
-        if form.syntax == "regex":
-            text["pattern"] = f"^(?:{form.definition})$"
-        told = f"The {INPUT} obeys this {form.syntax} grammar:\n{form.definition}"
+    if grammar is not None:
+        text[GRAMMAR] = grammar._asdict()
+        if grammar.syntax == "regex":
+            text["pattern"] = f"^(?:{grammar.definition})$"
+        told = f"The {INPUT} obeys this {grammar.syntax} grammar:\n{grammar.definition}"
         description = f"{description}\n{told}" if description else told
     parameters = {
         "type": "object",
@@ -28,10 +28,10 @@ def as_function(tool: CustomTool) -> dict[str, object]:
         "additionalProperties": False,
     }
     return {
-        "name": tool.name,
+        "name": name,
         "description": description,
         "parameters": parameters,
-        "strict": isinstance(form, GrammarInput),
+        "strict": grammar is not None,
     }
 
 
