@@ -223,6 +223,37 @@ def test_no_reasoning_is_shown_that_was_not_asked_for(server, tokenizer, templat
     assert kinds(thinking={"type": "adaptive"}) == ["thinking", "text"]
 
 
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_budget_ends_reasoning(server, tokenizer, template, begun, tools):
+    tag = "<think>" if begun else ""
+    template("{% for m in messages %}{{ m.content }}{% endfor %}" + tag + "{# </think> #}")
+
+    def answer(said, budget, **more):
+        body = ASK | {"max_tokens": 100, "temperature": 0, **more}
+        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        if tools:
+            body["tools"] = [WEATHER]
+        n_prompt = server.client.post(COUNT, json=body).json()["input_tokens"]
+        said = tokenizer.encode(said, add_bos=False, parse_special=False)
+        server.runner.script = Script([said], min(tokenizer.eos_ids), n_prompt)
+        whole = server.client.post(MESSAGES, json=body).json()
+        same(json.loads(json.dumps(whole)), assembled(events_of(server, body)))
+        parts = [block.get("thinking", block.get("text")) for block in whole["content"]]
+        return parts, whole["stop_reason"]
+
+    thought = "" if begun else "<think>"
+    long = thought + "0123456789" * 4
+    # Digits are tokens; the tag, of six, takes the place of as many.
+    assert answer(long, 5) == (["01234", "123456789" + "0123456789" * 2], "end_turn")
+    assert answer(long, 5, max_tokens=12) == (["01234", "1"] if begun else ["01234"], "max_tokens")
+    within = thought + "0123</think>456"
+    assert answer(within, 20) == (["0123", "456"], "end_turn")
+    assert answer(within, 99) == (["0123", "456"], "end_turn")
+    if not begun:
+        assert answer("0123456789", 5) == (["0123456789"], "end_turn")
+
+
 def test_a_stream_that_fails_ends_with_an_error():
     with toy_server() as other:
         other.runner.fail_on_token = other.state.tokenizer.encode(

@@ -111,6 +111,19 @@ def test_reasoning_can_be_left_out(client, template):
     assert hidden == {"role": "assistant", "content": shown["content"], "refusal": None}
 
 
+def test_reasoning_has_a_budget(sdk, template):
+    template(THINK)
+    begun = {"chat_template_kwargs": {"begun": "<think>"}}
+    for more in ({}, DIGITS):
+        ask = {"extra_body": begun | more | {"thinking_token_budget": 7}, "seed": 3}
+        reasoning, content, _, _ = answers(sdk, max_tokens=40, **ask)
+        assert 0 < len(reasoning.encode()) <= 7 * 4
+        assert content
+        if more:
+            assert content.isdigit()
+            assert len(content) == 3
+
+
 def test_the_effort_is_the_templates(client, server, template):
     template(HARMONY)
 

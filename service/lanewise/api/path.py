@@ -87,7 +87,7 @@ async def _answer(
     client = request.scope["client_number"]
     tenant = state.tenant_of(client)
     requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar)
-    answering = await read(size, partial(_answering, ask, rendered, state, grammar is not None))
+    answering = await read(size, partial(_answering, ask, rendered, state))
     answering.usage.times = times
     times.queue()
     about = _about(ask, prompts, answering.usage, state)
@@ -95,10 +95,10 @@ async def _answer(
     return await deliver(order, request, state)
 
 
-def _answering(ask: Ask, rendered: Rendered, state: ServerState, has_grammar: bool) -> Answering:
+def _answering(ask: Ask, rendered: Rendered, state: ServerState) -> Answering:
     # The first space of an answer may be the tokenizer's or the model's. It is the model's where
     # the answer goes on with a text, and where it has a form, which has every space in it.
-    continues = has_grammar and not ask.tools.callable
+    continues = ask.constraint is not None and not ask.tools.callable
     chat = ask.input if rendered.form is not None else None
     if not isinstance(chat, Conversation) or chat.continue_final_message:
         continues = True

@@ -309,6 +309,9 @@ class ChatCompletionRequest(GenerationFields):
     modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: Effort | None = Field(None, description="A variable of the chat template.")
+    thinking_token_budget: Count | None = Field(
+        None, description="The most tokens of reasoning, whose end comes next when they are spent."
+    )
     include_reasoning: bool = Field(True, description="Reasoning is part of the answer.")
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from lanewise.api.ask import Ask, BestEffort, ToolUse
+from lanewise.api.ask import Ask, BestEffort, Conversation, ToolUse
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.leaving import while_connected
 from lanewise.api.notices import add_notice
@@ -15,7 +15,9 @@ from lanewise.api.rendering import Rendered
 from lanewise.api.schemas import FunctionSpec, Tool
 from lanewise.api.state import RETRY_AFTER_S, ServerState
 from lanewise.api.workers import INLINE_SIZE
+from lanewise.engine.request import Grammar
 from lanewise.sandbox.lane import SandboxError
+from lanewise.text.answers.budget import Budget, BudgetedGrammar
 from lanewise.text.answers.calls import Parameters, Tools
 from lanewise.text.answers.families import AnswerFormat
 from lanewise.text.answers.grammar_values import arguments_rule
@@ -29,8 +31,28 @@ BLAME_S = 2.0  # to find out which of many tools cannot be used
 
 async def grammar_of(
     ask: Ask, rendered: Rendered, state: ServerState, request: Request
+) -> Grammar | None:
+    """The grammar that an answer must obey, a budget of reasoning included; None if there is none.
+
+    Raises if it cannot be had.
+    """
+    grammar = await _grammar_of(ask, rendered, state, request)
+    form, start, chat = rendered.form, rendered.start, ask.input
+    if form is None or start is Start.CONTENT or not isinstance(chat, Conversation):
+        return grammar
+    budget = chat.thinking_budget
+    if budget is None or budget >= state.max_model_len:
+        return grammar
+    if form.thinking is None:
+        add_notice(request.scope, "this model's reasoning has an effort; no budget is enforced")
+        return grammar
+    n_tokens = state.engine.config.vocab_size
+    return BudgetedGrammar(grammar, Budget(budget, form.thinking, start), state.tokenizer, n_tokens)
+
+
+async def _grammar_of(
+    ask: Ask, rendered: Rendered, state: ServerState, request: Request
 ) -> CompiledGrammar | None:
-    """The grammar that an answer must obey; None if there is none."""
     form, start = rendered.form, rendered.start
     if form is not None and ask.tools.callable:
         if ask.constraint is not None:

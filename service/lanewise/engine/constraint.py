@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lanewise.engine.request import Grammar, SamplingParams
+from lanewise.engine.request import Grammar, Matcher, SamplingParams
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import Sampled
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
     from numpy.typing import NDArray
 
 
@@ -46,7 +45,7 @@ class Constraint:
         self, grammar: Grammar, params: SamplingParams, allowed: NDArray[np.uint32] | None
     ) -> None:
         self._grammar = grammar
-        self._matcher: LLMatcher  # from ``begin`` on
+        self._matcher: Matcher  # from ``begin`` on
         self.mask = np.zeros(grammar.mask_words, dtype=np.uint32)  # of the next draw
         self._address, self._n_bytes = self.mask.ctypes.data, self.mask.nbytes
         n_words = len(self.mask)

@@ -10,7 +10,6 @@ from lanewise.engine.adapters import LoadedAdapter
 
 if TYPE_CHECKING:
     import numpy as np
-    from llguidance import LLMatcher
     from numpy.typing import NDArray
 
 
@@ -56,6 +55,37 @@ class NumberLimit(Protocol):
         """Take what may not follow out of a mask, of which something is left."""
 
 
+class Matcher(Protocol):
+    """One text of a grammar, as it grows."""
+
+    def consume_token(self, token: int) -> bool:
+        """Whether the text may go on with this."""
+
+    def consume_tokens(self, tokens: list[int]) -> bool:
+        """The same of several."""
+
+    def compute_ff_tokens(self) -> list[int]:
+        """The tokens that must come next."""
+
+    def unsafe_compute_mask_ptr(self, address: int, n_bytes: int) -> None:
+        """Write the mask of the next token to an address."""
+
+    def is_stopped(self) -> bool:
+        """Whether nothing may come."""
+
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+
+    def is_error(self) -> bool:
+        """Whether the text cannot go on."""
+
+    def get_error(self) -> str:
+        """Why."""
+
+    def stop_reason(self) -> str:
+        """The same in a word."""
+
+
 class Grammar(Protocol):
     """A compiled grammar, shared by every sequence that has to obey it."""
 
@@ -77,10 +107,10 @@ class Grammar(Protocol):
     def mask_words(self) -> int:
         """32-bit words of a mask with one bit for each token."""
 
-    def new_matcher(self) -> LLMatcher:
+    def new_matcher(self) -> Matcher:
         """A matcher that has seen nothing."""
 
-    def begun_matcher(self) -> LLMatcher:
+    def begun_matcher(self) -> Matcher:
         """A matcher that has seen the beginning."""
 
 

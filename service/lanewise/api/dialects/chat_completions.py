@@ -33,6 +33,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
             continue_final_message=body.continue_final_message,
             variables=body.chat_template_kwargs,
             effort=body.reasoning_effort,
+            thinking_budget=body.thinking_token_budget,
         ),
         model=body.model,
         tools=ToolUse(

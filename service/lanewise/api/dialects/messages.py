@@ -41,6 +41,7 @@ def ask_to_count(body: CountTokensRequest) -> Ask:
             continue_final_message=continues,
             variables=dict.fromkeys(SWITCHES, thinking.type != "disabled"),
             effort=None if effort is None else EFFORTS.get(effort, effort),
+            thinking_budget=thinking.budget_tokens if thinking.type == "enabled" else None,
         ),
         model=body.model,
         tools=ToolUse(

@@ -60,6 +60,7 @@ class AnswerFormat(ABC):
     """How a family answers."""
 
     efforts: tuple[str, ...] | None = None  # of reasoning that there are; None: any
+    thinking: ThinkingTags | None = None  # around reasoning
     marks_tokens = False  # the parser needs to know which texts are control tokens
 
     @abstractmethod
