@@ -184,8 +184,10 @@ def test_options(ask, client):
     ):
         openai = client.post("/v1/completions", json=same | {"seed": 5} | theirs).json()
         assert text(**ours)["response"] == openai["choices"][0]["text"]
-    rest = text(num_predict=-2, temperature=0.5, seed=1)
-    assert rest["prompt_eval_count"] + rest["eval_count"] == 1024 or rest["done_reason"] == "stop"
+    for n in (-2, -1, 5000):  # all of the context that is left
+        rest = text(num_predict=n, temperature=0.5, seed=1)
+        n_tokens = rest["prompt_eval_count"] + rest["eval_count"]
+        assert n_tokens == 1024 or rest["done_reason"] == "stop"
 
 
 def test_an_effort_that_the_model_lacks(client, template):
@@ -214,7 +216,7 @@ def test_what_is_not_done_is_told(client):
         ({"messages": [{"role": "user", "content": "a", "images": ["eA=="]}]}, "images"),
         ({"messages": [{"role": "nobody", "content": "a"}]}, "messages[0].role"),
         ({"messages": HELLO, "options": {"temperature": "hot"}}, "options.temperature"),
-        ({"messages": HELLO, "options": {"num_predict": 5000}}, "maximum context length"),
+        ({"prompt": "x" * 1100, "raw": True}, "maximum context length"),
         ({"prompt": "a", "images": ["eA=="]}, "images"),
         ({"prompt": "a", "template": "{{ .Prompt }}"}, "template"),
         ({"prompt": "a", "suffix": "b"}, "insert"),

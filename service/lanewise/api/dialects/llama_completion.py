@@ -89,7 +89,12 @@ def ask(body: LlamaCompletionRequest) -> Ask:
         model=body.model,
         constraint=constraint,
         sampling=body.sampling(_bias(body.logit_bias)),
-        ending=Ending(max_tokens=body.limit, strings=body.stops, ignores_eos=body.ignore_eos),
+        ending=Ending(
+            max_tokens=body.limit,
+            fits_context=True,
+            strings=body.stops,
+            ignores_eos=body.ignore_eos,
+        ),
         shown=Shown(logprobs=body.n_probs or None, token_ids=True),
         delivery=Delivery(stream=body.stream, running_usage=body.timings_per_token),
         n=body.n_cmpl,

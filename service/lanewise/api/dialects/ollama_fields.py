@@ -77,6 +77,7 @@ class OllamaFields(Strict):
             sampling=options.sampling(),
             ending=Ending(
                 max_tokens=options.num_predict if options.num_predict > 0 else None,
+                fits_context=True,
                 strings=options.stops,
             ),
             shown=Shown(
