@@ -95,6 +95,14 @@ class ContextLengthExceededError(BadRequestError):
         self.limit = limit
 
 
+class UnsupportedCodingError(ApiError):
+    """A body is compressed, or coded otherwise."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
+
+
 class InvalidApiKeyError(ApiError):
     """No key, or a wrong one."""
 

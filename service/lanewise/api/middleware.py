@@ -10,7 +10,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lanewise.api.error_forms import ErrorForms
-from lanewise.api.errors import ApiError, InternalError, InvalidApiKeyError, UnavailableError
+from lanewise.api.errors import (
+    ApiError,
+    InternalError,
+    InvalidApiKeyError,
+    UnavailableError,
+    UnsupportedCodingError,
+)
 from lanewise.api.keys import ANYBODY, Keys
 from lanewise.api.notices import notice_headers
 from lanewise.api.record import Record
@@ -58,6 +64,8 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"])
+        if len(scope["path"]) > 1:
+            scope["path"] = scope["path"].removesuffix("/")  # some clients end every path so
         request_id = _request_id(given.get(b"x-request-id"))
         began = time.monotonic()
         status = 0
@@ -85,8 +93,15 @@ class RequestMiddleware:
             caller = self._keys.find(given.get(b"authorization"), given.get(b"x-api-key"))
             scope["client_number"], scope["is_admin"] = caller or ANYBODY
             if caller is None and scope["path"] not in self._public:
-                error = InvalidApiKeyError("the API key is missing or wrong")
-                await refuse(error)
+                await refuse(InvalidApiKeyError("the API key is missing or wrong"))
+            elif (coding := given.get(b"content-encoding", b"identity")).lower() != b"identity":
+                shown = coding[:40].decode("latin-1")
+                await refuse(
+                    UnsupportedCodingError(
+                        f"the body's content-encoding {shown!r} is not read;"
+                        " accepted: none (identity)"
+                    )
+                )
             else:
                 await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:

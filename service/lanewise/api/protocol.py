@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 import httptools
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -36,6 +36,8 @@ MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES = 4096, 16
 PROBES, PROBE_HEAD_S = 64, 1.0
 PROBED = ("/health", "/health/live", "/health/ready", "/metrics")
 LINGER_S = 2.0
+# Until a client that sends no more is asked again whether it listens: first, and from then on.
+LISTENER_S, LISTENERS_S = 0.05, 1.0
 MIN_SENT = 16 << 10  # bytes of an answer that a client takes in send_timeout_s
 
 
@@ -103,6 +105,27 @@ class Connection(HttpToolsProtocol):
         for cycle, _ in self.pipeline:
             _hold_of(cycle).release()
         self.pipeline.clear()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has said all may still listen: it is answered, if it asked something.
+
+        Who is gone looks the same, but does not take what is sent.
+        """
+        cycle = self.cycle
+        if self._phase is not IDLE or cycle is None or cycle.response_complete:
+            return False
+        cycle.keep_alive = False  # the newest one's: those before it are answered first
+        self._ask_whether_there(LISTENER_S)
+        return True
+
+    def _ask_whether_there(self, again_s: float) -> None:
+        """Send what clients ignore; the system tells at the next time whether nobody took it."""
+        cycle = self._answering
+        if self.transport.is_closing() or cycle is None or cycle.response_started:
+            return
+        if cycle.scope["http_version"] != "1.0":
+            self._output.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.loop.call_later(again_s, self._ask_whether_there, LISTENERS_S)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and look what it makes of the message."""
@@ -242,6 +265,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = partial(_answer_until_close, app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def _close_after_answer(self) -> None:
@@ -399,3 +424,22 @@ class Connection(HttpToolsProtocol):
 def _hold_of(cycle: RequestResponseCycle) -> BodyHold:
     hold: BodyHold = cast(dict[str, Any], cycle.scope)["body_hold"]
     return hold
+
+
+async def _answer_until_close(
+    app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Answer HTTP/1.0, which knows no chunks: what has no length ends with the connection."""
+    is_framed = True
+
+    async def send_plain(message: Message) -> None:
+        nonlocal is_framed
+        if message["type"] == "http.response.start":
+            is_framed = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            if not is_framed:
+                cycle.chunked_encoding = cycle.keep_alive = False
+        elif not is_framed:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, send_plain)
