@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import ssl
 import time
 from collections.abc import Iterator
@@ -54,6 +55,9 @@ class Target:
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{path}"
 
 
+TOGETHER_S = 0.0005  # of two chunks that come at once: less than any model takes for a token
+
+
 @dataclass(slots=True)
 class Stream:
     """What one request got: when each chunk with a choice arrived, and the usage at its end."""
@@ -70,6 +74,32 @@ class Stream:
     def tokens(self) -> int:
         """Tokens generated: the server's own count if it gave one, else one per chunk."""
         return len(self.chunk_times) if self.completion_tokens is None else self.completion_tokens
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The mean time between tokens; None of an answer that has one."""
+        after = self.tokens - 1
+        return (self.chunk_times[-1] - self.chunk_times[0]) / after if after > 0 else None
+
+    @property
+    def gaps_s(self) -> list[tuple[float, float]]:
+        """For each chunk that came after the first ones, when, and its share of the time since.
+
+        Chunks that come together, as tokens that a server has guessed do, share one gap: nobody
+        sees them one after the other.
+        """
+        gaps: list[tuple[float, float]] = []
+        begin = last = None
+        together = 0
+        for now in [*self.chunk_times, math.inf]:
+            if last is not None and now - last < TOGETHER_S:
+                together += 1
+            else:
+                if begin is not None and last is not None:
+                    gaps += [(last, (last - begin) / together)] * together
+                begin, together = last, 1
+            last = now
+        return gaps
 
 
 def event_data(body: bytes) -> Iterator[bytes]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 
 from loadtests.command import base_parser, print_times, run_plan
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
@@ -115,12 +114,7 @@ def _raise_failures(decoders: Iterable["asyncio.Task[Stream]"]) -> None:
 
 
 def _gaps(streams: Iterable[Stream], begin: float, end: float) -> list[float]:
-    return [
-        later - earlier
-        for stream in streams
-        for earlier, later in pairwise(stream.chunk_times)
-        if begin < later <= end
-    ]
+    return [gap for stream in streams for when, gap in stream.gaps_s if begin < when <= end]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

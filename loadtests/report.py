@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rich import box
 from rich.console import Console
@@ -50,6 +49,7 @@ class Summary:
     requests_per_second: float
     ttft_ms: Times
     itl_ms: Times
+    tpot_ms: Times
     e2e_ms: Times
     client_cpu_share: float
     # Of Lanewise servers only, the warm-up round included.
@@ -83,9 +83,8 @@ def summarize(run: Run, server: ServerTime | None = None) -> Summary:
         tokens_per_second=tokens / run.duration_s,
         requests_per_second=len(run.streams) / run.duration_s,
         ttft_ms=Times.of(stream.chunk_times[0] - stream.started for stream in streams),
-        itl_ms=Times.of(
-            later - earlier for stream in streams for earlier, later in pairwise(stream.chunk_times)
-        ),
+        itl_ms=Times.of(gap for stream in streams for _, gap in stream.gaps_s),
+        tpot_ms=Times.of(tpot for stream in streams if (tpot := stream.tpot_s) is not None),
         e2e_ms=Times.of(stream.ended - stream.started for stream in streams),
         client_cpu_share=run.cpu_s / run.duration_s,
         server_outside_share=server.outside_share if server else None,
@@ -105,6 +104,7 @@ def print_table(summaries: Sequence[Summary], title: str) -> None:
         blank = ("",) * 5
         table.add_row(*counts, *rates, "TTFT", *summary.ttft_ms.cells())
         table.add_row(*blank, "ITL", *summary.itl_ms.cells())
+        table.add_row(*blank, "TPOT", *summary.tpot_ms.cells())
         table.add_row(*blank, "e2e", *summary.e2e_ms.cells(), end_section=True)
     console = Console()
     console.print(table)

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
 from loadtests.open_loop.workload import Objectives, Request, Workload
@@ -82,11 +81,10 @@ class Point:
 def outcome_of(stream: Stream, due: float) -> Outcome:
     """The figures of a complete stream."""
     times = stream.chunk_times or [stream.ended]
-    after = stream.tokens - 1
     return Outcome(
         ttft_s=times[0] - due,
-        tpot_s=(times[-1] - times[0]) / after if after > 0 else None,
-        gaps_s=tuple(later - earlier for earlier, later in pairwise(times)),
+        tpot_s=stream.tpot_s,
+        gaps_s=tuple(gap for _, gap in stream.gaps_s),
         e2e_s=stream.ended - due,
         tokens=stream.tokens,
     )

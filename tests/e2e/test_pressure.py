@@ -17,7 +17,7 @@ MAX_GROWTH = 12 << 20  # bytes: the cache's 4 MiB, buffers of larger steps, conn
 def test_twice_as_many_tokens_as_blocks_hold():
     options = ("--threads", "1", "--kv-memory", "4MiB", "--max-model-len", "256")
     with lanewise_server(*options) as url:
-        holds = 32 * metric(url, "lanewise_kv_blocks_total")
+        holds = 32 * metric(url, "lanewise_kv_blocks{")
         n_out = min(200, round(2 * holds / CLIENTS))
         bodies = [
             {

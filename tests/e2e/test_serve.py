@@ -204,7 +204,7 @@ def test_a_cache_of_int8_holds_twice_the_tokens_and_answers():
                 if line.startswith("vllm:cache_config_info{")
             )
             assert f'cache_dtype="{dtype}"' in info
-            blocks[dtype] = metric(url, "lanewise_kv_blocks_total")
+            blocks[dtype] = metric(url, "lanewise_kv_blocks{")
     assert 1.75 < blocks["int8"] / blocks["f16"] < 2
     for first, second in texts.values():
         assert first == second

@@ -64,9 +64,9 @@ def test_answers_and_metrics_are_those_of_steps_one_after_the_other(start, limit
         wait_until(lambda engine=engine: metric(engine, "lanewise_kv_blocks_used") == 0)
         generated = sum(len(tokens(one)) for one in answers[min_ahead_s])
         assert metric(engine, "vllm:generation_tokens_total") == generated
-        computed = metric(engine, "vllm:prompt_tokens_total")
-        reused = metric(engine, "vllm:prefix_cache_hits_total")
-        assert computed + reused == sum(len(one.prompt) for one in requests)
+        assert metric(engine, "vllm:prompt_tokens_total") == sum(
+            len(one.prompt) for one in requests
+        )
     ahead, plain = answers.values()
     assert [tokens(one) for one in ahead] == [tokens(one) for one in plain]
     assert [one[-1].finish_reason for one in ahead] == [one[-1].finish_reason for one in plain]

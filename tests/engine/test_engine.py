@@ -53,8 +53,10 @@ def test_answer_does_not_depend_on_batch_chunks_or_preemption(start):
     crowd = asyncio.run(together())
     assert [tokens(outputs[0]) for outputs in crowd] == [tokens(outputs) for outputs in alone]
     assert metric(crowded, "vllm:num_preemptions_total") > 0
-    computed = metric(crowded, "vllm:prompt_tokens_total")
+    computed = metric(crowded, "vllm:prompt_tokens_by_source_total", source="local_compute")
     reused = metric(crowded, "vllm:prefix_cache_hits_total")
+    assert metric(crowded, "vllm:prompt_tokens_cached_total") == reused
+    assert metric(crowded, "vllm:prompt_tokens_total") == computed + reused
     assert computed + reused == sum(len(r.prompt) for r in requests)
     assert reused == metric(crowded, "vllm:prefix_cache_queries_total") - computed > 0
     assert metric(crowded, "vllm:generation_tokens_total") == 8 * 90

@@ -135,3 +135,13 @@ def test_a_url_that_is_no_http_address_is_refused(url):
 def test_a_base_url_may_have_a_prefix():
     target = Target.parse("https://host/llm/v1/", "chat/completions", None)
     assert (target.port, target.tls, target.path) == (443, True, "/llm/v1/chat/completions")
+
+
+def test_chunks_that_come_together_share_the_time_since():
+    stream = Stream(chunk_times=[1.0, 1.0001, 2.0, 2.0, 2.0001, 3.0], completion_tokens=9)
+    gaps = stream.gaps_s
+    assert [when for when, _ in gaps] == [2.0001] * 3 + [3.0]
+    assert [gap for _, gap in gaps] == pytest.approx([1 / 3] * 3 + [0.9999], rel=1e-6)
+    assert stream.tpot_s == pytest.approx(2 / 8)
+    for times in ([], [1.0], [1.0, 1.0]):
+        assert Stream(chunk_times=times).gaps_s == []

@@ -56,6 +56,6 @@ async def _ask(state: ServerState) -> None:
     prompt = prompt[: max(1, state.max_model_len - WARM_UP_TOKENS)]
     max_tokens = min(WARM_UP_TOKENS, state.max_model_len - len(prompt))
     params = SamplingParams(seed=0, max_tokens=max_tokens, temperature=0.0)
-    async with state.engine.submit([GenerationRequest(prompt, params)]) as stream:
+    async with state.engine.submit([GenerationRequest(prompt, params)], is_counted=False) as stream:
         async for _ in stream:
             pass

@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 
@@ -146,8 +146,12 @@ class Engine:
         return 0.0 if began is None else time.monotonic() - began
 
     @asynccontextmanager
-    async def submit(self, requests: Items[GenerationRequest]) -> AsyncIterator[RequestStream]:
+    async def submit(
+        self, requests: Items[GenerationRequest], *, is_counted: bool = True
+    ) -> AsyncIterator[RequestStream]:
         """The outputs of some sequences; leaving the block aborts what has not ended.
+
+        Metrics of requests have only what ``is_counted``.
 
         ValueError if one of them could never be run, QueueFullError or EngineStoppedError if they
         are not accepted.
@@ -156,6 +160,7 @@ class Engine:
             group = await asyncio.to_thread(self._maker.make, requests)
         else:
             group = self._maker.make(requests)
+        group.is_counted = is_counted
         stream = group.stream = RequestStream(
             asyncio.get_running_loop(),
             len(requests),
@@ -247,14 +252,16 @@ class Engine:
             if job.n_prompt_counted < sequence.n_prompt:
                 tally.note_prefill(job)
             drawn: Items[Sampled | None] = result
+            constraint = job.sampler.constraint
             if result:
-                tally.note_tokens(job, len(result), now, self.metrics)
+                if constraint is None:
+                    tally.note_tokens(job, len(result), now, self.metrics)
             elif turn.end != sequence.n_known:
                 continue  # a part of the prompt only
             else:
                 drawn = NOTHING_DRAWN
-            if job.sampler.constraint is not None:
-                self._complete_constrained(job, job.sampler.constraint, drawn[-1], now)
+            if constraint is not None:
+                self._complete_constrained(job, constraint, drawn[-1], now)
             else:
                 self._send(job, drawn, sequence.finish_reason(drawn[-1]), now)
         if self._load() != self._published:
@@ -280,8 +287,8 @@ class Engine:
         except ConstraintError as error:
             self._fail([job.sequence], error)
             return
-        if n_forced:
-            self._tally.note_tokens(job, n_forced, now, self.metrics)
+        if tokens:
+            self._tally.note_tokens(job, len(tokens), now, self.metrics)
             self._tally.note_forced(n_forced)
         self._send(job, tokens or [None], reason, now)
 
@@ -289,9 +296,11 @@ class Engine:
         arrived = group.jobs[0].arrived
         self._in_queue.add(group, arrived)
         self._in_work.add(group, arrived)
-        self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
+        if group.is_counted:
+            self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
         for job in group:
-            self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
+            if group.is_counted:
+                self.metrics.params_max_tokens.observe(job.sequence.request.params.max_tokens)
             self._jobs[job.sequence] = job
             self._scheduler.add(job.sequence)
 
@@ -356,8 +365,14 @@ class Engine:
         self.metrics.count_native(self._runner.counters())
         self._tally.publish(self.metrics)
         self._published = running, waiting = self._load()
-        used = self._pool.n_used
-        self.metrics.running.set(running)
-        self.metrics.waiting.set(waiting)
-        self.metrics.blocks_used.set(used)
-        self.metrics.kv_usage.set(used / self._pool.n_blocks)
+        self.metrics.set_load(running, waiting, self._pool.n_used)
+        if self.metrics.facts.max_loras:
+            self.metrics.set_adapters(
+                *(_names(part) for part in (self._scheduler.running, self._scheduler.waiting))
+            )
+
+
+def _names(sequences: Iterable[Sequence]) -> str:
+    """The adapters of some sequences."""
+    used = (sequence.request.adapter for sequence in sequences)
+    return ",".join(sorted({adapter.name for adapter in used if adapter is not None}))

@@ -49,6 +49,8 @@ REJECTED_REASONS = (
 SANDBOX_RESULTS = (
     *("done", "refused", "time", "memory", "depth", "size", "crash", "busy", "stopped"),
 )
+SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+WAITING_REASONS = ("capacity", "deferred")
 STAGES = ("queue", "prefill", "decode")
 
 
@@ -67,6 +69,7 @@ class ModelFacts:
     n_blocks: int
     max_model_len: int
     max_draft: int = 0
+    max_loras: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +146,43 @@ class Metrics:
     def load(self) -> Load:
         """Work done and work at hand."""
         return Load(
-            prompt_tokens=self._value("vllm:prompt_tokens_total"),
+            prompt_tokens=self._value("vllm:prompt_tokens_by_source_total", source=SOURCES[0]),
             generation_tokens=self._value("vllm:generation_tokens_total"),
             running=self._value("vllm:num_requests_running"),
             waiting=self._value("vllm:num_requests_waiting"),
             kv_usage=self._value("vllm:kv_cache_usage_perc"),
         )
 
-    def _value(self, name: str) -> float:
-        return self.registry.get_sample_value(name, self._labels) or 0.0
+    def _value(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, self._labels | labels) or 0.0
+
+    def set_load(self, running: int, waiting: int, n_used: int) -> None:
+        """How many sequences there are, and how many KV blocks they use."""
+        self.running.set(running)
+        self.waiting.set(waiting)
+        self._waiting_by_reason["capacity"].set(waiting)
+        self.blocks_used.set(n_used)
+        self.kv_usage.set(n_used / self.facts.n_blocks)
+        self._gpu_kv_usage.set(n_used / self.facts.n_blocks)
+
+    def set_adapters(self, running: str, waiting: str) -> None:
+        """The names of adapters in use and waited for, with commas between them."""
+        self._lora_info.clear()
+        labels = str(self.facts.max_loras), running, waiting
+        self._lora_info.labels(*self._labels.values(), *labels).set_to_current_time()
+
+    def count_prompts(self, n_cached: int, n_computed: int) -> None:
+        """Add tokens of prompts, by where their keys and values came from."""
+        self.prompt_tokens.inc(n_cached + n_computed)
+        self._prompts_cached.inc(n_cached)
+        self._prompts_by_source["local_cache_hit"].inc(n_cached)
+        self._prompts_by_source["local_compute"].inc(n_computed)
+
+    def count_prefixes(self, n_asked: int, n_found: int) -> None:
+        """Add tokens that were looked for, and found, in the KV cache."""
+        for queries, hits in self._prefixes:
+            queries.inc(n_asked)
+            hits.inc(n_found)
 
     def count_native(self, counters: Counters) -> None:
         """Add what the session did since the last call."""
@@ -200,9 +231,25 @@ class Metrics:
     def _make_vllm_gauges(self, facts: ModelFacts) -> None:
         self.running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Sequences in the queue.")
-        self.kv_usage = self._gauge(
-            "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1."
+        by_reason = Gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences in the queue, by what they wait for.",
+            [*self._labels, "reason"],
+            registry=self.registry,
         )
+        self._waiting_by_reason = {
+            reason: by_reason.labels(*self._labels.values(), reason) for reason in WAITING_REASONS
+        }
+        used = "Share of KV blocks in use, 0 to 1."
+        self.kv_usage = self._gauge("vllm:kv_cache_usage_perc", used)
+        self._gpu_kv_usage = self._gauge("vllm:gpu_cache_usage_perc", f"{used} The older name.")
+        self._lora_info = Gauge(
+            "vllm:lora_requests_info",
+            "Adapters that requests use and wait for; the value is when that was so.",
+            [*self._labels, "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+            registry=self.registry,
+        )
+        self.set_adapters("", "")
         self._info(
             "vllm:cache_config_info",
             "How the KV cache is laid out.",
@@ -217,14 +264,27 @@ class Metrics:
         )
 
     def _make_vllm_counters(self, facts: ModelFacts) -> None:
-        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens computed.")
+        self.prompt_tokens = self._counter(
+            "vllm:prompt_tokens", "Prompt tokens, whether computed or found in the KV cache."
+        )
+        self._prompts_by_source = self._counters(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens, by where their keys and values came from.",
+            "source",
+            SOURCES,
+        )
+        self._prompts_cached = self._counter(
+            "vllm:prompt_tokens_cached", "Prompt tokens found in the KV cache, and not computed."
+        )
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens drawn.")
-        self.prefix_queries = self._counter(
-            "vllm:prefix_cache_queries", "Prompt tokens looked for in the KV cache."
-        )
-        self.prefix_hits = self._counter(
-            "vllm:prefix_cache_hits", "Prompt tokens found in the KV cache, and not computed."
-        )
+        asked, found = "Prompt tokens looked for in the KV cache.", "Those found, and not computed."
+        self._prefixes = [
+            (
+                self._counter(f"vllm:{name}_queries", asked),
+                self._counter(f"vllm:{name}_hits", found),
+            )
+            for name in ("prefix_cache", "gpu_prefix_cache")  # the second is the older name
+        ]
         self.preemptions = self._counter(
             "vllm:num_preemptions", "Sequences that gave up their KV blocks."
         )
@@ -348,7 +408,7 @@ class Metrics:
             GAP_BUCKETS,
         )
         self.blocks_used = self._gauge("lanewise_kv_blocks_used", "KV blocks in use.")
-        self._gauge("lanewise_kv_blocks_total", "KV blocks.").set(facts.n_blocks)
+        self._gauge("lanewise_kv_blocks", "KV blocks.").set(facts.n_blocks)
         self._info(
             "lanewise_info",
             "What computes.",

@@ -17,6 +17,7 @@ class JobGroup:
     """The sequences of one request."""
 
     adapter: LoadedAdapter | None = None  # that of all of them
+    is_counted: bool = True  # in metrics: the server's own requests are not
     stream: RequestStream = field(init=False)
     jobs: dict[int, "Job"] = field(default_factory=dict)  # those that have not ended
     largest_output: int = 0
@@ -69,7 +70,8 @@ class Job:
             self.started = now
             moments = self.group.stream.moments
             moments.started = moments.started or now
-            metrics.queue.observe(now - self.arrived)
+            if self.group.is_counted:
+                metrics.queue.observe(now - self.arrived)
 
 
 class Tally:
@@ -80,7 +82,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._prompt_tokens = 0
+        self._prompt_tokens = 0  # computed
         self._prefix_queries = 0
         self._prefix_hits = 0
         self._generation_tokens = 0
@@ -107,6 +109,8 @@ class Tally:
         """A sequence begins behind what the cache holds of its prompt."""
         if job.sequence.n_preempted == 0:
             job.n_prompt_counted = job.sequence.n_reused
+            if not job.group.is_counted:
+                return
             self._prefix_queries += job.sequence.n_prompt
             self._prefix_hits += job.sequence.n_reused
 
@@ -115,21 +119,27 @@ class Tally:
         counted, n_prompt = job.n_prompt_counted, job.sequence.n_prompt
         if counted < n_prompt:
             job.n_prompt_counted = max(counted, min(job.sequence.n_cached, n_prompt))
-            self._prompt_tokens += job.n_prompt_counted - counted
+            if job.group.is_counted:
+                self._prompt_tokens += job.n_prompt_counted - counted
 
     def note_tokens(self, job: Job, count: int, now: float, metrics: Metrics) -> None:
-        """Tokens of the answer were drawn; those of one step share the time since the last."""
-        self._generation_tokens += count
-        if job.first_token is None:
+        """Tokens of the answer came together: they share the time since the last.
+
+        Those that come with the first one share its time, which is no time between tokens.
+        """
+        is_first, last, job.last_token = job.first_token is None, job.last_token, now
+        if is_first:
             job.first_token = now
             moments = job.group.stream.moments
             moments.first_token = moments.first_token or now
+        if not job.group.is_counted:
+            return
+        self._generation_tokens += count
+        if is_first:
             metrics.ttft.observe(now - job.arrived)
-            gap_s, n_gaps = 0.0, count - 1
         else:
-            gap_s, n_gaps = (now - job.last_token) / count, count
-        self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + n_gaps
-        job.last_token = now
+            gap_s = (now - last) / count
+            self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + count
 
     def note_forced(self, count: int) -> None:
         """So many tokens of an answer were the only ones its grammar let come."""
@@ -141,12 +151,11 @@ class Tally:
 
     def publish(self, metrics: Metrics) -> None:
         """Add everything to the metrics, once."""
-        metrics.prompt_tokens.inc(self._prompt_tokens)
+        metrics.count_prompts(self._prefix_hits, self._prompt_tokens)
         metrics.generation_tokens.inc(self._generation_tokens)
         metrics.forced_tokens.inc(self._forced_tokens)
         metrics.mask_seconds.inc(self._mask_s)
-        metrics.prefix_queries.inc(self._prefix_queries)
-        metrics.prefix_hits.inc(self._prefix_hits)
+        metrics.count_prefixes(self._prefix_queries, self._prefix_hits)
         for n_tokens in self._step_tokens:
             metrics.step_tokens.observe(n_tokens)
         for gap_s, count in self._token_gaps_s.items():
@@ -167,8 +176,10 @@ class Tally:
 def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:
     """A sequence has ended; times and sizes count only for those that were answered."""
     group = job.group
-    metrics.success[reason].inc()
     group.jobs.pop(job.index)
+    if not group.is_counted:
+        return
+    metrics.success[reason].inc()
     n_output = job.sequence.n_output
     group.largest_output = max(group.largest_output, n_output)
     if reason not in ("stop", "length"):

@@ -58,6 +58,7 @@ def make_engine(
         n_blocks=config.n_blocks,
         max_model_len=config.max_model_len,
         max_draft=config.max_draft,
+        max_loras=0 if adapters is None else settings.max_loras,
     )
     guesses = None if draft is None else _run_draft(draft, threads, config)
     return Engine(session, config, Metrics(facts), guesses)
