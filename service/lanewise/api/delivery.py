@@ -1,7 +1,7 @@
 """How an answer leaves: in one piece, or as a stream while it is made."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from lanewise.api.errors import (
 from lanewise.api.events import Choice
 from lanewise.api.record import Record
 from lanewise.api.state import ServerState
+from lanewise.api.writing import one_line
 from lanewise.engine.adapters import AdapterGoneError
 from lanewise.engine.constraint import ConstraintError
 from lanewise.engine.engine import Engine
@@ -77,7 +78,7 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             choices[piece.choice].add(piece)
 
     async with generating(state.engine, order.requests, request.receive) as stream:
-        record.moments = stream.moments
+        record.moments = answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
             await state.workers.write(size, partial(take, outputs))
@@ -151,6 +152,7 @@ class StreamedResponse(Response):
         try:
             async with generating(self._state.engine, self._order.requests, receive) as stream:
                 self._record.moments = stream.moments
+                self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
                 async with self._kept_alive(send):
@@ -170,10 +172,10 @@ class StreamedResponse(Response):
             self._record.note(pieces)
             for piece in pieces:
                 made += wire.piece(piece)
-            return "".join(made).encode()
+            return _encoded(made)
 
         try:
-            await self._send_some(send, "".join(wire.first()).encode())
+            await self._send_some(send, _encoded(wire.first()))
             # Whatever has come goes out together: a slow reader gets the same events in fewer
             # pieces.
             async for outputs in stream:
@@ -181,9 +183,9 @@ class StreamedResponse(Response):
                 made = await self._state.workers.write(size, partial(written, outputs))
                 answering.end_streams(stream)
                 await self._send_some(send, made)
-            return "".join(wire.last()).encode()
+            return _encoded(wire.last())
         except EngineError as error:
-            return "".join(wire.failed(to_api_error(error))).encode()
+            return _encoded(wire.failed(to_api_error(error)))
 
     async def _send_some(self, send: Send, made: bytes) -> None:
         if made:
@@ -209,6 +211,10 @@ class StreamedResponse(Response):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def _encoded(made: Iterable[str]) -> bytes:
+    return one_line("".join(made)).encode()
 
 
 def to_api_error(error: EngineError) -> ApiError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lanewise.engine.stream import Sampled
+from lanewise.engine.stream import Moments, Sampled
 
 
 class Thinking(NamedTuple):
@@ -62,41 +62,43 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Times:
-    """When a request came how far, in seconds of ``time.monotonic``."""
+    """How long what of a request took; all by ``time.monotonic``."""
 
     arrived: float = field(default_factory=time.monotonic)
-    queued: float = 0.0  # its prompts are ready for the engine
-    first: float = 0.0  # the first tokens have come; 0: none has
-    last: float = 0.0  # so far
-
-    def queue(self) -> None:
-        """The engine has it from now on."""
-        self.queued = time.monotonic()
+    moments: Moments | None = None  # once the engine has it
+    last: float = 0.0  # when tokens came
 
     def tick(self) -> None:
         """More tokens have come."""
         self.last = time.monotonic()
-        self.first = self.first or self.last
 
     @property
     def preparing_s(self) -> float:
-        """From the request to the queue."""
-        return max(0.0, self.queued - self.arrived)
+        """From the request to its first step."""
+        return self._started - self.arrived
 
     @property
     def prompt_s(self) -> float:
-        """From the queue to the first token."""
-        return max(0.0, self.first - self.queued)
+        """From the first step to the first token."""
+        return self._first_token - self._started
 
     @property
     def answer_s(self) -> float:
         """From the first token to the last."""
-        return self.last - self.first
+        return max(0.0, self.last - self._first_token)
 
     @property
     def total_s(self) -> float:
         """From the request to the last token."""
         return max(0.0, self.last - self.arrived)
+
+    @property
+    def _started(self) -> float:
+        return (self.moments and self.moments.started) or self.arrived
+
+    @property
+    def _first_token(self) -> float:
+        return (self.moments and self.moments.first_token) or self._started
 
 
 @dataclass(slots=True)

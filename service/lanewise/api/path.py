@@ -89,7 +89,6 @@ async def _answer(
     requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar)
     answering = await read(size, partial(_answering, ask, rendered, state))
     answering.usage.times = times
-    times.queue()
     about = _about(ask, prompts, answering.usage, state)
     order = Order(ask, requests, answering, dialect, dialect.wire(about), about.model)
     return await deliver(order, request, state)

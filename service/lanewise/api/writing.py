@@ -13,16 +13,16 @@ OBJECTS_AT_ONCE = 64
 LINE_BREAKS = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
-def one_line(json_text: str) -> str:
-    """JSON without what is no line break for it, but is for Python's ``splitlines``.
+def one_line(text: str) -> str:
+    """Events with JSON, without what is no line break for JSON but is for ``str.splitlines``.
 
-    Clients that read a stream with httpx' ``iter_lines`` would see a line end there.
+    Clients that read a stream with httpx' ``iter_lines`` would see a line end within a string.
     """
-    if json_text.isascii():
-        return json_text
+    if text.isascii():
+        return text
     for mark, escaped in LINE_BREAKS.items():
-        json_text = json_text.replace(mark, escaped)
-    return json_text
+        text = text.replace(mark, escaped)
+    return text
 
 
 def dumps_long(value: Any) -> str:

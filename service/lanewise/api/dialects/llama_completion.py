@@ -20,7 +20,7 @@ from lanewise.api.schemas import (
     Strict,
     TokenIds,
 )
-from lanewise.api.writing import dumps_long, one_line
+from lanewise.api.writing import dumps_long
 from lanewise.engine.stream import Sampled
 from lanewise.text.grammar import GrammarSource
 
@@ -288,7 +288,7 @@ def settings_of(about: About) -> dict[str, Any]:
 
 
 def _event(value: dict[str, Any]) -> str:
-    return f"data: {one_line(dumps_long(value))}\n\n"
+    return f"data: {dumps_long(value)}\n\n"
 
 
 LLAMA_COMPLETION = Dialect(

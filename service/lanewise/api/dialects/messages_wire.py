@@ -8,7 +8,7 @@ from pydantic_core import from_json
 from lanewise.api.dialect import About
 from lanewise.api.errors import ApiError, ContextLengthExceededError
 from lanewise.api.events import CallArguments, CallBegins, Choice, End, Event, Piece, Text, Thinking
-from lanewise.api.writing import dumps, dumps_long, dumps_text, one_line
+from lanewise.api.writing import dumps, dumps_long, dumps_text
 
 REASONS = {"stop": "end_turn", "tool_calls": "tool_use"}
 ERRORS = {
@@ -40,7 +40,7 @@ def error_object(error: ApiError) -> dict[str, Any]:
 
 
 def _event(name: str, members: str = "") -> str:
-    return f'event: {name}\ndata: {{"type":"{name}"{one_line(members)}}}\n\n'
+    return f'event: {name}\ndata: {{"type":"{name}"{members}}}\n\n'
 
 
 PING = _event("ping").encode()
@@ -92,7 +92,7 @@ class MessagesWire:
 
     def failed(self, error: ApiError) -> Iterator[str]:
         """An error object as an event."""
-        yield f"event: error\ndata: {one_line(dumps(error_object(error)))}\n\n"
+        yield f"event: error\ndata: {dumps(error_object(error))}\n\n"
 
     def whole(self, choices: Sequence[Choice]) -> Iterator[str]:
         """The message with its content."""

@@ -18,7 +18,7 @@ from lanewise.api.errors import ApiError, BadRequestError, ModelNotFoundError
 from lanewise.api.events import Call, CallArguments, CallBegins, Choice, End, Piece, Text, Thinking
 from lanewise.api.logprobs import ChatLogprobs
 from lanewise.api.schemas import Message
-from lanewise.api.writing import dumps, dumps_long, dumps_text, one_line
+from lanewise.api.writing import dumps, dumps_long, dumps_text
 from lanewise.engine.stream import Sampled
 
 NS_PER_S = 1_000_000_000
@@ -129,7 +129,7 @@ class OllamaWire(ABC):
         if text or thinking or calls or (self._logprobs and piece.token is not None):
             scores = self._scores([piece.token])
             said = self.said(text, thinking, calls)
-            yield one_line(f'{self._head},{said},"done":false{scores}}}\n')
+            yield f'{self._head},{said},"done":false{scores}}}\n'
 
     def last(self) -> Iterator[str]:
         """Why the answer is over, and what it took."""
@@ -137,7 +137,7 @@ class OllamaWire(ABC):
 
     def failed(self, error: ApiError) -> Iterator[str]:
         """An error in a line of its own."""
-        yield one_line(dumps(error_body(error))) + "\n"
+        yield dumps(error_body(error)) + "\n"
 
     def whole(self, choices: Sequence[Choice]) -> Iterator[str]:
         """All in one object."""
