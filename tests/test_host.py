@@ -10,14 +10,18 @@ from lanewise.host import (
     MIB,
     HostError,
     MemoryLimit,
+    MemoryUse,
+    Throttling,
     choose_kv_blocks,
     cpu_name,
     cpu_quota,
+    cpu_throttling,
     default_threads,
     format_size,
     has_spare_cpu,
     huge_pages,
     memory_limit,
+    memory_use,
     physical_cores,
 )
 
@@ -86,6 +90,33 @@ def test_quota_of_version_1(tree):
 
 def test_no_control_groups_at_all(tree):
     assert cpu_quota(tree({})) is None
+    assert cpu_throttling(tree({})) == Throttling(0, 0, 0.0)
+    assert memory_use(tree({})) == MemoryUse(0, 0)
+
+
+def test_throttling_by_a_group_above_counts_too(tree):
+    stat = "usage_usec 5\nnr_periods {}\nnr_throttled {}\nthrottled_usec {}\n"
+    root = v2(
+        tree,
+        "/pod/web",
+        {"pod/cpu.stat": stat.format(300, 30, 2_500_000), "pod/web/cpu.stat": stat.format(0, 0, 0)},
+    )
+    throttling = cpu_throttling(root)
+    assert throttling == Throttling(300, 30, 2.5)
+    assert (throttling.share, throttling.is_much) == (0.1, True)
+    assert not throttling.since(Throttling(200, 29, 2.0)).is_much
+
+
+def test_throttling_of_version_1(tree):
+    root = tree(
+        {
+            "proc/self/cgroup": "1:cpuacct,cpu:/docker/abc\n",
+            "proc/self/mountinfo": V1_MOUNT.format(inside="/docker/abc", name="cpu"),
+            "sys/fs/cgroup/cpu/cpu.stat": "nr_periods 8\nnr_throttled 2\n"
+            "throttled_time 1500000000\n",
+        }
+    )
+    assert cpu_throttling(root) == Throttling(8, 2, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +192,38 @@ def test_memory_of_version_1_ignores_its_huge_number_for_no_limit(tree):
     assert memory_limit(root) == MemoryLimit(2 * GIB, "memory available on this host", False)
     tree({"sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB)})
     assert memory_limit(root).n_bytes == GIB
+
+
+def test_memory_in_use_is_that_of_the_group_with_the_limit(tree):
+    root = v2(
+        tree,
+        "/a/b",
+        {
+            "a/memory.max": str(3 * GIB),
+            "a/memory.current": str(2 * GIB),
+            "a/memory.stat": f"anon 1\ninactive_file {GIB // 2}\n",
+            "a/b/memory.max": "max",
+            "a/b/memory.current": str(GIB),
+        },
+    )
+    tree({"proc/meminfo": f"MemTotal: {9 * GIB // 1024} kB\nMemAvailable: {GIB // 1024} kB\n"})
+    assert memory_use(root) == MemoryUse(3 * GIB // 2, 3 * GIB)
+    tree({"sys/fs/cgroup/a/memory.max": "max"})
+    assert memory_use(root) == MemoryUse(8 * GIB, 9 * GIB)
+
+
+def test_memory_in_use_of_version_1(tree):
+    root = tree(
+        {
+            "proc/self/cgroup": "4:memory:/x\n",
+            "proc/self/mountinfo": V1_MOUNT.format(inside="/", name="memory"),
+            "sys/fs/cgroup/memory/x/memory.limit_in_bytes": str(2 * GIB),
+            "sys/fs/cgroup/memory/x/memory.usage_in_bytes": str(GIB),
+            "sys/fs/cgroup/memory/x/memory.stat": "inactive_file 7\n"
+            f"total_inactive_file {GIB // 4}\n",
+        }
+    )
+    assert memory_use(root) == MemoryUse(3 * GIB // 4, 2 * GIB)
 
 
 def test_memory_that_nobody_tells_is_an_error(tree):

@@ -17,6 +17,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 # v1 writes "no limit" as the largest multiple of a page below 2**63.
 UNLIMITED_V1 = 1 << 62
+MUCH_THROTTLED = 0.05  # of the periods; less are the bursts of a start
 
 
 class HostError(Exception):
@@ -41,6 +42,44 @@ class MemoryLimit:
     n_bytes: int
     reason: str
     dedicated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """What a CPU quota has cost since its control group was made; all 0 where there is none.
+
+    ``seconds`` are those of all CPUs together, so that a second may cost several.
+    """
+
+    periods: int  # in which anything ran
+    throttled_periods: int  # before whose end the quota was used up
+    seconds: float
+
+    def since(self, before: "Throttling") -> "Throttling":
+        """What came after ``before``."""
+        return Throttling(
+            self.periods - before.periods,
+            self.throttled_periods - before.throttled_periods,
+            self.seconds - before.seconds,
+        )
+
+    @property
+    def share(self) -> float:
+        """The throttled part of the periods, 0 to 1."""
+        return self.throttled_periods / self.periods if self.periods else 0.0
+
+    @property
+    def is_much(self) -> bool:
+        """Whether threads keep waiting for others that the quota has stopped."""
+        return self.share > MUCH_THROTTLED
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes in use under the limit, of those that the kernel cannot just drop, and the limit."""
+
+    used: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +153,38 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     return min(quotas, default=None)
 
 
+def cpu_throttling(root: Path = ROOT) -> Throttling:
+    """What CPU quotas have cost, by the control group above the process that counted most."""
+    stats = [_numbers(folder / "cpu.stat") for _, folder in _cgroup_folders(root, "cpu")]
+    # Each on its own, so that none ever shrinks; a group's quota counts for all groups within it.
+    # Microseconds in version 2 of the interface, nanoseconds in version 1.
+    seconds = [s.get("throttled_usec", 0) / 1e6 + s.get("throttled_time", 0) / 1e9 for s in stats]
+    return Throttling(
+        max((stat.get("nr_periods", 0) for stat in stats), default=0),
+        max((stat.get("nr_throttled", 0) for stat in stats), default=0),
+        max(seconds, default=0.0),
+    )
+
+
+def memory_use(root: Path = ROOT) -> MemoryUse:
+    """What is used of the smallest limit: a control group's, or else the whole host's memory.
+
+    Pages of files that were not used lately do not count, as the kernel drops them when it needs
+    memory. 0 of 0 where nobody tells.
+    """
+    total = total_memory(root)
+    used = total - (_meminfo(root, "MemAvailable") or total)
+    uses = [MemoryUse(used, total)] if total else []
+    for n_bytes, version, path in _memory_limits(root):
+        names = ("memory.current", "inactive_file")
+        if version == 1:
+            names = ("memory.usage_in_bytes", "total_inactive_file")
+        held = _number(read_text(path.parent / names[0])) or 0
+        idle = _numbers(path.parent / "memory.stat").get(names[1], 0)
+        uses.append(MemoryUse(max(0, held - idle), n_bytes))
+    return min(uses, key=lambda use: use.limit, default=MemoryUse(0, 0))
+
+
 def memory_limit(root: Path = ROOT) -> MemoryLimit:
     """The smallest limit of any control group above the process, or what the host has available.
 
@@ -121,12 +192,8 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit:
     """
     available = _meminfo(root, "MemAvailable")
     limits = [MemoryLimit(available, "memory available on this host", False)] if available else []
-    for version, folder in _cgroup_folders(root, "memory"):
-        names = ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",)
-        for name in names:
-            n_bytes = _number(read_text(folder / name))
-            if n_bytes is not None and n_bytes < UNLIMITED_V1:
-                limits.append(MemoryLimit(n_bytes, f"control group limit {folder / name}", True))
+    for n_bytes, _, path in _memory_limits(root):
+        limits.append(MemoryLimit(n_bytes, f"control group limit {path}", True))
     if not limits:
         raise HostError(
             f"{root / 'proc/meminfo'}: no MemAvailable, and no control group has a limit"
@@ -219,6 +286,16 @@ def format_size(n_bytes: int) -> str:
     return f"{n_bytes} bytes"
 
 
+def _memory_limits(root: Path) -> Iterator[tuple[int, int, Path]]:
+    """Limits of the control groups: bytes, the version of the interface, and the file."""
+    for version, folder in _cgroup_folders(root, "memory"):
+        names = ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",)
+        for name in names:
+            n_bytes = _number(read_text(folder / name))
+            if n_bytes is not None and n_bytes < UNLIMITED_V1:
+                yield n_bytes, version, folder / name
+
+
 def _cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
     """The control groups the process is in, innermost first, with the version of their interface.
 
@@ -259,6 +336,13 @@ def _meminfo(root: Path, key: str) -> int | None:
             kib = _number(value.split()[0])
             return None if kib is None else kib * 1024
     return None
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """A file of lines that are a name and a number each."""
+    pairs = (line.split() for line in (read_text(path) or "").splitlines())
+    found = {pair[0]: _number(pair[1]) for pair in pairs if len(pair) == 2}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _number(text: str | None) -> int | None:

@@ -7,6 +7,7 @@ import pytest
 from lanewise import topology
 from lanewise.commands import doctor, opening
 from lanewise.commands.selftest import LevelResult
+from lanewise.host import Throttling
 from lanewise.runtime import KernelInfo, LibraryMissingError
 from lanewise.runtime.tuning import NEVER, Choice, Tuning
 from lanewise.settings import DoctorSettings
@@ -55,6 +56,18 @@ def test_json_says_what_the_machine_can_do(run):
     ]
     assert report["selftest"]["ok"]
     assert "model" not in report
+
+
+def test_what_the_cpu_quota_costs_is_shown(run, monkeypatch):
+    monkeypatch.setattr(doctor.host, "cpu_quota", lambda *_: None)
+    assert "CPU quota   none\n" in run()[1]
+    monkeypatch.setattr(doctor.host, "cpu_quota", lambda *_: 1.5)
+    monkeypatch.setattr(doctor.host, "cpu_throttling", lambda: Throttling(100, 96, 12.34))
+    assert (
+        "CPU quota   1.5 CPUs; stopped 12.3 s in 96 of 100 periods since the control group was made"
+        ": raise it, or lower --threads\n"
+    ) in run()[1]
+    assert json.loads(run(json=True)[1])["cpu_quota"]["throttled_periods"] == 96
 
 
 def test_choices_between_kernels_are_shown(run, monkeypatch):

@@ -1,6 +1,7 @@
 """The process: it starts or says why not, survives bad input, and leaves in order."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from lanewise.api.http_server import LAST_WORDS_S
 from lanewise.loading.hub import resolve_model
-from serving import free_port, lanewise_server, metric, running
+from serving import free_port, lanewise_server, metric, running, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
@@ -126,6 +127,37 @@ def test_sigterm_lets_answers_end_then_exits_with_zero():
         assert len(events) == 500  # 499 tokens and [DONE]
         assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
         assert process.wait(20) == 0
+
+
+def test_stopping_is_told(tmp_path):
+    """What is drained, for how long, the second signal, and the end."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = tmp_path / "log"
+    script = 'exec "$@" 2>"$LOG"'
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "lanewise", "serve"]
+    command += ["--threads", "1", "--isa", "scalar", "--port", str(port), "--lame-duck-s", "1.5"]
+    env = {**os.environ, "LOG": str(log)}
+    with (
+        running(command, f"{url}/health/ready", env=env) as process,
+        httpx.Client(timeout=60) as client,
+    ):
+        assert metric(url, "lanewise_ready ") == 1
+        assert metric(url, "lanewise_memory_limit_bytes") > metric(url, "lanewise_memory_used_byt")
+        body = {"prompt": "The sea", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: "SIGTERM: stopping" in log.read_text(), "the first signal's line")
+            assert metric(url, "lanewise_ready ") == 0
+            process.send_signal(signal.SIGINT)
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert process.wait(20) == 0
+    text = log.read_text()
+    assert "SIGTERM: stopping, 1 running, 0 waiting; new requests are refused in 1.5 s" in text
+    assert "SIGINT again: 1 running, 0 waiting, all cut off" in text
+    assert text.splitlines()[-1].endswith("stopped")
 
 
 def test_a_lame_duck_takes_requests_but_no_health_check_sends_it_any():

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from lanewise.api import documents, page, warm_up
+from lanewise.api import documents, health, page, warm_up
 from lanewise.api.endpoints import ENDPOINTS, error_forms
 from lanewise.api.errors import ApiError, from_http
 from lanewise.api.keys import Keys
@@ -70,6 +70,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
+    health.count_readiness(state)
     return app
 
 

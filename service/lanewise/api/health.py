@@ -1,5 +1,6 @@
 """Health: alive, and ready for requests only after a real one has been answered."""
 
+from prometheus_client import Gauge
 from starlette.responses import JSONResponse, Response
 
 from lanewise.api import warm_up
@@ -20,12 +21,31 @@ def ready(state: ServerState) -> Response:
     the step ends after all, or one succeeds, it is 200 again; where no request comes any more
     because of the 503, asking for it makes the server try one of its own.
     """
+    reason = why_not_ready(state)
+    if reason is None:
+        return JSONResponse({"status": "ready"})
+    if state.phase is Phase.READY and reason == state.engine.failures.reason:
+        warm_up.try_again(state)
+    return JSONResponse({"status": reason}, 503)
+
+
+def why_not_ready(state: ServerState) -> str | None:
+    """Why requests should go elsewhere; None: they are welcome."""
     age = state.engine.step_age_s()
     if 0 < state.step_timeout_s < age:
-        return JSONResponse({"status": f"a step has been running for {age:.0f} s"}, 503)
-    if state.phase is Phase.READY and (reason := state.engine.failures.reason):
-        warm_up.try_again(state)
-        return JSONResponse({"status": reason}, 503)
-    if state.engine.is_alive and state.phase is Phase.READY and state.failure is None:
-        return JSONResponse({"status": "ready"})
-    return JSONResponse({"status": state.failure or state.phase.value}, 503)
+        return f"a step has been running for {age:.0f} s"
+    if state.phase is not Phase.READY:
+        return state.failure or state.phase.value
+    if reason := state.engine.failures.reason or state.failure:
+        return reason
+    return None if state.engine.is_alive else "the engine has stopped"
+
+
+def count_readiness(state: ServerState) -> None:
+    """Show readiness among the metrics, as it is when they are scraped."""
+    gauge = Gauge(
+        "lanewise_ready",
+        "1 where /health/ready is 200, else 0.",
+        registry=state.engine.metrics.registry,
+    )
+    gauge.set_function(lambda: why_not_ready(state) is None)

@@ -56,6 +56,8 @@ class DrainingServer(uvicorn.Server):
         self._lame_duck_s = lame_duck_s
         self._refuse_at = 0.0
         self._deadline: float | None = None
+        self._signals: list[str] = []  # that no line of the log has told of yet
+        self._has_told = False
         self._last_load_at = time.monotonic()
         self._last_load = state.engine.metrics.load()
 
@@ -74,6 +76,8 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; a second signal ends at once."""
+        # A signal may come while this thread writes a line, so the next tick tells of it.
+        self._signals.append(signal.Signals(sig).name)
         if self._deadline is not None:
             self._deadline = self._refuse_at = 0.0
             return
@@ -83,6 +87,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look whether it is time to go."""
+        self._log_signals()
         is_refusing = time.monotonic() >= self._refuse_at
         if self._deadline is not None and is_refusing and not self.should_exit:
             engine = self._state.engine
@@ -96,6 +101,25 @@ class DrainingServer(uvicorn.Server):
         if counter % ACTIVITY_TICKS == 0:
             self._log_activity()
         return await super().on_tick(counter)
+
+    def _log_signals(self) -> None:
+        while self._signals:
+            name, is_first = self._signals.pop(0), not self._has_told
+            self._has_told = True
+            running = int(self._state.engine.metrics.load().running)
+            waiting = max(0, self._state.engine.unfinished - running)
+            if is_first:
+                logger.info(
+                    "%s: stopping, %d running, %d waiting; new requests are refused in %g s"
+                    " (lame_duck_s), answers have %g s from then on (drain_timeout_s),"
+                    " a second signal ends them at once",
+                    *(name, running, waiting, self._lame_duck_s, self._drain_timeout_s),
+                )
+            else:
+                logger.warning(
+                    "%s again: %d running, %d waiting, all cut off",
+                    *(name, running, waiting),
+                )
 
     def _log_activity(self) -> None:
         """A line of load now and then, while there is any."""

@@ -51,6 +51,7 @@ def _host_report(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str,
         "cpu": host.cpu_name(),
         "threads": settings.threads or choice.threads,
         "threads_reason": choice.reason if settings.threads is None else "as asked for",
+        "cpu_quota": _quota_report(),
         "memory": {
             "total_bytes": host.total_memory(),
             "limit_bytes": limit.n_bytes,
@@ -58,6 +59,15 @@ def _host_report(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str,
         },
         "huge_pages": host.huge_pages(),
         "topology": _nodes(topology.read_topology()),
+    }
+
+
+def _quota_report() -> dict[str, Any]:
+    throttling = host.cpu_throttling()
+    return {
+        "cpus": host.cpu_quota(),
+        **asdict(throttling),
+        "is_much": throttling.is_much,
     }
 
 
@@ -132,6 +142,7 @@ def _print(report: dict[str, Any]) -> None:
     rows = {
         "CPU": report["cpu"],
         "threads": f"{report['threads']}: {report['threads_reason']}",
+        "CPU quota": _quota_line(report["cpu_quota"]),
         "memory": f"{host.format_size(memory['limit_bytes'])} of "
         f"{host.format_size(memory['total_bytes'])}: {memory['limit_reason']}",
         "huge pages": report["huge_pages"],
@@ -161,6 +172,16 @@ def _print(report: dict[str, Any]) -> None:
         console.print(_kernel_table(report["kernels"]))
         for line in _selftest_lines(report["selftest"]):
             console.print(f"self-test   {line}", soft_wrap=True)
+
+
+def _quota_line(quota: dict[str, Any]) -> str:
+    if quota["cpus"] is None:
+        return "none"
+    return (
+        f"{quota['cpus']:g} CPUs; stopped {quota['seconds']:.1f} s in {quota['throttled_periods']}"
+        f" of {quota['periods']} periods since the control group was made"
+        + (": raise it, or lower --threads" if quota["is_much"] else "")
+    )
 
 
 def _node_line(node: dict[str, Any]) -> str:

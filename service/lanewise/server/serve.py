@@ -22,7 +22,7 @@ from lanewise.api.workers import Workers
 from lanewise.loading.lora import files_under
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError
-from lanewise.server import file_watch
+from lanewise.server import file_watch, machine
 from lanewise.server.adapters import make_adapters
 from lanewise.server.draft import open_draft
 from lanewise.server.make_engine import make_engine
@@ -96,6 +96,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
         *(state.model_name, facts.weights, facts.isa, facts.threads),
         *(settings.host, listener.getsockname()[1]),
     )
+    machine.MachineMetrics(state.engine.metrics.registry)
     state.engine.start()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -105,6 +106,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
         state.workers.close()
         if state.tracer is not None:
             state.tracer.close()
+    logger.info("stopped")
     if state.grammars.is_compiling:
         # It ends within its budget; nobody has to wait for that.
         logging.shutdown()
@@ -123,8 +125,10 @@ async def _answer(settings: Settings, state: ServerState, listener: socket.socke
         await given_back
         checking = asyncio.create_task(_check_template(state))
     watching = asyncio.create_task(file_watch.watch(state))
+    quota = asyncio.create_task(machine.watch_quota(state.engine.metrics.facts.threads))
     await server.serve(sockets=[listener])
     watching.cancel()
+    quota.cancel()
     checking.cancel()
 
 
