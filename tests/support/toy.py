@@ -306,7 +306,8 @@ def _sample(row: NDArray[np.float32], draw: Draw) -> Sampled:
         token = int(scores.argmax())
     else:
         scores -= scores.max()  # nothing overflows, however low the temperature
-        scores /= max(params.temperature, float(np.finfo(scores.dtype).tiny))
+        with np.errstate(over="ignore"):  # what is that unlikely is never drawn
+            scores /= max(params.temperature, float(np.finfo(scores.dtype).tiny))
         if 0 < params.top_k < len(scores):
             scores[scores < np.sort(scores)[-params.top_k]] = -np.inf
         weights = np.exp(scores - scores.max())

@@ -12,42 +12,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope, Send
 
 from lanewise.api.endpoints import ENDPOINTS, Endpoint
+from lanewise.api.openapi.document import complete
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 PATHS = ("/openapi.json",)
-SCHEMA_REFERENCE = "#/components/schemas/{model}"
-ERROR_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": "string", "nullable": True},
-                "code": {"type": "string", "nullable": True},
-            },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
-    for status, text in {
-        400: "A field has a value that cannot be used",
-        401: "The API key is missing or wrong",
-        403: "Not with this key, or on no server that was started like this one",
-        404: "Another model is asked for",
-        408: "The body did not arrive in time",
-        413: "The body is too large",
-        429: "The queue is full; see Retry-After",
-        500: "The model failed",
-        503: "The server is shutting down",
-    }.items()
-}
 
 
 class Documents:
@@ -74,14 +44,9 @@ def describe(version: str) -> FastAPI:
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        # Bodies are read by hand, so their schemas are put into the documentation by hand too.
         if app.openapi_schema is None:
-            schemas = generate().setdefault("components", {}).setdefault("schemas", {})
-            for model in (endpoint.body for endpoint in ENDPOINTS if endpoint.body):
-                schema = model.model_json_schema(ref_template=SCHEMA_REFERENCE)
-                schemas.update(schema.pop("$defs", {}))
-                schemas[model.__name__] = schema
-        return generate()
+            app.openapi_schema = complete(generate(), ENDPOINTS)
+        return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
@@ -99,14 +64,6 @@ def _describe_endpoint(app: FastAPI, endpoint: Endpoint) -> None:
 
     arguments = {"{name": named, "{response_id}": kept}
     found = next((arguments[part] for part in arguments if part in endpoint.path), None)
-    responses, extra = {}, {}
-    if endpoint.body is not None:
-        schema = {"$ref": SCHEMA_REFERENCE.format(model=endpoint.body.__name__)}
-        content = {"application/json": {"schema": schema}}
-        extra = {"requestBody": {"required": True, "content": content}}
-        responses = ERRORS
-    elif found is not None:
-        responses = {404: ERRORS[404]}
     app.add_api_route(
         endpoint.path,
         found or plain,
@@ -114,7 +71,5 @@ def _describe_endpoint(app: FastAPI, endpoint: Endpoint) -> None:
         name=endpoint.answer.__name__,
         summary=endpoint.summary,
         description=endpoint.answer.__doc__,
-        responses=responses,
         response_model=None,
-        openapi_extra=extra,
     )
