@@ -27,13 +27,16 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest wheel sbom lock check-lock image clean
+.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
 
 test: setup                         ## everything this machine can run; -rs prints one line for what it cannot
 	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
+
+test-all: export LANEWISE_API_CASES := 10000
+test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600
 
 lint: setup                         ## formatting, style, types, C analysis, shell scripts
 	$(BIN)/ruff check .
