@@ -20,7 +20,7 @@ from lanewise.api.schemas import (
     Strict,
     TokenIds,
 )
-from lanewise.api.writing import dumps_long
+from lanewise.api.writing import dumps, dumps_long
 from lanewise.engine.stream import Sampled
 from lanewise.text.grammar import GrammarSource
 
@@ -125,19 +125,24 @@ def _bias(given: dict[str, Any] | list[list[Any]]) -> dict[str, float]:
     """What is added to the logits of tokens, by their ids."""
     pairs = given.items() if isinstance(given, dict) else given
     made: dict[str, float] = {}
-    for pair in pairs:
+    for i, pair in enumerate(pairs):
         token, value = pair if len(pair) == 2 else (None, None)
-        name = str(token)
-        is_id = not isinstance(token, bool) and name.isascii() and name.isdigit() and len(name) < 10
-        bias = _number(value)
-        if not is_id or bias is None:
+        name, bias = _token_name(token), _number(value)
+        if name is None or bias is None:
             raise BadRequestError(
-                f"logit_bias: {str(pair)[:60]} is not a token id with a number from -100 to 100 or"
-                " false",
+                f"logit_bias[{i}]: accepted: a token id with a number from -100 to 100 or false",
                 param="logit_bias",
             )
         made[name] = bias
     return made
+
+
+def _token_name(token: Any) -> str | None:
+    """A token's id in digits; None if it is none."""
+    if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 10**9:
+        return str(token)
+    is_id = isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 10
+    return token if is_id else None
 
 
 def _number(value: Any) -> float | None:
@@ -288,7 +293,7 @@ def settings_of(about: About) -> dict[str, Any]:
 
 
 def _event(value: dict[str, Any]) -> str:
-    return f"data: {dumps_long(value)}\n\n"
+    return f"data: {dumps(value)}\n\n"
 
 
 LLAMA_COMPLETION = Dialect(
