@@ -13,7 +13,8 @@ LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 VENV := .venv
 BIN := $(VENV)/bin
 REFERENCE := $(VENV)/reference
-CLIENTS ?= python node openai2
+CLIENTS ?= python node openai2      # environments of tests/clients
+ALL_CLIENTS := python node openai2 lm_eval
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -36,7 +37,8 @@ test: setup                         ## everything this machine can run; -rs prin
 	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
 
 test-all: export LANEWISE_API_CASES := 10000
-test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600
+test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, and all clients
+	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
 
 lint: setup                         ## formatting, style, types, C analysis, shell scripts
 	$(BIN)/ruff check .
