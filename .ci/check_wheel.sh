@@ -37,5 +37,5 @@ tail -n 4 answer
 grep --quiet '^data: \[DONE\]' answer
 # The page's files are in the wheel too.
 for path in / /page/app.js /page/style.css /docs; do
-    curl --silent --show-error --fail --output page "$url$path"
+    curl --silent --show-error --fail --header "Accept: text/html,*/*" --output page "$url$path"
 done

@@ -65,19 +65,20 @@ function fieldsOf(name, schema) {
 }
 
 function operation(id, path, method, described) {
+  const name = `${method.toUpperCase()} ${path}`; // two methods of one path have tables of their own
   const title = make("h3", {}, make("span", { class: "method" }, method.toUpperCase()), ` ${path}`);
   const parts = [title, make("p", {}, described.summary ?? "")];
   if (described.security?.length) parts.push(make("p", { class: "hint" }, `Key: ${keysOf(described.security)}`));
   if (described.description) parts.push(make("p", { class: "hint" }, described.description));
   if (described.parameters?.length) {
     const rows = described.parameters.map((one) => [make("code", {}, one.name), one.in, typeOf(one.schema)]);
-    parts.push(make("h4", {}, "Parameters"), table(`Parameters of ${path}`, ["Name", "Where", "Type"], rows));
+    parts.push(make("h4", {}, "Parameters"), table(`Parameters of ${name}`, ["Name", "Where", "Type"], rows));
   }
   for (const [media, content] of Object.entries(described.requestBody?.content ?? {})) {
     parts.push(make("h4", {}, "Body"), make("p", {}, make("code", {}, media), ": ", ...typeOf(content.schema)));
   }
   const answers = Object.entries(described.responses ?? {}).map(([status, answer]) => [status, answer.description, mediaOf(answer)]);
-  parts.push(make("h4", {}, "Answers"), table(`Answers of ${path}`, ["Status", "When", "What"], answers));
+  parts.push(make("h4", {}, "Answers"), table(`Answers of ${name}`, ["Status", "When", "What"], answers));
   return make("article", { id }, ...parts);
 }
 
