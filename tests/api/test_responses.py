@@ -45,7 +45,6 @@ MORE_FAMILIES = {
     "glm": "{{ tools | tojson }}<tool_call><arg_key>",
     "mistral-named": "{{ tools | tojson }}[TOOL_CALLS][ARGS]",
     "deepseek": "{{ tools }}" + DEEPSEEK.begin,
-    "harmony": "{# <|channel|> analysis #}{{ tools | tojson }}<|start|>assistant",
 }
 MESSAGES = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
 THINK = MESSAGES + "{{ begun }}{# </think> #}"
@@ -54,6 +53,8 @@ HARMONY = (
     "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}<|end|>"
     "{% endfor %}<|start|>assistant{# analysis #}"
 )
+TEMPLATES = {name: text + MESSAGES for name, text in (FAMILIES | MORE_FAMILIES).items()}
+TEMPLATES["harmony"] = HARMONY
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ def test_an_answer_of_nothing_is_an_empty_message(client):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_streamed_are_calls_whole(client, template, family):
-    template(FAMILIES[family] + MESSAGES)
+    template(TEMPLATES[family])
     for seed in range(4):
         both = {"tools": [WEATHER, NOW], "seed": seed, "max_output_tokens": 200}
         whole = ask(client, tool_choice="required", **both)
@@ -123,9 +124,9 @@ def test_calls_streamed_are_calls_whole(client, template, family):
         ask(client, **both)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *MORE_FAMILIES])
+@pytest.mark.parametrize("family", TEMPLATES)
 def test_custom_tools_are_called_with_texts_of_their_grammar(client, template, family):
-    template((FAMILIES | MORE_FAMILIES)[family] + MESSAGES)
+    template(TEMPLATES[family])
     seen = set()
     for seed in range(3):
         for tool, pattern in ((CODE, '[a-c"\\\\\n/]{3,6}'), (LINES, '([x-z"\\\\]{2}\n){2,3}')):
@@ -146,7 +147,7 @@ def test_custom_tools_are_called_with_texts_of_their_grammar(client, template, f
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_custom_tools_streamed_are_custom_tools_whole(client, template, family):
-    template(FAMILIES[family] + MESSAGES)
+    template(TEMPLATES[family])
     for seed in range(3):
         whole = ask(client, tools=[FREE], tool_choice="required", seed=seed, max_output_tokens=90)
         assert {item["type"] for item in whole["output"]} <= {"custom_tool_call"}
@@ -233,6 +234,30 @@ def test_the_form_of_a_text(client, sdk):
     assert refused(client, text=wrong)["param"] == "text.format.schema"
     strict = {"type": "json_schema", "name": "x", "strict": True, "schema": {"type": "wrong"}}
     assert refused(client, text={"format": strict})["param"] == "text.format.schema"
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_an_answer_is_calls_or_has_its_form(client, template, family):
+    template(TEMPLATES[family])
+    yes = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+    yes["additionalProperties"] = False
+    schema = {"type": "json_schema", "name": "it", "schema": yes, "strict": True}
+    body = {"tools": [WEATHER], "text": {"format": schema}, "max_output_tokens": 600}
+    if family == "llama":
+        assert refused(client, **body)["param"] == "text.format.schema"
+        assert ask(client, **body, tool_choice="required")["output"]
+        return
+    for seed in range(4):
+        whole = ask(client, **body, seed=seed)
+        called = any(item["type"] == "function_call" for item in whole["output"])
+        if whole["status"] == "completed" and not called:
+            assert json.loads(text_of(whole)).keys() == {"yes"}
+    wrong = {"format": {**schema, "schema": {"type": 1}}}
+    assert refused(client, **{**body, "text": wrong})["param"] == "text.format.schema"
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    strict = {**WEATHER, "strict": True, "parameters": unique}
+    error = refused(client, **{**body, "tools": [NOW, strict]})
+    assert error["param"] == "tools[1].parameters"
 
 
 def test_the_conversation_is_what_the_template_gets(client, template):

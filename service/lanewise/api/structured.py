@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from lanewise.api.ask import Ask, BestEffort, Conversation, ToolUse
+from lanewise.api.ask import Ask, BestEffort, Constraint, Conversation, ToolUse
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.leaving import while_connected
 from lanewise.api.notices import add_notice
@@ -55,28 +55,44 @@ async def _grammar_of(
 ) -> CompiledGrammar | None:
     form, start = rendered.form, rendered.start
     if form is not None and ask.tools.callable:
-        if ask.constraint is not None:
+        constraint = None if ask.tools.required else ask.constraint
+        if constraint is not None and not form.marks_calls:
             raise BadRequestError(
-                f"{ask.constraint.param}: cannot be used together with tools, unless tool_choice"
-                " is none",
-                param=ask.constraint.param,
+                f"{constraint.param}: cannot be used together with tools that may be called: what"
+                " calls of this model begin with, other texts may too; accepted: tool_choice none"
+                " or required",
+                param=constraint.param,
             )
-        work = _compile_calls(ask.tools, form, start, state, request)
+        work = _compile_calls(ask.tools, constraint, form, start, state, request)
         return await while_connected(request, work)
     if ask.constraint is None:
         return None
-    param, make, value = ask.constraint.param, ask.constraint.make, ask.constraint.value
+    work = _compile_body(ask.constraint, form, start, state, request)
+    grammar = await while_connected(request, work)
+    _tell_left_out(ask.constraint, request)
+    return grammar
+
+
+def _tell_left_out(constraint: Constraint, request: Request) -> None:
+    if isinstance(constraint.make, BestEffort):
+        for problem in constraint.make.left_out:
+            add_notice(request.scope, f"{constraint.param}: {problem}")
+
+
+async def _compile_body(
+    constraint: Constraint,
+    form: AnswerFormat | None,
+    start: Start,
+    state: ServerState,
+    request: Request,
+) -> CompiledGrammar:
+    param, make, value = constraint.param, constraint.make, constraint.value
 
     def source() -> GrammarSource:
         body = make(value)
         return body if form is None else form.body_grammar(body, state.tokenizer, start)
 
-    work = compile_grammar(param, value, source, state, request)
-    grammar = await while_connected(request, work)
-    if isinstance(make, BestEffort):
-        for problem in make.left_out:
-            add_notice(request.scope, f"{param}: {problem}")
-    return grammar
+    return await compile_grammar(param, value, source, state, request)
 
 
 async def compile_grammar(
@@ -140,9 +156,15 @@ class ToolArguments:
 
 
 async def _compile_calls(
-    use: ToolUse, form: AnswerFormat, start: Start, state: ServerState, request: Request
+    use: ToolUse,
+    constraint: Constraint | None,
+    form: AnswerFormat,
+    start: Start,
+    state: ServerState,
+    request: Request,
 ) -> CompiledGrammar:
     arguments = ToolArguments(use.callable)
+    value = [use.parameters, constraint and constraint.value]
 
     async def compile_calls() -> CompiledGrammar:
         def source() -> GrammarSource:
@@ -152,13 +174,16 @@ async def _compile_calls(
                 start,
                 required=use.required,
                 parallel=use.parallel,
+                body=None if constraint is None else constraint.make(constraint.value),
             )
 
-        return await compile_grammar("tools", use.parameters, source, state, request)
+        return await compile_grammar("tools", value, source, state, request)
 
     try:
         grammar = await compile_calls()
     except BadRequestError:
+        if constraint is not None:  # is it to blame?
+            await _compile_body(constraint, form, start, state, request)
         with suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 for i, tool in enumerate(use.listed):  # which of them is it?
@@ -168,6 +193,8 @@ async def _compile_calls(
         if not arguments.free:
             raise
         grammar = await compile_calls()
+    if constraint is not None:
+        _tell_left_out(constraint, request)
     for i, tool in enumerate(use.listed):
         for problem in arguments.left_out.get(tool.function.name, ()):
             add_notice(request.scope, f"{use.param_of(i)}: {problem}")

@@ -84,7 +84,8 @@ class GrammarSource:
     @property
     def has_json(self) -> bool:
         """Whether there may be numbers of JSON in its texts."""
-        return self.kind == "json_schema" or (self.kind == "lark" and "%json" in self.text)
+        rules = self.before + (self.text if self.kind == "lark" else "")
+        return self.kind == "json_schema" or "%json" in rules
 
     def check_size(self, most_characters: int) -> None:
         """GrammarError if the source is longer than that."""

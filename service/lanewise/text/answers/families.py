@@ -61,6 +61,7 @@ class AnswerFormat(ABC):
 
     efforts: tuple[str, ...] | None = None  # of reasoning that there are; None: any
     thinking: ThinkingTags | None = None  # around reasoning
+    marks_calls = True  # what is a call says so from its first character on
     marks_tokens = False  # the parser needs to know which texts are control tokens
 
     @abstractmethod
@@ -81,12 +82,20 @@ class AnswerFormat(ABC):
 
     @abstractmethod
     def call_grammar(
-        self, tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool, parallel: bool
+        self,
+        tools: Tools,
+        tokenizer: Tokenizer,
+        start: Start,
+        *,
+        required: bool,
+        parallel: bool,
+        body: GrammarSource | None = None,
     ) -> GrammarSource:
         """The grammar of an answer that may, or must, call some of ``tools``.
 
-        Unless a call is required the answer may be, or begin with, any text. GrammarError if the
-        parameters of one of the tools cannot be used.
+        Unless a call is required the answer may be, or begin with, any text. If ``marks_calls``
+        it may be a text of ``body`` alone too. GrammarError if the parameters of one of the tools
+        cannot be used.
         """
 
     @abstractmethod
@@ -123,10 +132,19 @@ class HarmonyFormat(AnswerFormat):
         return Start.CONTENT if continued is not None else harmony.harmony_start(prompt)
 
     def call_grammar(
-        self, tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool, parallel: bool
+        self,
+        tools: Tools,
+        tokenizer: Tokenizer,
+        start: Start,
+        *,
+        required: bool,
+        parallel: bool,
+        body: GrammarSource | None = None,
     ) -> GrammarSource:
         """One call at most: it ends the answer."""
-        return harmony.harmony_calls(tools, tokenizer, start, required=required)
+        if body is not None and not required and start is Start.CONTENT:
+            return body
+        return harmony.harmony_calls(tools, tokenizer, start, required=required, body=body)
 
     def body_grammar(
         self, body: GrammarSource, tokenizer: Tokenizer, start: Start
@@ -146,6 +164,11 @@ class PlainFormat(AnswerFormat):
     calls: CallFormat
     thinking: ThinkingTags | None = None
     tools_in_system: bool = False  # the template looks for tools there
+
+    @property
+    def marks_calls(self) -> bool:  # type: ignore[override]
+        """Unless a call is the whole answer."""
+        return bool(self.calls.begin)
 
     def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
         """Tools are the template's affair, if it knows any; foreign ids are not."""
@@ -179,13 +202,24 @@ class PlainFormat(AnswerFormat):
         return self.thinking.start_of(prompt)
 
     def call_grammar(
-        self, tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool, parallel: bool
+        self,
+        tools: Tools,
+        tokenizer: Tokenizer,
+        start: Start,
+        *,
+        required: bool,
+        parallel: bool,
+        body: GrammarSource | None = None,
     ) -> GrammarSource:
         """Reasoning, text and calls."""
         rules = [*self.calls.rules(tools, tokenizer, parallel=parallel), ANY_TEXT]
         if required:
             rules.append(f"rest: {symbols(self.calls.begin, tokenizer)} calls")
             return lark([*self._start_rules(tokenizer, start, "rest", "rest"), *rules])
+        if body is not None:
+            rules.append(f"rest: @body | {symbols(self.calls.begin, tokenizer)} calls")
+            rules = [*self._start_rules(tokenizer, start, "rest", "rest"), *rules]
+            return body.after(lark(rules).text)
         rules += self._optional(tokenizer, "rest", "TEXT")
         first = "rest"
         if start is Start.OPEN and self.thinking is not None:

@@ -61,21 +61,30 @@ def _rules(tokenizer: Tokenizer, *channels: str) -> list[str]:
     said = " | ".join(_header(name, tokenizer) for name in channels)
     return [
         f"before: ({said}) TEXT {next_message}",
-        f'form: " "? ({symbols(CONSTRAIN, tokenizer)} "json" | "json")',
+        # Without the space the word would be part of the name before it.
+        f'form: " "? {symbols(CONSTRAIN, tokenizer)} "json" | " json"',
         ANY_TEXT,
     ]
 
 
 def harmony_calls(
-    tools: Tools, tokenizer: Tokenizer, start: Start, *, required: bool
+    tools: Tools,
+    tokenizer: Tokenizer,
+    start: Start,
+    *,
+    required: bool,
+    body: GrammarSource | None = None,
 ) -> GrammarSource:
-    """The grammar of an answer that may, or must, end with a call."""
-    final = f"{_header('final', tokenizer)} TEXT"
+    """The grammar of an answer that may, or must, end with a call, or with a text of ``body``."""
+    has_body = body is not None and not required
+    final = f"{_header('final', tokenizer)} {'@body' if has_body else 'TEXT'}"
+    # Words before a call are content, which a text of ``body`` alone is to be.
+    before = ("analysis",) if has_body else ("analysis", "commentary")
     calls = any_call(tools)
     last = f"({calls})" if required else f"({calls} | {final})"
     first = "" if start is Start.OPEN else f"TEXT {symbols(f'{END}{START}assistant', tokenizer)} "
-    rules = [f"start: {first}before* {last}", *_rules(tokenizer, "analysis", "commentary")]
-    if first and not required:
+    rules = [f"start: {first}before* {last}", *_rules(tokenizer, *before)]
+    if first and not required and not has_body:
         rules[0] = f"start: TEXT | {first}before* {last}"
     for i, (name, parameters) in enumerate(tools.items()):
         to, channel = f" to={FUNCTIONS}{name}", f"{CHANNEL}commentary"
@@ -84,7 +93,7 @@ def harmony_calls(
         rules.append(
             f"call_{i}: ({' | '.join(heads)}) form? {symbols(MESSAGE, tokenizer)} {arguments}"
         )
-    return lark(rules)
+    return body.after(lark(rules).text) if body is not None and has_body else lark(rules)
 
 
 def harmony_body(body: GrammarSource, tokenizer: Tokenizer) -> GrammarSource:
