@@ -1,6 +1,7 @@
 """Anthropic's Messages API: prompts, tools, forms and errors."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -265,6 +266,38 @@ def test_what_changes_nothing_is_accepted(server):
     )
     assert answer.status_code == 200, answer.text
     assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+def test_the_first_request_of_claude_code_is_answered(server):
+    """As version 2.1 sends it, but for the length of its texts."""
+    ephemeral = {"cache_control": {"type": "ephemeral"}}
+    tools = [WEATHER | {"name": f"Tool{i}", "description": "d"} for i in range(6)]
+    body = {
+        "model": "toy",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "<r>x</r>"}, text("Say hello.")]},
+            {"role": "system", "content": "Available agent types:"},
+        ],
+        "system": [{"type": "text", "text": "a: b;"}, text("You are"), text("x") | ephemeral],
+        "tools": tools,
+        "metadata": {"user_id": '{"device_id":"c3","account_uuid":"","session_id":"15"}'},
+        "max_tokens": 32_000,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "temperature": 0,
+    }
+    beta = "claude-code-20250219,interleaved-thinking-2025-05-14,effort-2025-11-24"
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": beta, "x-api-key": "none"}
+    made = server.client.post(MESSAGES, params={"beta": "true"}, json=body, headers=headers)
+    assert made.status_code == 200, made.text
+    ends = ("end_turn", "tool_use", "model_context_window_exceeded")
+    assert made.json()["stop_reason"] in ends
+    # What it looks for to tell its user how much too long a conversation is.
+    body["messages"][0]["content"][0]["text"] = "x" * 9000
+    refused = server.client.post(MESSAGES, json=body, headers=headers)
+    message = error_of(refused, 400, "invalid_request_error")
+    assert re.fullmatch(r"prompt is too long: \d+ tokens > 2048 maximum", message)
 
 
 def test_errors_that_no_endpoint_finds_have_the_same_form(server):

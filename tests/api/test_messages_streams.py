@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import answer_texts
+from lanewise.api import delivery
 from lanewise.text.chat_template import ChatTemplate
 from scripted_answers import FORMS, NAMES, SPECIAL, ids_of
 from toy import Script
@@ -252,6 +253,19 @@ def test_a_budget_ends_reasoning(server, tokenizer, template, begun, tools):
     assert answer(within, 99) == (["0123", "456"], "end_turn")
     if not begun:
         assert answer("0123456789", 5) == (["0123456789"], "end_turn")
+
+
+def test_a_silent_stream_pings(monkeypatch):
+    monkeypatch.setattr(delivery, "KEEP_ALIVE_S", 0.02)
+    ping = ["event: ping", 'data: {"type":"ping"}', ""]
+    with toy_server() as other:
+        other.runner.gate.clear()
+        with other.client.stream("POST", MESSAGES, json=ASK | {"stream": True}) as response:
+            lines = response.iter_lines()
+            assert next(lines) == "event: message_start"
+            assert [next(lines) for _ in range(11)][2:] == ping * 3
+            other.runner.gate.set()
+            assert list(lines)[-3:] == ["event: message_stop", 'data: {"type":"message_stop"}', ""]
 
 
 def test_a_stream_that_fails_ends_with_an_error():

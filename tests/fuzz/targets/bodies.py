@@ -23,7 +23,7 @@ from toy_tokenizer import toy_tokenizer
 PATHS = [endpoint.path for endpoint in ENDPOINTS if endpoint.body is not None]
 LINES = ("/api/chat", "/api/generate", "/api/pull")  # where streams are lines of JSON
 # A busy, slow or stopped server says so; anything else of 500 and above is its mistake.
-ACCEPTED = {200, 400, 403, 404, 413, 415, 422, 429, 501, 503, 504}
+ACCEPTED = {200, 400, 403, 404, 413, 415, 422, 429, 501, 503, 504, 529}
 TOOL = {
     "type": "function",
     "function": {
@@ -122,6 +122,9 @@ def one_input(data: bytes) -> None:
         assert events[-2:] == ["data: [DONE]", ""] or '"error"' in events[-2], events[-2:]
         events = [event.removeprefix("data: ") for event in events[:-2]]
         assert all(isinstance(json.loads(event), dict) for event in events if event)
+    elif answer.startswith(b"event: message_start"):
+        names = [event.partition("\n")[0] for event in answer.decode().split("\n\n")]
+        assert names[-2:] in (["event: message_stop", ""], ["event: error", ""]), names
     elif path in LINES and status == 200:
         lines = [json.loads(line) for line in answer.decode().splitlines()]
         assert lines[-1].keys() & {"done", "error", "status"}, lines[-1]
@@ -137,6 +140,11 @@ def seeds(_folder: Path) -> Iterator[bytes]:
     hello = [{"role": "user", "content": "Hello"}]
     chat = {"messages": hello, "max_tokens": 4}
     part = {"type": "text", "text": "the"}
+    claude = {**chat, "model": "toy"}
+    thought = {"type": "thinking", "thinking": "r", "signature": "s"}
+    use = {"type": "tool_use", "id": "c", "name": "look", "input": {"at": "x"}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [part], "is_error": True}
+    schema = {"type": "json_schema", "schema": TOOL["function"]["parameters"]}
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": "x"}'}}
     requests: list[tuple[str, dict[str, Any]]] = [
         ("/v1/completions", {"prompt": "the", "max_tokens": 3, "seed": 1, "logprobs": 2}),
@@ -182,6 +190,25 @@ def seeds(_folder: Path) -> Iterator[bytes]:
                 "max_completion_tokens": 2,
             },
         ),
+        ("/v1/messages", {**claude, "stream": True, "stop_sequences": ["a"], "top_k": 3}),
+        (
+            "/v1/messages",
+            {
+                **claude,
+                "messages": [
+                    *hello,
+                    {"role": "assistant", "content": [thought, part, use]},
+                    {"role": "user", "content": [result, part]},
+                    {"role": "assistant", "content": "So"},
+                ],
+                "system": [{**part, "cache_control": {"type": "ephemeral"}}],
+                "tools": [{"name": "look", "input_schema": TOOL["function"]["parameters"]}],
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+                "thinking": {"type": "enabled", "budget_tokens": 2},
+                "output_config": {"effort": "low"},
+            },
+        ),
+        ("/v1/messages/count_tokens", {**claude, "output_format": schema, "system": "x"}),
         ("/api/chat", {"messages": hello, "options": {"num_predict": 4, "top_k": 3.0}}),
         (
             "/api/chat",
