@@ -18,7 +18,8 @@ ALL_CLIENTS := python node openai2 lm_eval
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
-BUILD_TOOLS := 'scikit-build-core>=0.10' cmake ninja
+BUILD_TOOLS := 'scikit-build-core>=0.10,<2' 'cmake>=3.20,<5' 'ninja>=1.11,<2'
+INSTALL_HERE := .ci/install.py --no-build-isolation
 STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
 # As many programs at a time as there are cores; says the last line of each, and all of what fails.
 RUN_EACH = xargs -r -P $(shell nproc) -n 1 sh -c '"$$0" >"$$0.out" 2>&1; code=$$?; \
@@ -147,16 +148,18 @@ $(VENV)/.fuzz: pyproject.toml | setup
 
 # Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.
 $(VENV)/.tools: pyproject.toml | $(BIN)/python
+	@.ci/check_compiler.sh
 	$(BIN)/python $(PIP_INSTALL) $(BUILD_TOOLS)
 	touch $@
 
 # Editable: Python changes need nothing, a changed C source rebuilds the library in seconds.
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
-	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable .
+	@.ci/check_compiler.sh
+	$(BIN)/python $(INSTALL_HERE) --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.tools
-	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --config-settings=cmake.define.LANEWISE_WERROR=ON --editable '.[dev]'
+	$(BIN)/python $(INSTALL_HERE) --config-settings=cmake.define.LANEWISE_WERROR=ON --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
 # torch and transformers, away from everything else: nothing but these two targets may need them.

@@ -25,7 +25,7 @@ PYTHON = (3, 11)  # of the base image
 GLIBC = 36  # 2.36, of the base image
 ARCHITECTURES = ("x86_64", "aarch64")
 # scikit-build-core asks for these where a machine has none of its own.
-BUILD_TOOLS = ("cmake>=3.20", "ninja>=1.11")
+BUILD_TOOLS = ("cmake>=3.20,<5", "ninja>=1.11,<2")
 HEAD = "# Written by `make lock`, for Python {}.{} on linux/amd64 and linux/arm64.\n"
 
 

@@ -1,0 +1,115 @@
+"""The first build on a new machine: what it lacks is said, and so is how far it is."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("bash", "cat", "env", "find", "git", "make", "mktemp", "nproc", "rm", "sh", "touch")
+HEADER = "fatal error: stdio.h: No such file or directory"
+
+
+def load_install():
+    spec = importlib.util.spec_from_file_location("install", ROOT / ".ci/install.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def make(tmp_path):
+    """``make serve`` with a new environment and a PATH without a compiler but ``tmp_path/bin/cc``.
+
+    The environment's Python does nothing but say so.
+    """
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in TOOLS:
+        (programs / name).symlink_to(shutil.which(name))
+    python = write_program(tmp_path / "venv/bin/python", 'echo "python: $*"')
+
+    def run():
+        command = ["make", "--directory", ROOT, "serve", f"VENV={python.parent.parent}"]
+        environment = {"PATH": str(programs)}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run
+
+
+def write_program(path, script):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_without_a_compiler_make_says_what_to_install(make):
+    done = make()
+    assert done.returncode != 0
+    assert "there is no C compiler" in done.stderr
+    assert "sudo apt-get install gcc libc6-dev" in done.stderr
+    assert "python:" not in done.stdout  # nothing was downloaded or built before
+
+
+def test_without_headers_make_says_what_to_install(make, tmp_path):
+    write_program(tmp_path / "bin/cc", f'echo "{HEADER}" >&2; exit 1')
+    done = make()
+    assert done.returncode != 0
+    assert HEADER in done.stderr
+    assert "sudo apt-get install gcc libc6-dev" in done.stderr
+    assert "python:" not in done.stdout
+
+
+def test_a_compiler_with_options_in_cc_is_taken(tmp_path):
+    """The options reach the compiler, and who has one hears nothing."""
+    script = '[ "$1" = --option ] && [ -f "$4" ] || exit 1'
+    compiler = write_program(tmp_path / "compiler", script)
+    environment = {**os.environ, "CC": f"{compiler} --option"}
+    done = subprocess.run(
+        [ROOT / ".ci/check_compiler.sh"], env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_compiling_says_how_far_it_is(tmp_path):
+    go_on = tmp_path / "go on"
+    code = (
+        "import pathlib, time\n"
+        "print('[7/9] Building C object a.c.o', flush=True)\n"
+        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\n"
+    )
+    lines = []
+
+    def say(line):
+        lines.append(line)
+        if line.endswith("compiling, 7 of 9 files"):
+            go_on.touch()
+
+    assert load_install().run([sys.executable, "-c", code], 0.02, say) == 0
+    assert go_on.exists()
+    assert lines[-1].startswith("installed after")
+    assert not any("Building" in line for line in lines)
+
+
+def test_all_output_is_shown_when_compiling_fails():
+    code = "print('[1/9] Building'); print('error: x'); raise SystemExit(3)"
+    lines = []
+    assert load_install().run([sys.executable, "-c", code], 60, lines.append) == 3
+    assert lines == ["[1/9] Building\nerror: x\n"]
+
+
+def test_what_builds_has_upper_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert all("<" in need for need in project["build-system"]["requires"])
+    [tools] = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if "BUILD_TOOLS :=" in line
+    ]
+    assert tools.count("<") == len(tools.partition(":=")[2].split())
