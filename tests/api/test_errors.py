@@ -33,7 +33,7 @@ def error_of(response, status: int) -> dict:
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
-        ({"temperature": 2.5}, "temperature"),
+        ({"temperature": -0.5}, "temperature"),
         ({"top_p": -0.1}, "top_p"),
         ({"n": 0}, "n"),
         ({"n": 100}, "prompt"),
@@ -147,7 +147,7 @@ def test_sdk_raises_its_own_exceptions(server):
         with pytest.raises(openai.NotFoundError):
             sdk.completions.create(model="other", prompt="x")
         with pytest.raises(openai.BadRequestError) as caught:
-            sdk.completions.create(model="toy", prompt="x", temperature=9)
+            sdk.completions.create(model="toy", prompt="x", temperature=-9)
         assert caught.value.param == "temperature"
 
 

@@ -104,6 +104,11 @@ def _too_large(size: int, limit: int) -> BodyTooLargeError:
 
 def parse(body: bytes, schema: type[M]) -> M:
     """The body as the schema's object, or a BadRequestError that says what is wrong."""
+    return validate(parse_json(body), schema)
+
+
+def parse_json(body: bytes) -> Any:
+    """What the body's JSON says, or a BadRequestError."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -112,9 +117,13 @@ def parse(body: bytes, schema: type[M]) -> M:
         ) from None
     check_parts(text)
     try:
-        data = _from_json(text)
+        return _from_json(text)
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from None
+
+
+def validate(data: Any, schema: type[M]) -> M:
+    """The schema's object of a body's JSON, or a BadRequestError that names the first problem."""
     try:
         return schema.model_validate(data)
     except ValidationError as error:

@@ -72,9 +72,8 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
     ]
 
     def take(outputs: Sequence[TokenOutput]) -> None:
-        pieces = list(answering.pieces(outputs))
-        record.note(pieces)
-        for piece in pieces:
+        for piece in answering.pieces(outputs):
+            record.note(piece)
             choices[piece.choice].add(piece)
 
     async with generating(state.engine, order.requests, request.receive) as stream:
@@ -168,9 +167,8 @@ class StreamedResponse(Response):
 
         def written(outputs: Sequence[TokenOutput]) -> bytes:
             made: list[str] = []
-            pieces = list(answering.pieces(outputs))
-            self._record.note(pieces)
-            for piece in pieces:
+            for piece in answering.pieces(outputs):  # numbers that go with it are of its time
+                self._record.note(piece)
                 made += wire.piece(piece)
             return _encoded(made)
 

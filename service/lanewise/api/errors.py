@@ -236,7 +236,7 @@ def from_validation(error: ValidationError) -> BadRequestError:
     reasons = dict.fromkeys(_reason(problem["msg"]) for problem in told)
     message = " or ".join(reasons)
     if not param:
-        return BadRequestError(message)
+        return BadRequestError(f"the body {message}")
     shown = _shown(told[0]["input"])
     return BadRequestError(f"{param}: {message}; got {shown}", param=param)
 

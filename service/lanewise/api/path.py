@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from lanewise.api.answering import Answering
 from lanewise.api.ask import Ask, Conversation, Prompts
-from lanewise.api.body import find_adapter, parse, read_bytes
+from lanewise.api.body import find_adapter, parse_json, read_bytes, validate
 from lanewise.api.delivery import Order, deliver
 from lanewise.api.dialect import About, Dialect, Prompt
 from lanewise.api.drawing import make_requests, sampling_params
@@ -58,12 +58,16 @@ async def _read(request: Request, state: ServerState, dialect: Dialect[Any]) -> 
     """What is asked for, and how many bytes it came in: what all work on it is measured by."""
     body = await read_bytes(request, state.max_body_bytes)
 
-    def read() -> Ask:
-        ask = dialect.ask(parse(body, dialect.body))
+    def read() -> tuple[Ask, list[str]]:
+        data = parse_json(body)
+        ask = dialect.ask(validate(data, dialect.body))
         state.request_budgets.check(ask)
-        return ask
+        return ask, dialect.body.unknown(data)
 
-    return await state.workers.read(len(body), read), len(body)
+    ask, unknown = await state.workers.read(len(body), read)
+    if unknown:
+        add_notice(request.scope, f"not known here, and ignored: {', '.join(unknown)}")
+    return ask, len(body)
 
 
 async def _answer(

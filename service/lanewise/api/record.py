@@ -1,6 +1,5 @@
 """What is told of a request when it is over: in the access log, and in traces where asked for."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +19,10 @@ class Record:
     moments: Moments | None = None  # once the engine has it
     reasons: list[str] = field(default_factory=list)  # why its answers ended, in that order
 
-    def note(self, pieces: Sequence[Piece]) -> None:
-        """Remember which answers have ended."""
-        for piece in pieces:
-            if piece.events and isinstance(end := piece.events[-1], End):
-                self.reasons.append(end.reason)
+    def note(self, piece: Piece) -> None:
+        """Remember whether an answer has ended."""
+        if piece.events and isinstance(end := piece.events[-1], End):
+            self.reasons.append(end.reason)
 
     def __str__(self) -> str:
         """A few words for a line of text."""

@@ -5,6 +5,8 @@ fields that would change the answer and that we do not have are refused by name.
 """
 
 import json
+from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
@@ -29,13 +31,29 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_BIAS = 100
+MAX_TEMPERATURE = 1e6  # with which every token is as likely
+MAX_NAME, MAX_NAMES = 60, 20  # characters of a field's, and how many, that are shown
+NO_OBJECT = "must be a JSON object"
 
 NOT_SUPPORTED_NOW = (
     *("audio", "function_call", "functions", "prediction", "web_search_options"),
     *("bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
-    *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora"),
+    *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "chat_template"),
+    *("tfs", "tfs_z", "top_a", "dynatemp_range", "top_n_sigma", "no_repeat_ngram_size"),
+    *("bad_words_ids", "prompt_template", "negative_prompt", "guidance_scale", "logit_processor"),
 )
+# Values of those at which they change nothing; empty ones and zero never do.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "typical_p": (1,),
+    "length_penalty": (1,),
+    "tfs": (1,),
+    "tfs_z": (1,),
+    "guidance_scale": (1,),
+    "top_n_sigma": (-1,),
+    "truncate_prompt_tokens": (-1,),
+}
+EMPTY: tuple[Any, ...] = (None, False, "", [], {}, 0)
 
 
 def refuse(param: str, reason: str) -> PydanticCustomError:
@@ -49,11 +67,23 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
+    # Fields that change nothing for us; whoever sends others is told. None: they are not looked at.
+    harmless: ClassVar[frozenset[str] | None] = None
+
+    @classmethod
+    def unknown(cls, data: Mapping[str, Any]) -> list[str]:
+        """Fields of a body that say something and are ignored: the first of them."""
+        if cls.harmless is None:
+            return []
+        known = cls.harmless.union(*((name, f.alias) for name, f in cls.model_fields.items()))
+        found = (name for name in data if name not in known and data[name] not in EMPTY)
+        return [name[:MAX_NAME] for name in islice(found, MAX_NAMES)]
+
     @model_validator(mode="before")
     @classmethod
     def _nulls_are_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict):
-            raise ValueError("the body must be a JSON object")
+            raise ValueError(NO_OBJECT)
         return {key: value for key, value in data.items() if value is not None}
 
 
@@ -70,6 +100,21 @@ Choices = Annotated[Strings, Field(min_length=1)]
 
 class StructuredOutputs(Strict):
     """What the answer must look like, in vLLM's words; one of these."""
+
+    # White space is never free, and properties are as the schema says.
+    harmless: ClassVar[frozenset[str] | None] = frozenset(
+        ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_all(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (names := cls.unknown(data)):
+            raise refuse(
+                f"structured_outputs.{names[0][:MAX_NAME]}",
+                "there is no such form; accepted: json, regex, choice, grammar, json_object",
+            )
+        return data
 
     json_schema: Schema | None = Field(None, alias="json")
     regex: str | None = None
@@ -93,9 +138,14 @@ class ResponseFormat(Strict):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    bare_schema: dict[str, Any] | bool | None = Field(
+        None, alias="schema", description="With json_object: json_schema.schema, not strict."
+    )
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
+        if self.bare_schema is not None and self.type != "json_object":
+            raise refuse("response_format.schema", "goes with type json_object, and with no other")
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise refuse(
                 "response_format.json_schema", "goes with type json_schema, and with no other"
@@ -108,12 +158,15 @@ class GenerationFields(Strict):
 
     model: str | None = None
     max_tokens: Count | None = None
-    temperature: float = Field(1.0, ge=0, le=2)
+    max_new_tokens: Count | None = Field(None, description="max_tokens.")
+    n_predict: int | None = Field(None, ge=-1, lt=2**31, description="max_tokens; -1: any.")
+    temperature: float = Field(1.0, ge=0, le=MAX_TEMPERATURE)
     top_p: float = Field(1.0, ge=0, le=1)
     top_k: int = Field(0, ge=-1, lt=2**31, description="0 and -1 switch it off.")
     min_p: float = Field(0.0, ge=0, le=1)
     # Logits are divided by it: with less they would leave the range of float32.
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
+    repeat_penalty: float | None = Field(None, ge=0.01, le=100, description="repetition_penalty.")
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     logit_bias: dict[str, float] = Field(
@@ -148,7 +201,17 @@ class GenerationFields(Strict):
     guided_grammar: str | None = Field(None, description="structured_outputs.grammar.")
     grammar: str | None = Field(None, description="A grammar in Lark's or llama.cpp's notation.")
     json_schema: Schema | None = Field(None, description="structured_outputs.json.")
+    regex: str | None = Field(None, description="structured_outputs.regex.")
+    ebnf: str | None = Field(None, description="structured_outputs.grammar.")
+    format: Schema | None = Field(None, description='"json", or structured_outputs.json.')
 
+    harmless: ClassVar[frozenset[str] | None] = frozenset(
+        (
+            *("user", "metadata", "store", "service_tier", "safety_identifier", "request_id"),
+            *("prompt_cache_key", "prompt_cache_retention", "detokenize", "cache_prompt"),
+            *NOT_SUPPORTED_NOW,  # of which those that say something are refused
+        )
+    )
     refused: ClassVar[tuple[str, ...]] = NOT_SUPPORTED_NOW
 
     @model_validator(mode="before")
@@ -156,8 +219,10 @@ class GenerationFields(Strict):
     def _refuse_what_we_lack(cls, data: Any) -> Any:
         if isinstance(data, dict):
             for name in cls.refused:
-                if data.get(name) not in (None, False, "", [], {}, 0):
-                    raise refuse(name, "this field is not supported")
+                value, neutral = data.get(name), NEUTRAL.get(name, ())
+                if value not in EMPTY and value not in neutral:
+                    accepted = f"; accepted: {neutral[0]}, which changes nothing" if neutral else ""
+                    raise refuse(name, f"this field is not supported{accepted}")
         return data
 
     @field_validator("stop")
@@ -190,26 +255,6 @@ class GenerationFields(Strict):
     def stops(self) -> list[str]:
         """The stop strings as a list."""
         return self.stop if isinstance(self.stop, list) else [self.stop]
-
-
-class CompletionRequest(GenerationFields):
-    """Body of ``POST /v1/completions``."""
-
-    prompt: str | Strings | TokenIds | Annotated[list[TokenIds], FirstProblemOnly()]
-    best_of: int | None = Field(None, ge=0, le=20)
-    echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    add_special_tokens: bool = True
-
-    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix")
-
-    @model_validator(mode="after")
-    def _check_best_of(self) -> Self:
-        if self.best_of and self.best_of < self.n:
-            raise refuse("best_of", f"{self.best_of} is less than n, which is {self.n}")
-        if self.stream and (self.best_of or 0) > self.n:
-            raise refuse("best_of", "more than n only without stream: the best are known last")
-        return self
 
 
 class TextPart(Strict):
@@ -280,69 +325,7 @@ class Tool(Strict):
     function: FunctionSpec
 
 
-class FunctionName(Strict):
-    """Which function."""
-
-    name: str
-
-
-class NamedTool(Strict):
-    """The tool that the model must use."""
-
-    type: Literal["function"]
-    function: FunctionName
-
-
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class ChatCompletionRequest(GenerationFields):
-    """Body of ``POST /v1/chat/completions``."""
-
-    messages: Annotated[Messages, Field(min_length=1)]
-    max_completion_tokens: Count | None = None
-    logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
-    parallel_tool_calls: bool = True
-    modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    reasoning_effort: Effort | None = Field(None, description="A variable of the chat template.")
-    thinking_token_budget: Count | None = Field(
-        None, description="The most tokens of reasoning, whose end comes next when they are spent."
-    )
-    include_reasoning: bool = Field(True, description="Reasoning is part of the answer.")
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-
-    @model_validator(mode="after")
-    def _check_chat(self) -> Self:
-        if self.top_logprobs and not self.logprobs:
-            raise refuse("top_logprobs", "only allowed with logprobs: true")
-        if self.continue_final_message and self.messages[-1].role != "assistant":
-            raise refuse("continue_final_message", "the last message is not the assistant's")
-        return self
-
-    @model_validator(mode="after")
-    def _check_tools(self) -> Self:
-        names = [tool.function.name for tool in self.tools]
-        if len(set(names)) < len(names):
-            raise refuse("tools", "two functions have the same name")
-        if isinstance(self.tool_choice, NamedTool):
-            if self.tool_choice.function.name not in names:
-                raise refuse("tool_choice", "there is no such function among the tools")
-        elif self.tool_choice == "required" and not names:
-            raise refuse("tool_choice", "required without tools")
-        return self
-
-    @property
-    def callable_tools(self) -> list[Tool]:
-        """The tools that the answer may call."""
-        if isinstance(self.tool_choice, NamedTool):
-            name = self.tool_choice.function.name
-            return [tool for tool in self.tools if tool.function.name == name]
-        return [] if self.tool_choice == "none" else self.tools
 
 
 class TokenizeRequest(Strict):

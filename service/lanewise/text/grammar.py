@@ -41,6 +41,8 @@ LIMITS = {
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
+NO_MATCH = "nothing matches it"
+STUCK = {"NoExtension", "NoExtensionBias"}  # as the library calls that
 NO_EOS = "this model has no token that ends a text"
 EXCERPT = re.compile(r"\d+ \||<non-verbose/>")
 
@@ -243,7 +245,7 @@ def styled(schema: Any) -> str:
     if schema is True:
         schema = {}
     if schema is False:
-        raise GrammarError("nothing matches it")
+        raise GrammarError(NO_MATCH)
     if not isinstance(schema, Mapping):
         raise GrammarError("a schema is an object or true")
     asked = schema.get("x-guidance", {})
@@ -274,7 +276,8 @@ def library_grammar(source: GrammarSource) -> str:
         return json.dumps({"grammars": [{"json_schema": json.loads(source.text)}]})
     if source.kind == "choice":
         options = (json.dumps(text, ensure_ascii=False) for text in json.loads(source.text))
-        return _lark("start: " + " | ".join(options))
+        # The one character that JSON need not escape and the notation's strings must.
+        return _lark("start: " + " | ".join(options).replace("\x7f", r"\u007f"))
     if source.kind == "regex":
         from llguidance import LLMatcher
 
@@ -318,7 +321,7 @@ def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         raise GrammarError(_one_line(matcher.get_error()))
     if matcher.is_stopped() and not matcher.is_accepting():
-        raise GrammarError("nothing matches it")
+        raise GrammarError(NO_MATCH)
 
 
 def _lark(text: str) -> str:
@@ -351,6 +354,8 @@ def _one_line(message: str) -> str:
     # What follows the message shows it in the source: numbered lines, and a line with a caret.
     lines = (line.strip() for line in message.splitlines())
     told = [line for line in lines if line not in ("", "^") and not EXCERPT.match(line)]
+    if told and told[0] in STUCK:
+        return NO_MATCH
     return " ".join(told)[:500]
 
 

@@ -1,9 +1,12 @@
 """``/v1/chat/completions``: conversations in OpenAI's older and most widespread form."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
 
-from lanewise.api.ask import Ask, Conversation, Shown, ToolUse
+from pydantic import Field, model_validator
+
+from lanewise.api.ask import Ask, Conversation, Ending, Shown, ToolUse
 from lanewise.api.dialect import Dialect
 from lanewise.api.dialects.openai_fields import (
     constraint_of,
@@ -14,7 +17,17 @@ from lanewise.api.dialects.openai_fields import (
 from lanewise.api.dialects.openai_wire import OpenAiWire
 from lanewise.api.events import CallArguments, CallBegins, Choice, End, Event, Piece, Text, Thinking
 from lanewise.api.logprobs import ChatLogprobs
-from lanewise.api.schemas import ChatCompletionRequest
+from lanewise.api.schemas import (
+    MAX_TOP_LOGPROBS,
+    Count,
+    Effort,
+    FirstProblemOnly,
+    GenerationFields,
+    Messages,
+    Strict,
+    Tool,
+    refuse,
+)
 from lanewise.api.writing import dumps, dumps_long, dumps_text
 from lanewise.engine.stream import Sampled
 
@@ -22,9 +35,71 @@ from lanewise.engine.stream import Sampled
 REASONING_NAMES = ("reasoning_content", "reasoning")
 
 
+class FunctionName(Strict):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """The tool that the model must use."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ChatCompletionRequest(GenerationFields):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[Messages, Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
+    modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort: Effort | None = Field(None, description="A variable of the chat template.")
+    thinking_token_budget: Count | None = Field(
+        None, description="The most tokens of reasoning, whose end comes next when they are spent."
+    )
+    include_reasoning: bool = Field(True, description="Reasoning is part of the answer.")
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise refuse("top_logprobs", "only allowed with logprobs: true")
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise refuse("continue_final_message", "the last message is not the assistant's")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise refuse("tools", "two functions have the same name")
+        if isinstance(self.tool_choice, NamedTool):
+            if self.tool_choice.function.name not in names:
+                raise refuse("tool_choice", "there is no such function among the tools")
+        elif self.tool_choice == "required" and not names:
+            raise refuse("tool_choice", "required without tools")
+        return self
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """The tools that the answer may call."""
+        if isinstance(self.tool_choice, NamedTool):
+            name = self.tool_choice.function.name
+            return [tool for tool in self.tools if tool.function.name == name]
+        return [] if self.tool_choice == "none" else self.tools
+
+
 def ask(body: ChatCompletionRequest) -> Ask:
     """What a request asks for."""
-    newer, choice = body.max_completion_tokens, body.tool_choice
+    choice = body.tool_choice
     may_repeat = body.parallel_tool_calls and choice in ("auto", "required")
     return Ask(
         input=Conversation(
@@ -44,7 +119,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
         ),
         constraint=constraint_of(body),
         sampling=sampling_of(body),
-        ending=ending_of(body, body.max_tokens if newer is None else newer),
+        ending=_ending(body),
         shown=Shown(
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             token_ids=body.return_token_ids,
@@ -56,6 +131,11 @@ def ask(body: ChatCompletionRequest) -> Ask:
         priority=body.priority,
         cache_salt=body.cache_salt,
     )
+
+
+def _ending(body: ChatCompletionRequest) -> Ending:
+    newer, ending = body.max_completion_tokens, ending_of(body, None)
+    return ending if newer is None else replace(ending, max_tokens=newer)
 
 
 class ChatWire(OpenAiWire):

@@ -1,7 +1,9 @@
 """``/v1/completions``: prompts as text or token ids, with OpenAI's older log-probabilities."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
 
 from lanewise.api.ask import Ask, Prompts, Shown
 from lanewise.api.dialect import About, Dialect
@@ -15,22 +17,49 @@ from lanewise.api.dialects.openai_wire import OpenAiWire
 from lanewise.api.errors import BadRequestError
 from lanewise.api.events import Choice, End, Piece, Text
 from lanewise.api.logprobs import LegacyLogprobs
-from lanewise.api.schemas import CompletionRequest
+from lanewise.api.schemas import (
+    MAX_TOP_LOGPROBS,
+    NOT_SUPPORTED_NOW,
+    FirstProblemOnly,
+    GenerationFields,
+    Strings,
+    TokenIds,
+    refuse,
+)
 from lanewise.api.writing import dumps_long, dumps_text
 from lanewise.engine.stream import Sampled
 
 DEFAULT_MAX_TOKENS = 16
 
 
+class CompletionRequest(GenerationFields):
+    """Body of ``POST /v1/completions``."""
+
+    prompt: str | Strings | TokenIds | Annotated[list[TokenIds], FirstProblemOnly()]
+    best_of: int | None = Field(None, ge=0, le=20)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    add_special_tokens: bool = True
+
+    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix")
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> Self:
+        if self.best_of and self.best_of < self.n:
+            raise refuse("best_of", f"{self.best_of} is less than n, which is {self.n}")
+        if self.stream and (self.best_of or 0) > self.n:
+            raise refuse("best_of", "more than n only without stream: the best are known last")
+        return self
+
+
 def ask(body: CompletionRequest) -> Ask:
     """What a request asks for."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     return Ask(
         input=Prompts(items=_items(body), add_special_tokens=body.add_special_tokens),
         model=body.model,
         constraint=constraint_of(body),
         sampling=sampling_of(body),
-        ending=ending_of(body, max_tokens),
+        ending=ending_of(body, DEFAULT_MAX_TOKENS),
         shown=Shown(
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if body.echo else None,

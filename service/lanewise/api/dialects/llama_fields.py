@@ -62,11 +62,6 @@ class LlamaSampling(Strict):
             raise ValueError("a stop string must not be empty")
         return stops
 
-    @classmethod
-    def unknown(cls, _: Mapping[str, Any]) -> list[str]:
-        """None: ``notices`` names fields that are ignored, those of options too."""
-        return []
-
     @property
     def stops(self) -> list[str]:
         """The stop strings as a list."""

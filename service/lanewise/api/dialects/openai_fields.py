@@ -23,7 +23,7 @@ def sampling_of(fields: GenerationFields) -> Sampling:
         top_p=given("top_p"),
         top_k=given("top_k"),
         min_p=given("min_p"),
-        repetition_penalty=given("repetition_penalty"),
+        repetition_penalty=_one_of(fields, "repetition_penalty", "repeat_penalty"),
         presence_penalty=fields.presence_penalty,
         frequency_penalty=fields.frequency_penalty,
         logit_bias=fields.logit_bias,
@@ -33,10 +33,24 @@ def sampling_of(fields: GenerationFields) -> Sampling:
     )
 
 
+def _one_of(fields: GenerationFields, *names: str) -> Any:
+    """What a field says that has several names; BadRequestError if they say different things."""
+    said = [(name, getattr(fields, name)) for name in names if name in fields.model_fields_set]
+    for name, value in said[1:]:
+        if value != said[0][1]:
+            raise BadRequestError(
+                f"{name}: {value} is not what {said[0][0]} says, {said[0][1]}", param=name
+            )
+    return said[0][1] if said else None
+
+
 def ending_of(fields: GenerationFields, max_tokens: int | None) -> Ending:
-    """Where answers end."""
+    """Where answers end: after ``max_tokens`` if no field of that meaning says otherwise."""
+    asked = _one_of(fields, "max_tokens", "max_new_tokens", "n_predict")
+    if asked is None:
+        asked = max_tokens
     return Ending(
-        max_tokens=max_tokens,
+        max_tokens=None if asked == -1 else asked,
         min_tokens=fields.min_tokens,
         strings=fields.stops,
         token_ids=fields.stop_token_ids,
@@ -75,7 +89,10 @@ def _constraints(fields: GenerationFields) -> Iterator[Constraint]:
         make = schema if named.strict else BestEffort()
         yield Constraint("response_format.json_schema.schema", make, named.json_schema)
     elif form is not None and form.type == "json_object":
-        yield Constraint("response_format", schema, JSON_OBJECT)
+        if form.bare_schema is not None:
+            yield Constraint("response_format.schema", BestEffort(), form.bare_schema)
+        else:
+            yield Constraint("response_format", schema, JSON_OBJECT)
     if asked is not None:
         if asked.json_object:
             yield Constraint("structured_outputs.json_object", schema, JSON_OBJECT)
@@ -89,6 +106,9 @@ def _constraints(fields: GenerationFields) -> Iterator[Constraint]:
     yield from _given("guided_grammar", grammar, fields.guided_grammar)
     yield from _given("grammar", grammar, fields.grammar)
     yield from _given("json_schema", schema, fields.json_schema)
+    yield from _given("regex", regex, fields.regex)
+    yield from _given("ebnf", grammar, fields.ebnf)
+    yield from _given("format", schema, JSON_OBJECT if fields.format == "json" else fields.format)
 
 
 def _given(param: str, make: Callable[[Any], GrammarSource], value: Any) -> Iterator[Constraint]:
