@@ -1,5 +1,6 @@
 """The blocks of the KV cache that running sequences hold, and what others find in them."""
 
+from collections.abc import Sequence as Items
 from itertools import islice
 
 import numpy as np
@@ -76,11 +77,12 @@ class HeldBlocks:
             table = BlockTable([NO_BLOCK] * first + list(found.blocks), first)
             self.tables[sequence.table_row, len(sequence.tables), : prefix.n_full] = table.blocks
             sequence.tables.append(table)
-        self.give(sequence, len(sequence.tokens))
-        if prefix.n_common:
+        sources = [found.like_next for found in prefix.groups] if prefix.n_common else []
+        self.give(sequence, len(sequence.tokens), sources)
+        for table, source in zip(sequence.tables, sources, strict=False):
             # Even if the block copied from is given away right here: copies come before the step.
-            for table, found in zip(sequence.tables, prefix.groups, strict=True):
-                self._copies.append((found.like_next, table.blocks[prefix.n_full]))
+            if source != table.blocks[prefix.n_full]:
+                self._copies.append((source, table.blocks[prefix.n_full]))
         sequence.n_cached = prefix.n_cached
         sequence.n_kept = prefix.n_full
         if self._prefix_cache:
@@ -96,16 +98,27 @@ class HeldBlocks:
             for window, table in zip(self._windows.of, sequence.tables, strict=True)
         )
 
-    def give(self, sequence: Sequence, n_tokens: int) -> None:
-        """Give a sequence of so many tokens the blocks that it may need, or none if one is out."""
-        blocks = iter(self._pool.allocate(self.n_missing(sequence, n_tokens)))
+    def give(self, sequence: Sequence, n_tokens: int, sources: Items[int] = ()) -> None:
+        """Give a sequence of so many tokens the blocks that it may need, or none if one is out.
+
+        ``sources`` are what the first new block of each group is to be a copy of. One that is given
+        away right here becomes that block itself: as the target of another group's copy it would
+        be written before it is read.
+        """
+        taken = self._pool.allocate(self.n_missing(sequence, n_tokens))
+        own = set(sources).intersection(taken) if sources else set()
+        others = iter([block for block in taken if block not in own])
         for group, (window, table) in enumerate(
             zip(self._windows.of, sequence.tables, strict=True)
         ):
             first = len(table.blocks)
             count = max(0, window.end_block(n_tokens, table.n_dropped) - first)
-            table.blocks += islice(blocks, count)
-            self.tables[sequence.table_row, group, first : first + count] = table.blocks[first:]
+            if sources and sources[group] in own:
+                table.blocks.append(sources[group])
+                count -= 1
+            table.blocks += islice(others, count)
+            row = self.tables[sequence.table_row, group]
+            row[first : len(table.blocks)] = table.blocks[first:]
         least = min(len(table.blocks) for table in sequence.tables)
         sequence.n_room = least * BLOCK_TOKENS
 
