@@ -160,7 +160,7 @@ def test_real_servers_in_turns_give_a_report(tmp_path, capsys):
         assert (
             0 < point["ttft_p50"]["low"] <= point["ttft_p50"]["value"] <= point["ttft_p95"]["value"]
         )
-        assert point["tpot_p50"]["value"] > 0
+        assert point["tpot_p50"]["value"] >= 0  # short answers may come at once
     text = page.read_text()
     assert text.count("<svg") == 1
     assert "http" not in text.replace("http://www.w3.org", "").replace(

@@ -18,6 +18,7 @@ from lanewise.api import http_server
 from lanewise.api.app import create_app
 from lanewise.api.logs import JsonFormatter
 from lanewise.api.state import Phase, ServerState
+from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.server import model_text, opening, serve, start
@@ -26,7 +27,7 @@ from lanewise.server.make_engine import plan_cache
 from lanewise.server.progress import progress_lines
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
-from toy_server import make_engine
+from toy_server import make_engine, outputs_of
 from toy_tokenizer import toy_tokenizer
 
 LOADED = {"weights": "f32", "parts": "", "info": SimpleNamespace(numerics=3)}
@@ -198,6 +199,8 @@ def test_server_drains_in_a_thread(state, caplog):
         if state.phase is Phase.READY:
             break
         threading.Event().wait(0.01)
+    params = SamplingParams(seed=0, max_tokens=3)  # the warm-up is no load
+    asyncio.run(outputs_of(state.engine, GenerationRequest([1, 2, 3], params)))
     with caplog.at_level(logging.INFO, "lanewise"):
         server._log_activity()
     assert "tokens/s, 0 running, 0 waiting, KV 0 %" in caplog.text
