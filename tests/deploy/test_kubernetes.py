@@ -229,7 +229,7 @@ def test_its_alerts_are_those_of_prometheus_and_its_dashboard_is_grafanas(tmp_pa
 def kustomized(folder: str) -> list[dict[str, Any]]:
     program = shutil.which("kubectl")
     if program is None:
-        pytest.skip("kubectl is not installed (Debian package: kubernetes-client)")
+        pytest.skip("kubectl is not installed (1.27 or newer; Debian 12 has an older one)")
     command = [program, "kustomize", str(DEPLOY / "kustomize" / folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(done.stdout))
