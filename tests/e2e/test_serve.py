@@ -166,8 +166,8 @@ def test_a_lame_duck_takes_requests_but_no_health_check_sends_it_any():
     command = [sys.executable, "-m", "lanewise", "serve", "--threads", "1", "--port", str(port)]
     command += ["--lame-duck-s", "3"]
     with running(command, f"{url}/health/ready") as process, httpx.Client(timeout=60) as client:
-        process.send_signal(signal.SIGTERM)
         began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
         while client.get(f"{url}/health/ready").status_code == 200:
             assert time.monotonic() < began + 2
         answered = 0

@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -100,6 +101,8 @@ class Chat:
 
     def talk(self) -> None:
         """Answer what is typed until the input ends."""
+        # Whoever types Ctrl-C means us, even if the shell that began all this ignores it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         clear = CLEAR_LINE if sys.stderr.isatty() else ""
         print(f"{clear}{printable(self._model)} at {self._client.url}; /help says what there is")
         with line_editing([*self._commands, "/quit"]):
