@@ -2,6 +2,7 @@
 
 import pytest
 
+from lanewise.text.chat_template import ChatTemplate
 from toy_server import RunningServer, toy_server
 
 
@@ -14,3 +15,21 @@ def server():
 @pytest.fixture
 def client(server: RunningServer):
     return server.client
+
+
+@pytest.fixture
+def template(server: RunningServer):
+    """Changes the template of the toy server, and perhaps what its model says, for a test."""
+    own = server.state.chat_template
+
+    def use(text: str | None) -> None:
+        server.state.chat_template = None if text is None else ChatTemplate({"default": text})
+
+    yield use
+    server.state.chat_template = own
+    server.runner.script = None
+
+
+@pytest.fixture
+def tokenizer(server: RunningServer):
+    return server.state.tokenizer

@@ -15,12 +15,6 @@ HELLO = [{"role": "user", "content": "hi"}]
 ASK = {"model": "toy", "max_tokens": 20, "messages": HELLO}
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 4}}}
 WEATHER = {"name": "weather", "description": "of a city", "input_schema": CITY}
-N_CONVERSATIONS = 20  # for each template
-EMPTY = {
-    "text": {"type": "text", "text": ""},
-    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
-    "tool_use": {"type": "tool_use", "input": {}},
-}
 # Shows all that a template gets.
 SHOWN = (
     "{% for m in messages %}<{{ m.role }} {{ m.name }} {{ m.tool_call_id }}>"

@@ -2,17 +2,14 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 
 import answer_texts
 from lanewise.api import delivery
-from lanewise.text.chat_template import ChatTemplate
-from scripted_answers import FORMS, NAMES, SPECIAL, ids_of
+from scripted_answers import FORMS, NAMES, ids_of, scripted_server
 from toy import Script
-from toy_server import CONFIG, toy_server
-from toy_tokenizer import toy_tokenizer
+from toy_server import toy_server
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -29,26 +26,8 @@ EMPTY = {
 
 @pytest.fixture(scope="module")
 def server():
-    config = replace(CONFIG, max_model_len=2048, n_blocks=512)
-    with toy_server(config, more_special=SPECIAL) as running:
+    with scripted_server() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return toy_tokenizer(SPECIAL)
-
-
-@pytest.fixture
-def template(server):
-    own = server.state.chat_template
-
-    def use(text):
-        server.state.chat_template = ChatTemplate({"default": text})
-
-    yield use
-    server.state.chat_template = own
-    server.runner.script = None
 
 
 def events_of(server, body):

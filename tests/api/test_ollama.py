@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from lanewise.text.chat_template import ChatTemplate
 from toy import Script
 from toy_server import CONFIG, toy_server
 
@@ -25,17 +24,6 @@ TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_durati
 def server():
     with toy_server(replace(CONFIG, max_model_len=1024, n_blocks=128)) as running:
         yield running
-
-
-@pytest.fixture
-def template(server):
-    own = server.state.chat_template
-
-    def use(text):
-        server.state.chat_template = None if text is None else ChatTemplate({"default": text})
-
-    yield use
-    server.state.chat_template = own
 
 
 @pytest.fixture

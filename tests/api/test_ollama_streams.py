@@ -2,47 +2,20 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 
-import answer_texts
-from lanewise.text.chat_template import ChatTemplate
-from scripted_answers import FORMS, NAMES, SPECIAL, ids_of
+from scripted_answers import FORMS, TOOLS, ids_of, scripted_server
 from toy import Script
-from toy_server import CONFIG, toy_server
-from toy_tokenizer import toy_tokenizer
 
 CHAT = "/api/chat"
 N_CONVERSATIONS = 20  # for each template
-TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": answer_texts.TOOLS[name]}}
-    for name in NAMES
-]
 
 
 @pytest.fixture(scope="module")
 def server():
-    config = replace(CONFIG, max_model_len=2048, n_blocks=512)
-    with toy_server(config, more_special=SPECIAL) as running:
+    with scripted_server() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return toy_tokenizer(SPECIAL)
-
-
-@pytest.fixture
-def template(server):
-    own = server.state.chat_template
-
-    def use(text):
-        server.state.chat_template = ChatTemplate({"default": text})
-
-    yield use
-    server.state.chat_template = own
-    server.runner.script = None
 
 
 def lines_of(server, body):

@@ -6,7 +6,6 @@ import openai
 import pytest
 
 from lanewise.text.answers.harmony import TOKENS
-from lanewise.text.chat_template import ChatTemplate
 from toy_server import CONFIG, toy_server
 
 CHAT = "/v1/chat/completions"
@@ -34,17 +33,6 @@ def server():
 def sdk(server):
     with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as sdk:
         yield sdk
-
-
-@pytest.fixture
-def template(server):
-    own = server.state.chat_template
-
-    def use(text):
-        server.state.chat_template = ChatTemplate({"default": text})
-
-    yield use
-    server.state.chat_template = own
 
 
 def answers(sdk, **ask):

@@ -10,7 +10,6 @@ import pytest
 
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.sectioned_calls import DEEPSEEK
-from lanewise.text.chat_template import ChatTemplate
 from responses_events import PATH, ask, events_of, replayed, text_of
 from toy_server import CONFIG, toy_server
 
@@ -68,17 +67,6 @@ def server():
 def sdk(server):
     with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as sdk:
         yield sdk
-
-
-@pytest.fixture
-def template(server):
-    own = server.state.chat_template
-
-    def use(text):
-        server.state.chat_template = ChatTemplate({"default": text})
-
-    yield use
-    server.state.chat_template = own
 
 
 def refused(client, status=400, **body):

@@ -26,7 +26,6 @@ from hostile_texts import (
 from lanewise.api import compiling
 from lanewise.api.budgets import TextBudgets
 from lanewise.engine import constraint
-from lanewise.text.chat_template import ChatTemplate
 from toy_server import toy_server
 
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -257,18 +256,6 @@ def test_compiled_grammars_have_a_budget_of_memory(monkeypatch):
         server.wait_until(lambda: fits(body))
 
 
-@pytest.fixture
-def templated(server):
-    """Changes the template of the toy server for a test."""
-    own = server.state.chat_template
-
-    def change(text):
-        server.state.chat_template = ChatTemplate({"default": text})
-
-    yield change
-    server.state.chat_template = own
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -279,9 +266,9 @@ def templated(server):
     ],
     ids=[*ENDLESS_TEMPLATES, *LARGE_TEMPLATES, "long", *RECURSIVE_TEMPLATES],
 )
-def test_hostile_templates_are_refused(client, server, templated, text, says):
+def test_hostile_templates_are_refused(client, server, template, text, says):
     own = server.state.chat_template
-    templated(text)
+    template(text)
     for path in (CHAT, TOKENIZE):
         error = refused(client.post(path, json={"messages": HELLO}))
         assert error["param"] == "messages"

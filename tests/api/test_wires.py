@@ -6,38 +6,24 @@ and text, cut in all ways. The bytes are read as they come, without a client's l
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 
-import answer_texts
-from lanewise.text.chat_template import ChatTemplate
-from scripted_answers import FORMS, NAMES, SPECIAL, ids_of, plain
+from scripted_answers import FORMS, TOOLS, ids_of, plain, scripted_server
 from toy import Script
-from toy_server import CONFIG, toy_server
-from toy_tokenizer import toy_tokenizer
 
 N_CONVERSATIONS = 50  # for each template
 
 
 @pytest.fixture(scope="module")
 def server():
-    with toy_server(replace(CONFIG, max_model_len=2048, n_blocks=512), more_special=SPECIAL) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return toy_tokenizer(SPECIAL)
+    with scripted_server() as running:
+        yield running
 
 
 def tools_of(rng: random.Random) -> dict[str, object]:
-    tools = [
-        {"type": "function", "function": {"name": name, "parameters": answer_texts.TOOLS[name]}}
-        for name in NAMES
-    ]
     choice = rng.choice(["auto", "auto", "auto", "none", "required"])
-    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": rng.random() < 0.8}
+    return {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": rng.random() < 0.8}
 
 
 def options(rng: random.Random) -> dict[str, object]:
@@ -136,59 +122,52 @@ def seen_whole(choice: dict) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_streamed_message_is_the_whole_one(server, tokenizer, form):
-    template, make = FORMS[form]
-    own = server.state.chat_template
-    server.state.chat_template = ChatTemplate({"default": template})
+def test_a_streamed_message_is_the_whole_one(server, tokenizer, template, form):
+    text, make = FORMS[form]
+    template(text)
     counts = dict.fromkeys(("text", "thinking", "calls", "cut"), 0)
-    try:
-        for number in range(N_CONVERSATIONS):
-            rng = random.Random(f"{form} {number}")
-            scripts = [ids_of(tokenizer, make(rng)) for _ in range(3)]
-            body = {"messages": [{"role": "user", "content": f"hi {number}"}], **options(rng)}
-            if form not in ("no tools", "thinks") and rng.random() < 0.8:
-                body |= tools_of(rng)
-            choices, chunks = asked(server, "/v1/chat/completions", body, scripts)
-            messages = [Message() for _ in choices]
-            for chunk in chunks:
-                [choice] = chunk["choices"]
-                messages[choice["index"]].add(choice)
-            for whole, message in zip(choices, messages, strict=True):
-                assert message.seen() == seen_whole(whole), (number, body)
-                counts["text"] += bool(message.text)
-                counts["thinking"] += bool(message.thinking)
-                counts["calls"] += bool(message.calls)
-                counts["cut"] += message.reason == "length"
-    finally:
-        server.state.chat_template = own
-        server.runner.script = None
+    for number in range(N_CONVERSATIONS):
+        rng = random.Random(f"{form} {number}")
+        scripts = [ids_of(tokenizer, make(rng)) for _ in range(3)]
+        body = {"messages": [{"role": "user", "content": f"hi {number}"}], **options(rng)}
+        if form not in ("no tools", "thinks") and rng.random() < 0.8:
+            body |= tools_of(rng)
+        choices, chunks = asked(server, "/v1/chat/completions", body, scripts)
+        messages = [Message() for _ in choices]
+        for chunk in chunks:
+            [choice] = chunk["choices"]
+            messages[choice["index"]].add(choice)
+        for whole, message in zip(choices, messages, strict=True):
+            assert message.seen() == seen_whole(whole), (number, body)
+            counts["text"] += bool(message.text)
+            counts["thinking"] += bool(message.thinking)
+            counts["calls"] += bool(message.calls)
+            counts["cut"] += message.reason == "length"
     assert counts["text"] >= 10, counts
     assert counts["cut"] >= 3, counts
     assert (counts["thinking"] >= 5) == (form not in ("no tools", "mistral")), counts
     assert (counts["calls"] >= 10) == (form not in ("no tools", "thinks")), counts
 
 
+@pytest.mark.usefixtures("template")
 def test_a_streamed_completion_is_the_whole_one(server, tokenizer):
-    try:
-        for number in range(N_CONVERSATIONS):
-            rng = random.Random(number)
-            scripts = [ids_of(tokenizer, plain(rng)) for _ in range(3)]
-            body = {"prompt": f"once {number}", **options(rng), "echo": rng.random() < 0.2}
-            if body.pop("logprobs", False):
-                body["logprobs"] = body.pop("top_logprobs")
-            choices, chunks = asked(server, "/v1/completions", body, scripts)
-            texts, tokens = [""] * len(choices), [[] for _ in choices]
-            reasons = [None] * len(choices)
-            for chunk in chunks:
-                [choice] = chunk["choices"]
-                index, scores = choice["index"], choice["logprobs"]
-                assert reasons[index] is None
-                assert choice["text"] or choice["finish_reason"] or scores
-                texts[index] += choice["text"]
-                tokens[index] += [] if scores is None else scores["tokens"]
-                reasons[index] = choice["finish_reason"]
-            assert texts == [one["text"] for one in choices]
-            assert reasons == [one["finish_reason"] for one in choices]
-            assert tokens == [(one["logprobs"] or {"tokens": []})["tokens"] for one in choices]
-    finally:
-        server.runner.script = None
+    for number in range(N_CONVERSATIONS):
+        rng = random.Random(number)
+        scripts = [ids_of(tokenizer, plain(rng)) for _ in range(3)]
+        body = {"prompt": f"once {number}", **options(rng), "echo": rng.random() < 0.2}
+        if body.pop("logprobs", False):
+            body["logprobs"] = body.pop("top_logprobs")
+        choices, chunks = asked(server, "/v1/completions", body, scripts)
+        texts, tokens = [""] * len(choices), [[] for _ in choices]
+        reasons = [None] * len(choices)
+        for chunk in chunks:
+            [choice] = chunk["choices"]
+            index, scores = choice["index"], choice["logprobs"]
+            assert reasons[index] is None
+            assert choice["text"] or choice["finish_reason"] or scores
+            texts[index] += choice["text"]
+            tokens[index] += [] if scores is None else scores["tokens"]
+            reasons[index] = choice["finish_reason"]
+        assert texts == [one["text"] for one in choices]
+        assert reasons == [one["finish_reason"] for one in choices]
+        assert tokens == [(one["logprobs"] or {"tokens": []})["tokens"] for one in choices]

@@ -3,20 +3,32 @@
 import json
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import answer_texts
 from answer_texts import Answer
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.tagged_calls import QWEN3_CODER
+from toy_server import CONFIG, RunningServer, toy_server
 
 SPECIAL = (*TOKENS, "[TOOL_CALLS]", "[ARGS]")
 NAMES = [name for name in answer_texts.TOOLS if "." not in name]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": answer_texts.TOOLS[name]}}
+    for name in NAMES
+]
 MESSAGES = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
     "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}<|assistant|>"
 )
 HARMONY = MESSAGES + "<|start|>assistant{# <|channel|>analysis <|message|> #}"
+
+
+def scripted_server() -> AbstractContextManager[RunningServer]:
+    """One whose tokenizer knows the control tokens, with room for the longest of the answers."""
+    return toy_server(replace(CONFIG, max_model_len=2048, n_blocks=512), more_special=SPECIAL)
 
 
 def call_of(rng: random.Random) -> tuple[str, dict[str, object]]:
