@@ -77,7 +77,7 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             choices[piece.choice].add(piece)
 
     async with generating(state.engine, order.requests, request.receive) as stream:
-        record.moments = answering.usage.times.moments = stream.moments
+        answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
             await state.workers.write(size, partial(take, outputs))
@@ -150,7 +150,6 @@ class StreamedResponse(Response):
         """Run the request; errors before the first byte become HTTP errors."""
         try:
             async with generating(self._state.engine, self._order.requests, receive) as stream:
-                self._record.moments = stream.moments
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)

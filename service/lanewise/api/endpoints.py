@@ -28,6 +28,9 @@ from lanewise.api.schemas import (
 )
 from lanewise.api.state import ServerState
 
+Speaking = Callable[[Request, ServerState, Dialect[Any]], Awaitable[Response]]
+ANSWER: Speaking = path.answer
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -45,21 +48,11 @@ class Endpoint:
     refusal: Refusal = ApiError.response  # how errors look, here and below this path
 
     @classmethod
-    def speaking(cls, path_: str, dialect: Dialect[Any]) -> Self:
-        """An endpoint that answers requests in a dialect."""
+    def speaking(cls, path_: str, dialect: Dialect[Any], do: Speaking = ANSWER) -> Self:
+        """An endpoint that answers what is asked in a dialect, or does something else with it."""
 
         async def answer(request: Request, state: ServerState) -> Response:
-            return await path.answer(request, state, dialect)
-
-        answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
-        return cls(path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal)
-
-    @classmethod
-    def counting(cls, path_: str, dialect: Dialect[Any]) -> Self:
-        """An endpoint that counts the tokens of what is asked in a dialect."""
-
-        async def answer(request: Request, state: ServerState) -> Response:
-            return await path.count(request, state, dialect)
+            return await do(request, state, dialect)
 
         answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
         return cls(path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal)
@@ -150,7 +143,7 @@ ENDPOINTS = (
     Endpoint(f"{KEPT_RESPONSE}/input_items", "What it answers", responses.list_input_items),
     Endpoint(f"{KEPT_RESPONSE}/cancel", "A clear no", responses.cancel_response, verb="POST"),
     Endpoint.speaking("/v1/messages", MESSAGES),
-    Endpoint.counting("/v1/messages/count_tokens", COUNT_TOKENS),
+    Endpoint.speaking("/v1/messages/count_tokens", COUNT_TOKENS, path.count),
     Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
     Endpoint("/v1/models", "The served model and its adapters", list_models),

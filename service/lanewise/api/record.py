@@ -5,7 +5,6 @@ from typing import Any
 
 from lanewise.api.ask import Ask
 from lanewise.api.events import End, Piece, Usage
-from lanewise.engine.stream import Moments
 
 
 @dataclass(slots=True)
@@ -16,7 +15,6 @@ class Record:
     model: str
     ask: Ask
     usage: Usage  # grows
-    moments: Moments | None = None  # once the engine has it
     reasons: list[str] = field(default_factory=list)  # why its answers ended, in that order
 
     def note(self, piece: Piece) -> None:
@@ -42,7 +40,7 @@ class Record:
             "completion_tokens": self.usage.completion_tokens,
             "finish_reasons": self.reasons,
         }
-        moments = self.moments
+        moments = self.usage.times.moments
         if moments is not None and moments.started is not None:
             made["queue_s"] = round(moments.started - moments.arrived, 6)
         if moments is not None and moments.first_token is not None:

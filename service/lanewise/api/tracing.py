@@ -84,7 +84,7 @@ class Tracer:
     def _add_phases(self, span: Span, record: Record) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        moments = record.moments
+        moments = record.usage.times.moments
         if moments is None:
             return
         offset_ns = time.time_ns() - time.monotonic_ns()

@@ -57,7 +57,7 @@ class HeldBlocks:
         """Blocks that must be free for a sequence to begin beside so many others."""
         lacking = 0
         for group, found in enumerate(prefix.groups):
-            first = prefix.n_full - len(found.blocks)
+            first = prefix.first_of(found)
             lacking += self._windows.of[group].end_block(len(sequence.tokens), first)
             lacking -= prefix.n_full
             lacking += sum(map(self._pool.is_free, found.blocks))
@@ -73,7 +73,7 @@ class HeldBlocks:
         sequence.table_row = self.free_rows.pop()
         for found in prefix.groups:
             self._pool.share(found.blocks)
-            first = prefix.n_full - len(found.blocks)
+            first = prefix.first_of(found)
             table = BlockTable([NO_BLOCK] * first + list(found.blocks), first)
             self.tables[sequence.table_row, len(sequence.tables), : prefix.n_full] = table.blocks
             sequence.tables.append(table)

@@ -25,6 +25,10 @@ class Prefix:
     n_full: int = 0  # blocks of each group that need not be computed
     n_common: int = 0  # tokens that the blocks after them have in common with the sequence's
 
+    def first_of(self, group: GroupPrefix) -> int:
+        """The index of the first of a group's blocks in the sequence."""
+        return self.n_full - len(group.blocks)
+
     @property
     def n_cached(self) -> int:
         """Tokens that need not be computed."""

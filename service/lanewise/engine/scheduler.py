@@ -205,9 +205,9 @@ class Scheduler:
 
     def work_of(self, turns: Items[Turn]) -> Work:
         """How large a step of these turns is."""
-        work = Work()
+        work, widest = Work(), self._windows.widest
         for turn in turns:
-            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, self._windows.widest)
+            work.add(turn.count + len(turn.draft), turn.sequence.n_cached, widest)
         return work
 
     def _make_room(self) -> list[Sequence]:

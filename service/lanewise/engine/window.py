@@ -65,7 +65,8 @@ class Windows:
 
     def seen(self, context: int) -> int:
         """How many of the ``context`` tokens before it a token sees in some layer, within one."""
-        return context if self.widest is None else min(context, self.widest)
+        widest = self.widest
+        return context if widest is None else min(context, widest)
 
     def most_blocks(self, n_tokens: int) -> int:
         """Blocks that a sequence of ``n_tokens`` holds at most in all groups."""
