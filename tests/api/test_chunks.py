@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lanewise.api import delivery
+from lanewise.api.generation import delivery
 from lanewise.text.chat_template import ChatTemplate
 from toy_server import CONFIG, toy_server
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from lanewise.api.protocol import PROBES
+from lanewise.api.http.protocol import PROBES
 from lanewise.server.listener import raise_file_limit
 from lanewise.settings import Settings
 from raw_http import (

@@ -5,9 +5,10 @@ import logging
 import pytest
 from starlette.responses import JSONResponse
 
-from lanewise.api import app, documents, page
-from lanewise.api.endpoints import ENDPOINTS, Endpoint
-from lanewise.api.keys import ANYBODY, Caller, Keys
+from lanewise.api import app
+from lanewise.api.endpoints import documents, page
+from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
+from lanewise.api.http.keys import ANYBODY, Caller, Keys
 from lanewise.server.start import warn_of_visible_keys
 from lanewise.settings import Settings, SettingsError, with_keys_of_files
 from toy_server import toy_server

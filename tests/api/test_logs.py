@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lanewise.api.logs import set_up_logging
+from lanewise.api.observing.logs import set_up_logging
 from toy_server import toy_server
 
 NASTY = "a\r\nb\x1b[2Kc\u2028d\u2029e\x85f\x9bg\u202eh\x00i\ud800"

@@ -6,7 +6,7 @@ import random
 import pytest
 
 import answer_texts
-from lanewise.api import delivery
+from lanewise.api.generation import delivery
 from scripted_answers import FORMS, NAMES, ids_of, scripted_server
 from toy import Script
 from toy_server import toy_server

@@ -9,11 +9,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from lanewise.api import drawing, rendering
 from lanewise.api.dialects import openai_wire
-from lanewise.api.logprobs import TokenNames
-from lanewise.api.request_budgets import RequestBudgets
-from lanewise.api.workers import Workers
+from lanewise.api.generation import drawing, rendering
+from lanewise.api.generation.logprobs import TokenNames
+from lanewise.api.shared.request_budgets import RequestBudgets
+from lanewise.api.shared.workers import Workers
 from lanewise.text.detokenizer import StopStrings
 from lanewise.text.tokenizer import Tokenizer
 from toy_server import CONFIG, in_background, toy_server
@@ -193,9 +193,9 @@ def test_answers_are_the_same_wherever_they_are_written(server, monkeypatch):
             answers.append(sorted((e["choices"] for e in events), key=str))
         return answers
 
-    monkeypatch.setattr("lanewise.api.workers.INLINE_SIZE", 1 << 40)
+    monkeypatch.setattr("lanewise.api.shared.workers.INLINE_SIZE", 1 << 40)
     inline = asked()
-    monkeypatch.setattr("lanewise.api.workers.INLINE_SIZE", 0)
+    monkeypatch.setattr("lanewise.api.shared.workers.INLINE_SIZE", 0)
     assert asked() == inline
 
 

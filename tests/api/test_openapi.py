@@ -14,8 +14,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from lanewise.api.documents import describe
-from lanewise.api.endpoints import ENDPOINTS
+from lanewise.api.endpoints.documents import describe
+from lanewise.api.endpoints.table import ENDPOINTS
 from toy_server import CONFIG, DEFAULTS, toy_server
 
 # `make test-all` asks for 10,000 cases in all.

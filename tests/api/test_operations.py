@@ -9,7 +9,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from lanewise.api.state import Phase
+from lanewise.api.shared.state import Phase
 from toy_server import CONFIG, in_background, toy_server
 
 OK = {"prompt": "abc", "max_tokens": 2}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
-from lanewise.api import limits
-from lanewise.api.front import Front
-from lanewise.api.web_config import make_config
+from lanewise.api.http import limits
+from lanewise.api.http.front import Front
+from lanewise.api.http.web_config import make_config
 from lanewise.settings import Settings
 
 FIELDS = st.lists(

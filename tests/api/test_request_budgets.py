@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanewise.api.request_budgets import MAX_PARTS, Parts, RequestBudgets, text_size
+from lanewise.api.shared.request_budgets import MAX_PARTS, Parts, RequestBudgets, text_size
 from toy_server import toy_server
 
 COMPLETIONS = "/v1/completions"

@@ -3,8 +3,8 @@
 import json
 import random
 
-from lanewise.api.custom_tools import InputReader
-from lanewise.api.response_store import ResponseStore, Stored
+from lanewise.api.generation.custom_tools import InputReader
+from lanewise.api.shared.response_store import ResponseStore, Stored
 from toy_server import toy_server
 
 

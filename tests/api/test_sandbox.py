@@ -23,8 +23,8 @@ from hostile_texts import (
     chained_schema,
     nested_schema,
 )
-from lanewise.api import compiling
-from lanewise.api.budgets import TextBudgets
+from lanewise.api.shared import compiling
+from lanewise.api.shared.budgets import TextBudgets
 from lanewise.engine import constraint
 from toy_server import toy_server
 

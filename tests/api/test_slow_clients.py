@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from lanewise.api.protocol import MAX_PIPELINED
+from lanewise.api.http.protocol import MAX_PIPELINED
 from lanewise.settings import Settings
 from raw_http import (
     ENDLESS,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from lanewise.api.logs import JsonFormatter
-from lanewise.api.tracing import Tracer
+from lanewise.api.observing.logs import JsonFormatter
+from lanewise.api.observing.tracing import Tracer
 from lanewise.settings import SettingsError
 from otlp_collector import attributes, collecting
 from serving import lanewise_server

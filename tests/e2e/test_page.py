@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browsing import DESKTOP, PHONE, chromium, visit
-from lanewise.api import page as files
+from lanewise.api.endpoints import page as files
 from lanewise.text.chat_template import ChatTemplate
 from real_models import NoModelError, smollm2
 from serving import lanewise_server, metric, wait_for

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from hostile_texts import ENDLESS_REGEX
-from lanewise.api.budgets import TextBudgets
-from lanewise.api.templates import uncounted
+from lanewise.api.shared.budgets import TextBudgets
+from lanewise.api.shared.templates import uncounted
 from lanewise.sandbox.lane import SandboxError, pack_job
 
 VOCABULARY = {

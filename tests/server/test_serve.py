@@ -16,8 +16,8 @@ import uvicorn
 from family_models import family_model, write_model
 from lanewise.api import http_server
 from lanewise.api.app import create_app
-from lanewise.api.logs import JsonFormatter
-from lanewise.api.state import Phase, ServerState
+from lanewise.api.observing.logs import JsonFormatter
+from lanewise.api.shared.state import Phase, ServerState
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles

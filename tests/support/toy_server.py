@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import httpx
 
 from lanewise.api.http_server import make_server
-from lanewise.api.state import ServerState
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine

@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from lanewise.api import documents, health, page, warm_up
-from lanewise.api.endpoints import ENDPOINTS, error_forms
+from lanewise.api import warm_up
+from lanewise.api.endpoints import documents, health, page
+from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.errors import ApiError, from_http
-from lanewise.api.keys import Keys
+from lanewise.api.http.keys import Keys
 from lanewise.api.middleware import RequestMiddleware
-from lanewise.api.state import ServerState
+from lanewise.api.shared.state import ServerState
 
 
 def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) -> Starlette:

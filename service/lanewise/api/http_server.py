@@ -12,10 +12,10 @@ from types import FrameType
 import uvicorn
 
 from lanewise.api.app import create_app
-from lanewise.api.endpoints import error_forms
-from lanewise.api.front import Front
-from lanewise.api.state import Phase, ServerState
-from lanewise.api.web_config import make_config
+from lanewise.api.endpoints.table import error_forms
+from lanewise.api.http.front import Front
+from lanewise.api.http.web_config import make_config
+from lanewise.api.shared.state import Phase, ServerState
 from lanewise.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ from collections.abc import Set
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lanewise.api.error_forms import ErrorForms
 from lanewise.api.errors import (
     ApiError,
     InternalError,
@@ -17,10 +16,11 @@ from lanewise.api.errors import (
     UnavailableError,
     UnsupportedCodingError,
 )
-from lanewise.api.keys import ANYBODY, Keys
-from lanewise.api.notices import notice_headers
-from lanewise.api.record import Record
-from lanewise.api.tracing import Tracer
+from lanewise.api.http.error_forms import ErrorForms
+from lanewise.api.http.keys import ANYBODY, Keys
+from lanewise.api.observing.notices import notice_headers
+from lanewise.api.observing.record import Record
+from lanewise.api.observing.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")

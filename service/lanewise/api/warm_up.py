@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 
-from lanewise.api.state import Phase, ServerState
+from lanewise.api.shared.state import Phase, ServerState
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError
 

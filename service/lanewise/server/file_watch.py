@@ -7,7 +7,7 @@ copies is not affected: its files are closed by then.
 import asyncio
 import logging
 
-from lanewise.api.state import ServerState
+from lanewise.api.shared.state import ServerState
 from lanewise.loading.mapped_file import changed_files
 
 logger = logging.getLogger(__name__)

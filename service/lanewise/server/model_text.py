@@ -56,8 +56,8 @@ def read_sampling(settings: Settings, files: TokenizerFiles) -> SamplingDefaults
 
 def read_template(settings: Settings, path: str) -> str:
     """The text of a template that somebody asked for by name, which must be one."""
-    from lanewise.api.budgets import TextBudgets
-    from lanewise.api.templates import check_alone
+    from lanewise.api.shared.budgets import TextBudgets
+    from lanewise.api.shared.templates import check_alone
 
     try:
         text = Path(path).read_text(encoding="utf-8")

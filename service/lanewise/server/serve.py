@@ -13,12 +13,12 @@ import uvloop
 
 from lanewise import __version__, host
 from lanewise.api import warm_up
-from lanewise.api.budgets import TextBudgets
-from lanewise.api.request_budgets import RequestBudgets
-from lanewise.api.response_store import ResponseStore
-from lanewise.api.state import ModelCard, Phase, ServerState
-from lanewise.api.tracing import Tracer
-from lanewise.api.workers import Workers
+from lanewise.api.observing.tracing import Tracer
+from lanewise.api.shared.budgets import TextBudgets
+from lanewise.api.shared.request_budgets import RequestBudgets
+from lanewise.api.shared.response_store import ResponseStore
+from lanewise.api.shared.state import ModelCard, Phase, ServerState
+from lanewise.api.shared.workers import Workers
 from lanewise.loading.lora import files_under
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError

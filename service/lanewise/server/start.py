@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lanewise import host
-from lanewise.api.logs import set_up_logging
+from lanewise.api.observing.logs import set_up_logging
 from lanewise.server.listener import bind, raise_file_limit
 from lanewise.server.opening import open_model
 from lanewise.settings import (

@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 from lanewise.api.app import create_app
-from lanewise.api.budgets import TextBudgets
-from lanewise.api.endpoints import ENDPOINTS
-from lanewise.api.limits import BodyBudget, BodyHold
-from lanewise.api.state import Phase, ServerState
+from lanewise.api.endpoints.table import ENDPOINTS
+from lanewise.api.http.limits import BodyBudget, BodyHold
+from lanewise.api.shared.budgets import TextBudgets
+from lanewise.api.shared.state import Phase, ServerState
 from tests.fuzz.json_mutation import mutate_json
 from toy_server import CONFIG, make_engine
 from toy_tokenizer import toy_tokenizer

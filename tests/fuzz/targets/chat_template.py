@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lanewise.api.budgets import TextBudgets
-from lanewise.api.templates import TemplateService, pack_conversation, uncounted
+from lanewise.api.shared.budgets import TextBudgets
+from lanewise.api.shared.templates import TemplateService, pack_conversation, uncounted
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from tests.fuzz.reader import accept
 from toy_tokenizer import toy_tokenizer

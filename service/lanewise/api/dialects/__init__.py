@@ -1,1 +1,1 @@
-"""The forms in which clients ask and are answered: one file each, on the path in ``path.py``."""
+"""The forms in which clients ask and are answered: a file each, around ``generation/path.py``."""

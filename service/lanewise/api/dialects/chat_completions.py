@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lanewise.api.ask import Ask, Conversation, Ending, Shown, ToolUse
-from lanewise.api.dialect import Dialect
 from lanewise.api.dialects.openai_fields import (
     constraint_of,
     delivery_of,
@@ -15,8 +13,20 @@ from lanewise.api.dialects.openai_fields import (
     sampling_of,
 )
 from lanewise.api.dialects.openai_wire import OpenAiWire
-from lanewise.api.events import CallArguments, CallBegins, Choice, End, Event, Piece, Text, Thinking
-from lanewise.api.logprobs import ChatLogprobs
+from lanewise.api.generation.ask import Ask, Conversation, Ending, Shown, ToolUse
+from lanewise.api.generation.dialect import Dialect
+from lanewise.api.generation.events import (
+    CallArguments,
+    CallBegins,
+    Choice,
+    End,
+    Event,
+    Piece,
+    Text,
+    Thinking,
+)
+from lanewise.api.generation.logprobs import ChatLogprobs
+from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
     Count,
@@ -28,7 +38,6 @@ from lanewise.api.schemas import (
     Tool,
     refuse,
 )
-from lanewise.api.writing import dumps, dumps_long, dumps_text
 from lanewise.engine.stream import Sampled
 
 # Clients of DeepSeek, llama.cpp and SGLang read the first, those of vLLM and OpenRouter the second.

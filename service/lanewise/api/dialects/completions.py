@@ -5,8 +5,6 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from lanewise.api.ask import Ask, Prompts, Shown
-from lanewise.api.dialect import About, Dialect
 from lanewise.api.dialects.openai_fields import (
     constraint_of,
     delivery_of,
@@ -15,8 +13,11 @@ from lanewise.api.dialects.openai_fields import (
 )
 from lanewise.api.dialects.openai_wire import OpenAiWire
 from lanewise.api.errors import BadRequestError
-from lanewise.api.events import Choice, End, Piece, Text
-from lanewise.api.logprobs import LegacyLogprobs
+from lanewise.api.generation.ask import Ask, Prompts, Shown
+from lanewise.api.generation.dialect import About, Dialect
+from lanewise.api.generation.events import Choice, End, Piece, Text
+from lanewise.api.generation.logprobs import LegacyLogprobs
+from lanewise.api.generation.writing import dumps_long, dumps_text
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
     NOT_SUPPORTED_NOW,
@@ -26,7 +27,6 @@ from lanewise.api.schemas import (
     TokenIds,
     refuse,
 )
-from lanewise.api.writing import dumps_long, dumps_text
 from lanewise.engine.stream import Sampled
 
 DEFAULT_MAX_TOKENS = 16

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from lanewise.api.ask import Ask, Constraint, Delivery, Ending, Prompts, Shown
-from lanewise.api.dialect import About, Dialect
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.errors import ApiError, BadRequestError, ContextLengthExceededError
-from lanewise.api.events import Choice, End, Piece, Text
-from lanewise.api.logprobs import ChatLogprobs
+from lanewise.api.generation.ask import Ask, Constraint, Delivery, Ending, Prompts, Shown
+from lanewise.api.generation.dialect import About, Dialect
+from lanewise.api.generation.events import Choice, End, Piece, Text
+from lanewise.api.generation.logprobs import ChatLogprobs
+from lanewise.api.generation.writing import dumps, dumps_long
 from lanewise.api.schemas import (
     MAX_BIAS,
     MAX_CHOICES,
@@ -20,7 +21,6 @@ from lanewise.api.schemas import (
     Strict,
     TokenIds,
 )
-from lanewise.api.writing import dumps, dumps_long
 from lanewise.engine.stream import Sampled
 from lanewise.text.grammar import GrammarSource
 

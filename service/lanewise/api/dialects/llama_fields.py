@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lanewise.api.ask import Sampling
+from lanewise.api.generation.ask import Sampling
 from lanewise.api.schemas import Penalty, Strict, Strings
 
 # Options that would change how tokens are drawn, and the values at which they change nothing.

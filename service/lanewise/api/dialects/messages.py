@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lanewise.api.ask import (
+from lanewise.api.dialects.messages_body import (
+    Block,
+    CountTokensRequest,
+    MessagesRequest,
+    ToolSpec,
+    joined,
+)
+from lanewise.api.dialects.messages_wire import PING, MessagesWire, error_object, status_of
+from lanewise.api.generation.ask import (
     Ask,
     Constraint,
     Conversation,
@@ -13,15 +21,7 @@ from lanewise.api.ask import (
     Shown,
     ToolUse,
 )
-from lanewise.api.dialect import Dialect
-from lanewise.api.dialects.messages_body import (
-    Block,
-    CountTokensRequest,
-    MessagesRequest,
-    ToolSpec,
-    joined,
-)
-from lanewise.api.dialects.messages_wire import PING, MessagesWire, error_object, status_of
+from lanewise.api.generation.dialect import Dialect
 from lanewise.api.schemas import FunctionSpec, Message, Tool
 from lanewise.text.grammar import GrammarSource
 

@@ -5,10 +5,19 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from lanewise.api.dialect import About
 from lanewise.api.errors import ApiError, ContextLengthExceededError
-from lanewise.api.events import CallArguments, CallBegins, Choice, End, Event, Piece, Text, Thinking
-from lanewise.api.writing import dumps, dumps_long, dumps_text
+from lanewise.api.generation.dialect import About
+from lanewise.api.generation.events import (
+    CallArguments,
+    CallBegins,
+    Choice,
+    End,
+    Event,
+    Piece,
+    Text,
+    Thinking,
+)
+from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
 
 REASONS = {"stop": "end_turn", "tool_calls": "tool_use"}
 ERRORS = {

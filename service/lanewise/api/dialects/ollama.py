@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from lanewise.api.ask import Ask, Conversation, Prompts, ToolUse
-from lanewise.api.dialect import About, Dialect
 from lanewise.api.dialects.ollama_fields import (
     ChatRequest,
     GenerateRequest,
@@ -15,10 +13,21 @@ from lanewise.api.dialects.ollama_fields import (
     to_messages,
 )
 from lanewise.api.errors import ApiError, BadRequestError, ModelNotFoundError
-from lanewise.api.events import Call, CallArguments, CallBegins, Choice, End, Piece, Text, Thinking
-from lanewise.api.logprobs import ChatLogprobs
+from lanewise.api.generation.ask import Ask, Conversation, Prompts, ToolUse
+from lanewise.api.generation.dialect import About, Dialect
+from lanewise.api.generation.events import (
+    Call,
+    CallArguments,
+    CallBegins,
+    Choice,
+    End,
+    Piece,
+    Text,
+    Thinking,
+)
+from lanewise.api.generation.logprobs import ChatLogprobs
+from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
 from lanewise.api.schemas import Message
-from lanewise.api.writing import dumps, dumps_long, dumps_text
 from lanewise.engine.stream import Sampled
 
 NS_PER_S = 1_000_000_000

@@ -5,12 +5,20 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from lanewise.api.ask import Ask, BestEffort, Constraint, Delivery, Ending, Prompts, Shown
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.dialects.openai_fields import JSON_OBJECT
 from lanewise.api.errors import BadRequestError
+from lanewise.api.generation.ask import (
+    Ask,
+    BestEffort,
+    Constraint,
+    Delivery,
+    Ending,
+    Prompts,
+    Shown,
+)
+from lanewise.api.generation.writing import dumps
 from lanewise.api.schemas import MAX_TOP_LOGPROBS, Effort, FirstProblemOnly, Message, Strict, Tool
-from lanewise.api.writing import dumps
 from lanewise.text.grammar import GrammarSource
 
 Anything = Annotated[list[Any], FirstProblemOnly()]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lanewise.api.ask import BestEffort, Constraint, Delivery, Ending, Sampling
 from lanewise.api.errors import BadRequestError
+from lanewise.api.generation.ask import BestEffort, Constraint, Delivery, Ending, Sampling
 from lanewise.api.schemas import GenerationFields
 from lanewise.text.grammar import GrammarSource
 

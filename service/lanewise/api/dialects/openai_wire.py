@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from lanewise.api.dialect import About
 from lanewise.api.errors import ApiError
-from lanewise.api.events import Choice, Piece
-from lanewise.api.writing import dumps, dumps_long
+from lanewise.api.generation.dialect import About
+from lanewise.api.generation.events import Choice, Piece
+from lanewise.api.generation.writing import dumps, dumps_long
 
 DONE = "data: [DONE]\n\n"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from lanewise.api.endpoints import Endpoint
+from lanewise.api.endpoints.table import Endpoint
 from lanewise.api.openapi.answers import ANSWERS, ERRORS, SSE, Answer, error_schema, statuses
 from lanewise.api.openapi.shapes import TEXT, Schema, always, either, record
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lanewise.api.ask import Ask, BestEffort, Constraint, Conversation, Delivery, Shown, ToolUse
-from lanewise.api.custom_tools import as_function
 from lanewise.api.dialects.openai_fields import (
     JSON_OBJECT,
     constraint_of,
@@ -20,6 +18,16 @@ from lanewise.api.dialects.responses.schema import (
     ResponsesRequest,
 )
 from lanewise.api.errors import BadRequestError
+from lanewise.api.generation.ask import (
+    Ask,
+    BestEffort,
+    Constraint,
+    Conversation,
+    Delivery,
+    Shown,
+    ToolUse,
+)
+from lanewise.api.generation.custom_tools import as_function
 from lanewise.api.schemas import Tool
 from lanewise.text.answers.values import TextGrammar
 from lanewise.text.grammar import GrammarSource

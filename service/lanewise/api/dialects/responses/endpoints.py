@@ -6,17 +6,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api import path
-from lanewise.api.ask import Ask
-from lanewise.api.dialect import About, Dialect
 from lanewise.api.dialects.responses.asking import ask_of, own_items
 from lanewise.api.dialects.responses.items import JsonItem, with_ids
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.dialects.responses.wire import Asked, ResponsesWire
 from lanewise.api.errors import BadRequestError, NotFoundError
-from lanewise.api.response_store import Stored
-from lanewise.api.state import ServerState
-from lanewise.api.writing import dumps_long
+from lanewise.api.generation import path
+from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.dialect import About, Dialect
+from lanewise.api.generation.writing import dumps_long
+from lanewise.api.shared.response_store import Stored
+from lanewise.api.shared.state import ServerState
 
 MAX_PAGE = 100
 PAGE = 20

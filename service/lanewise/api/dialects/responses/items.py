@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from lanewise.api.custom_tools import INPUT
 from lanewise.api.dialects.responses.schema import (
     CustomCallItem,
     CustomOutputItem,
@@ -20,6 +19,7 @@ from lanewise.api.dialects.responses.schema import (
     RefusalPart,
 )
 from lanewise.api.errors import BadRequestError
+from lanewise.api.generation.custom_tools import INPUT
 from lanewise.api.schemas import Message
 
 JsonItem = dict[str, Any]

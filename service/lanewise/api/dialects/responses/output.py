@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 from types import NoneType
 from typing import Any
 
-from lanewise.api.custom_tools import InputReader
-from lanewise.api.dialect import About
 from lanewise.api.dialects.responses.items import JsonItem, item_id
-from lanewise.api.events import CallArguments, CallBegins, End, Piece, Text, Thinking
-from lanewise.api.logprobs import ChatLogprobs
+from lanewise.api.generation.custom_tools import InputReader
+from lanewise.api.generation.dialect import About
+from lanewise.api.generation.events import CallArguments, CallBegins, End, Piece, Text, Thinking
+from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.engine.stream import Sampled
 
 Told = tuple[str, dict[str, Any]]  # an event's name, without "response.", and its members

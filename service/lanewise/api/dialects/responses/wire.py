@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lanewise.api.dialect import About
 from lanewise.api.dialects.responses.output import Output, Told
 from lanewise.api.dialects.responses.schema import CustomTool, ResponsesRequest, TextFormat
 from lanewise.api.errors import ApiError
-from lanewise.api.events import Choice, Piece
-from lanewise.api.writing import dumps_long
+from lanewise.api.generation.dialect import About
+from lanewise.api.generation.events import Choice, Piece
+from lanewise.api.generation.writing import dumps_long
 from lanewise.text.sampling_defaults import SamplingDefaults
 
 # What an error inside an answer is called: OpenAI's clients know these alone.

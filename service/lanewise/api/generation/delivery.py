@@ -11,10 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lanewise.api.answering import Answering
-from lanewise.api.ask import Ask
-from lanewise.api.body import release_body
-from lanewise.api.dialect import Dialect, Wire
 from lanewise.api.errors import (
     ApiError,
     BadRequestError,
@@ -24,10 +20,14 @@ from lanewise.api.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from lanewise.api.events import Choice
-from lanewise.api.record import Record
-from lanewise.api.state import ServerState
-from lanewise.api.writing import one_line
+from lanewise.api.generation.answering import Answering
+from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.body import release_body
+from lanewise.api.generation.dialect import Dialect, Wire
+from lanewise.api.generation.events import Choice
+from lanewise.api.generation.writing import one_line
+from lanewise.api.observing.record import Record
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import AdapterGoneError
 from lanewise.engine.constraint import ConstraintError
 from lanewise.engine.engine import Engine

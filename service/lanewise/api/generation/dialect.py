@@ -7,10 +7,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.ask import Ask
 from lanewise.api.errors import ApiError
-from lanewise.api.events import Choice, Piece, Usage
-from lanewise.api.logprobs import TokenNames
+from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.events import Choice, Piece, Usage
+from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.schemas import Strict
 
 M = TypeVar("M", bound=Strict)

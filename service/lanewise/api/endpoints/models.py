@@ -3,7 +3,7 @@
 from typing import Any
 
 from lanewise.api.errors import ModelNotFoundError
-from lanewise.api.state import ServerState
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
-from lanewise.api.endpoints import ENDPOINTS, Endpoint
+from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
 from lanewise.api.openapi.document import complete
 
 if TYPE_CHECKING:

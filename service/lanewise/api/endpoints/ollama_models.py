@@ -7,11 +7,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.body import LATEST, find_adapter, read_request
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.errors import ModelNotFoundError, NotSupportedError
-from lanewise.api.state import ServerState
-from lanewise.api.writing import dumps
+from lanewise.api.generation.body import LATEST, find_adapter, read_request
+from lanewise.api.generation.writing import dumps
+from lanewise.api.shared.state import ServerState
 from lanewise.text.answers.families import HARMONY, PlainFormat, answer_format
 
 FOREVER = "9999-12-31T23:59:59Z"  # the model stays

@@ -8,8 +8,6 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api import adapters, health, llama_server, models, ollama_models, path, tokenize
-from lanewise.api.dialect import Dialect
 from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
 from lanewise.api.dialects.completions import COMPLETIONS
 from lanewise.api.dialects.llama_completion import LLAMA_COMPLETION
@@ -18,15 +16,18 @@ from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.schema import ResponsesRequest
-from lanewise.api.error_forms import ErrorForms, Refusal
+from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
 from lanewise.api.errors import ApiError, NotSupportedError
+from lanewise.api.generation import path
+from lanewise.api.generation.dialect import Dialect
+from lanewise.api.http.error_forms import ErrorForms, Refusal
 from lanewise.api.schemas import (
     DetokenizeRequest,
     LoadAdapterRequest,
     TokenizeRequest,
     UnloadAdapterRequest,
 )
-from lanewise.api.state import ServerState
+from lanewise.api.shared.state import ServerState
 
 Speaking = Callable[[Request, ServerState, Dialect[Any]], Awaitable[Response]]
 ANSWER: Speaking = path.answer

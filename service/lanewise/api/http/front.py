@@ -6,8 +6,8 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lanewise.api.error_forms import ErrorForms
-from lanewise.api.limits import BodyBudget, Refusals, watch
+from lanewise.api.http.error_forms import ErrorForms
+from lanewise.api.http.limits import BodyBudget, Refusals, watch
 from lanewise.settings import Settings
 
 SLOWEST_SWEEP_S = 0.5

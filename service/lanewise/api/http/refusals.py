@@ -9,7 +9,7 @@ from lanewise.api.errors import (
     TargetTooLongError,
     UnavailableError,
 )
-from lanewise.api.limits import RETRY_AFTER_S
+from lanewise.api.http.limits import RETRY_AFTER_S
 
 MAX_FIELDS = 128  # of a head
 MAX_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000

@@ -6,13 +6,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lanewise.api.ask import Conversation
-from lanewise.api.body import read_request
-from lanewise.api.measuring import check_ids
-from lanewise.api.rendering import render_chat
+from lanewise.api.generation.ask import Conversation
+from lanewise.api.generation.body import read_request
+from lanewise.api.generation.measuring import check_ids
+from lanewise.api.generation.rendering import render_chat
+from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import DetokenizeRequest, TokenizeRequest
-from lanewise.api.state import ServerState
-from lanewise.api.writing import dumps_long
+from lanewise.api.shared.state import ServerState
 
 
 async def tokenize(request: Request, state: ServerState) -> Response:

@@ -4,7 +4,7 @@ from prometheus_client import Gauge
 from starlette.responses import JSONResponse, Response
 
 from lanewise.api import warm_up
-from lanewise.api.state import Phase, ServerState
+from lanewise.api.shared.state import Phase, ServerState
 
 
 def live(state: ServerState) -> Response:

@@ -15,20 +15,20 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.answering import Answering
-from lanewise.api.ask import Ask, Conversation, Prompts
-from lanewise.api.body import find_adapter, parse_json, read_bytes, validate
-from lanewise.api.delivery import Order, deliver
-from lanewise.api.dialect import About, Dialect, Prompt
-from lanewise.api.drawing import make_requests, sampling_params
 from lanewise.api.errors import ApiError
-from lanewise.api.events import Times, Usage
-from lanewise.api.logprobs import TokenNames
-from lanewise.api.measuring import check_context, check_priority
-from lanewise.api.notices import add_notice
-from lanewise.api.rendering import Rendered, render
-from lanewise.api.state import ServerState
-from lanewise.api.structured import grammar_of
+from lanewise.api.generation.answering import Answering
+from lanewise.api.generation.ask import Ask, Conversation, Prompts
+from lanewise.api.generation.body import find_adapter, parse_json, read_bytes, validate
+from lanewise.api.generation.delivery import Order, deliver
+from lanewise.api.generation.dialect import About, Dialect, Prompt
+from lanewise.api.generation.drawing import make_requests, sampling_params
+from lanewise.api.generation.events import Times, Usage
+from lanewise.api.generation.logprobs import TokenNames
+from lanewise.api.generation.measuring import check_context, check_priority
+from lanewise.api.generation.rendering import Rendered, render
+from lanewise.api.generation.structured import grammar_of
+from lanewise.api.observing.notices import add_notice
+from lanewise.api.shared.state import ServerState
 
 
 async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:

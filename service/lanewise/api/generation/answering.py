@@ -4,9 +4,18 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
-from lanewise.api.ask import Ask
-from lanewise.api.events import CallArguments, CallBegins, End, Event, Piece, Text, Thinking, Usage
-from lanewise.api.rendering import Rendered
+from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.events import (
+    CallArguments,
+    CallBegins,
+    End,
+    Event,
+    Piece,
+    Text,
+    Thinking,
+    Usage,
+)
+from lanewise.api.generation.rendering import Rendered
 from lanewise.engine.stream import RequestStream, TokenOutput
 from lanewise.text.answers.families import AnswerParser
 from lanewise.text.detokenizer import StopMatcher, StopStrings, StreamDecoder

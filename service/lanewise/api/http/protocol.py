@@ -22,12 +22,12 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from lanewise.api import refusals
 from lanewise.api.errors import ApiError
-from lanewise.api.front import Front
-from lanewise.api.limits import BodyHold
-from lanewise.api.output import Output
-from lanewise.api.refusals import MAX_FIELDS, MAX_TARGET
+from lanewise.api.http import refusals
+from lanewise.api.http.front import Front
+from lanewise.api.http.limits import BodyHold
+from lanewise.api.http.output import Output
+from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET
 
 MAX_PIPELINED = 16  # requests behind the one that is answered
 # Each chunk of a body costs a microsecond: beyond this many they must have some size on average.

@@ -8,10 +8,10 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from lanewise.api.body import read_request
 from lanewise.api.errors import BadRequestError, ForbiddenError, ModelNotFoundError
+from lanewise.api.generation.body import read_request
 from lanewise.api.schemas import LoadAdapterRequest, UnloadAdapterRequest
-from lanewise.api.state import ServerState
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import (
     AdapterError,
     AdapterFileError,

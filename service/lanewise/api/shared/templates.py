@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lanewise.api.budgets import TextBudgets
+from lanewise.api.shared.budgets import TextBudgets
 from lanewise.sandbox.lane import REASONS, SandboxError, pack_job
 from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message

@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from lanewise.api.ask import Ask, Conversation
-from lanewise.api.dialect import Prompt
 from lanewise.api.errors import BadRequestError
-from lanewise.api.measuring import check_count, check_ids, check_length
-from lanewise.api.state import ServerState
+from lanewise.api.generation.ask import Ask, Conversation
+from lanewise.api.generation.dialect import Prompt
+from lanewise.api.generation.measuring import check_count, check_ids, check_length
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
 from lanewise.engine.request import GenerationRequest, Grammar, SamplingParams
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from starlette.types import Scope
 
-from lanewise.api.ask import Ask
-from lanewise.api.budgets import MAX_CHARACTERS
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError
-from lanewise.api.state import ServerState
+from lanewise.api.generation.ask import Ask
+from lanewise.api.shared.budgets import MAX_CHARACTERS
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from starlette.requests import Request
 
-from lanewise.api.ask import Ask, BestEffort, Constraint, Conversation, ToolUse
 from lanewise.api.errors import BadRequestError, UnavailableError
-from lanewise.api.leaving import while_connected
-from lanewise.api.notices import add_notice
-from lanewise.api.rendering import Rendered
+from lanewise.api.generation.ask import Ask, BestEffort, Constraint, Conversation, ToolUse
+from lanewise.api.generation.leaving import while_connected
+from lanewise.api.generation.rendering import Rendered
+from lanewise.api.observing.notices import add_notice
 from lanewise.api.schemas import FunctionSpec, Tool
-from lanewise.api.state import RETRY_AFTER_S, ServerState
-from lanewise.api.workers import INLINE_SIZE
+from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
+from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.request import Grammar
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.budget import Budget, BudgetedGrammar

@@ -13,10 +13,10 @@ from lanewise.api.errors import (
     ModelNotFoundError,
     from_validation,
 )
-from lanewise.api.limits import BodyHold
-from lanewise.api.request_budgets import check_parts
+from lanewise.api.http.limits import BodyHold
 from lanewise.api.schemas import Strict
-from lanewise.api.state import ServerState
+from lanewise.api.shared.request_budgets import check_parts
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
 from lanewise.text.surrogates import as_characters
 

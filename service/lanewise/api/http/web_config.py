@@ -6,8 +6,8 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from lanewise.api.front import Front
-from lanewise.api.protocol import Connection
+from lanewise.api.http.front import Front
+from lanewise.api.http.protocol import Connection
 
 
 def make_config(front: Front, app: ASGIApp, **options: Any) -> uvicorn.Config:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanewise.api.ask import Ask
-from lanewise.api.events import End, Piece, Usage
+from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.events import End, Piece, Usage
 
 
 @dataclass(slots=True)

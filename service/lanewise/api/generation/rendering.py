@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from lanewise.api.ask import NO_TOOLS, Ask, Conversation, Prompts, ToolUse
-from lanewise.api.budgets import MAX_CHARACTERS
-from lanewise.api.dialect import Prompt
 from lanewise.api.errors import BadRequestError, UnavailableError
-from lanewise.api.leaving import while_connected
-from lanewise.api.measuring import check_count, check_ids, check_size
-from lanewise.api.request_budgets import text_size
+from lanewise.api.generation.ask import NO_TOOLS, Ask, Conversation, Prompts, ToolUse
+from lanewise.api.generation.dialect import Prompt
+from lanewise.api.generation.leaving import while_connected
+from lanewise.api.generation.measuring import check_count, check_ids, check_size
 from lanewise.api.schemas import Tool
-from lanewise.api.state import RETRY_AFTER_S, ServerState
-from lanewise.api.templates import pack_conversation
+from lanewise.api.shared.budgets import MAX_CHARACTERS
+from lanewise.api.shared.request_budgets import text_size
+from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
+from lanewise.api.shared.templates import pack_conversation
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.families import AnswerFormat, answer_format, effort_variables
 from lanewise.text.answers.grammar_values import without_grammars

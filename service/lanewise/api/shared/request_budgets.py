@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from lanewise.api.ask import Ask, Conversation
 from lanewise.api.errors import BadRequestError
+from lanewise.api.generation.ask import Ask, Conversation
 from lanewise.api.schemas import Message, Tool
 from lanewise.settings import Settings
 

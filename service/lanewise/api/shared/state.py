@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from lanewise.api.budgets import TextBudgets
-from lanewise.api.compiling import GrammarService
-from lanewise.api.request_budgets import RequestBudgets
-from lanewise.api.response_store import ResponseStore
-from lanewise.api.scrapes import Scrapes
-from lanewise.api.templates import TemplateService
-from lanewise.api.tracing import Tracer
-from lanewise.api.workers import Workers
+from lanewise.api.observing.scrapes import Scrapes
+from lanewise.api.observing.tracing import Tracer
+from lanewise.api.shared.budgets import TextBudgets
+from lanewise.api.shared.compiling import GrammarService
+from lanewise.api.shared.request_budgets import RequestBudgets
+from lanewise.api.shared.response_store import ResponseStore
+from lanewise.api.shared.templates import TemplateService
+from lanewise.api.shared.workers import Workers
 from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox

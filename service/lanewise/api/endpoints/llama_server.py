@@ -6,14 +6,14 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.ask import Conversation, ToolUse
-from lanewise.api.body import read_request
 from lanewise.api.dialects.llama_completion import RANDOM_SEED
 from lanewise.api.errors import UnavailableError
-from lanewise.api.rendering import form_of, render_text, template_of
+from lanewise.api.generation.ask import Conversation, ToolUse
+from lanewise.api.generation.body import read_request
+from lanewise.api.generation.rendering import form_of, render_text, template_of
+from lanewise.api.generation.writing import dumps
 from lanewise.api.schemas import FirstProblemOnly, Messages, Strict, Tool
-from lanewise.api.state import ServerState
-from lanewise.api.writing import dumps
+from lanewise.api.shared.state import ServerState
 from lanewise.text.control_tokens import remove_mark
 
 

@@ -16,7 +16,7 @@ from lanewise.settings import SettingsError
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from lanewise.api.record import Record
+    from lanewise.api.observing.record import Record
 
 
 class Tracer:

@@ -1,0 +1,1 @@
+"""The table of endpoints, and those that generate nothing."""

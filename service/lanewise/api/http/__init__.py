@@ -1,0 +1,1 @@
+"""Connections: what they may cost before a request is admitted, and errors at each path."""

@@ -1,0 +1,1 @@
+"""What requests share: budgets, threads, templates, grammars, stored answers."""
