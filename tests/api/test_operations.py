@@ -8,6 +8,10 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_open_metrics,
+)
+from prometheus_client.parser import text_string_to_metric_families
 
 from lanewise.api.shared.state import Phase
 from toy_server import CONFIG, in_background, toy_server
@@ -259,6 +263,36 @@ def test_metrics_are_those_dashboards_read(client, server):
     assert 'handler="/v1/completions"' in text
 
 
+# What the endpoint picker of the Gateway API Inference Extension reads of a server, by default.
+PICKER = {
+    "vllm:num_requests_waiting": set(),
+    "vllm:num_requests_running": set(),
+    "vllm:kv_cache_usage_perc": set(),
+    "vllm:gpu_cache_usage_perc": set(),  # the first releases
+    "vllm:lora_requests_info": {"max_lora", "running_lora_adapters", "waiting_lora_adapters"},
+    "vllm:cache_config_info": {"block_size", "num_gpu_blocks"},
+}
+PROMETHEUS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+
+
+@pytest.mark.parametrize("accept", ["text/plain;version=0.0.4", PROMETHEUS])
+def test_both_formats_are_what_they_say_and_have_what_endpoint_pickers_read(client, accept):
+    response = client.get("/metrics", headers={"accept": accept})
+    is_open = accept == PROMETHEUS
+    expected = "application/openmetrics-text; version=1.0.0" if is_open else "text/plain; version="
+    assert response.headers["content-type"].startswith(expected)
+    parse = parse_open_metrics if is_open else text_string_to_metric_families
+    families = {family.name: family for family in parse(response.text)}
+    for name, labels in PICKER.items():
+        assert families[name].type == "gauge"
+        (sample,) = families[name].samples
+        assert labels <= sample.labels.keys()
+    # The same series under both: what was scraped in one is continued in the other.
+    other = client.get("/metrics").text
+    names = {one.name for family in families.values() for one in family.samples}
+    assert all(f"\n{name}{{" in other or f"\n{name} " in other for name in names)
+
+
 def test_long_prompts_leave_the_event_loop_free(server):
     """Health is answered while a text that takes seconds is tokenized."""
     slowest = 0.0
@@ -285,10 +319,10 @@ def test_scrapers_at_once_share_one_text_and_get_none_older_than_they_asked():
         rendered = 0
         render = server.state.scrapes._render
 
-        def counting() -> bytes:
+        def counting(open_metrics: bool) -> bytes:
             nonlocal rendered
             rendered += 1
-            return render()
+            return render(open_metrics)
 
         server.state.scrapes._render = counting
 

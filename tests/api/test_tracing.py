@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from lanewise.api.observing.logs import JsonFormatter
 from lanewise.api.observing.tracing import Tracer
@@ -76,6 +77,41 @@ def test_a_streamed_call_of_a_tool_is_a_span_of_the_callers_trace(traced):
     assert said["gen_ai.usage.output_tokens"] > 5
     assert said["http.response.status_code"] == 200
     assert said["lanewise.tools"] == 1
+
+
+def exemplars(text):
+    """The traces that each histogram names."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.exemplar is not None:
+                assert sample.exemplar.value <= float(sample.labels["le"])
+                found.setdefault(family.name, set()).add(sample.exemplar.labels["trace_id"])
+    return found
+
+
+def test_histograms_name_traces_as_examples_of_what_they_count(traced, caplog):
+    server, spans = traced
+    sampled, left_out = PARENT, f"00-{'9' * 32}-{'9' * 16}-00"
+    body = {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}
+    with caplog.at_level(logging.INFO, "lanewise.access"):
+        for parent in (sampled, left_out):
+            answer = server.client.post(
+                "/v1/completions", json=body, headers={"traceparent": parent}
+            )
+            assert answer.status_code == 200
+        spans("POST /v1/completions")
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    told = exemplars(server.client.get("/metrics", headers=accept).text)
+    of_requests = ("time_to_first_token", "e2e_request_latency", "request_queue_time")
+    names = {f"vllm:{name}_seconds" for name in of_requests}
+    names |= {"vllm:request_time_per_output_token_seconds", "http_request_duration_seconds"}
+    assert told.keys() == names
+    trace = PARENT.split("-")[1]
+    assert all(trace in traces and "9" * 32 not in traces for traces in told.values())
+    assert "# {" not in server.client.get("/metrics").text
+    logged = [one.fields.get("trace_id") for one in caplog.records if hasattr(one, "fields")]
+    assert logged[:2] == [trace, None]
 
 
 def test_what_fails_is_a_span_too(traced):

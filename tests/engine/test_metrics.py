@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from lanewise.engine.metrics import STEP_TOKEN_BUCKETS, CountedHistogram, size_buckets
+from lanewise.engine.histograms import CountedHistogram, size_buckets
+from lanewise.engine.metrics import STEP_TOKEN_BUCKETS
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.tracking import JobGroup, Tally
 from lanewise.runtime import Counters

@@ -72,6 +72,7 @@ class RequestMiddleware:
         span = None
         if self._tracer is not None:
             span = self._tracer.begin(_method(scope), scope["path"][:LOGGED_PATH], given)
+            scope["trace_id"] = self._tracer.trace_id(span)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -126,7 +127,9 @@ class RequestMiddleware:
         handler = getattr(route, "path", "none")  # never the raw path: it may be anything
         method = _method(scope)
         self._requests.labels(method, handler, str(status)).inc()
-        self._seconds.labels(method, handler).observe(seconds)
+        trace_id = scope.get("trace_id")
+        example = None if trace_id is None else {"trace_id": trace_id}
+        self._seconds.labels(method, handler).observe(seconds, example)
         level = logging.DEBUG if handler.startswith(("/health", "/metrics")) else logging.INFO
         path, name = scope["path"][:LOGGED_PATH], request_id.decode()
         record: Record | None = scope.get("record")
@@ -136,6 +139,7 @@ class RequestMiddleware:
             "status": status,
             "seconds": round(seconds, 6),
             "client": scope.get("client_number", 0),
+            **(example or {}),
             **(record.fields() if record is not None else {}),
         }
         access.log(

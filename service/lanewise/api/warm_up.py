@@ -33,12 +33,14 @@ def try_again(state: ServerState) -> None:
 
 async def _warm_up(state: ServerState) -> None:
     """Send the model a request as clients do, through every layer; then the server is ready."""
+    began = time.monotonic()
     try:
         await _ask(state)
     except EngineError as error:
         state.failure = f"the warm-up request failed: {error}"
         logger.error("%s", state.failure)
         return
+    state.engine.metrics.warm_up_seconds.set(time.monotonic() - began)
     if state.phase is Phase.WARMING_UP:
         state.phase = Phase.READY
         logger.info("ready")

@@ -147,11 +147,16 @@ class Engine:
 
     @asynccontextmanager
     async def submit(
-        self, requests: Items[GenerationRequest], *, is_counted: bool = True
+        self,
+        requests: Items[GenerationRequest],
+        *,
+        is_counted: bool = True,
+        trace_id: str | None = None,
     ) -> AsyncIterator[RequestStream]:
         """The outputs of some sequences; leaving the block aborts what has not ended.
 
-        Metrics of requests have only what ``is_counted``.
+        Metrics of requests and of steps have only what ``is_counted``; they name ``trace_id`` as an
+        example of what they count.
 
         ValueError if one of them could never be run, QueueFullError or EngineStoppedError if they
         are not accepted.
@@ -160,7 +165,7 @@ class Engine:
             group = await asyncio.to_thread(self._maker.make, requests)
         else:
             group = self._maker.make(requests)
-        group.is_counted = is_counted
+        group.is_counted, group.trace_id = is_counted, trace_id
         stream = group.stream = RequestStream(
             asyncio.get_running_loop(),
             len(requests),

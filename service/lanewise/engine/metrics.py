@@ -1,10 +1,7 @@
 """What operators see: vLLM's metric names, so that its dashboards work, and our own."""
 
-import math
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import sub
 
 from prometheus_client import (
@@ -15,10 +12,9 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics_text
 
+from lanewise.engine.histograms import CountedHistogram, size_buckets
 from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
 # The time of creation of every series would be a third of what is scraped, and nobody reads it.
@@ -83,48 +79,6 @@ class Load:
     kv_usage: float
 
 
-def size_buckets(largest: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50 … up to ``largest``."""
-    powers = range(int(math.log10(max(largest, 1))) + 1)
-    sizes = (digit * 10**power for power in powers for digit in (1, 2, 5))
-    return tuple(float(size) for size in sizes if size <= largest)
-
-
-class CountedHistogram(Collector):
-    """A histogram that takes many equal values at once; one thread observes."""
-
-    def __init__(
-        self,
-        name: str,
-        text: str,
-        labels: dict[str, str],
-        buckets: tuple[float, ...],
-        registry: CollectorRegistry,
-    ) -> None:
-        self._name, self._text, self._labels = name, text, labels
-        self._bounds = (*buckets, math.inf)
-        self._counts = [0] * len(self._bounds)
-        self._sum = 0.0
-        registry.register(self)
-
-    def observe(self, amount: float, times: int = 1) -> None:
-        """Observe a value so many times, for the price of once."""
-        self._sum += amount * times
-        self._counts[bisect_left(self._bounds, amount)] += times
-
-    def add_counted(self, counts: Iterable[int], total: float) -> None:
-        """Add values that somebody else has counted: how many of each bucket, and their sum."""
-        self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
-        self._sum += total
-
-    def collect(self) -> list[HistogramMetricFamily]:
-        """What Prometheus scrapes."""
-        family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
-        up_to = zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True)
-        family.add_metric(list(self._labels.values()), list(up_to), self._sum)
-        return [family]
-
-
 class Metrics:
     """Every series of one engine, in a registry of its own."""
 
@@ -139,9 +93,13 @@ class Metrics:
         self._make_own(facts)
         ProcessCollector(registry=self.registry)
 
-    def render(self) -> bytes:
-        """The text format that Prometheus scrapes."""
-        return generate_latest(self.registry)
+    def render(self, open_metrics: bool = False) -> bytes:
+        """Prometheus' text format, or OpenMetrics, which has exemplars."""
+        if not open_metrics:
+            return generate_latest(self.registry)
+        # The package's own choice makes underscores of the colons in vLLM's names.
+        text: bytes = open_metrics_text(self.registry, "allow-utf-8")  # type: ignore[no-untyped-call]
+        return text
 
     def load(self) -> Load:
         """Work done and work at hand."""
@@ -197,6 +155,10 @@ class Metrics:
         if counters.expert_rows > last.expert_rows:
             new = map(sub, counters.experts_by_rows, last.experts_by_rows)
             self.expert_rows.add_counted(new, counters.expert_rows - last.expert_rows)
+        self._last_counters = counters
+
+    def skip_native(self, counters: Counters) -> None:
+        """Leave out what the session did since the last call."""
         self._last_counters = counters
 
     def count_drafts(self, drafts: Iterable[tuple[int, int]]) -> None:
@@ -349,6 +311,10 @@ class Metrics:
         )
         self.busy_seconds = self._counter(
             "lanewise_busy_seconds", "Time with sequences to run, steps and all between them."
+        )
+        self.warm_up_seconds = self._gauge(
+            "lanewise_warm_up_seconds",
+            "How long the server's own first request took; no metric of requests or steps has it.",
         )
         self.native_seconds = self._counter(
             "lanewise_native_seconds", "Time inside the native library; a part of the busy time."

@@ -118,7 +118,7 @@ class Stepper:
         """What can begin a step before the one before it has ended; None if it must wait."""
         if self._ahead is None or not self._scheduler.can_plan_ahead:
             return None
-        if self._last_s < self._min_ahead_s:
+        if self._last_s < self._min_ahead_s or self._is_own(step):
             return None
         if self._speculator is not None and self._speculator.wants(step, self._guesser_of):
             return None
@@ -170,8 +170,8 @@ class Stepper:
         seconds = self._last_s = finished.ended - finished.began
         if self._pacer is not None:
             self._pacer.cost.learn(in_flight.work, seconds)
-        self._note_run(step, results_of(step, finished.drawn))
         self._tally.note_step(in_flight.n_rows)
+        self._note_run(step, results_of(step, finished.drawn))
         self._learn(Guesses(), in_flight.n_rows, seconds)
         # Without a next one, a step that waits for the tokens searches by itself.
         if self._speculator is not None and next_one is not None:
@@ -190,7 +190,9 @@ class Stepper:
         self._scheduler.take_back(in_flight.step)
 
     def _run(self, step: Step, began: float) -> None:
-        guesses = Guesses()
+        guesses, is_own = Guesses(), self._is_own(step)
+        if is_own:
+            self._metrics.count_native(self._runner.counters())
         try:
             if self._speculator is not None:
                 guesses = self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
@@ -198,9 +200,20 @@ class Stepper:
         except Exception as error:
             self._run_each(step, error)
         else:
+            if is_own:
+                self._metrics.skip_native(self._runner.counters())
+            else:
+                self._tally.note_step(n_rows)
             self._note_run(step, results)
-            self._tally.note_step(n_rows)
             self._learn(guesses, n_rows, time.perf_counter() - began)
+
+    def _is_own(self, step: Step) -> bool:
+        """Whether a step is for nobody but the server itself, whose requests are not counted."""
+        for turn in step.turns:
+            job = self._jobs.get(turn.sequence)
+            if job is not None:
+                return not job.group.is_counted  # it runs alone
+        return False
 
     def _learn(self, guesses: Guesses, n_rows: int, seconds: float) -> None:
         if self._speculator is not None:

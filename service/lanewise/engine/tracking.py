@@ -18,6 +18,7 @@ class JobGroup:
 
     adapter: LoadedAdapter | None = None  # that of all of them
     is_counted: bool = True  # in metrics: the server's own requests are not
+    trace_id: str | None = None  # which metrics name as an example; None: it is not traced
     stream: RequestStream = field(init=False)
     jobs: dict[int, "Job"] = field(default_factory=dict)  # those that have not ended
     largest_output: int = 0
@@ -71,7 +72,7 @@ class Job:
             moments = self.group.stream.moments
             moments.started = moments.started or now
             if self.group.is_counted:
-                metrics.queue.observe(now - self.arrived)
+                metrics.queue.observe(now - self.arrived, trace_id=self.group.trace_id)
 
 
 class Tally:
@@ -136,7 +137,7 @@ class Tally:
             return
         self._generation_tokens += count
         if is_first:
-            metrics.ttft.observe(now - job.arrived)
+            metrics.ttft.observe(now - job.arrived, trace_id=job.group.trace_id)
         else:
             gap_s = (now - last) / count
             self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + count
@@ -184,7 +185,7 @@ def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:
     group.largest_output = max(group.largest_output, n_output)
     if reason not in ("stop", "length"):
         return
-    metrics.e2e.observe(now - job.arrived)
+    metrics.e2e.observe(now - job.arrived, trace_id=group.trace_id)
     metrics.prompt_size.observe(job.sequence.n_prompt)
     metrics.output_size.observe(n_output)
     if job.started is not None:
@@ -193,6 +194,7 @@ def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:
         metrics.prefill.observe(job.first_token - job.started)
         metrics.decode.observe(now - job.first_token)
         if n_output > 1:
-            metrics.tpot.observe((job.last_token - job.first_token) / (n_output - 1))
+            mean_s = (job.last_token - job.first_token) / (n_output - 1)
+            metrics.tpot.observe(mean_s, trace_id=group.trace_id)
     if not group.jobs:
         metrics.largest_output_size.observe(group.largest_output)

@@ -115,10 +115,10 @@ async def ready(_: Request, state: ServerState) -> Response:
     return health.ready(state)
 
 
-async def metrics(_: Request, state: ServerState) -> Response:
-    """All metrics, in Prometheus' text format."""
-    text = await state.scrapes.text()
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+async def metrics(request: Request, state: ServerState) -> Response:
+    """All metrics, in Prometheus' text format or, for who accepts it, in OpenMetrics."""
+    text, media_type = await state.scrapes.text(request.headers.get("accept", ""))
+    return Response(text, media_type=media_type)
 
 
 async def version(_: Request, state: ServerState) -> Response:

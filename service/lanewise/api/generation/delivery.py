@@ -61,7 +61,8 @@ class Order:
 async def deliver(order: Order, request: Request, state: ServerState) -> Response:
     """Run the sequences and answer as the request asked."""
     release_body(request)
-    record = Record(order.dialect.name, order.model, order.ask, order.answering.usage)
+    trace_id = request.scope.get("trace_id")
+    record = Record(order.dialect.name, order.model, order.ask, order.answering.usage, trace_id)
     request.scope["record"] = record
     if order.ask.delivery.stream:
         return StreamedResponse(order, state, record)
@@ -76,7 +77,7 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             record.note(piece)
             choices[piece.choice].add(piece)
 
-    async with generating(state.engine, order.requests, request.receive) as stream:
+    async with generating(state.engine, order.requests, request.receive, record.trace_id) as stream:
         answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
@@ -103,10 +104,13 @@ def given(choices: Sequence[Choice], ask: Ask) -> Iterator[Choice]:
 
 @asynccontextmanager
 async def generating(
-    engine: Engine, requests: Sequence[GenerationRequest], receive: Receive
+    engine: Engine,
+    requests: Sequence[GenerationRequest],
+    receive: Receive,
+    trace_id: str | None = None,
 ) -> AsyncIterator[RequestStream]:
     """The engine's outputs; they end at once when the client goes away."""
-    async with submitted(engine, requests) as stream:
+    async with submitted(engine, requests, trace_id) as stream:
         watcher = asyncio.create_task(_cancel_on_disconnect(receive, stream))
         try:
             yield stream
@@ -118,11 +122,11 @@ async def generating(
 
 @asynccontextmanager
 async def submitted(
-    engine: Engine, requests: Sequence[GenerationRequest]
+    engine: Engine, requests: Sequence[GenerationRequest], trace_id: str | None
 ) -> AsyncIterator[RequestStream]:
     """``engine.submit`` with the errors of HTTP."""
     try:
-        async with engine.submit(requests) as stream:
+        async with engine.submit(requests, trace_id=trace_id) as stream:
             yield stream
     except EngineError as error:
         raise to_api_error(error) from error
@@ -149,7 +153,9 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
         try:
-            async with generating(self._state.engine, self._order.requests, receive) as stream:
+            async with generating(
+                self._state.engine, self._order.requests, receive, self._record.trace_id
+            ) as stream:
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)

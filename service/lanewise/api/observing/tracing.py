@@ -62,6 +62,11 @@ class Tracer:
             attributes={"http.request.method": method, "url.path": path},
         )
 
+    def trace_id(self, span: Span) -> str | None:
+        """Where the span can be found; None if the collector gets none of its trace."""
+        context = span.get_span_context()
+        return f"{context.trace_id:032x}" if context.trace_flags.sampled else None
+
     def response_header(self, span: Span) -> tuple[bytes, bytes]:
         """What tells the caller which trace its request is in."""
         context = span.get_span_context()
@@ -70,6 +75,8 @@ class Tracer:
 
     def end(self, span: Span, route: str, status: int, record: Record | None) -> None:
         """The request is over: say what became of it."""
+        if not span.is_recording():
+            return  # its trace is not sampled: it has not even a name
         from opentelemetry.trace import Status, StatusCode
 
         span.update_name(f"{span.name.partition(' ')[0]} {route}")  # type: ignore[attr-defined]
