@@ -219,6 +219,11 @@ def test_its_alerts_are_those_of_prometheus_and_its_dashboard_is_grafanas(tmp_pa
     objects = rendered({"monitoring": {"enabled": True, "dashboard": True}})
     rules = of_kind(objects, "PrometheusRule")["spec"]
     assert rules == yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    kept = rendered({"monitoring": {"enabled": True, "runbooks": "https://wiki.example/pages/"}})
+    [group] = of_kind(kept, "PrometheusRule")["spec"]["groups"]
+    pages = {one["annotations"]["runbook_url"] for one in group["rules"]}
+    assert "https://wiki.example/pages/LanewiseDown.md" in pages
+    assert all(page.startswith("https://wiki.example/pages/L") for page in pages)
     [text] = of_kind(objects, "ConfigMap")["data"].values()
     assert text == (DEPLOY / "grafana" / "dashboards" / "lanewise.json").read_text()
     [endpoint] = of_kind(objects, "ServiceMonitor")["spec"]["endpoints"]
