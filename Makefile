@@ -8,6 +8,9 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=     # names of targets; empty: all
 FUZZ_ARGS ?=        # such as --seed 1 --executions 20000: the same every time
 FUZZ_CC ?= clang-19 # with libFuzzer
+DASHBOARD ?= 127.0.0.1:9095 # not 9090, where the package starts a Prometheus of its own
+PROMETHEUS_CONFIG ?= deploy/prometheus/local.yml
+PROMETHEUS_DATA ?= build/prometheus
 LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 
 VENV := .venv
@@ -29,7 +32,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest wheel sbom lock check-lock image clean
+.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest dashboard wheel sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -96,6 +99,12 @@ test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of oth
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
+
+dashboard:                          ## the dashboards with live data of the server on port 8000; needs the package prometheus
+	@command -v prometheus >/dev/null || { echo "There is no prometheus. Install it with:  sudo apt-get install prometheus" >&2; exit 1; }
+	@echo "dashboards: http://$(DASHBOARD)/user/"
+	@prometheus --config.file=$(PROMETHEUS_CONFIG) --storage.tsdb.path=$(PROMETHEUS_DATA) --log.level=warn \
+		--web.listen-address=$(DASHBOARD) --web.user-assets=deploy/grafana
 
 wheel: setup sbom                   ## dist/lanewise-*.whl, and what it needs as CycloneDX
 	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .

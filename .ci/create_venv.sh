@@ -27,9 +27,10 @@ fi
 # The distribution's own pip, unpacked and not installed: this needs neither root nor a change to the system.
 pip_from_debian() {
     local apt="$PWD/$venv/apt"
-    local options=(-qq -o Dir::State="$apt/state" -o Dir::Cache="$apt/cache" -o Debug::NoLocking=1)
+    local options=(-qq -o Dir::State="$apt/state" -o Dir::Cache="$apt/cache" -o Debug::NoLocking=1
+        -o APT::Sandbox::User="$(id -un)")
     mkdir -p "$apt"/state/lists/partial "$apt"/cache/archives/partial
-    apt-get "${options[@]}" -o APT::Sandbox::User="$(id -un)" update &&
+    apt-get "${options[@]}" update &&
         (cd "$apt" && apt-get "${options[@]}" download python3-pip-whl && dpkg-deb -x python3-pip-whl_*.deb .) &&
         PYTHONPATH=$(echo "$apt"/usr/share/python-wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet pip &&
         rm -rf "$apt"

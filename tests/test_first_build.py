@@ -24,7 +24,7 @@ def load_install():
 
 @pytest.fixture
 def make(tmp_path):
-    """``make serve`` with a new environment and a PATH without a compiler but ``tmp_path/bin/cc``.
+    """``make`` with a new environment and a PATH without a compiler but ``tmp_path/bin/cc``.
 
     The environment's Python does nothing but say so.
     """
@@ -34,8 +34,8 @@ def make(tmp_path):
         (programs / name).symlink_to(shutil.which(name))
     python = write_program(tmp_path / "venv/bin/python", 'echo "python: $*"')
 
-    def run():
-        command = ["make", "--directory", ROOT, "serve", f"VENV={python.parent.parent}"]
+    def run(target="serve"):
+        command = ["make", "--directory", ROOT, target, f"VENV={python.parent.parent}"]
         environment = {"PATH": str(programs)}
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -66,6 +66,12 @@ def test_without_headers_make_says_what_to_install(make, tmp_path):
     assert HEADER in done.stderr
     assert "sudo apt-get install gcc libc6-dev" in done.stderr
     assert "python:" not in done.stdout
+
+
+def test_without_prometheus_make_says_what_to_install(make):
+    done = make("dashboard")
+    assert done.returncode != 0
+    assert "sudo apt-get install prometheus" in done.stderr
 
 
 def test_a_compiler_with_options_in_cc_is_taken(tmp_path):

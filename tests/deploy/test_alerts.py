@@ -268,6 +268,7 @@ def test_the_windows_of_an_alert_are_those_that_its_text_tells_of(alert):
     assert told == windows
 
 
-def test_prometheus_accepts_its_configuration():
-    done = promtool("check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+@pytest.mark.parametrize("name", ["prometheus.yml", "local.yml"])
+def test_prometheus_accepts_its_configuration(name):
+    done = promtool("check", "config", DEPLOY / "prometheus" / name)
     assert done.returncode == 0, done.stdout + done.stderr

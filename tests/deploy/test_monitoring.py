@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from browsing import chromium, expect, visit
 from loadtests.__main__ import main as loadtest
 from serving import free_port, lanewise_server, running, wait_for
 
@@ -50,7 +51,7 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory) -> Iterator[Prometheus]:
     """A Prometheus with a minute of the server's life in it, traffic included."""
-    program = tool("prometheus")
+    tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     port = free_port()
     with lanewise_server("--threads", "1") as server:
@@ -60,8 +61,9 @@ def scraped(tmp_path_factory) -> Iterator[Prometheus]:
         job["static_configs"] = [{"targets": [server.removeprefix("http://")]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         shutil.copy(DEPLOY / "prometheus/alerts.yml", folder)
-        command = [program, f"--config.file={folder}/prometheus.yml"]
-        command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"]
+        command = ["make", "--directory", str(DEPLOY.parent), "dashboard"]
+        command += [f"DASHBOARD=127.0.0.1:{port}", f"PROMETHEUS_DATA={folder}/data"]
+        command += [f"PROMETHEUS_CONFIG={folder}/prometheus.yml"]
         url = f"http://127.0.0.1:{port}"
         with running(command, f"{url}/-/ready"):
             prometheus = Prometheus(url)
@@ -96,6 +98,18 @@ def test_every_variable_of_the_dashboard_has_values(scraped, variable):
     metric, label = re.fullmatch(r"label_values\((\S+), (\w+)\)", variable["definition"]).groups()
     assert all(series["metric"][label] for series in scraped.query(metric))
     assert scraped.query(metric)
+
+
+@pytest.mark.e2e
+def test_the_page_of_prometheus_draws_every_panel(scraped):
+    with chromium() as browser, visit(browser, f"{scraped.url}/user/") as seen:
+        expect(seen.page.locator("#state")).to_have_text(
+            f"{len(PANELS)} of {len(PANELS)} panels have data"
+        )
+        assert seen.page.locator(".panel h2").all_inner_texts() == [p["title"] for p in PANELS]
+        lines = seen.page.locator(".panel path").all()
+        assert all(line.bounding_box()["width"] > 0 for line in lines)
+        assert seen.barriers() == []
 
 
 @pytest.mark.e2e
