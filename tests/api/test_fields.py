@@ -129,3 +129,39 @@ def test_errors_are_in_our_words(client, path, body, message):
 def test_a_choice_may_be_any_character(client):
     assert text_of(client, {"guided_choice": ["\x7f"]}) == "\x7f"
     assert json.loads(json.dumps(text_of(client, {"guided_choice": ["\x00\x7f\x85"]})))
+
+
+def test_the_least_number_of_tokens_is_compared_with_what_there_is(client):
+    ask = {"prompt": "abc", "min_tokens": 600}
+    said = refused(client, COMPLETIONS, ask | {"max_tokens": 30})["message"]
+    assert said == "min_tokens: 600 is more than max_tokens, which is 30"
+    answer = refused(client, CHAT, {"messages": HELLO, "min_tokens": 600})
+    assert answer["message"].startswith("min_tokens: 600 is more than the context has room for")
+    assert answer["param"] == "min_tokens"
+
+
+def test_an_effort_that_a_model_has_no_use_for_is_told(client, template):
+    ask = {"messages": HELLO, "max_tokens": 1}
+
+    def told(effort):
+        answer = client.post(CHAT, json=ask | {"reasoning_effort": effort})
+        assert answer.status_code == 200
+        return answer.headers.get(WARNING, "")
+
+    assert told("high").startswith("reasoning_effort: this model has no such setting")
+    assert told("none") == "", "it does not reason, as was asked"
+    template("{{ messages[0].content }}{{ reasoning_effort }}{# </think> #}")
+    assert told("high") == told("none") == ""
+    template("{{ messages[0].content }}{{ enable_thinking }}{# </think> #}")
+    assert told("none") == ""
+    assert told("low")
+
+
+def test_tools_count_where_a_conversation_is_tokenized(client, template):
+    template("{{ tools | tojson }}{{ messages[0].content }}")
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    body = {"messages": HELLO, "tools": tools}
+    found = client.post("/tokenize", json=body).json()
+    usage = client.post(CHAT, json=body | {"max_tokens": 1}).json()["usage"]
+    assert found["count"] == usage["prompt_tokens"] > 20
+    assert refused(client, "/tokenize", {"prompt": "a", "tools": tools})["param"] == "tools"

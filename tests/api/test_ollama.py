@@ -290,3 +290,18 @@ def test_results_of_calls_go_with_their_calls(client, template, server):
     shown = [f'[{id_} weather {{"city": "Rom"}}]' for id_ in ("call00000", "call00001")]
     assert f"assistant{''.join(shown)}" in prompt
     assert "toolcall00000=weather=hot;toolcall00001=weather=wet;" in prompt
+
+
+def test_reasoning_that_a_model_does_not_have_cannot_be_asked_for(client, template):
+    chat = {"model": "toy", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    for path, body in (("/api/chat", chat), ("/api/generate", {"prompt": "hi", "stream": False})):
+        body = body | {"options": {"num_predict": 2}}
+        for think in (True, "high"):
+            answer = client.post(path, json=body | {"think": think})
+            assert answer.status_code == 400
+            assert answer.json() == {"error": '"toy" does not support thinking'}
+        for think in (False, None):
+            assert client.post(path, json=body | {"think": think}).status_code == 200
+        template("{{ messages[0].content }}{# </think> #}")
+        assert client.post(path, json=body | {"think": True}).status_code == 200
+        template("{{ messages[0].content }}")

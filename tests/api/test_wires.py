@@ -149,6 +149,18 @@ def test_a_streamed_message_is_the_whole_one(server, tokenizer, template, form):
     assert (counts["calls"] >= 10) == (form not in ("no tools", "thinks")), counts
 
 
+@pytest.mark.parametrize("form", ["hermes", "qwen3 coder"])
+def test_a_tag_in_a_sentence_is_said_and_calls_nothing(server, tokenizer, template, form):
+    template(FORMS[form][0])
+    sentence = "The tag <tool_call> starts a call, as in <tool_call>\n\nso."
+    ids = tokenizer.encode(sentence, add_bos=False, parse_special=False)
+    body = {"messages": [{"role": "user", "content": "repeat"}], "tools": TOOLS, "max_tokens": 200}
+    [choice], chunks = asked(server, "/v1/chat/completions", body, [ids])
+    assert (choice["message"]["content"], choice["finish_reason"]) == (sentence, "stop")
+    said = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    assert said == sentence
+
+
 @pytest.mark.usefixtures("template")
 def test_a_streamed_completion_is_the_whole_one(server, tokenizer):
     for number in range(N_CONVERSATIONS):

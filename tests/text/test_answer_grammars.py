@@ -118,6 +118,39 @@ def test_calls_between_tags(form, tokenizer, takes):
         assert not takes(auto, answer_texts.written(form, "weather", wrong)), wrong
 
 
+@pytest.mark.parametrize(
+    "form", [HERMES, QWEN3_CODER, GLM, GLM_TIGHT, SEED, MINIMAX], ids=lambda form: form.name
+)
+def test_a_tag_that_is_only_mentioned_begins_no_call(form, tokenizer, takes):
+    begin = form.begin.rstrip()
+    if form is HERMES:
+        call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    else:
+        call = answer_texts.written(form, "now", {})
+    source = grammar(PlainFormat(form), tokenizer, required=False)
+    thinking = PlainFormat(form, THINK)
+    thought = grammar(thinking, tokenizer, Start.OPEN, required=False)
+    mentions = (
+        f"The tag {begin} starts a call.",
+        f"{begin}",
+        f"{begin} ",
+        f"{begin}\n\nand {begin}{begin} nobody\n",
+    )
+    for mention in mentions:
+        for text, n_calls in ((mention, 0), (mention + call, 1), (mention + "so " + call, 1)):
+            assert takes(source, text), text
+            assert takes(thought, text), text
+            for cuts in (1, 3, len(text)):
+                parser = PlainFormat(form).parser(Start.CONTENT, TOOLS)
+                pieces = [text[i : i + cuts] for i in range(0, len(text), cuts)]
+                content = "".join(parser.push(piece)[1] for piece in pieces)
+                content += parser.push("", last=True)[1]
+                said = text[: len(text) - n_calls * len(call)]
+                assert (content, len(parser.calls)) == (said, n_calls)
+    assert not takes(source, f"The {call} and more")
+    assert not takes(source, mentions[0] + call[:-4])
+
+
 @TAGGED
 def test_other_properties_where_a_schema_has_room(form, tokenizer, takes):
     tools = {"f": {"properties": {"a": {"type": "integer"}}, "additionalProperties": True}}

@@ -153,8 +153,8 @@ CORNERS = [
         "[c]commentary to=functions.f[m]{}[a][s]assistant to=functions.g[c]commentary[m]{}[a]",
         ("", "", [("f", "{}"), ("g", "{}")]),
     ),
-    (QWEN3_CODER, "a <tool_call> b", ("", "a <tool_call>b", [])),
-    (QWEN3_CODER, "a <tool_call>\n<func", ("", "a ", [])),
+    (QWEN3_CODER, "a <tool_call> b", ("", "a <tool_call> b", [])),
+    (QWEN3_CODER, "a <tool_call>\n<func", ("", "a <tool_call>\n<func", [])),
     (QWEN3_CODER, "a <tool_cal", ("", "a <tool_cal", [])),
     (QWEN3_CODER, "<tool_call>\n<function=look>", ("", "", [("look", "{")])),
     (
@@ -185,8 +185,9 @@ CORNERS = [
         "<tool_call>\n<function=look>\n<parameter=new>\n[1]\n</parameter>\n<parameter=any>\na",
         ("", "", [("look", '{"new": [1], "any": ')]),
     ),
-    (GLM, "<tool_call>now\n</tool_call>", ("", "", [("now", "{}")])),
-    (GLM, "<tool_call>", ("", "", [])),
+    (GLM, "<tool_call>functions.now\n</tool_call>", ("", "", [("functions.now", "{}")])),
+    (GLM, "<tool_call>now\n</tool_call>", ("", "<tool_call>now\n</tool_call>", [])),
+    (GLM, "<tool_call>", ("", "<tool_call>", [])),
     (GLM, "<tool_call></tool_call>", ("", "<tool_call></tool_call>", [])),
     (
         GLM,

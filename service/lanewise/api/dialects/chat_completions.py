@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
 from lanewise.api.dialects.openai_fields import (
     constraint_of,
@@ -36,6 +36,7 @@ from lanewise.api.schemas import (
     Messages,
     Strict,
     Tool,
+    by_type,
     refuse,
 )
 from lanewise.engine.stream import Sampled
@@ -57,6 +58,26 @@ class NamedTool(Strict):
     function: FunctionName
 
 
+class AllowedTools(Strict):
+    """Some of the tools, and whether the model must use one of them."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], FirstProblemOnly(), Field(min_length=1)]
+
+
+class AllowedChoice(Strict):
+    """The tools that the model may, or must, use."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+Choosing = Annotated[
+    Annotated[NamedTool, Tag("[function]")] | Annotated[AllowedChoice, Tag("[allowed_tools]")],
+    by_type(),
+]
+
+
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -65,7 +86,7 @@ class ChatCompletionRequest(GenerationFields):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    tool_choice: Literal["none", "auto", "required"] | Choosing = "auto"
     parallel_tool_calls: bool = True
     modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -90,26 +111,44 @@ class ChatCompletionRequest(GenerationFields):
         names = [tool.function.name for tool in self.tools]
         if len(set(names)) < len(names):
             raise refuse("tools", "two functions have the same name")
-        if isinstance(self.tool_choice, NamedTool):
-            if self.tool_choice.function.name not in names:
-                raise refuse("tool_choice", "there is no such function among the tools")
-        elif self.tool_choice == "required" and not names:
+        for name in self.chosen or ():
+            if name not in names:
+                raise refuse(
+                    "tool_choice", f"there is no such function among the tools: {name[:64]!r}"
+                )
+        if self.tool_choice == "required" and not names:
             raise refuse("tool_choice", "required without tools")
         return self
 
     @property
+    def chosen(self) -> set[str] | None:
+        """The functions that may be called; None: not some of them by name."""
+        choice = self.tool_choice
+        if isinstance(choice, NamedTool):
+            return {choice.function.name}
+        if isinstance(choice, AllowedChoice):
+            return {tool.function.name for tool in choice.allowed_tools.tools}
+        return None
+
+    @property
     def callable_tools(self) -> list[Tool]:
         """The tools that the answer may call."""
-        if isinstance(self.tool_choice, NamedTool):
-            name = self.tool_choice.function.name
-            return [tool for tool in self.tools if tool.function.name == name]
+        if self.chosen is not None:
+            return [tool for tool in self.tools if tool.function.name in self.chosen]
         return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def requires_a_call(self) -> bool:
+        """Whether the answer must call one of them."""
+        choice = self.tool_choice
+        if isinstance(choice, AllowedChoice):
+            return choice.allowed_tools.mode == "required"
+        return choice != "auto"
 
 
 def ask(body: ChatCompletionRequest) -> Ask:
     """What a request asks for."""
-    choice = body.tool_choice
-    may_repeat = body.parallel_tool_calls and choice in ("auto", "required")
+    may_repeat = body.parallel_tool_calls and not isinstance(body.tool_choice, NamedTool)
     return Ask(
         input=Conversation(
             messages=body.messages,
@@ -123,7 +162,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
         tools=ToolUse(
             listed=body.tools,
             callable=body.callable_tools,
-            required=choice != "auto",
+            required=body.requires_a_call,
             parallel=may_repeat,
         ),
         constraint=constraint_of(body),

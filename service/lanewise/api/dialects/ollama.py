@@ -44,6 +44,7 @@ def ask_chat(body: ChatRequest) -> Ask:
         continue_final_message=last.role == "assistant" and not last.tool_calls,
         variables=body.variables,
         effort=body.effort,
+        must_think=body.must_think,
         effort_param="think",
     )
     return body.ask(conversation, tools=ToolUse(listed=body.tools, callable=body.tools))
@@ -68,6 +69,7 @@ def ask_generate(body: GenerateRequest) -> Ask:
             messages=messages,
             variables=body.variables,
             effort=body.effort,
+            must_think=body.must_think,
             effort_param="think",
             plain=plain,
             param="prompt",

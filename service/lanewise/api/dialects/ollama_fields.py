@@ -67,8 +67,12 @@ class OllamaFields(Strict):
         """What templates that can do with and without reasoning ask for it."""
         if self.think is None:
             return {}
-        thinks = self.think not in (False, "none")
-        return {"enable_thinking": thinks, "thinking": thinks}
+        return {"enable_thinking": self.must_think, "thinking": self.must_think}
+
+    @property
+    def must_think(self) -> bool:
+        """Whether reasoning is asked for."""
+        return self.think not in (None, False, "none")
 
     @property
     def effort(self) -> str | None:

@@ -32,6 +32,7 @@ async def apply_template(request: Request, state: ServerState) -> Response:
 
     def check(body: ApplyTemplateRequest) -> None:
         state.request_budgets.check_messages(body.messages)
+        state.request_budgets.check_tools(body.tools)
 
     body, size = await read_request(request, state, ApplyTemplateRequest, check)
     chat = Conversation(

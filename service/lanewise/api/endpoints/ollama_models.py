@@ -12,7 +12,7 @@ from lanewise.api.errors import ModelNotFoundError, NotSupportedError
 from lanewise.api.generation.body import LATEST, find_adapter, read_request
 from lanewise.api.generation.writing import dumps
 from lanewise.api.shared.state import ServerState
-from lanewise.text.answers.families import HARMONY, PlainFormat, answer_format
+from lanewise.text.answers.families import answer_format
 
 FOREVER = "9999-12-31T23:59:59Z"  # the model stays
 # The version of Ollama whose API this is: some clients ask for none below the one they know.
@@ -68,8 +68,7 @@ def capabilities(state: ServerState) -> list[str]:
     """What the model can do, in Ollama's words."""
     if state.chat_template is None:
         return ["completion"]
-    form = answer_format(state.chat_template, tools=False)
-    thinks = form is HARMONY or (isinstance(form, PlainFormat) and form.thinking is not None)
+    thinks = answer_format(state.chat_template, tools=False).thinks
     return ["completion", "tools", *(["thinking"] if thinks else [])]
 
 

@@ -17,14 +17,13 @@ from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
+from lanewise.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from lanewise.api.errors import ApiError, NotSupportedError
 from lanewise.api.generation import path
 from lanewise.api.generation.dialect import Dialect
 from lanewise.api.http.error_forms import ErrorForms, Refusal
 from lanewise.api.schemas import (
-    DetokenizeRequest,
     LoadAdapterRequest,
-    TokenizeRequest,
     UnloadAdapterRequest,
 )
 from lanewise.api.shared.state import ServerState

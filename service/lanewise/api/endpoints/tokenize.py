@@ -1,18 +1,60 @@
 """``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: what evaluation tools ask a server."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Self
 
+from pydantic import Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lanewise.api.generation.ask import Conversation
+from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.measuring import check_ids
-from lanewise.api.generation.rendering import render_chat
+from lanewise.api.generation.rendering import form_of, render_chat, template_of
 from lanewise.api.generation.writing import dumps_long
-from lanewise.api.schemas import DetokenizeRequest, TokenizeRequest
+from lanewise.api.schemas import (
+    FirstProblemOnly,
+    Messages,
+    Strict,
+    TokenIds,
+    Tool,
+    refuse,
+)
 from lanewise.api.shared.state import ServerState
+
+
+class TokenizeRequest(Strict):
+    """Body of ``POST /tokenize``: a prompt or messages, or content in llama.cpp's words."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[Messages, Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    content: str | None = None
+    add_special: bool = Field(False, description="With content: the tokens that begin a text.")
+    parse_special: bool = Field(True, description="With content: control tokens may be in it.")
+    with_pieces: bool = Field(False, description="With content: each token's text too.")
+    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(
+        default_factory=list, description="With messages: those of the conversation."
+    )
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if [self.prompt, self.messages, self.content].count(None) != 2:
+            raise refuse("prompt", "one of prompt, messages and content is needed")
+        if self.tools and self.messages is None:
+            raise refuse("tools", "only allowed with messages")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    """Body of ``POST /detokenize``."""
+
+    model: str | None = None
+    tokens: TokenIds
 
 
 async def tokenize(request: Request, state: ServerState) -> Response:
@@ -20,6 +62,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
 
     def check(body: TokenizeRequest) -> None:
         state.request_budgets.check_messages(body.messages or ())
+        state.request_budgets.check_tools(body.tools)
 
     body, size = await read_request(request, state, TokenizeRequest, check)
     if body.messages is not None:
@@ -28,7 +71,9 @@ async def tokenize(request: Request, state: ServerState) -> Response:
             add_generation_prompt=body.add_generation_prompt,
             variables=body.chat_template_kwargs,
         )
-        prompt, _ = await render_chat(chat, size, state, request)
+        tools = ToolUse(listed=body.tools)
+        form = form_of(chat, tools, template_of(state))
+        prompt, _ = await render_chat(chat, size, state, request, tools, form)
         tokens = prompt.ids
     else:
         tokens = await state.workers.read(size, lambda: _encode(body, state))

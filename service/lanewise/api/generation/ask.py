@@ -23,6 +23,7 @@ class Conversation:
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template
     effort: str | None = None  # of reasoning
+    must_think: bool = False  # a model that cannot is an error
     thinking_budget: int | None = None  # tokens of reasoning at most
     plain: str | None = None  # what a model without a template continues; None: it must have one
     param: str = "messages"

@@ -71,10 +71,10 @@ def _check_tokens(ask: Ask, state: ServerState, max_tokens: int) -> None:
     check_ids(ask.ending.token_ids, n_tokens, "stop_token_ids")
     least = ask.ending.min_tokens
     if least > max_tokens:
-        raise BadRequestError(
-            f"min_tokens: {least} is more than max_tokens, which is {max_tokens}",
-            param="min_tokens",
-        )
+        limit = f"max_tokens, which is {max_tokens}"
+        if max_tokens != ask.ending.max_tokens:  # the client said none, or the context is shorter
+            limit = f"the context has room for after the prompt, which is {max_tokens}"
+        raise BadRequestError(f"min_tokens: {least} is more than {limit}", param="min_tokens")
 
 
 def _unique(ids: Sequence[int] | None) -> tuple[int, ...] | None:

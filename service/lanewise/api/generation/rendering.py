@@ -10,13 +10,19 @@ from lanewise.api.generation.ask import NO_TOOLS, Ask, Conversation, Prompts, To
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size
+from lanewise.api.observing.notices import add_notice
 from lanewise.api.schemas import Tool
 from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
 from lanewise.api.shared.templates import pack_conversation
 from lanewise.sandbox.lane import SandboxError
-from lanewise.text.answers.families import AnswerFormat, answer_format, effort_variables
+from lanewise.text.answers.families import (
+    AnswerFormat,
+    answer_format,
+    effort_variables,
+    uses_effort,
+)
 from lanewise.text.answers.grammar_values import without_grammars
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
@@ -41,15 +47,30 @@ async def render(ask: Ask, size: int, state: ServerState, request: Request) -> R
         return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, n, state)))
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, template_of(state))
+    _check_thinking(ask.input, form, ask.model, state, request)
     prompt, end = await render_chat(ask.input, size, state, request, ask.tools, form)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
+
+
+def _check_thinking(
+    chat: Conversation, form: AnswerFormat, model: str | None, state: ServerState, request: Request
+) -> None:
+    """Raise if reasoning is needed and there is none; tell who asks for an effort in vain."""
+    effort, param = chat.effort, chat.effort_param
+    if chat.must_think and not form.thinks:
+        name = model or state.model_name
+        raise BadRequestError(f'"{name}" does not support thinking', param=param)
+    if effort is None or (effort == "none" and not form.thinks):
+        return
+    if not uses_effort(effort, template_of(state)):
+        add_notice(request.scope, f"{param}: this model has no such setting; it changes nothing")
 
 
 def _prompts_of(ask: Ask, state: ServerState) -> Prompts | None:
     """What is continued as it is, if it is not a conversation for the model's template."""
     if isinstance(ask.input, Prompts):
         return ask.input
-    if state.chat_template is None and ask.input.plain is not None:
+    if state.chat_template is None and ask.input.plain is not None and not ask.input.must_think:
         return Prompts(items=[ask.input.plain], param=ask.input.param)
     return None
 

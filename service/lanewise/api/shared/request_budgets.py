@@ -82,7 +82,7 @@ class RequestBudgets:
         _check("logit_bias", "entries", len(ask.sampling.logit_bias), self.max_logit_bias)
         if isinstance(ask.input, Conversation):
             self.check_messages(ask.input.messages, ask.input.param)
-            self._check_tools(ask.tools.listed)
+            self.check_tools(ask.tools.listed)
 
     def check_messages(self, messages: Sequence[Message], param: str = "messages") -> None:
         """The same for a conversation alone."""
@@ -95,7 +95,8 @@ class RequestBudgets:
             parts = Parts(*map(sum, counts))
             parts.check(MAX_ARGUMENTS, f"{param}: arguments of tool calls", param)
 
-    def _check_tools(self, tools: Sequence[Tool]) -> None:
+    def check_tools(self, tools: Sequence[Tool]) -> None:
+        """The same for tools alone."""
         _check("tools", "tools", len(tools), self.max_tools)
         functions = [tool.function for tool in tools]
         size = sum(len(one.description) + text_size(one.parameters) for one in functions)

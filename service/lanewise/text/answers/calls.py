@@ -41,6 +41,13 @@ class CallFormat(ABC):
         GrammarError if the parameters of one of the tools cannot be used.
         """
 
+    def openings(self, tools: Tools) -> tuple[str, ...]:
+        """With one of these a call goes on behind ``begin`` and white space; without: anyhow.
+
+        Where nothing of the kind follows, the text before was only a mention of ``begin``.
+        """
+        return ()
+
     @abstractmethod
     def parser(self, tools: Tools) -> CallParser:
         """Something that reads one answer."""
@@ -145,8 +152,11 @@ class CallParser(ABC):
     A state uses up what it understands of the text; it says whether the next one may go on.
     """
 
-    def __init__(self, begin: str, id_length: int | None = None) -> None:
+    def __init__(
+        self, begin: str, id_length: int | None = None, openings: tuple[str, ...] = ()
+    ) -> None:
         self._begin = begin.rstrip()
+        self._openings = openings  # of calls, behind their announcement; none: any text
         self._log = CallLog(id_length)
         self._text = ""  # not yet understood
         self._shown = ""  # content found by the last push
@@ -173,6 +183,8 @@ class CallParser(ABC):
 
     def _finish(self) -> None:
         """No more text comes: what could have become the beginning of a call is content."""
+        if self._state == self._announced:
+            self._no_call(self._begin)
         if self._state == self._content:
             self._shown, self._text = self._shown + self._text, ""
 
@@ -180,8 +192,18 @@ class CallParser(ABC):
         before, found, self._text = split_at(self._text, self._begin)
         self._shown += before
         if found:
-            self._state = self._head
+            self._state = self._announced if self._openings else self._head
         return found
+
+    def _announced(self) -> bool:
+        """The announcement may be a mention only, which is content."""
+        rest = self._text.lstrip()
+        if rest.startswith(self._openings):
+            self._state = self._head
+            return True
+        if any(opening.startswith(rest) for opening in self._openings):
+            return False
+        return self._no_call(self._begin)
 
     @abstractmethod
     def _head(self) -> bool:
@@ -232,8 +254,8 @@ class JsonEnd:
 class JsonCallParser(CallParser):
     """Reads calls whose arguments are JSON, in which they end by themselves."""
 
-    def __init__(self, begin: str, id_length: int | None) -> None:
-        super().__init__(begin, id_length)
+    def __init__(self, begin: str, id_length: int | None, openings: tuple[str, ...] = ()) -> None:
+        super().__init__(begin, id_length, openings)
         self._end = JsonEnd()
 
     def _begin_arguments(self, name: str, rest: str, call_id: str | None = None) -> bool:

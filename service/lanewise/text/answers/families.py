@@ -38,6 +38,8 @@ from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarSource
 from lanewise.text.tokenizer import Tokenizer
 
+SWITCH = "enable_thinking"  # a variable of many templates
+GAP = r"GAP: /\s{1,4}/"  # between a tag and what it announces
 Messages = Sequence[Mapping[str, Any]]
 Listed = Sequence[Mapping[str, Any]]  # tools, as templates get them
 
@@ -63,6 +65,11 @@ class AnswerFormat(ABC):
     thinking: ThinkingTags | None = None  # around reasoning
     marks_calls = True  # what is a call says so from its first character on
     marks_tokens = False  # the parser needs to know which texts are control tokens
+
+    @property
+    def thinks(self) -> bool:
+        """Whether answers may have reasoning."""
+        return self.thinking is not None
 
     @abstractmethod
     def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
@@ -114,6 +121,7 @@ class HarmonyFormat(AnswerFormat):
 
     efforts = harmony.EFFORTS
     marks_tokens = True
+    thinks = True
 
     def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
         """The template takes tools, but of words before a call only one kind."""
@@ -220,7 +228,7 @@ class PlainFormat(AnswerFormat):
             rules.append(f"rest: @body | {symbols(self.calls.begin, tokenizer)} calls")
             rules = [*self._start_rules(tokenizer, start, "rest", "rest"), *rules]
             return body.after(lark(rules).text)
-        rules += self._optional(tokenizer, "rest", "TEXT")
+        rules += [*self._optional(tokenizer, "rest", "TEXT"), *self._behind_tag(tools, tokenizer)]
         first = "rest"
         if start is Start.OPEN and self.thinking is not None:
             first = "first_rest"
@@ -266,11 +274,27 @@ class PlainFormat(AnswerFormat):
         if isinstance(parts[0], int):
             return [f"{rule}: {text} ({joined(parts)} calls)?"]
         # Text goes on until the tag is complete: from there on the grammar decides.
-        tag, line = begin.rstrip(), begin[len(begin.rstrip()) :]
-        called = f"{rule}_called"
+        tag, called = begin.rstrip(), f"{rule}_called"
         return [
-            f"{rule}: {text} | {called} {symbols(line, tokenizer)} calls",
+            f"{rule}: {text} | {called} behind_tag",
             f"{called}[lazy]: {text} {quoted(tag)}",
+        ]
+
+    def _behind_tag(self, tools: Tools, tokenizer: Tokenizer) -> list[str]:
+        """Rules of what follows a tag that is text: calls, or more text if it was a mention."""
+        tag = self.calls.begin.rstrip()
+        if not tag or isinstance(tokenizer.split_special(tag)[0], int):
+            return []
+        space = "GAP? " if tag != self.calls.begin else ""
+        openings = self.calls.openings(tools)
+        if not openings:
+            return [f"behind_tag: {space}calls", GAP]
+        begin = "|".join(map(re.escape, openings)).replace("\\\n", r"\n")
+        return [
+            f"behind_tag: {space}calls | OTHER | mention behind_tag",
+            rf"OTHER: /(.|\n)*/ & ~/\s*({begin})(.|\n)*/",
+            f"mention[lazy]: OTHER {quoted(tag)}",
+            GAP,
         ]
 
 
@@ -356,6 +380,12 @@ def effort_variables(
     if effort is None:
         return dict(given)
     made: dict[str, Any] = {"reasoning_effort": effort}
-    if effort == "none" and "enable_thinking" in template.source():
-        made["enable_thinking"] = False
+    if effort == "none" and SWITCH in template.source():
+        made[SWITCH] = False
     return made | dict(given)
+
+
+def uses_effort(effort: str, template: ChatTemplate) -> bool:
+    """Whether a template makes anything of a reasoning effort."""
+    text = template.source()
+    return "reasoning_effort" in text or (effort == "none" and SWITCH in text)

@@ -22,6 +22,7 @@ PYTHON_TAG = "<|python_tag|>"  # Llama 3 may put it before a call
 # A string of JSON: a model that writes freely may put anything between the quotes.
 CHARACTERS = r'[^"\\\x00-\x1f]*'
 NAME = rf'"{CHARACTERS}(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{{4}}){CHARACTERS})*"'
+OPENINGS = ("{",)
 HEAD = re.compile(rf'\s*\{{"name": ({NAME}), "(?:arguments|parameters)": (?=\{{)')
 
 
@@ -55,6 +56,10 @@ class JsonCalls(CallFormat):
             more = f"({symbols(self.between, tokenizer)} call)*"
         return [f"calls: call {more} {symbols(self.end, tokenizer)}", *rules]
 
+    def openings(self, tools: Tools) -> tuple[str, ...]:
+        """An object."""
+        return OPENINGS
+
     def parser(self, tools: Tools) -> CallParser:
         """Reads JSON."""
         return _ObjectParser(self)
@@ -84,7 +89,7 @@ GENERIC = JsonCalls(
 
 class _ObjectParser(JsonCallParser):
     def __init__(self, form: JsonCalls) -> None:
-        super().__init__(form.begin, form.id_length)
+        super().__init__(form.begin, form.id_length, OPENINGS)
         self._form = form
         if not self._begin:
             self._state = self._first_character

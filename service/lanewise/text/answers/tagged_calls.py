@@ -124,6 +124,12 @@ class TaggedCalls(CallFormat):
             return "free_value"
         return f"%json {styled(schema.standalone())} {symbols(end, tokenizer)}"
 
+    def openings(self, tools: Tools) -> tuple[str, ...]:
+        """What is before names; where that is nothing, the names and what is behind them."""
+        if self.around_name[0]:
+            return self.around_name[:1]
+        return tuple(name + self.line for name in tools)
+
     def parser(self, tools: Tools) -> CallParser:
         """Reads values by the schemas of ``tools``."""
         return _TaggedCallParser(self, tools)
@@ -171,7 +177,7 @@ GLM_TIGHT = replace(GLM, name="glm-tight", line="")
 
 class _TaggedCallParser(CallParser):
     def __init__(self, form: TaggedCalls, tools: Tools) -> None:
-        super().__init__(form.begin)
+        super().__init__(form.begin, openings=form.openings(tools))
         self._form = form
         self._tools = tools
         self._schemas: dict[str, PropertySchema] = {}  # of the properties of this function

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
@@ -14,6 +14,7 @@ from lanewise.api.schemas import (
     FunctionSpec,
     GenerationFields,
     Strict,
+    by_type,
     refuse,
 )
 
@@ -27,19 +28,9 @@ ELSEWHERE = {
 }
 
 
-def _by_type(default: str) -> Discriminator:
-    """Tells the branches of a union apart by ``type``; their tags show in no error's path."""
-
-    def tag(value: Any) -> str:
-        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        return f"[{kind or _untyped(value, default)}]"
-
-    return Discriminator(tag)
-
-
-def _untyped(value: Any, default: str) -> str:
+def _untyped(value: Any) -> str:
     is_reference = isinstance(value, dict) and "id" in value and "role" not in value
-    return "item_reference" if is_reference else default
+    return "item_reference" if is_reference else "message"
 
 
 class TextPart(Strict):
@@ -140,7 +131,7 @@ InputItem = Annotated[
     | Annotated[CustomOutputItem, Tag("[custom_tool_call_output]")]
     | Annotated[ReasoningItem, Tag("[reasoning]")]
     | Annotated[ItemReference, Tag("[item_reference]")],
-    _by_type("message"),
+    by_type(_untyped),
 ]
 
 
@@ -175,7 +166,7 @@ class CustomTool(Strict):
 
 AnyTool = Annotated[
     Annotated[FunctionTool, Tag("[function]")] | Annotated[CustomTool, Tag("[custom]")],
-    _by_type("none"),
+    by_type(),
 ]
 
 
@@ -198,7 +189,7 @@ Choice = Annotated[
     Annotated[NamedChoice, Tag("[function]")]
     | Annotated[NamedChoice, Tag("[custom]")]
     | Annotated[AllowedTools, Tag("[allowed_tools]")],
-    _by_type("none"),
+    by_type(),
 ]
 
 
