@@ -1,17 +1,14 @@
 """What is turned away or given up, and how clients learn of it; nobody else is disturbed."""
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 
 import httpx
 import pytest
 
+from raw_http import ENDLESS, OK, connection, post
 from toy_server import CONFIG, in_background, toy_server
-
-OK = {"prompt": "abc", "max_tokens": 2}
-# With the ids of tokens each has an event, text or not.
-ENDLESS = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "seed": 1}
-ENDLESS |= {"return_token_ids": True}
 
 
 def last_event(response: httpx.Response) -> dict:
@@ -50,11 +47,12 @@ def test_who_waits_too_long_for_a_turn_is_told_and_the_others_go_on(stream):
     with toy_server(replace(CONFIG, max_seqs=1, queue_timeout_s=0.2)) as server:
         server.runner.delay_s = 0.01
         with server.client.stream(
-            "POST", "/v1/completions", json={**ENDLESS, "max_tokens": 80, "stream": True}
+            "POST", "/v1/completions", json={**ENDLESS, "stream": True}
         ) as response:
             lines = response.iter_lines()
             next(lines)
             late = httpx.post(server.url + "/v1/completions", json={**OK, "stream": stream})
+            server.runner.delay_s = 0.0
             if stream:
                 error = last_event(late)["error"]
             else:
@@ -63,7 +61,7 @@ def test_who_waits_too_long_for_a_turn_is_told_and_the_others_go_on(stream):
                 error = late.json()["error"]
             assert error["code"] == "queue_timeout"
             assert "has waited for 0.2 s" in error["message"]
-            assert len([line for line in lines if line]) == 80  # 79 tokens and [DONE]
+            assert len([line for line in lines if line]) == 500  # 499 tokens and [DONE]
         assert server.metric("lanewise_requests_rejected_total", reason="queue_timeout") == 1
         assert server.client.post("/v1/completions", json=OK).status_code == 200
 
@@ -167,16 +165,11 @@ def test_client_that_leaves_after_a_preemption_is_noticed():
     """Waiting to be computed again is a state too in which a client may leave."""
     with toy_server(replace(CONFIG, n_blocks=16)) as server:
         server.runner.delay_s = 0.01
-
-        def leave(index: int) -> None:
-            body = {**ENDLESS, "prompt": f"{index}" * 60, "max_tokens": 440}
-            with pytest.raises(httpx.ReadTimeout):
-                httpx.post(server.url + "/v1/completions", json=body, timeout=1.5)
-
-        threads = [in_background(lambda i=i: leave(i)) for i in range(4)]
-        server.wait_until(lambda: server.metric("vllm:num_preemptions_total") > 0)
-        for thread in threads:
-            thread.join()
+        with ExitStack() as held:
+            for index in range(4):
+                body = {**ENDLESS, "prompt": f"{index}" * 60, "max_tokens": 440}
+                held.enter_context(connection(server)).sendall(post(body))
+            server.wait_until(lambda: server.metric("vllm:num_preemptions_total") > 0)
         server.wait_until(lambda: server.state.engine.unfinished == 0)
         server.wait_until(lambda: server.metric("lanewise_kv_blocks_used") == 0)
         assert server.client.post("/v1/completions", json=OK).status_code == 200
