@@ -8,7 +8,8 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=     # names of targets; empty: all
 FUZZ_ARGS ?=        # such as --seed 1 --executions 20000: the same every time
 FUZZ_CC ?= clang-19 # with libFuzzer
-DASHBOARD ?= 127.0.0.1:9095 # not 9090, where the package starts a Prometheus of its own
+# Not port 9090, where the package starts a Prometheus of its own.
+DASHBOARD ?= 127.0.0.1:9095
 PROMETHEUS_CONFIG ?= deploy/prometheus/local.yml
 PROMETHEUS_DATA ?= build/prometheus
 LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
@@ -27,6 +28,7 @@ STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for w
 # As many programs at a time as there are cores; says the last line of each, and all of what fails.
 RUN_EACH = xargs -r -P $(shell nproc) -n 1 sh -c '"$$0" >"$$0.out" 2>&1; code=$$?; \
 	if [ $$code = 0 ]; then echo "$$0: $$(tail -n 1 "$$0.out")"; else cat "$$0.out"; echo "$$0: exit status $$code"; exit 255; fi'
+NEED = command -v $(1) >/dev/null || { echo "There is no $(strip $(1)). Install it with:  sudo apt-get install $(2)" >&2; exit 1; }
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
 NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
@@ -101,7 +103,7 @@ loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
 
 dashboard:                          ## the dashboards with live data of the server on port 8000; needs the package prometheus
-	@command -v prometheus >/dev/null || { echo "There is no prometheus. Install it with:  sudo apt-get install prometheus" >&2; exit 1; }
+	@$(call NEED,prometheus,prometheus)
 	@echo "dashboards: http://$(DASHBOARD)/user/"
 	@prometheus --config.file=$(PROMETHEUS_CONFIG) --storage.tsdb.path=$(PROMETHEUS_DATA) --log.level=warn \
 		--web.listen-address=$(DASHBOARD) --web.user-assets=deploy/grafana
@@ -120,6 +122,7 @@ check-lock: $(VENV)/.tools          ## whether the lock files satisfy pyproject.
 	$(BIN)/python deploy/lock.py --check
 
 image:                              ## container image for this machine's architecture
+	@$(call NEED,docker,docker.io)
 	docker build --file deploy/Dockerfile --tag lanewise .
 
 clean:
@@ -146,6 +149,7 @@ build/threads/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	touch $@
 
 build/fuzz/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
+	@$(call NEED,$(FUZZ_CC),clang-19 libclang-rt-19-dev)
 	$(BIN)/cmake -S native -B build/fuzz -DLANEWISE_FUZZ=ON -DLANEWISE_SANITIZE=ON -DCMAKE_C_COMPILER=$(FUZZ_CC) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -gline-tables-only'
 	$(BIN)/cmake --build build/fuzz --parallel $(shell nproc)

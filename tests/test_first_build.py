@@ -36,6 +36,7 @@ def make(tmp_path):
 
     def run(target="serve"):
         command = ["make", "--directory", ROOT, target, f"VENV={python.parent.parent}"]
+        command += ["--what-if=native/CMakeLists.txt"]  # nothing here is built already
         environment = {"PATH": str(programs)}
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -68,10 +69,25 @@ def test_without_headers_make_says_what_to_install(make, tmp_path):
     assert "python:" not in done.stdout
 
 
-def test_without_prometheus_make_says_what_to_install(make):
-    done = make("dashboard")
+@pytest.mark.parametrize(
+    ("target", "packages"),
+    [
+        ("dashboard", "prometheus"),
+        ("image", "docker.io"),
+        ("build/fuzz/.built", "clang-19 libclang-rt-19-dev"),
+    ],
+)
+def test_a_target_without_its_program_says_what_to_install(make, tmp_path, target, packages):
+    write_program(tmp_path / "bin/cc", "exit 0")
+    done = make(target)
     assert done.returncode != 0
-    assert "sudo apt-get install prometheus" in done.stderr
+    assert f"sudo apt-get install {packages}\n" in done.stderr
+
+
+def test_the_address_of_the_dashboards_is_whole():
+    command = ["make", "--dry-run", "--directory", ROOT, "dashboard"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "http://127.0.0.1:9095/user/" in done.stdout
 
 
 def test_a_compiler_with_options_in_cc_is_taken(tmp_path):
