@@ -25,8 +25,9 @@ PYTHON = {
     "sandbox": {"text"},
     "runtime": {"loading", "host", "topology"},
     "engine": {"runtime"},
+    "planning": {"engine", "runtime", "loading", "host"},
     "api": {"engine", "text", "sandbox", "settings"},
-    "commands": {"runtime", "loading", "text", "settings", "host", "topology"},
+    "commands": {"planning", "runtime", "loading", "text", "settings", "host", "topology"},
     "server": {
         "api",
         "engine",

@@ -20,6 +20,7 @@ from lanewise.settings import (
     InspectSettings,
     PackSettings,
     PerplexitySettings,
+    PlanSettings,
     PullSettings,
     Settings,
     SettingsError,
@@ -65,6 +66,11 @@ COMMANDS = {
     ),
     "doctor": Command(
         DoctorSettings, "lanewise.commands.doctor", "say what this machine can do, test its kernels"
+    ),
+    "plan": Command(
+        PlanSettings,
+        "lanewise.commands.plan",
+        "predict speed, memory and cost for so many users here or on a cloud's machine",
     ),
     "pack": Command(
         PackSettings, "lanewise.commands.pack", "write a model that loads without being packed"

@@ -1,7 +1,6 @@
 """The benchmark command: shares of the limits, shape of the report, order of the steps."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -59,15 +58,6 @@ def test_batched_decode_share_is_the_larger_of_both():
     assert bench.share_of_limit(few, 60.0, LIMITS) == pytest.approx(60 * 0.385e9 / 40e9)
     many = bench.decode_work(INFO, kv_token_bytes=0.0, context=0.0, batch=16)
     assert bench.share_of_limit(many, 300.0, LIMITS) == pytest.approx(300 * 1.236e9 / 500e9)
-
-
-def test_a_step_of_many_reads_the_experts_that_they_have_together():
-    info = replace(INFO, expert_bytes=200_000_000)
-    rest = info.matrix_bytes - info.expert_bytes
-    assert bench.step_bytes(info, 0.25, 1) == info.matrix_bytes
-    # Of two rows, the second has a quarter of its experts in common with the first.
-    assert bench.step_bytes(info, 0.25, 2) == pytest.approx(rest + 1.75 * 200e6)
-    assert bench.step_bytes(info, 0.25, 1000) == pytest.approx(rest + 4 * 200e6)
 
 
 def test_json_has_the_promised_shape(run):

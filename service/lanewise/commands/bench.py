@@ -18,7 +18,7 @@ from rich.table import Table
 from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
 from lanewise.commands.opening import Opened, open_model
 from lanewise.host import cpu_name
-from lanewise.loading.program import Experts, ModelConfig
+from lanewise.planning.work import share_of_experts, step_bytes
 from lanewise.runtime import (
     BLOCK_TOKENS,
     Batch,
@@ -62,35 +62,41 @@ def run(settings: BenchSettings) -> None:
         if settings.replay:
             _replay(settings, opened)
             return
-        _check_lengths(settings, opened)
-        before = measure_limits(opened.threads, settings.isa)
-        tests = run_tests(settings, opened)
-        after = measure_limits(opened.threads, settings.isa)
-        # Neighbours on a shared host only ever slow a measurement down, so the better one counts.
-        limits = Limits(
-            read_gb_s=max(before.read_gb_s, after.read_gb_s),
-            int8_gmac_s=max(before.int8_gmac_s, after.int8_gmac_s),
-        )
-        results = [
-            Result(
-                name=test.name,
-                tokens_per_second=test.tokens_per_second,
-                share_of_limit=share_of_limit(test.work, test.tokens_per_second, limits),
-                profile=report_rows(test.profile, limits) if test.profile else None,
-            )
-            for test in tests
-        ]
-        report = {
-            **_circumstances(opened),
-            "limits": asdict(limits),
-            "results": [asdict(result) for result in results],
-            "context": settings.context,
-            "repeat": settings.repeat,
-        }
+        report, results = measure(settings, opened)
     if settings.json:
         print(json.dumps(report))
     else:
         _print_table(report, results)
+
+
+def measure(settings: BenchSettings, opened: Opened) -> tuple[dict[str, object], list[Result]]:
+    """All that is reported, as plain values, and the results of its tests."""
+    _check_lengths(settings, opened)
+    before = measure_limits(opened.threads, settings.isa)
+    tests = run_tests(settings, opened)
+    after = measure_limits(opened.threads, settings.isa)
+    # Neighbours on a shared host only ever slow a measurement down, so the better one counts.
+    limits = Limits(
+        read_gb_s=max(before.read_gb_s, after.read_gb_s),
+        int8_gmac_s=max(before.int8_gmac_s, after.int8_gmac_s),
+    )
+    results = [
+        Result(
+            name=test.name,
+            tokens_per_second=test.tokens_per_second,
+            share_of_limit=share_of_limit(test.work, test.tokens_per_second, limits),
+            profile=report_rows(test.profile, limits) if test.profile else None,
+        )
+        for test in tests
+    ]
+    report = {
+        **_circumstances(opened),
+        "limits": asdict(limits),
+        "results": [asdict(result) for result in results],
+        "context": settings.context,
+        "repeat": settings.repeat,
+    }
+    return report, results
 
 
 def _replay(settings: BenchSettings, opened: Opened) -> None:
@@ -136,24 +142,6 @@ def prefill_work(info: ModelInfo) -> Work:
     return Work(n_bytes=0.0, macs=float(info.layer_weights))
 
 
-def step_bytes(info: ModelInfo, expert_share: float, batch: int) -> float:
-    """Bytes of weights that a step of so many rows reads.
-
-    Each row has ``expert_share`` of the experts, whichever: together they have that many different
-    ones as chance would give them, so this is an estimate where there are any.
-    """
-    if not info.expert_bytes:
-        return float(info.matrix_bytes)
-    distinct = (1 - (1 - expert_share) ** batch) / expert_share
-    return info.matrix_bytes + (distinct - 1) * info.expert_bytes
-
-
-def share_of_experts(config: ModelConfig) -> float:
-    """The part of a layer's experts that a token has; 1 where there are none."""
-    of_layers = (layer.ffn for layer in config.layers)
-    return next((ffn.n_used / ffn.n for ffn in of_layers if isinstance(ffn, Experts)), 1.0)
-
-
 def decode_work(
     info: ModelInfo, kv_token_bytes: float, context: float, batch: int, expert_share: float = 1.0
 ) -> Work:
@@ -161,8 +149,9 @@ def decode_work(
 
     One sequence is bound by reading alone; arithmetic counts once several share the weights.
     """
+    read_bytes = step_bytes(info.matrix_bytes, info.expert_bytes, expert_share, batch)
     return Work(
-        n_bytes=step_bytes(info, expert_share, batch) / batch + kv_token_bytes * context,
+        n_bytes=read_bytes / batch + kv_token_bytes * context,
         macs=float(info.matrix_weights) if batch > 1 else 0.0,
     )
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 
 from lanewise.settings.kinds import (
+    ABOVE_0,
     BITS,
     COUNTS,
     KEYS,
+    SIZE,
     SWITCH,
     TEMPERATURE,
     TEXT,
@@ -161,6 +163,56 @@ class DoctorSettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanSettings(ReportSettings):
+    """What ``lanewise plan`` can be told."""
+
+    instance: str | None = field(
+        default=None,
+        metadata=knob(TEXT, "plan for this machine of a cloud, such as c7g.4xlarge"),
+    )
+    instances: bool = field(
+        default=False, metadata=knob(SWITCH, "list the machines that are known, and leave")
+    )
+    bench: str | None = field(
+        default=None,
+        metadata=knob(
+            TEXT,
+            "plan for the machine where `lanewise bench --json` of the model wrote this file;"
+            " without it and --instance, this machine is measured",
+        ),
+    )
+    engine: str = field(
+        default="lanewise",
+        metadata=knob(choice("lanewise", "llama.cpp"), "whose kernels run; for an instance"),
+    )
+    users: tuple[int, ...] = field(
+        default=(1, 4, 16),
+        metadata=knob(COUNTS, "clients that always wait for an answer, one line for each"),
+    )
+    prompt_tokens: int = field(
+        default=256, metadata=knob(integer(1), "tokens of each prompt, all new")
+    )
+    answer_tokens: int = field(default=128, metadata=knob(integer(2), "tokens of each answer"))
+    context: int | None = field(
+        default=None,
+        metadata=knob(
+            integer(1),
+            "tokens that each conversation may have in memory; prompt and answer when not given",
+        ),
+    )
+    bandwidth: float | None = field(
+        default=None,
+        metadata=knob(ABOVE_0, "GB a second that all threads of the instance read together"),
+    )
+    memory: int | None = field(
+        default=None, metadata=knob(SIZE, "memory that the server may use, of any machine")
+    )
+    price: float | None = field(
+        default=None, metadata=knob(ABOVE_0, "USD that an hour of the machine costs")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackSettings(WeightSettings):
     """What ``lanewise pack`` can be told."""
 
@@ -287,6 +339,7 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     PerplexitySettings,
     CompareSettings,
     DoctorSettings,
+    PlanSettings,
     PackSettings,
     QuantizeSettings,
     InspectSettings,

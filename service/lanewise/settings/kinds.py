@@ -137,6 +137,7 @@ SOME_SECONDS = Kind(
 )
 MILLISECONDS = Kind(SECONDS.parse, "milliseconds from 0", "MS")
 TEMPERATURE = Kind(_checked(float, lambda value: 0 <= value <= 2), "a number from 0 to 2", "NUMBER")
+ABOVE_0 = Kind(_checked(float, lambda value: 0 < value < float("inf")), "a number above 0", "N")
 BITS = Kind(_checked(float, lambda value: 1 <= value <= 16), "a number from 1 to 16", "N")
 SIZE = Kind(
     _checked(parse_size, lambda value: value > 0),

@@ -1,0 +1,186 @@
+"""Clients that each send the next request when the last one is answered, on our own scheduler.
+
+Nothing is computed: what a step takes is asked for, and the pacer learns it as it does in a server.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from statistics import median
+
+from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.pacing import Pacer
+from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.scheduler import Scheduler
+from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.step import Step
+from lanewise.planning.steps import StepCost, StepSize, StepTime
+from lanewise.runtime import Sampled
+
+ROUNDS = 4  # requests of each client that are counted, after one that is not
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What each client sends."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    request_s: float = 0.0  # from an answer's end to the next prompt in the queue
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What shares steps among requests."""
+
+    config: SchedulerConfig
+    n_blocks: int
+    itl_target_s: float  # 0: prompts take what a step has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What so many clients see; seconds, and tokens of answers a second of all together."""
+
+    clients: int
+    first_token_s: float  # medians
+    first_token_p95_s: float
+    between_tokens_s: float  # of one answer's mean
+    tokens_s: float
+    requests_s: float
+    limit: str  # what most of the time goes to
+    shares: dict[str, float]  # of the time, by limit
+    preempted: int
+
+
+@dataclass(slots=True)
+class _Times:
+    """Of one request."""
+
+    sent: float
+    first: float = 0.0
+
+
+@dataclass(slots=True)
+class _Run:
+    traffic: Traffic
+    scheduler: Scheduler
+    now: float = 0.0
+    times: dict[Sequence, _Times] = field(default_factory=dict)
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # when which client sends
+    n_sent: int = 0
+    first_tokens: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+    spent: StepTime = field(default_factory=StepTime)
+    began: float | None = None  # when the requests that count began
+    ended: float = 0.0
+    preempted: int = 0
+
+
+def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> Outcome:
+    """What so many clients see once all have been answered once."""
+    pacer = Pacer(server.itl_target_s) if server.itl_target_s else None
+    run = _Run(traffic, Scheduler(server.config, BlockPool(server.n_blocks), pacer))
+    run.arrivals = [(0.0, client) for client in range(clients)]
+    while len(run.first_tokens) < clients * ROUNDS:
+        _arrive(run)
+        step = run.scheduler.schedule()
+        run.preempted += len(step.preempted)
+        if not step.turns:
+            run.now = min(run.arrivals)[0]
+            continue
+        size = size_of(step)
+        work = run.scheduler.work_of(step.turns)
+        took = cost(size)
+        run.now += took.seconds
+        if run.began is not None:
+            run.spent += took
+        if pacer is not None:
+            pacer.cost.learn(work, took.seconds)
+        _finish(run, step)
+    return _outcome(run, clients)
+
+
+def size_of(step: Step) -> StepSize:
+    """What the library is asked for."""
+    rows = logits = attended = cached = 0
+    for turn in step.turns:
+        before = turn.sequence.n_cached
+        rows += turn.count
+        logits += turn.ends_in_draw
+        attended += turn.count * before + turn.count * (turn.count + 1) // 2
+        cached += before + turn.count
+    return StepSize(rows, logits, attended, cached)
+
+
+def _arrive(run: _Run) -> None:
+    """Queue what has been sent by now."""
+    due = [one for one in run.arrivals if one[0] <= run.now]
+    run.arrivals = [one for one in run.arrivals if one[0] > run.now]
+    for at, client in due:
+        run.n_sent += 1
+        sequence = _new_sequence(run.traffic, run.n_sent, client)
+        run.times[sequence] = _Times(at)
+        run.scheduler.add(sequence)
+
+
+def _new_sequence(traffic: Traffic, number: int, client: int) -> Sequence:
+    """A prompt like no other: nothing of it is in the cache."""
+    prompt = range(number * traffic.prompt_tokens, (number + 1) * traffic.prompt_tokens)
+    params = SamplingParams(seed=0, max_tokens=traffic.answer_tokens)
+    return Sequence(GenerationRequest(list(prompt), params, client=client))
+
+
+def _finish(run: _Run, step: Step) -> None:
+    results = [[Sampled(0, 0.0)] * turn.ends_in_draw for turn in step.turns]
+    run.scheduler.record(step, results)
+    for turn in step.turns:
+        sequence = turn.sequence
+        if not turn.ends_in_draw or sequence.state is State.FINISHED:
+            continue
+        times = run.times[sequence]
+        if sequence.n_output == 1:
+            times.first = run.now
+        if sequence.finish_reason(None) is not None:
+            _note(run, sequence, times)
+
+
+def _note(run: _Run, sequence: Sequence, times: _Times) -> None:
+    """An answer has ended: its client sends the next, after the first when all have theirs."""
+    run.scheduler.finish(sequence)
+    del run.times[sequence]
+    next_at = run.now + run.traffic.request_s
+    if run.began is not None:
+        run.first_tokens.append(times.first - times.sent)
+        run.between.append((run.now - times.first) / max(1, sequence.n_output - 1))
+        run.ended = run.now
+        run.arrivals.append((next_at, sequence.request.client))
+    elif not run.times:
+        run.began = run.now
+        run.arrivals = [(next_at, client) for client in range(run.n_sent)]
+
+
+def _outcome(run: _Run, clients: int) -> Outcome:
+    ordered = sorted(run.first_tokens)
+    seconds = run.ended - (run.began or 0.0)
+    whole = run.spent.seconds
+    shares = {
+        "bandwidth": run.spent.bandwidth / whole,
+        "arithmetic": run.spent.arithmetic / whole,
+        "overhead": run.spent.overhead / whole,
+    }
+    return Outcome(
+        clients=clients,
+        first_token_s=median(ordered),
+        first_token_p95_s=_at(ordered, 0.95),
+        between_tokens_s=median(run.between),
+        tokens_s=len(ordered) * run.traffic.answer_tokens / seconds,
+        requests_s=len(ordered) / seconds,
+        limit="memory" if run.preempted else run.spent.limit,
+        shares=shares,
+        preempted=run.preempted,
+    )
+
+
+def _at(ordered: Items[float], share: float) -> float:
+    return ordered[round(share * (len(ordered) - 1))]

@@ -1,0 +1,81 @@
+"""What this machine takes, from a bench of the model: the paper's formula, corrected at points."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lanewise.planning.machines import Kernels, Machine, Team
+from lanewise.planning.steps import (
+    StepCost,
+    StepSize,
+    StepTime,
+    decode_size,
+    interpolate,
+    prompt_size,
+    step_time,
+)
+from lanewise.planning.work import ModelWork
+
+TEST = re.compile(r"(pp|tg)(\d+)(?:@(\d+))?")
+CHUNK = 512  # tokens of a prompt that a bench runs in one step
+# Of the integer-dot peak: what attention multiplies, and how many values are normalized and such.
+ATTENTION_SHARE, VALUES_SHARE = 0.1, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step that was measured."""
+
+    size: StepSize
+    seconds: float
+
+
+def calibrated(machine: Machine, work: ModelWork, points: Iterable[Point]) -> StepCost:
+    """The cost of steps that takes at each point what was measured there.
+
+    Between two numbers of rows, so does the factor by which the formula is off.
+    """
+    factors = {
+        point.size.rows: point.seconds / step_time(machine, work, point.size).seconds
+        for point in sorted(points, key=lambda point: point.size.rows)
+    }
+    rows, values = tuple(factors), tuple(factors.values())
+
+    def cost(size: StepSize) -> StepTime:
+        return step_time(machine, work, size).times(interpolate(rows, values, size.rows))
+
+    return cost
+
+
+def host_machine(
+    name: str, isa: str, threads: int, read_gb_s: float, int8_gmac_s: float
+) -> Machine:
+    """A machine of which a bench has measured the limits, with no more known of its kernels."""
+    each = 1e9 * int8_gmac_s / threads
+    kernels = Kernels(
+        rows=(1.0,),
+        macs_s=(each,),
+        types={"others": (1.0, 1.0)},
+        attention_s=ATTENTION_SHARE * each,
+        values_s=VALUES_SHARE * each,
+    )
+    return Machine(name, isa, threads, 1e9 * read_gb_s, kernels, Team(0.0, 0, 0.0))
+
+
+def points_of(report: Mapping[str, Any]) -> list[Point]:
+    """The steps that a report of ``lanewise bench --json`` has measured."""
+    points = []
+    for result in report["results"]:
+        found = TEST.fullmatch(result["name"])
+        if found is None:
+            continue
+        tokens, sequences = int(found[2]), int(found[3] or 1)
+        seconds = 1 / result["tokens_per_second"]
+        if found[1] == "pp":
+            chunk = min(tokens, CHUNK)
+            points.append(Point(prompt_size(chunk, (tokens - chunk) // 2), chunk * seconds))
+        else:
+            context = report["context"] + tokens / 2
+            points.append(Point(decode_size(sequences, context), sequences * seconds))
+    return points

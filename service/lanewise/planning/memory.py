@@ -1,0 +1,72 @@
+"""Whether weights and conversations fit, by the rule that a server divides its memory by."""
+
+from dataclasses import dataclass
+
+from lanewise import host
+from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.window import Windows
+from lanewise.runtime import BLOCK_TOKENS, KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a server started with default settings has for keys and values."""
+
+    limit: host.MemoryLimit
+    weight_bytes: int
+    block_bytes: int
+    blocks: int
+    reason: str
+    user_blocks: int  # of one conversation at its longest
+    max_seqs: int  # that run at a time; more users wait
+    kv_tokens: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of all blocks."""
+        return self.blocks * self.block_bytes
+
+    def needed_bytes(self, users: int) -> int:
+        """What the conversations of so many take at their longest, as many as run at a time."""
+        return min(users, self.max_seqs) * self.user_blocks * self.block_bytes
+
+    def fits(self, users: int) -> bool:
+        """Whether none of those ever has to give way."""
+        return self.needed_bytes(users) <= self.kv_bytes
+
+
+def plan_memory(
+    limit: host.MemoryLimit, weight_bytes: int, layout: KvLayout, config: SchedulerConfig
+) -> MemoryPlan:
+    """Divide the memory; HostError if not even one conversation of ``max_model_len`` fits."""
+    windows = config.kv_windows
+    user_blocks = windows.most_blocks(config.max_model_len)
+    choice = host.choose_kv_blocks(
+        kv_memory=None,
+        limit=limit,
+        packed_bytes=weight_bytes,
+        block_bytes=layout.block_bytes,
+        max_seqs=config.max_seqs,
+        max_model_len=config.max_model_len,
+        sequence_blocks=user_blocks,
+    )
+    if choice.blocks < user_blocks:
+        raise host.HostError(
+            f"context: {config.max_model_len}; accepted: at most "
+            f"{_longest(windows, choice.blocks)} tokens, which "
+            f"{host.format_size(choice.n_bytes)} hold ({choice.reason})"
+        )
+    return MemoryPlan(
+        limit=limit,
+        weight_bytes=weight_bytes,
+        block_bytes=layout.block_bytes,
+        blocks=choice.blocks,
+        reason=choice.reason,
+        user_blocks=user_blocks,
+        max_seqs=config.max_seqs,
+        kv_tokens=_longest(windows, choice.blocks),
+    )
+
+
+def _longest(windows: Windows, blocks: int) -> int:
+    return windows.longest(blocks, blocks * BLOCK_TOKENS)

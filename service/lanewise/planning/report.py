@@ -1,0 +1,145 @@
+"""A plan: what so many users see, what their conversations take, and what their tokens cost."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lanewise import host
+from lanewise.engine.config import SchedulerConfig
+from lanewise.planning.clients import Outcome, Server, Traffic, simulate
+from lanewise.planning.machines import Instance, Machine, Price
+from lanewise.planning.memory import MemoryPlan, plan_memory
+from lanewise.planning.steps import StepCost, StepSize, StepTime, decode_size, prompt_size
+from lanewise.planning.work import ModelWork
+from lanewise.runtime import KvLayout
+
+# Of every step and of every row that draws: planning, drawing, sending; as measured on one machine.
+SERVER_STEP_S, SERVER_ROW_S = 0.2e-3, 0.02e-3
+REQUEST_S = 2e-3  # from one answer's end to the next prompt in the queue
+FULL_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is planned for: a model, and what its steps take on a machine."""
+
+    name: str
+    weights: str
+    kv_type: str
+    layout: KvLayout
+    work: ModelWork
+    machine: Machine
+    cost: StepCost
+    limit: host.MemoryLimit
+    instance: Instance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What users do, and how the server is set up."""
+
+    users: tuple[int, ...]
+    prompt_tokens: int
+    answer_tokens: int
+    context: int
+    engine: str
+    price: Price | None
+    max_seqs: int
+    max_step_tokens: int
+    itl_target_s: float
+
+
+def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
+    """All that is known, as plain values; HostError where not one conversation fits."""
+    config = SchedulerConfig(
+        max_seqs=asked.max_seqs,
+        max_step_tokens=asked.max_step_tokens,
+        max_step_logits=asked.max_step_tokens,
+        max_model_len=asked.context,
+        windows=planned.layout.windows,
+    )
+    memory = plan_memory(planned.limit, planned.work.held_bytes, planned.layout, config)
+    outcomes = _outcomes(planned, asked, memory, config)
+    return {
+        "model": _model_row(planned),
+        "engine": asked.engine,
+        "machine": _machine_row(planned, asked.price),
+        "prompt_tokens": asked.prompt_tokens,
+        "answer_tokens": asked.answer_tokens,
+        "context": asked.context,
+        "memory": {
+            "limit_bytes": memory.limit.n_bytes,
+            "limit_reason": memory.limit.reason,
+            "weight_bytes": memory.weight_bytes,
+            "kv_bytes": memory.kv_bytes,
+            "kv_tokens": memory.kv_tokens,
+            "kv_reason": memory.reason,
+        },
+        "alone": _alone(planned, asked),
+        "users": [_row(outcome, memory, asked.price) for outcome in outcomes],
+    }
+
+
+def _outcomes(
+    planned: Planned, asked: Asked, memory: MemoryPlan, config: SchedulerConfig
+) -> Iterable[Outcome]:
+    traffic = Traffic(asked.prompt_tokens, asked.answer_tokens, REQUEST_S)
+    ours = asked.engine == "lanewise"
+
+    def cost(size: StepSize) -> StepTime:
+        outside = SERVER_STEP_S + SERVER_ROW_S * size.logits if ours else 0.0
+        return planned.cost(size) + StepTime(overhead=outside)
+
+    for clients in asked.users:
+        blocks = min(memory.blocks, (clients + 1) * memory.user_blocks)
+        server = Server(config, blocks, asked.itl_target_s if ours else 0.0)
+        yield simulate(clients, traffic, server, cost)
+
+
+def _row(outcome: Outcome, memory: MemoryPlan, price: Price | None) -> dict[str, Any]:
+    fits = memory.fits(outcome.clients)
+    usd = None if price is None else 1e6 * price.usd_hour / (3600 * outcome.tokens_s)
+    return {
+        **asdict(outcome),
+        "limit": outcome.limit if fits else "memory",
+        "kv_needed_bytes": memory.needed_bytes(outcome.clients),
+        "fits": fits,
+        "usd_per_million_tokens": usd,
+    }
+
+
+def _model_row(planned: Planned) -> dict[str, Any]:
+    return {
+        "name": planned.name,
+        "weights": planned.weights,
+        "kv_type": planned.kv_type,
+        "token_bytes": planned.work.bytes_read(1),
+        "kv_token_bytes": planned.work.kv_token_bytes,
+    }
+
+
+def _machine_row(planned: Planned, price: Price | None) -> dict[str, Any]:
+    machine, instance = planned.machine, planned.instance
+    return {
+        "name": machine.name,
+        "isa": machine.isa,
+        "threads": machine.threads,
+        "read_gb_s": machine.read_s / 1e9,
+        "measured": instance is None,
+        "instance": None if instance is None else asdict(instance),
+        "price": None if price is None else asdict(price),
+    }
+
+
+def _alone(planned: Planned, asked: Asked) -> dict[str, Any]:
+    """A prompt with nobody else there, and decoding behind it; without what a server adds."""
+    chunk = min(asked.prompt_tokens, FULL_CHUNK)
+    prompt = planned.cost(prompt_size(chunk, (asked.prompt_tokens - chunk) // 2))
+    context = asked.prompt_tokens + asked.answer_tokens / 2
+    decode = planned.cost(decode_size(1, context))
+    return {
+        "prompt_tokens_s": chunk / prompt.seconds,
+        "prompt_limit": prompt.limit,
+        "decode_tokens_s": 1 / decode.seconds,
+        "decode_limit": decode.limit,
+    }

@@ -1,0 +1,122 @@
+"""Seconds of a step: bytes over bandwidth, or multiplications over their rate, and overhead."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from math import log
+
+from lanewise.planning.machines import Kernels, Machine
+from lanewise.planning.work import ModelWork
+
+MANY_ROWS = 16  # from which on types differ as they do with very many rows
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """What a step does."""
+
+    rows: float  # tokens
+    logits: float  # rows whose logits are wanted
+    attended: float  # pairs of a row and a token that it sees
+    cached: float  # tokens whose keys and values are read, those of each sequence once
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What a step takes, by what it waits for."""
+
+    bandwidth: float = 0.0
+    arithmetic: float = 0.0
+    overhead: float = 0.0  # threads waiting for each other, and the server outside the library
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.bandwidth + self.arithmetic + self.overhead
+
+    @property
+    def limit(self) -> str:
+        """Which part is the longest."""
+        return max((one.name for one in fields(self)), key=lambda name: getattr(self, name))
+
+    def __add__(self, other: "StepTime") -> "StepTime":
+        """Both, one after the other."""
+        return StepTime(
+            self.bandwidth + other.bandwidth,
+            self.arithmetic + other.arithmetic,
+            self.overhead + other.overhead,
+        )
+
+    def times(self, factor: float) -> "StepTime":
+        """So many of them, or as much slower."""
+        return StepTime(factor * self.bandwidth, factor * self.arithmetic, factor * self.overhead)
+
+
+StepCost = Callable[[StepSize], StepTime]
+
+
+def decode_size(sequences: int, context: float) -> StepSize:
+    """A step of one token for each of some sequences behind so many tokens."""
+    seen = sequences * (context + 1)
+    return StepSize(sequences, sequences, seen, seen)
+
+
+def prompt_size(tokens: int, context: int = 0) -> StepSize:
+    """A step of one prompt's tokens behind others, and the logits of its last one."""
+    seen = tokens * context + tokens * (tokens + 1) / 2
+    return StepSize(tokens, 1, seen, context + tokens)
+
+
+def step_time(machine: Machine, work: ModelWork, size: StepSize) -> StepTime:
+    """What a step takes, on paper.
+
+    Products wait for memory or for arithmetic, whichever is longer, and so does attention; what
+    becomes no faster with threads counts as arithmetic.
+    """
+    kernels = machine.kernels
+    parallel = machine.team.serial + (1 - machine.team.serial) / machine.threads
+    products = parallel * product_seconds(kernels, work, size)
+    time = _longer(work.bytes_read(size.rows) / machine.read_s, products)
+    attention = parallel * size.attended * work.attention_weights / kernels.attention_s
+    time += _longer(size.cached * work.kv_token_bytes / machine.read_s, attention)
+    values = parallel * size.rows * work.values / kernels.values_s
+    waits = work.n_layers * machine.team.phases * machine.team.wait_s
+    return time + StepTime(arithmetic=values, overhead=waits)
+
+
+def product_seconds(kernels: Kernels, work: ModelWork, size: StepSize) -> float:
+    """What one core takes to multiply all weights that the step uses."""
+    seconds = 0.0
+    for one in work.matrices:
+        rows = size.logits if one.of_head else size.rows
+        if rows > 0:
+            # Rows choose different experts, so that each expert has fewer at a time.
+            together = max(1.0, rows * work.expert_share) if one.of_experts else rows
+            seconds += rows * one.weights / rate(kernels, one.type, together)
+    return seconds
+
+
+def rate(kernels: Kernels, kind: str, rows: float) -> float:
+    """Weights of a type that one core multiplies in a second, for so many rows at once."""
+    single, many = kernels.types.get(kind, kernels.types["others"])
+    if kind == "q4_0":
+        single = many = 1.0
+    share = min(1.0, log(rows) / log(MANY_ROWS)) if rows > 1 else 0.0
+    return interpolate(kernels.rows, kernels.macs_s, rows) * (single + share * (many - single))
+
+
+def interpolate(rows: tuple[float, ...], values: tuple[float, ...], at: float) -> float:
+    """Between points that are known, straight over the logarithm of the rows; flat beyond them."""
+    if at <= rows[0]:
+        return values[0]
+    if at >= rows[-1]:
+        return values[-1]
+    i = bisect_right(rows, at) - 1
+    share = log(at / rows[i]) / log(rows[i + 1] / rows[i])
+    return values[i] + share * (values[i + 1] - values[i])
+
+
+def _longer(reading: float, computing: float) -> StepTime:
+    if reading > computing:
+        return StepTime(bandwidth=reading)
+    return StepTime(arithmetic=computing)

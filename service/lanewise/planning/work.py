@@ -1,0 +1,109 @@
+"""What a model's tokens cost: bytes read, numbers multiplied."""
+
+from dataclasses import dataclass
+
+from lanewise.loading.checkpoint import Checkpoint, Role
+from lanewise.loading.formats import row_bytes
+from lanewise.loading.names import is_vector
+from lanewise.loading.program import Attention, Experts, Gated, ModelConfig
+from lanewise.runtime.targets import EXPERTS, target_types
+
+# Numbers of a token that each part of a layer handles beside products: norm and quantization of
+# its input twice, rotation, quantization of what attention gives, activation and its quantization.
+NORMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The matrices of one type in one part of a model, as one token uses them."""
+
+    type: str
+    weights: float  # multiplied by one token
+    n_bytes: float  # read for one token
+    of_head: bool = False  # multiplied only where logits are wanted
+    of_experts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWork:
+    """What steps of a model cost, on any machine."""
+
+    matrices: tuple[Weights, ...]
+    expert_share: float  # the part of the experts that one token has; 1 without any
+    attention_weights: float  # multiplications for each pair of a token and one that it sees
+    values: float  # numbers of one token that are normalized, rotated, activated or quantized
+    n_layers: int
+    kv_token_bytes: float
+    held_bytes: int  # all weights in memory
+
+    def bytes_read(self, rows: float) -> float:
+        """Bytes of weights that a step of so many rows reads."""
+        experts = sum(one.n_bytes for one in self.matrices if one.of_experts)
+        all_bytes = sum(one.n_bytes for one in self.matrices)
+        return step_bytes(all_bytes, experts, self.expert_share, rows)
+
+
+def step_bytes(token_bytes: float, expert_bytes: float, expert_share: float, rows: float) -> float:
+    """Bytes of weights that a step of so many rows reads, of which one row reads ``token_bytes``.
+
+    Each row has ``expert_share`` of the experts, whichever: together they have that many different
+    ones as chance would give them, so this is an estimate where there are any.
+    """
+    if not expert_bytes:
+        return float(token_bytes)
+    distinct = (1 - (1 - expert_share) ** rows) / expert_share
+    return float(token_bytes + (distinct - 1) * expert_bytes)
+
+
+def share_of_experts(config: ModelConfig) -> float:
+    """The part of a layer's experts that a token has; 1 where there are none."""
+    of_layers = (layer.ffn for layer in config.layers)
+    return next((ffn.n_used / ffn.n for ffn in of_layers if isinstance(ffn, Experts)), 1.0)
+
+
+def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) -> ModelWork:
+    """What a checkpoint costs when its matrices are held as ``weights`` says; reads no weights."""
+    config = checkpoint.config
+    share = share_of_experts(config)
+    head = Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT
+    held = 0
+    found: dict[tuple[str, bool, bool], tuple[float, float]] = {}
+    targets = target_types(checkpoint, weights)
+    for tensor, kind in zip(checkpoint.tensors, targets, strict=True):
+        n_bytes = tensor.n_bytes
+        if kind is not tensor.type:
+            n_bytes = row_bytes(kind, tensor.cols) * tensor.rows
+        held += n_bytes
+        if is_vector(tensor.role) or (tensor.role is Role.TOKEN_EMBEDDING and head is Role.OUTPUT):
+            continue
+        part = share if tensor.role in EXPERTS else 1.0
+        key = (kind.name.lower(), tensor.role is head, tensor.role in EXPERTS)
+        numbers, size = found.get(key, (0.0, 0.0))
+        found[key] = (numbers + part * tensor.rows * tensor.cols, size + part * n_bytes)
+    return ModelWork(
+        matrices=tuple(
+            Weights(kind, numbers, size, of_head, of_experts)
+            for (kind, of_head, of_experts), (numbers, size) in found.items()
+        ),
+        expert_share=share,
+        attention_weights=float(
+            sum(2 * one.attention.n_heads * one.attention.head_dim for one in config.layers)
+        ),
+        values=sum(
+            NORMS * config.hidden_size + _attention_values(one.attention) + _ffn_values(one.ffn)
+            for one in config.layers
+        ),
+        n_layers=len(config.layers),
+        kv_token_bytes=kv_token_bytes,
+        held_bytes=held,
+    )
+
+
+def _attention_values(attention: Attention) -> float:
+    return (2 * attention.n_heads + 2 * attention.n_kv_heads) * attention.head_dim
+
+
+def _ffn_values(ffn: Gated | Experts) -> float:
+    if isinstance(ffn, Gated):
+        return 2 * ffn.size
+    return 2 * (ffn.n_used * ffn.size + ffn.shared_size)

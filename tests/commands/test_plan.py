@@ -1,0 +1,232 @@
+"""Plans by the command: of the bundled model, here, elsewhere and from a report of another host."""
+
+import json
+
+import jsonschema
+import pytest
+
+from lanewise import cli
+from lanewise.commands import bench
+from lanewise.runtime import Limits
+
+pytestmark = pytest.mark.native
+
+NUMBER, COUNT = {"type": "number", "minimum": 0}, {"type": "integer", "minimum": 1}
+TEXT, MAYBE_TEXT = {"type": "string"}, {"type": ["string", "null"]}
+LIMIT = {"enum": ["bandwidth", "arithmetic", "overhead", "memory"]}
+
+
+def closed(**fields):
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": [*fields],
+        "additionalProperties": False,
+    }
+
+
+PRICE = closed(usd_hour=NUMBER, region=MAYBE_TEXT, as_of=MAYBE_TEXT, source=MAYBE_TEXT)
+SCHEMA = closed(
+    model=closed(name=TEXT, weights=TEXT, kv_type=TEXT, token_bytes=NUMBER, kv_token_bytes=NUMBER),
+    engine={"enum": ["lanewise", "llama.cpp"]},
+    machine=closed(
+        name=TEXT,
+        isa=TEXT,
+        threads=COUNT,
+        read_gb_s=NUMBER,
+        measured={"type": "boolean"},
+        instance={"type": ["object", "null"]},
+        price={"anyOf": [PRICE, {"type": "null"}]},
+    ),
+    prompt_tokens=COUNT,
+    answer_tokens=COUNT,
+    context=COUNT,
+    memory=closed(
+        limit_bytes=COUNT,
+        limit_reason=TEXT,
+        weight_bytes=COUNT,
+        kv_bytes=COUNT,
+        kv_tokens=COUNT,
+        kv_reason=TEXT,
+    ),
+    alone=closed(
+        prompt_tokens_s=NUMBER, prompt_limit=LIMIT, decode_tokens_s=NUMBER, decode_limit=LIMIT
+    ),
+    users={
+        "type": "array",
+        "items": closed(
+            clients=COUNT,
+            first_token_s=NUMBER,
+            first_token_p95_s=NUMBER,
+            between_tokens_s=NUMBER,
+            tokens_s=NUMBER,
+            requests_s=NUMBER,
+            limit=LIMIT,
+            shares=closed(bandwidth=NUMBER, arithmetic=NUMBER, overhead=NUMBER),
+            preempted={"type": "integer", "minimum": 0},
+            kv_needed_bytes=COUNT,
+            fits={"type": "boolean"},
+            usd_per_million_tokens={"type": ["number", "null"]},
+        ),
+    },
+)
+
+
+@pytest.fixture
+def plan(capsys, library):
+    def run(arguments):
+        assert cli.main(["plan", *arguments.split()]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def plan_json(plan):
+    def run(arguments):
+        report = json.loads(plan(arguments + " --json"))
+        jsonschema.validate(report, SCHEMA)
+        return report
+
+    return run
+
+
+def test_an_instance(plan_json):
+    report = plan_json("--instance c7g.4xlarge --users 1,4 --prompt-tokens 100 --answer-tokens 20")
+    assert report["machine"]["threads"] == 16
+    assert not report["machine"]["measured"]
+    assert [row["clients"] for row in report["users"]] == [1, 4]
+    one, four = report["users"]
+    assert one["tokens_s"] < four["tokens_s"] < 4 * one["tokens_s"]
+    cost = report["machine"]["price"]["usd_hour"] / 3600 / one["tokens_s"] * 1e6
+    assert one["usd_per_million_tokens"] == pytest.approx(cost)
+
+
+def test_what_is_known_better_than_the_table_is_used(plan_json):
+    report = plan_json(
+        "--instance c8g.16xlarge --threads 4 --bandwidth 50 --memory 1GiB --price 3 --users 1"
+    )
+    machine = report["machine"]
+    assert (machine["threads"], machine["read_gb_s"]) == (4, 50.0)
+    assert machine["price"]["usd_hour"] == 3.0
+    assert report["memory"]["limit_bytes"] == 1 << 30
+
+
+def test_a_price_that_nobody_knows_is_left_out(plan_json, plan):
+    report = plan_json("--instance c4a-standard-8 --users 1")
+    assert report["machine"]["price"] is None
+    assert report["users"][0]["usd_per_million_tokens"] is None
+    assert "not known; --price" in plan("--instance c4a-standard-8 --users 1")
+
+
+def test_llama_cpp_is_slower_on_paper(plan_json):
+    ours, other = (
+        plan_json(f"--instance c6g.4xlarge --users 4 --engine {engine}")["users"][0]
+        for engine in ("lanewise", "llama.cpp")
+    )
+    assert ours["tokens_s"] > other["tokens_s"]
+
+
+def test_conversations_that_do_not_fit_make_memory_the_limit(plan_json, plan):
+    arguments = "--instance c7g.large --memory 290MiB --users 1,32 --context 512"
+    one, many = plan_json(arguments)["users"]
+    assert (one["fits"], many["fits"]) == (True, False)
+    assert many["limit"] == "memory"
+    advice = f"32 users: conversations give way to others; --kv-memory {many['kv_needed_bytes']}"
+    assert advice in plan(arguments)
+
+
+def test_the_table_says_what_binds_and_what_was_estimated(plan):
+    text = plan("--instance Standard_D8ps_v6 --users 2")
+    assert "Standard_D8ps_v6, i8mm, 8 threads" in text
+    assert "eastus on 2026-06-18" in text
+    assert "estimated, not published: clock_ghz, socket_gb_s, core_gb_s" in text
+    assert any(limit in text for limit in ("bandwidth", "arithmetic", "overhead"))
+
+
+def test_machines_are_listed(plan):
+    assert "c8g.48xlarge" in plan("--instances")
+    rows = json.loads(plan("--instances --json"))
+    assert {"name", "core", "isa", "cores", "memory_bytes", "price", "source"} <= set(rows[0])
+
+
+@pytest.mark.slow
+def test_this_machine_is_measured(plan_json, monkeypatch):
+    limits = Limits(read_gb_s=20.0, int8_gmac_s=100.0)  # to measure these takes seconds
+    monkeypatch.setattr(bench, "measure_limits", lambda threads, isa: limits)
+    report = plan_json("--users 1,2 --prompt-tokens 64 --answer-tokens 16 --threads 1")
+    assert report["machine"]["measured"]
+    assert report["machine"]["threads"] == 1
+    assert all(row["tokens_s"] > 1 for row in report["users"])
+
+
+BENCH = {
+    "model": "lanewise-demo-q8_0",
+    "weights": "q8_0",
+    "isa": "dotprod",
+    "threads": 4,
+    "cpu": "another host",
+    "limits": {"read_gb_s": 80.0, "int8_gmac_s": 300.0},
+    "context": 32,
+    "results": [
+        {"name": "pp256", "tokens_per_second": 10_000.0},
+        {"name": "tg32", "tokens_per_second": 500.0},
+        {"name": "tg32@4", "tokens_per_second": 1200.0},
+    ],
+}
+
+
+def test_a_report_of_another_host_is_planned_with(plan_json, tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(BENCH))
+    report = plan_json(f"--bench {path} --users 1,4 --prompt-tokens 256 --answer-tokens 64")
+    assert report["machine"]["name"] == "another host"
+    assert report["alone"]["prompt_tokens_s"] == pytest.approx(10_000, rel=0.05)
+    one, four = report["users"]
+    assert one["first_token_s"] == pytest.approx(256 / 10_000, rel=0.1)
+    assert 1 / 500 < one["between_tokens_s"] < 2 / 500  # contexts are longer than in the bench
+    assert four["between_tokens_s"] > 1.3 * one["between_tokens_s"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model": "another"}, "is of another, q8_0; accepted: one of lanewise-demo-q8_0, q8_0"),
+        ({"results": BENCH["results"][:1]}, "has 1 results; accepted: a prompt and decode tests"),
+        ({"results": 3}, "is no such report; accepted: what `lanewise bench --json` prints"),
+        ({"limits": {}}, "is no such report"),
+    ],
+)
+def test_a_report_that_cannot_be_used_is_refused(change, says, library, tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(BENCH | change))
+    assert cli.main(["plan", "--bench", str(path)]) == 2
+    assert f"--bench: {str(path)!r} {says}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--instance c9x.large", "--instance: 'c9x.large'; accepted: one of those"),
+        ("--instance c7g.tiny", "such as c7g.medium, c7g.large, c7g.xlarge"),
+        ("--instance c7g.large --threads 3", "--threads: 3; accepted: 1 to the 2 cores"),
+        ("--instance c7g.large --bench x", "--bench: 'x' beside --instance c7g.large"),
+        ("--bench /none", "--bench: '/none': No such file or directory"),
+        ("--engine llama.cpp", "--engine: llama.cpp; accepted: only beside --instance"),
+        ("--bandwidth 30", "--bandwidth: 30.0; accepted: only beside --instance"),
+        ("--bandwidth 0", "--bandwidth: '0' cannot be used; accepted: a number above 0"),
+        ("--price no", "--price: 'no' cannot be used; accepted: a number above 0"),
+        ("--users 1,0", "--users: '1,0' cannot be used; accepted: whole numbers from 1"),
+        ("--prompt-tokens 500", "--prompt-tokens: 500 and --answer-tokens 128; accepted: the"),
+        ("--instance c7g.large --context 9", "--context: 9; accepted: from the 384 of prompt"),
+        ("--instance c7g.large --context 513", "to the model's 512"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(arguments, says, library, capsys):
+    assert cli.main(["plan", *arguments.split()]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_model_without_room_is_an_error(library, capsys):
+    assert cli.main(["plan", "--instance", "c7g.large", "--memory", "200MiB"]) == 1
+    assert "of weights and a margin of 256.00 MiB" in capsys.readouterr().err
