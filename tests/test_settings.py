@@ -10,6 +10,7 @@ import pytest
 from lanewise.settings import (
     EVERY_SETTINGS,
     BenchSettings,
+    ChatSettings,
     PullSettings,
     Settings,
     SettingsError,
@@ -100,6 +101,9 @@ def test_lists_come_from_commas_repeated_flags_and_yaml_lists(config):
     assert parse([], environ={"LANEWISE_API_KEY": "a, b,c"}).api_key == expected
     assert parse(["--config", config("api_key: [a, b, c]\n")]).api_key == expected
     assert parse(["--batch", "1,8"], BenchSettings).batch == (1, 8)
+    names = config("served-model-name:\n- a\n- org/b\n")
+    assert parse(["--config", names]).served_model_name == ("a", "org/b")
+    assert parse(["--config", names], ChatSettings).served_model_name == ("a", "org/b")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,7 @@ def test_other_weights_are_refused(text):
         ("--temp", "requests say it, each for itself"),
         ("--max-seq", "did you mean --max-seqs?"),
         ("--zzzzzz", "--zzzzzz is not a setting"),
-        ("more", "unrecognized arguments: more"),
+        ("more", "unrecognized arguments: more; write a list with commas"),
     ],
 )
 def test_a_flag_that_is_none_is_told_what_it_may_have_meant(argument, says):

@@ -32,7 +32,7 @@ def client(files):
     (files / "admin").write_text("# for administrators\nadmin-key\n")
     arguments = ("--lora", f"first={files / 'first'}", "--allow-runtime-lora", "on")
     arguments += ("--lora-root", str(files), "--admin-api-key-file", str(files / "admin"))
-    more = ("--max-loras", "2", "--threads", "2", "--served-model-name", "base")
+    more = ("--max-loras", "2", "--threads", "2", "--served-model-name", "base,basis")
     with (
         lanewise_server(str(files / "base"), *arguments, *more) as url,
         httpx.Client(base_url=url, timeout=60) as client,
@@ -71,7 +71,7 @@ def test_adapters_are_models_of_their_own(client, files):
     assert tokens(client, "first") != tokens(client, "base")
     missing = client.post("/v1/completions", json={"model": "third", "prompt": "x"})
     assert missing.status_code == 404
-    assert "this server has 'base', 'first'" in missing.json()["error"]["message"]
+    assert "this server has 'base', 'basis', 'first'" in missing.json()["error"]["message"]
 
 
 def test_chats_choose_adapters_too(client):
@@ -157,7 +157,9 @@ def test_what_cannot_be_loaded_is_said(client, files):
     assert load(client, "new", "second").status_code == 200  # paths may begin at the root
     assert unload(client, "new").status_code == 200
     assert "already been loaded" in refused(400, load(client, "first", files / "first"))
-    assert "name of the served model" in refused(400, load(client, "base", files / "first"))
+    for name in ("base", "basis"):
+        told = refused(400, load(client, name, files / "first"))
+        assert "is a name of the served model; accepted: any but base, basis" in told
     assert load(client, "one", files / "second").status_code == 200
     assert "at most max_loras = 2" in refused(400, load(client, "two", files / "second"))
     assert unload(client, "one").status_code == 200
@@ -173,7 +175,11 @@ def test_what_cannot_be_loaded_is_said(client, files):
     [
         (("--lora", "x=nowhere"), "lora: nowhere: adapter_config.json is missing"),
         (("--lora", "nowhere"), "--lora: 'nowhere' cannot be used; accepted: NAME=PATH"),
-        (("--lora", "base=first"), "'base' is the name of the served model"),
+        (("--lora", "base=first"), "'base' is a name of the served model"),
+        (
+            ("--lora", "x=first", "--served-model-name", "y,x,y"),
+            "'x' is a name of the served model; accepted: any but y, x",
+        ),
         (("--lora", "x=second", "--max-lora-rank", "8"), "has rank 16; accepted: 1 to 8"),
         (("--lora", "x=first,y=first", "--max-loras", "1"), "accepted: at most max_loras = 1"),
         (("--allow-runtime-lora", "on"), "allow_runtime_lora is on without admin_api_key"),

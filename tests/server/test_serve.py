@@ -40,7 +40,7 @@ def state():
     yield ServerState(
         engine=engine,
         tokenizer=tokenizer,
-        model_name="toy",
+        names=("toy",),
         version="0",
         fingerprint="toy-0",
         chat_template=tokenizer.chat_template,

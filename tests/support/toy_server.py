@@ -119,6 +119,7 @@ def toy_server(
     config: EngineConfig = CONFIG,
     settings: Settings = DEFAULTS,
     more_special: tuple[str, ...] = (),
+    names: tuple[str, ...] = ("toy",),
     **options,
 ) -> Iterator[RunningServer]:
     engine, runner = make_engine(config, more_special=more_special)
@@ -127,7 +128,7 @@ def toy_server(
     state = ServerState(
         engine=engine,
         tokenizer=tokenizer,
-        model_name="toy",
+        names=names,
         version="0",
         fingerprint="toy-0",
         chat_template=tokenizer.chat_template,

@@ -36,7 +36,8 @@ HELP = '''\
 def run(settings: ChatSettings) -> int:
     """Talk until the input ends; 1 if the only answer asked for failed."""
     with _server(settings) as client:
-        chat = Chat(client, settings.served_model_name or _first_model(client), settings)
+        model = next(iter(settings.served_model_name), None) or _first_model(client)
+        chat = Chat(client, model, settings)
         if not sys.stdin.isatty():
             return chat.answer_all(sys.stdin.read())
         chat.talk()

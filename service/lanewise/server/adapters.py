@@ -8,6 +8,7 @@ from lanewise.engine.adapters import AdapterError, AdapterFileError, Adapters
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import largest_adapter_bytes, open_adapter
 from lanewise.runtime import Adapter, Model, NativeError
+from lanewise.server.names import names_of
 from lanewise.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,11 @@ def make_adapters(settings: Settings, model: Model) -> Adapters | None:
 
     adapters = Adapters(load, settings.max_loras)
     for name, path in settings.lora:
-        if name == (settings.served_model_name or model.name):
-            raise SettingsError(f"lora: {name!r} is the name of the served model")
+        if name in (names := names_of(settings, model)):
+            raise SettingsError(
+                f"lora: {name!r} is a name of the served model; accepted: any but"
+                f" {', '.join(names)}"
+            )
         try:
             loaded = adapters.load(name, path)
         except AdapterError as error:

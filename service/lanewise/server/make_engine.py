@@ -14,6 +14,7 @@ from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
+from lanewise.server.names import names_of
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ def make_engine(
         max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
     )
     facts = ModelFacts(
-        model_name=settings.served_model_name or model.name,
+        model_name=names_of(settings, model)[0],
         isa=model.info.isa,
         threads=threads,
         weights=model.weights,

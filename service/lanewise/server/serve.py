@@ -27,6 +27,7 @@ from lanewise.server.adapters import make_adapters
 from lanewise.server.draft import open_draft
 from lanewise.server.make_engine import make_engine
 from lanewise.server.model_text import Text
+from lanewise.server.names import names_of
 from lanewise.settings import Settings
 from lanewise.text.chat_template import ChatTemplateError
 
@@ -53,7 +54,7 @@ def serve(
         state = ServerState(
             engine=engine,
             tokenizer=tokenizer,
-            model_name=engine.metrics.facts.model_name,
+            names=names_of(settings, model),
             version=__version__,
             fingerprint=_fingerprint(model),
             chat_template=text.chat_template,
@@ -93,7 +94,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
     facts = state.engine.metrics.facts
     logger.info(
         "serving %s (%s, %s, %d threads) on http://%s:%d",
-        *(state.model_name, facts.weights, facts.isa, facts.threads),
+        *(", ".join(state.names), facts.weights, facts.isa, facts.threads),
         *(settings.host, listener.getsockname()[1]),
     )
     machine.MachineMetrics(state.engine.metrics.registry)

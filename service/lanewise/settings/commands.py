@@ -304,9 +304,13 @@ class ChatSettings(ModelSettings):
             " with the OpenAI API",
         ),
     )
-    served_model_name: str | None = field(
-        default=None,
-        metadata=knob(TEXT, "which of a server's models to talk with; the first when not given"),
+    served_model_name: tuple[str, ...] = field(
+        default=(),
+        metadata=knob(
+            TEXTS,
+            "which of a server's models to talk with, the first of several; the server's first when"
+            " not given",
+        ),
     )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(KEYS, "the key that a server wants; the first of several is sent")

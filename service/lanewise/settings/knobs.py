@@ -144,8 +144,13 @@ class ModelSettings(WeightSettings):
 class Settings(ModelSettings):
     """What ``lanewise serve`` can be told."""
 
-    served_model_name: str | None = field(
-        default=None, metadata=knob(TEXT, "name of the model in the API")
+    served_model_name: tuple[str, ...] = field(
+        default=(),
+        metadata=knob(
+            TEXTS,
+            "names of the model in the API; the first is in metrics, and in answers to requests"
+            " that name none; the model's own when not given",
+        ),
     )
     host: str = field(default="127.0.0.1", metadata=knob(TEXT, "address to listen on"))
     port: int = field(default=8000, metadata=knob(integer(0, 65535), "port to listen on"))

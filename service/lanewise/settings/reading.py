@@ -126,7 +126,8 @@ def unknown_flags(settings: type[SourceSettings], arguments: Sequence[str]) -> s
         if flag.startswith("-"):
             meant = hints.hint(flag.lstrip("-").replace("-", "_"), known, flag_of)
             said.append(f"{flag} is not a setting" + (f"; {meant}" if meant else ""))
-    return ". ".join(said) or f"unrecognized arguments: {' '.join(arguments)}"
+    rest = f"unrecognized arguments: {' '.join(arguments)}"
+    return ". ".join(said) or f"{rest}; write a list with commas"
 
 
 def _from_environ(environ: Mapping[str, str], name: str) -> str | None:

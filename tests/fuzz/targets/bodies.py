@@ -53,7 +53,7 @@ def application() -> Application:
     state = ServerState(
         engine=engine,
         tokenizer=tokenizer,
-        model_name="toy",
+        names=("toy",),
         version="0",
         fingerprint="toy-0",
         chat_template=tokenizer.chat_template,

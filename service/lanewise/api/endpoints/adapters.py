@@ -35,9 +35,11 @@ async def load_adapter(request: Request, state: ServerState) -> Response:
     """Load an adapter from a directory under ``lora_root`` and offer it under a name."""
     adapters, locate = _changeable(request, state)
     body, _ = await read_request(request, state, LoadAdapterRequest)
-    if body.lora_name == state.model_name:
+    if body.lora_name in state.names:
         raise BadRequestError(
-            f"lora_name: {body.lora_name!r} is the name of the served model", param="lora_name"
+            f"lora_name: {body.lora_name!r} is a name of the served model; accepted: any but"
+            f" {', '.join(state.names)}",
+            param="lora_name",
         )
 
     def load() -> LoadedAdapter | None:

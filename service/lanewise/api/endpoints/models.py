@@ -8,9 +8,12 @@ from lanewise.engine.adapters import LoadedAdapter
 
 
 def list_models(state: ServerState) -> dict[str, Any]:
-    """All models: the served one first."""
+    """All models: the served one first, by each of its names."""
     adapters = [] if state.adapters is None else state.adapters.all()
-    data = [_model(state), *(_adapter(adapter, state) for adapter in adapters)]
+    data = [
+        *(_model(name, state) for name in state.names),
+        *(_adapter(adapter, state) for adapter in adapters),
+    ]
     return {"object": "list", "data": data}
 
 
@@ -19,14 +22,14 @@ def get_model(name: str, state: ServerState) -> dict[str, Any]:
     adapter = state.adapter_named(name)
     if adapter is not None:
         return _adapter(adapter, state)
-    if name != state.model_name:
+    if name not in state.names:
         raise ModelNotFoundError.of(name, state.model_names)
-    return _model(state)
+    return _model(name, state)
 
 
-def _model(state: ServerState) -> dict[str, Any]:
+def _model(name: str, state: ServerState) -> dict[str, Any]:
     return {
-        "id": state.model_name,
+        "id": name,
         "object": "model",
         "created": state.created,
         "owned_by": "lanewise",
@@ -37,8 +40,7 @@ def _model(state: ServerState) -> dict[str, Any]:
 
 
 def _adapter(adapter: LoadedAdapter, state: ServerState) -> dict[str, Any]:
-    return _model(state) | {
-        "id": adapter.name,
+    return _model(adapter.name, state) | {
         "created": adapter.created,
         "root": adapter.path,
         "parent": state.model_name,

@@ -59,7 +59,7 @@ def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
     if not model:
         return None
     for name in (model, model.removesuffix(LATEST), model + LATEST):
-        if name == state.model_name:
+        if name in state.names:
             return None
         adapter = state.adapter_named(name)
         if adapter is not None:

@@ -49,7 +49,7 @@ class ServerState:
 
     engine: Engine
     tokenizer: Tokenizer
-    model_name: str
+    names: tuple[str, ...]  # of the model; the first where a request says none
     version: str
     fingerprint: str  # changes when the same request may give another answer
     chat_template: ChatTemplate | None
@@ -100,10 +100,15 @@ class ServerState:
         return self.engine.config.max_model_len
 
     @property
+    def model_name(self) -> str:
+        """The model's first name."""
+        return self.names[0]
+
+    @property
     def model_names(self) -> list[str]:
-        """What requests may name: the model, then its adapters."""
+        """What requests may name: the model by all its names, then its adapters."""
         adapters = [] if self.adapters is None else self.adapters.all()
-        return [self.model_name, *(adapter.name for adapter in adapters)]
+        return [*self.names, *(adapter.name for adapter in adapters)]
 
     def tenant_of(self, client: int) -> str:
         """Whose cached prefixes a client's requests may find: those of equal tenants."""
