@@ -24,6 +24,7 @@ DEPLOY = ROOT / "deploy"
 PYTHON = (3, 11)  # of the base image
 GLIBC = 36  # 2.36, of the base image
 ARCHITECTURES = ("x86_64", "aarch64")
+EXTRAS = ("otel",)  # that the image has
 # scikit-build-core asks for these where a machine has none of its own.
 BUILD_TOOLS = ("cmake>=3.20,<5", "ninja>=1.11,<2")
 HEAD = "# Written by `make lock`, for Python {}.{} on linux/amd64 and linux/arm64.\n"
@@ -78,7 +79,10 @@ def needs() -> dict[Path, list[str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     build = [*project["build-system"]["requires"], *BUILD_TOOLS]
     return {
-        DEPLOY / "requirements.lock": project["project"]["dependencies"],
+        DEPLOY / "requirements.lock": [
+            *project["project"]["dependencies"],
+            *(need for extra in EXTRAS for need in project["project"]["optional-dependencies"][extra]),
+        ],
         DEPLOY / "build.lock": build,
     }
 
