@@ -78,26 +78,32 @@ def needs() -> dict[Path, list[str]]:
     """What each lock file must satisfy, by pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     build = [*project["build-system"]["requires"], *BUILD_TOOLS]
+    extras = project["project"]["optional-dependencies"]
     return {
         DEPLOY / "requirements.lock": [
             *project["project"]["dependencies"],
-            *(need for extra in EXTRAS for need in project["project"]["optional-dependencies"][extra]),
+            *(need for extra in EXTRAS for need in extras[extra]),
         ],
         DEPLOY / "build.lock": build,
     }
 
 
-def _pip(architecture: str, arguments: Sequence[str]) -> dict[str, Item]:
-    """What pip would install on an architecture of the image: the items of its report."""
+def platform_options(architecture: str) -> list[str]:
+    """Options with which pip takes the image's wheels of an architecture, whatever it runs on."""
     platforms = [f"manylinux_2_{minor}_{architecture}" for minor in range(GLIBC, 16, -1)]
     platforms += [f"manylinux2014_{architecture}"]
+    options = ["--only-binary", ":all:", "--implementation", "cp"]
+    options += ["--python-version", ".".join(map(str, PYTHON))]
+    return options + [word for name in platforms for word in ("--platform", name)]
+
+
+def _pip(architecture: str, arguments: Sequence[str]) -> dict[str, Item]:
+    """What pip would install on an architecture of the image: the items of its report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         command += ["--dry-run", "--ignore-installed", "--target", folder, "--report", str(report)]
-        command += ["--only-binary", ":all:", "--implementation", "cp"]
-        command += ["--python-version", ".".join(map(str, PYTHON))]
-        command += [word for name in platforms for word in ("--platform", name)]
+        command += platform_options(architecture)
         # Only what everybody can get is locked: no wheels of this machine.
         environment = os.environ | {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
         done = subprocess.run([*command, *arguments], env=environment, check=False)

@@ -24,6 +24,7 @@ TOPICS = {
     "arm": re.compile(r"\b(arm|arm64|aarch64\S*|qemu\S*|emulat\w+|cross[- ]compiler)\b"),
     "prometheus": re.compile(r"\b(prometheus|promtool)\b"),
     "browser": re.compile(r"\bchromium\b"),
+    "systemd": re.compile(r"\bsystemd-analyze\b"),
     "native": re.compile(r"\b(native|liblanewise\S*|compiler|gcc)\b"),
 }
 REQUIRED = frozenset(filter(None, os.environ.get("LANEWISE_REQUIRE", "").split(",")))

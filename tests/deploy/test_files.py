@@ -1,10 +1,11 @@
 """The files of deploy/ name each other correctly."""
 
-import configparser
+import dataclasses
 import http.server
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lanewise.settings import Settings, variable_of
+from lanewise.settings import Settings, resolve, resolve_with_sources, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-SETTINGS = {variable_of(name) for name in Settings.__dataclass_fields__}
+SETTINGS = {variable_of(name) for name in (*Settings.__dataclass_fields__, "config")}
 
 
 def test_everything_that_compose_mounts_exists():
@@ -70,9 +71,17 @@ def test_compose_gives_no_service_more_than_it_needs():
     assert server["user"].split(":")[0] not in ("0", "root")
     assert server["pids_limit"] > 0
     # What it writes goes to a volume or to memory of a size that is said.
-    assert server["environment"]["XDG_CACHE_HOME"].startswith("/models/")
+    assert "models:/models" in server["volumes"]
     assert all("size=" in one for one in server["tmpfs"])
     assert float(server["stop_grace_period"].rstrip("s")) > Settings().drain_timeout_s
+
+
+def test_the_image_writes_to_its_volume_only():
+    stage = (DEPLOY / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    [volume] = re.findall(r"^VOLUME (.*)$", stage, re.MULTILINE)
+    for name in ("HF_HOME", "XDG_CACHE_HOME"):
+        [folder] = re.findall(rf"\b{name}=(\S+)", stage)
+        assert Path(folder).is_relative_to(volume)
 
 
 def test_the_image_installs_nothing_whose_hash_is_not_known():
@@ -99,6 +108,40 @@ def test_every_setting_that_deploy_names_exists():
         if path.is_file():
             named = set(re.findall(r"\bLANEWISE_[A-Z_]+", path.read_text())) - {"LANEWISE_"}
             assert named <= SETTINGS, f"{path.name}: {named - SETTINGS}"
+
+
+def uncommented(text: str) -> str:
+    """The example of settings with every line in force: its default, or what it has behind e.g."""
+    lines = re.findall(r"^(?:# )?([a-z_]+: )(?:e\.g\. )?(.*)$", text, re.MULTILINE)
+    return "\n".join(map("".join, lines))
+
+
+def test_the_example_of_settings_can_be_used_as_it_is_and_line_by_line(tmp_path):
+    text = (DEPLOY / "config.yaml").read_text()
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(uncommented(text))
+    commented = set(re.findall(r"^# ([a-z_]+): ", text, re.MULTILINE))
+    examples = set(re.findall(r"^# ([a-z_]+): e\.g\. ", text, re.MULTILINE))
+    settings, sources = resolve_with_sources(Settings, {}, {}, str(whole))
+    as_it_is = resolve(Settings, {}, {}, str(DEPLOY / "config.yaml"))
+    assert len(commented) > 30
+    assert sources.keys() >= commented
+    for item in dataclasses.fields(Settings):
+        if item.name in examples:
+            assert getattr(settings, item.name) != item.default, item.name
+        else:
+            assert getattr(settings, item.name) == item.default, item.name
+    assert as_it_is == Settings()
+
+
+def test_compose_and_systemd_read_the_example_of_settings(unit):
+    server = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["lanewise"]
+    path = server["environment"]["LANEWISE_CONFIG"]
+    assert f"./config.yaml:{path}:ro" in server["volumes"]
+    assert f"LANEWISE_CONFIG={path}" in unit["Environment"]
+    # In a container it is the ports that are those of this machine alone.
+    stage = (DEPLOY / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    assert "LANEWISE_HOST=0.0.0.0" in stage
 
 
 def test_everything_the_image_copies_exists():
@@ -133,11 +176,13 @@ def test_the_health_check_of_the_image_sees_whether_the_server_answers():
 
 
 @pytest.fixture(scope="module")
-def unit() -> configparser.SectionProxy:
-    parser = configparser.RawConfigParser(strict=False)
-    parser.optionxform = str
-    parser.read_string((DEPLOY / "systemd/lanewise.service").read_text())
-    return parser["Service"]
+def unit() -> dict[str, str]:
+    """The service's options; lines of one that is there several times stand below each other."""
+    text = (DEPLOY / "systemd/lanewise.service").read_text()
+    options: dict[str, str] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE):
+        options[name] = f"{options[name]}\n{value}" if name in options else value
+    return options
 
 
 def test_systemd_unit_starts_the_server_and_outlasts_its_drain(unit):
@@ -145,17 +190,46 @@ def test_systemd_unit_starts_the_server_and_outlasts_its_drain(unit):
     assert float(unit["TimeoutStopSec"]) > Settings().drain_timeout_s
 
 
+def analyze(folder: Path, unit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``systemd-analyze`` of a unit, which there starts a program that exists."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze on this machine")
+    path = folder / "lanewise.service"
+    path.write_text(unit.replace("/opt/lanewise/bin/lanewise", "/bin/true"))
+    command = ["systemd-analyze", *arguments, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_systemd_understands_the_unit_and_finds_it_hardened(tmp_path):
+    text = (DEPLOY / "systemd/lanewise.service").read_text()
+    verify = ("verify", "--man=no")
+    done = analyze(tmp_path, text, *verify)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert "ProtectSystm" in analyze(tmp_path, text.replace("System=", "Systm="), *verify).stderr
+    security = ("security", "--offline=true", "--no-pager", "--threshold=15")  # 1.5 of 10
+    done = analyze(tmp_path, text, *security)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert analyze(tmp_path, text.replace("DynamicUser=yes", ""), *security).returncode != 0
+
+
 def test_systemd_unit_gives_the_server_no_more_than_it_needs(unit):
     assert unit["DynamicUser"] == "yes"
     assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == ""
     assert unit["ProtectSystem"] == "strict"
-    assert unit["SystemCallFilter"] == "@system-service"
+    assert unit["SystemCallFilter"] == "@system-service\n~@privileged"
     assert unit["MemoryMax"]
     for name in (
         *("LockPersonality", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateDevices"),
-        *("PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHostname"),
+        *(
+            "PrivateMounts",
+            "PrivateTmp",
+            "PrivateUsers",
+            "ProtectClock",
+            "ProtectControlGroups",
+            "ProtectHostname",
+        ),
         *("ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictRealtime"),
-        *("RestrictNamespaces", "RestrictSUIDSGID"),
+        *("ProtectHostname", "RestrictNamespaces", "RestrictSUIDSGID"),
     ):
         assert unit[name] == "yes", name
     # It looks at these to choose threads and memory.
