@@ -6,7 +6,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from lanewise.api import app
-from lanewise.api.endpoints import documents, page
+from lanewise.api.endpoints import absent, documents, page
 from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
 from lanewise.api.http.keys import ANYBODY, Caller, Keys
 from lanewise.server.start import warn_of_visible_keys
@@ -15,6 +15,7 @@ from toy_server import toy_server
 
 PUBLIC = {
     *("/health", "/health/live", "/health/ready", "/metrics", "/version"),
+    *("/v1/health", "/ping"),
     *("/openapi.json", *page.FILES),
 }
 GUARDED = {
@@ -28,6 +29,7 @@ GUARDED = {
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"),
     *("/api/blobs/{name:path}", "/api/embed", "/api/embeddings"),
     *("/completion", "/props", "/slots", "/apply-template", "/embedding"),
+    *("/invocations", *absent.AT),
 }
 
 

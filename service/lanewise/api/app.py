@@ -14,8 +14,9 @@ from starlette.types import Scope
 
 from lanewise.api import warm_up
 from lanewise.api.endpoints import documents, health, page
+from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
-from lanewise.api.errors import ApiError, from_http
+from lanewise.api.errors import ApiError
 from lanewise.api.http.keys import Keys
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.shared.state import ServerState
@@ -32,6 +33,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         await state.sandbox.close()
 
     errors = error_forms()
+    paths = Paths(ENDPOINTS)
 
     async def handle_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
@@ -39,7 +41,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
 
     async def handle_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return errors.response(from_http(request, error), request.url.path)
+        return errors.response(paths.error(request, error, state), request.url.path)
 
     described = documents.Documents(state.version)
     app = Starlette(
@@ -62,6 +64,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 keys=Keys(state.api_keys, state.admin_keys),
                 # Documentation and page say nothing that the source does not.
                 public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
+                canonical=paths.canonical,
                 errors=errors,
                 registry=state.engine.metrics.registry,
                 tracer=state.tracer,

@@ -25,8 +25,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 # A message may name what a request brought, which may be megabytes.
@@ -278,17 +276,3 @@ def _shown(value: object) -> str:
 def cut(text: str, longest: int) -> str:
     """A text, or its beginning if it is longer."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def from_http(request: Request, error: HTTPException) -> ApiError:
-    """Unknown paths and methods."""
-    if error.status_code == 404:
-        message = f"there is nothing at {request.url.path}"
-    elif error.status_code == 405:
-        message = f"{request.method} is not allowed for {request.url.path}"
-    else:
-        message = str(error.detail)
-    answer = BadRequestError(message, headers=error.headers)
-    answer.status = error.status_code
-    answer.code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    return answer

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,6 +39,7 @@ class RequestMiddleware:
         *,
         keys: Keys,
         public: Set[str],
+        canonical: Callable[[str], str],
         errors: ErrorForms,
         registry: CollectorRegistry,
         tracer: Tracer | None = None,
@@ -47,6 +48,7 @@ class RequestMiddleware:
         self._keys = keys
         self._tracer = tracer
         self._public = public  # paths; all others want a key, those where nothing is too
+        self._canonical = canonical  # of paths that clients may write otherwise
         self._errors = errors
         self._requests = Counter(
             "http_requests", "Requests.", ["method", "handler", "status"], registry=registry
@@ -64,8 +66,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"])
-        if len(scope["path"]) > 1:
-            scope["path"] = scope["path"].removesuffix("/")  # some clients end every path so
+        scope["path"] = self._canonical(scope["path"])
         request_id = _request_id(given.get(b"x-request-id"))
         began = time.monotonic()
         status = 0

@@ -48,6 +48,9 @@ FOR_PROGRAMS = "Ollama is running: this is Lanewise, which speaks its API too"
 async def answer(request: Request) -> Response:
     """The file at one of ``FILES``; at / for browsers, who say that they read HTML."""
     path = request.scope["route"].path
+    if len(path) > 1 and request.scope["raw_path"].endswith(b"/"):
+        # What it asks for is beside it, wherever a gateway has put all of this.
+        return Response(status_code=308, headers={"location": f"../{path.rpartition('/')[2]}"})
     if path == "/" and "text/html" not in request.headers.get("accept", ""):
         return PlainTextResponse(FOR_PROGRAMS, headers={"vary": "accept"})
     name = FILES[path]

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS
-from lanewise.api.dialects.completions import COMPLETIONS
+from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS, ChatCompletionRequest
+from lanewise.api.dialects.completions import COMPLETIONS, CompletionRequest
 from lanewise.api.dialects.llama_completion import LLAMA_COMPLETION
 from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
@@ -17,8 +17,9 @@ from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
+from lanewise.api.endpoints.absent import ABSENT, MODEL, NO_VECTORS, refusal_of
 from lanewise.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
-from lanewise.api.errors import ApiError, NotSupportedError
+from lanewise.api.errors import ApiError
 from lanewise.api.generation import path
 from lanewise.api.generation.dialect import Dialect
 from lanewise.api.http.error_forms import ErrorForms, Refusal
@@ -46,6 +47,7 @@ class Endpoint:
     public: bool = False
     verb: str | None = None  # where the body does not say it
     refusal: Refusal = ApiError.response  # how errors look, here and below this path
+    is_missing: bool = False  # it does nothing but say why it does nothing
 
     @classmethod
     def speaking(cls, path_: str, dialect: Dialect[Any], do: Speaking = ANSWER) -> Self:
@@ -69,11 +71,13 @@ class Endpoint:
     ) -> Self:
         """An endpoint of another server's that does nothing but say why it does nothing."""
 
-        async def answer(_: Request, __: ServerState) -> Response:
-            raise NotSupportedError(f"{path_.split('/{')[0]} is not supported: {reason}")
+        async def answer(_: Request, state: ServerState) -> Response:
+            raise refusal_of(path_.split("/{")[0], reason, state)
 
-        answer.__name__, answer.__doc__ = name, f"Not supported: {reason}."
-        return cls(path_, "Not supported", answer, verb=verb, refusal=refusal)
+        answer.__name__ = name
+        answer.__doc__ = f"Not supported: {reason.replace(MODEL, 'the model')}."
+        summary = "Not supported"
+        return cls(path_, summary, answer, verb=verb, refusal=refusal, is_missing=True)
 
     @property
     def method(self) -> str:
@@ -114,6 +118,20 @@ async def ready(_: Request, state: ServerState) -> Response:
     return health.ready(state)
 
 
+class Invocation(RootModel[ChatCompletionRequest | CompletionRequest]):
+    """Body of ``POST /invocations``: with messages a conversation's, else a completion's."""
+
+
+async def invocations(request: Request, state: ServerState) -> Response:
+    """An answer in the form of /v1/chat/completions where there are messages, else of the other."""
+
+    def by_field(data: Any) -> Dialect[Any]:
+        is_chat = isinstance(data, dict) and "messages" in data
+        return CHAT_COMPLETIONS if is_chat else COMPLETIONS
+
+    return await path.answer_in(request, state, by_field, ApiError.response)
+
+
 async def metrics(request: Request, state: ServerState) -> Response:
     """All metrics, in Prometheus' text format or, for who accepts it, in OpenMetrics."""
     text, media_type = await state.scrapes.text(request.headers.get("accept", ""))
@@ -126,7 +144,6 @@ async def version(_: Request, state: ServerState) -> Response:
 
 
 ELSEWHERE = ollama_models.ELSEWHERE
-NO_EMBEDDINGS = "this server gives no embeddings"
 LLAMAS = LLAMA_COMPLETION.refusal
 KEPT_RESPONSE = "/v1/responses/{response_id}"
 ENDPOINTS = (
@@ -175,8 +192,8 @@ ENDPOINTS = (
     Endpoint.missing("/api/delete", "ollama_delete", ELSEWHERE, "DELETE"),
     Endpoint.missing("/api/blobs/{name:path}", "ollama_create_blob", ELSEWHERE),
     Endpoint.missing("/api/blobs/{name:path}", "ollama_find_blob", ELSEWHERE, "HEAD"),
-    Endpoint.missing("/api/embed", "ollama_embed", NO_EMBEDDINGS),
-    Endpoint.missing("/api/embeddings", "ollama_embeddings", NO_EMBEDDINGS),
+    Endpoint.missing("/api/embed", "ollama_embed", NO_VECTORS.reason),
+    Endpoint.missing("/api/embeddings", "ollama_embeddings", NO_VECTORS.reason),
     # llama.cpp's server.
     Endpoint.speaking("/completion", LLAMA_COMPLETION),
     Endpoint("/props", "What the server is", llama_server.props),
@@ -188,13 +205,23 @@ ENDPOINTS = (
         llama_server.ApplyTemplateRequest,
         refusal=LLAMAS,
     ),
-    Endpoint.missing("/embedding", "llama_embedding", NO_EMBEDDINGS, refusal=LLAMAS),
+    Endpoint.missing("/embedding", "llama_embedding", NO_VECTORS.reason, refusal=LLAMAS),
     # Probes and scrapers carry no keys.
     Endpoint("/health", "Alive?", live, public=True),
     Endpoint("/health/live", "Alive?", live, public=True),
     Endpoint("/health/ready", "Ready for requests?", ready, public=True),
+    Endpoint("/v1/health", "Alive?", live, public=True),
+    # SageMaker's.
+    Endpoint("/ping", "Ready for requests?", ready, public=True),
+    Endpoint("/ping", "Ready for requests?", ready, public=True, verb="POST"),
+    Endpoint("/invocations", "Answer a conversation or continue text", invocations, Invocation),
     Endpoint("/metrics", "Prometheus metrics", metrics, public=True),
     Endpoint("/version", "The server's version", version, public=True),
+    *(
+        Endpoint.missing(path_, path_[1:].replace("/", "_"), absent.reason)
+        for absent in ABSENT
+        for path_ in absent.paths
+    ),
 )
 
 

@@ -8,7 +8,7 @@ A dialect does the first and the last in its own words (``dialect.py``); what it
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,26 +27,36 @@ from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.generation.measuring import check_context, check_priority
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
+from lanewise.api.http.error_forms import Refusal
 from lanewise.api.observing.notices import add_notice
 from lanewise.api.shared.state import ServerState
+
+Choose = Callable[[Any], Dialect[Any]]  # by a body's JSON
 
 
 async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
     """Answer a request in the dialect that it is asked in."""
+    return await answer_in(request, state, lambda _: dialect, dialect.refusal)
+
+
+async def answer_in(
+    request: Request, state: ServerState, choose: Choose, refusal: Refusal
+) -> Response:
+    """Answer a request in the dialect that its body's JSON says; ``refusal`` has their errors."""
     times = Times()
     try:
-        ask, size = await _read(request, state, dialect)
+        ask, size, dialect = await _read(request, state, choose)
         for text in ask.notices:
             add_notice(request.scope, text)
         return await _answer(ask, size, times, request, state, dialect)
     except ApiError as error:
-        return dialect.refusal(error)
+        return refusal(error)
 
 
 async def count(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
     """How many tokens the prompt of a request has."""
     try:
-        ask, size = await _read(request, state, dialect)
+        ask, size, _ = await _read(request, state, lambda _: dialect)
         find_adapter(ask.model, state)
         rendered = await render(ask, size, state, request)
     except ApiError as error:
@@ -54,20 +64,23 @@ async def count(request: Request, state: ServerState, dialect: Dialect[Any]) -> 
     return JSONResponse({"input_tokens": sum(len(prompt.ids) for prompt in rendered.prompts)})
 
 
-async def _read(request: Request, state: ServerState, dialect: Dialect[Any]) -> tuple[Ask, int]:
+async def _read(
+    request: Request, state: ServerState, choose: Choose
+) -> tuple[Ask, int, Dialect[Any]]:
     """What is asked for, and how many bytes it came in: what all work on it is measured by."""
     body = await read_bytes(request, state.max_body_bytes)
 
-    def read() -> tuple[Ask, list[str]]:
+    def read() -> tuple[Ask, list[str], Dialect[Any]]:
         data = parse_json(body)
+        dialect = choose(data)
         ask = dialect.ask(validate(data, dialect.body))
         state.request_budgets.check(ask)
-        return ask, dialect.body.unknown(data)
+        return ask, dialect.body.unknown(data), dialect
 
-    ask, unknown = await state.workers.read(len(body), read)
+    ask, unknown, dialect = await state.workers.read(len(body), read)
     if unknown:
         add_notice(request.scope, f"not known here, and ignored: {', '.join(unknown)}")
-    return ask, len(body)
+    return ask, len(body), dialect
 
 
 async def _answer(

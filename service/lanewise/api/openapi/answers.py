@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from lanewise.api.openapi import openai_answers as openai
 from lanewise.api.openapi import other_answers as other
-from lanewise.api.openapi.shapes import TEXT, Schema
+from lanewise.api.openapi.shapes import TEXT, Schema, either
 
 JSON, SSE, NDJSON = "application/json", "text/event-stream", "application/x-ndjson"
 DONE = "[DONE]"
@@ -53,6 +53,14 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("GET", "/health"): Answer(openai.STATUS),
     ("GET", "/health/live"): Answer(openai.STATUS),
     ("GET", "/health/ready"): Answer(openai.STATUS),
+    ("GET", "/v1/health"): Answer(openai.STATUS),
+    ("GET", "/ping"): Answer(openai.STATUS),
+    ("POST", "/ping"): Answer(openai.STATUS),
+    ("POST", "/invocations"): Answer(
+        either(openai.CHAT, openai.COMPLETION),
+        either(openai.CHAT_CHUNK, openai.COMPLETION_CHUNK),
+        stream_end=DONE,
+    ),
     ("GET", "/metrics"): Answer(TEXT, whole_type=PLAIN),
     ("GET", "/version"): Answer(openai.VERSION),
 }
@@ -73,6 +81,7 @@ ERRORS = {
     504: "The request took longer than requests may",
     529: "As 503, in Anthropic's number",
 }
+PROBES = ("/health", "/v1/health", "/ping")
 OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503, 504)
 MORE = {
     "/v1/load_lora_adapter": (403, 409),
@@ -89,7 +98,7 @@ MORE = {
 
 def error_schema(path: str) -> tuple[str, Schema]:
     """The name and schema of errors at a path."""
-    if path.startswith("/health"):
+    if path.startswith(PROBES):
         return "Health", openai.STATUS
     if path.startswith("/v1/messages"):
         return "AnthropicError", other.MESSAGE_ERROR
@@ -102,7 +111,7 @@ def error_schema(path: str) -> tuple[str, Schema]:
 
 def statuses(path: str, *, has_body: bool, is_missing: bool, is_public: bool) -> list[int]:
     """Of the errors that an endpoint may answer with."""
-    if path.startswith("/health"):
+    if path.startswith(PROBES):
         return [503]
     found = set(MORE.get(path, ())) | ({501} if is_missing else set())
     if has_body:
