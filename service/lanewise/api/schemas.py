@@ -45,7 +45,6 @@ NO_OBJECT = "must be a JSON object"
 
 NOT_SUPPORTED_NOW = (
     *("audio", "function_call", "functions", "prediction", "web_search_options"),
-    *("bad_words", "prompt_logprobs", "truncate_prompt_tokens"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
     *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "chat_template"),
     *("tfs", "tfs_z", "top_a", "dynatemp_range", "top_n_sigma", "no_repeat_ngram_size"),
@@ -59,7 +58,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tfs_z": (1,),
     "guidance_scale": (1,),
     "top_n_sigma": (-1,),
-    "truncate_prompt_tokens": (-1,),
 }
 EMPTY: tuple[Any, ...] = (None, False, "", [], {}, 0)
 
@@ -191,6 +189,9 @@ class GenerationFields(Strict):
         default_factory=dict, description="Token ids, each with a number from -100 to 100."
     )
     allowed_token_ids: TokenIds | None = Field(None, min_length=1)
+    bad_words: Annotated[list[Annotated[str, Field(min_length=1)]], FirstProblemOnly()] = Field(
+        default_factory=list, description="The tokens of each are never drawn one after another."
+    )
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     stop: str | Strings = Field(default_factory=list)
@@ -200,6 +201,15 @@ class GenerationFields(Strict):
     min_tokens: Count = 0
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_TOP_LOGPROBS,
+        description="Alternatives beside each token of the prompt; only without stream.",
+    )
+    truncate_prompt_tokens: Literal[-1] | Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
+        None, description="Only so many at the end of the prompt; -1: as many as there is room for."
+    )
     cache_salt: str | None = Field(
         None, min_length=1, description="Only requests with the same salt share cached prefixes."
     )
@@ -267,6 +277,8 @@ class GenerationFields(Strict):
     def _check_together(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise refuse("stream_options", "only allowed with stream: true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise refuse("prompt_logprobs", "only allowed without stream")
         return self
 
     @property

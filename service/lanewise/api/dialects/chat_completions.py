@@ -1,6 +1,6 @@
 """``/v1/chat/completions``: conversations in OpenAI's older and most widespread form."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -170,6 +170,8 @@ def ask(body: ChatCompletionRequest) -> Ask:
         ending=_ending(body),
         shown=Shown(
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            prompt_logprobs=body.prompt_logprobs,
+            prompt_scores=body.prompt_logprobs,
             token_ids=body.return_token_ids,
             special_tokens=not body.skip_special_tokens,
             thinking=body.include_reasoning,
@@ -177,6 +179,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
         delivery=delivery_of(body),
         n=body.n,
         priority=body.priority,
+        last_prompt_tokens=body.truncate_prompt_tokens,
         cache_salt=body.cache_salt,
     )
 
@@ -230,6 +233,10 @@ class ChatWire(OpenAiWire):
             ]
             message |= {"content": text or None, "tool_calls": calls}
         return {"message": message}
+
+    def more(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The prompt's log-probabilities, for there is one prompt."""
+        return self.prompt_scores(choices[0])
 
     def logprobs(self, choice: Choice) -> dict[str, Any] | None:
         """Those of all tokens."""

@@ -62,7 +62,8 @@ def ask(body: CompletionRequest) -> Ask:
         ending=ending_of(body, DEFAULT_MAX_TOKENS),
         shown=Shown(
             logprobs=body.logprobs,
-            prompt_logprobs=body.logprobs if body.echo else None,
+            prompt_logprobs=_prompt_logprobs(body),
+            prompt_scores=body.prompt_logprobs,
             echo=body.echo,
             token_ids=body.return_token_ids,
             special_tokens=not body.skip_special_tokens,
@@ -71,8 +72,15 @@ def ask(body: CompletionRequest) -> Ask:
         n=body.n,
         best_of=body.best_of,
         priority=body.priority,
+        last_prompt_tokens=body.truncate_prompt_tokens,
         cache_salt=body.cache_salt,
     )
+
+
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """As many as are shown anywhere."""
+    asked = (body.logprobs if body.echo else None, body.prompt_logprobs)
+    return max((count for count in asked if count is not None), default=None)
 
 
 def _items(body: CompletionRequest) -> list[Any]:
@@ -125,7 +133,8 @@ class CompletionWire(OpenAiWire):
 
     def whole_choice(self, choice: Choice) -> dict[str, Any]:
         """The text."""
-        return {"text": self._echo(choice.index, (), None) + choice.text}
+        text = self._echo(choice.index, (), None) + choice.text
+        return {"text": text, **self.prompt_scores(choice)}
 
     def logprobs(self, choice: Choice) -> dict[str, Any] | None:
         """Those of the prompt, if it is echoed, and of the answer."""
@@ -152,6 +161,7 @@ class CompletionWire(OpenAiWire):
             text = names.text(prompt.ids, special=self._shown.special_tokens)
         if logprobs is not None:
             offsets = names.offsets(prompt.ids, special=self._shown.special_tokens)
+            scores = [score._replace(top=score.top[: self._shown.logprobs]) for score in scores]
             for token, score, offset in zip(prompt.ids, [None, *scores], offsets, strict=True):
                 logprobs.add(names, token, score, min(offset, len(text)))
         return text

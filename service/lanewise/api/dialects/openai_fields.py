@@ -28,6 +28,7 @@ def sampling_of(fields: GenerationFields) -> Sampling:
         frequency_penalty=fields.frequency_penalty,
         logit_bias=fields.logit_bias,
         allowed_token_ids=fields.allowed_token_ids,
+        bad_words=fields.bad_words,
         seed=fields.seed,
         max_draft=fields.speculative_n_max,
     )

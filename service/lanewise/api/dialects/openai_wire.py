@@ -7,6 +7,7 @@ from typing import Any
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.dialect import About
 from lanewise.api.generation.events import Choice, Piece
+from lanewise.api.generation.logprobs import prompt_scores
 from lanewise.api.generation.writing import dumps, dumps_long
 
 DONE = "data: [DONE]\n\n"
@@ -53,7 +54,22 @@ class OpenAiWire(ABC):
         """All choices in one object."""
         yield dumps(self._base(self.whole_object))[:-1]
         written = (dumps_long(self._choice(*one)) for one in enumerate(choices))
-        yield f',"choices":[{",".join(written)}],"usage":{dumps(self.usage())}}}'
+        yield f',"choices":[{",".join(written)}],"usage":{dumps(self.usage())}'
+        more = self.more(choices)
+        yield f",{dumps_long(more)[1:]}" if more else "}"
+
+    def more(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """What else a whole answer says; nothing."""
+        return {}
+
+    def prompt_scores(self, choice: Choice) -> dict[str, Any]:
+        """The log-probabilities of a choice's prompt, as vLLM gives them, if they are asked for."""
+        most = self.about.ask.shown.prompt_scores
+        if most is None:
+            return {}
+        ids = self.about.prompt_of(choice.index).ids
+        written = prompt_scores(self.about.names, ids, choice.prompt_scores, most)
+        return {"prompt_logprobs": written}
 
     def usage(self) -> dict[str, Any]:
         """The numbers of tokens."""

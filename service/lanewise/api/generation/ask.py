@@ -101,6 +101,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[str, float] = field(default_factory=dict)  # by token id
     allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()  # the tokens of each are never drawn one after another
     seed: int | None = None  # None: another one for each request
     max_draft: int | None = None  # most guessed tokens in one step; None: as the server likes
 
@@ -124,6 +125,7 @@ class Shown:
 
     logprobs: int | None = None  # so many alternatives beside each token; None: nothing
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    prompt_scores: int | None = None  # those again, in a list of their own
     echo: bool = False  # the prompt before the answer
     token_ids: bool = False
     special_tokens: bool = False  # in texts
@@ -154,6 +156,8 @@ class Ask:
     n: int = 1  # answers to each prompt
     best_of: int | None = None  # drawn, of which the likeliest n are given
     priority: int = 0  # lower is served earlier
+    # Tokens at the end of each prompt that are kept; -1: as many as there is room for. None: all.
+    last_prompt_tokens: int | None = None
     cache_salt: str | None = None  # only requests with the same share cached prefixes
     context: int | None = None  # tokens that the context must have room for
     context_param: str = "n_ctx"

@@ -108,3 +108,28 @@ class ChatLogprobs:
             "logprob": finite(logprob),
             "bytes": list(raw),
         }
+
+
+def prompt_scores(
+    names: TokenNames, ids: Sequence[int], scores: Sequence[Sampled], most: int
+) -> list[dict[str, dict[str, Any]] | None]:
+    """Each token of a prompt with ``most`` alternatives, by their ids; the first has no score.
+
+    The rank is that among all tokens, and null where it is beyond the alternatives.
+    """
+    made: list[dict[str, dict[str, Any]] | None] = [None]
+    for token, score in zip(ids[1:], scores, strict=True):
+        top = list(score.top[:most])
+        ranks = {other: rank for rank, (other, _) in enumerate(score.top, 1)}
+        found = {token: score.logprob, **dict(top)}
+        made.append(
+            {
+                str(one): {
+                    "logprob": finite(logprob),
+                    "rank": ranks.get(one),
+                    "decoded_token": names.raw(one).decode("utf-8", "replace"),
+                }
+                for one, logprob in found.items()
+            }
+        )
+    return made

@@ -41,7 +41,28 @@ class Rendered(NamedTuple):
 
 
 async def render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
-    """The prompts of a request that came in ``size`` bytes."""
+    """The prompts of a request that came in ``size`` bytes, as long as it wants them."""
+    rendered = await _render(ask, size, state, request)
+    if ask.last_prompt_tokens is None:
+        return rendered
+    return rendered._replace(prompts=_cut(rendered.prompts, ask, state))
+
+
+def _cut(prompts: list[Prompt], ask: Ask, state: ServerState) -> list[Prompt]:
+    """The ends of prompts."""
+    most, limit = ask.last_prompt_tokens or 0, state.max_model_len
+    if most > limit:
+        raise BadRequestError(
+            f"truncate_prompt_tokens: {most} is more than the context has; accepted: -1, and 1 to"
+            f" {limit}",
+            param="truncate_prompt_tokens",
+        )
+    if most == -1:
+        most = max(1, limit - (ask.ending.max_tokens or 1))
+    return [prompt if len(prompt.ids) <= most else Prompt(prompt.ids[-most:]) for prompt in prompts]
+
+
+async def _render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
     prompts, n = _prompts_of(ask, state), ask.n_drawn
     if prompts is not None:
         return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, n, state)))

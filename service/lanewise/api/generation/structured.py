@@ -17,6 +17,7 @@ from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
 from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.request import Grammar
 from lanewise.sandbox.lane import SandboxError
+from lanewise.text.answers.bad_words import CleanGrammar
 from lanewise.text.answers.budget import Budget, BudgetedGrammar
 from lanewise.text.answers.calls import Parameters, Tools
 from lanewise.text.answers.families import AnswerFormat
@@ -32,10 +33,20 @@ BLAME_S = 2.0  # to find out which of many tools cannot be used
 async def grammar_of(
     ask: Ask, rendered: Rendered, state: ServerState, request: Request
 ) -> Grammar | None:
-    """The grammar that an answer must obey, a budget of reasoning included; None if there is none.
+    """The grammar that an answer must obey, with all that belongs to it; None if there is none.
 
     Raises if it cannot be had.
     """
+    grammar = await _budgeted(ask, rendered, state, request)
+    words = ask.sampling.bad_words
+    if not words:
+        return grammar
+    return CleanGrammar(grammar, words, state.tokenizer, state.engine.config.vocab_size)
+
+
+async def _budgeted(
+    ask: Ask, rendered: Rendered, state: ServerState, request: Request
+) -> CompiledGrammar | BudgetedGrammar | None:
     grammar = await _grammar_of(ask, rendered, state, request)
     form, start, chat = rendered.form, rendered.start, ask.input
     if form is None or start is Start.CONTENT or not isinstance(chat, Conversation):

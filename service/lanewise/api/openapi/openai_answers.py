@@ -48,9 +48,11 @@ DELTA = record(
         **REASONING,
     },
 )
+PROMPT_SCORE = record({"logprob": NUMBER, "rank": or_null(COUNT), "decoded_token": TEXT})
+PROMPT_SCORES = {"prompt_logprobs": array(or_null(mapping(PROMPT_SCORE)))}
 
 
-def _answer(kind: str, choice: Schema, usage: Schema) -> Schema:
+def _answer(kind: str, choice: Schema, usage: Schema, **more: Schema) -> Schema:
     return record(
         {
             "id": TEXT,
@@ -60,7 +62,7 @@ def _answer(kind: str, choice: Schema, usage: Schema) -> Schema:
             "choices": array(choice),
             "usage": usage,
         },
-        {"system_fingerprint": TEXT},
+        {"system_fingerprint": TEXT, **more},
     )
 
 
@@ -70,6 +72,7 @@ CHAT = _answer(
         {"index": COUNT, "message": MESSAGE, "finish_reason": REASON, "logprobs": CHAT_LOGPROBS},
     ),
     USAGE,
+    **PROMPT_SCORES,
 )
 CHAT_CHUNK = record(
     {
@@ -100,7 +103,11 @@ LOGPROBS = or_null(
     )
 )
 TEXT_CHOICE = {"index": COUNT, "text": TEXT, "logprobs": LOGPROBS}
-COMPLETION = _answer("text_completion", record({**TEXT_CHOICE, "finish_reason": REASON}), USAGE)
+COMPLETION = _answer(
+    "text_completion",
+    record({**TEXT_CHOICE, "finish_reason": REASON}, PROMPT_SCORES),
+    USAGE,
+)
 COMPLETION_CHUNK = record(
     {
         "id": TEXT,

@@ -9,7 +9,7 @@ from lanewise.api.generation.ask import Ask, Conversation
 from lanewise.api.schemas import Message, Tool
 from lanewise.settings import Settings
 
-MAX_STOP_CHARACTERS = 1 << 13  # of all stop strings together
+MAX_STOP_CHARACTERS = 1 << 13  # of all stop strings together, and of all bad words
 SMALL_TEXT = 1 << 16  # characters that cannot hold enough of anything to matter
 
 
@@ -79,6 +79,9 @@ class RequestBudgets:
         _check("stop", "strings", len(ending.strings), self.max_stop_strings)
         _check("stop", "characters", sum(map(len, ending.strings)), MAX_STOP_CHARACTERS)
         _check("stop_token_ids", "ids", len(ending.token_ids), self.max_stop_token_ids)
+        words = ask.sampling.bad_words
+        _check("bad_words", "words", len(words), self.max_stop_strings)
+        _check("bad_words", "characters", sum(map(len, words)), MAX_STOP_CHARACTERS)
         _check("logit_bias", "entries", len(ask.sampling.logit_bias), self.max_logit_bias)
         if isinstance(ask.input, Conversation):
             self.check_messages(ask.input.messages, ask.input.param)

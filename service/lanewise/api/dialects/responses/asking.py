@@ -80,6 +80,7 @@ def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
         shown=Shown(logprobs=_logprobs_of(body), special_tokens=not body.skip_special_tokens),
         delivery=Delivery(stream=body.stream),
         priority=body.priority,
+        last_prompt_tokens=body.truncate_prompt_tokens,
         cache_salt=body.cache_salt,
     )
 

@@ -262,7 +262,7 @@ class ResponsesRequest(GenerationFields):
 
     refused: ClassVar[tuple[str, ...]] = (
         *NOT_SUPPORTED_NOW,
-        *("conversation", "prompt", "context_management", "moderation"),
+        *("conversation", "prompt", "context_management", "moderation", "prompt_logprobs"),
     )
 
     @model_validator(mode="before")
