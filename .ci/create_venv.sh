@@ -12,18 +12,6 @@ if sys.version_info < (3, 11):
     sys.exit(f"Lanewise needs Python 3.11 or later; {sys.executable} is {sys.version.split()[0]}")
 EOF
 
-trap 'rm -rf "$venv"' ERR
-if "$python" -c 'import ensurepip' 2>/dev/null; then
-    "$python" -m venv "$venv"
-    exit
-fi
-
-"$python" -m venv --without-pip "$venv"
-if "$python" -m pip --version >/dev/null 2>&1; then
-    "$python" -m pip --python "$venv/bin/python" install --quiet pip
-    exit
-fi
-
 # The distribution's own pip, unpacked and not installed: this needs neither root nor a change to the system.
 pip_from_debian() {
     local apt="$PWD/$venv/apt"
@@ -35,8 +23,23 @@ pip_from_debian() {
         PYTHONPATH=$(echo "$apt"/usr/share/python-wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet pip &&
         rm -rf "$apt"
 }
-if ! pip_from_debian; then
-    rm -rf "$venv"
-    echo "Python's ensurepip is missing. Install it with:  sudo apt-get install python3-venv" >&2
-    exit 1
-fi
+
+create() {
+    if "$python" -c 'import ensurepip' 2>/dev/null; then
+        "$python" -m venv "$venv"
+        return
+    fi
+    "$python" -m venv --without-pip "$venv"
+    if "$python" -m pip --version >/dev/null 2>&1; then
+        "$python" -m pip --python "$venv/bin/python" install --quiet pip
+        return
+    fi
+    if ! pip_from_debian; then
+        echo "Python's ensurepip is missing. Install it with:  sudo apt-get install python3-venv" >&2
+        exit 1
+    fi
+}
+
+trap 'rm -rf "$venv"' EXIT # half an environment would pass for a whole one, after Ctrl-C as well
+create
+trap - EXIT

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 EVERY_S = 10.0
+INTERRUPTED = 130  # what shells say of a command that Ctrl-C ended
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] ")  # of Ninja
 
 
@@ -23,7 +24,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(command: Sequence[str], every_s: float, say: Callable[[str], None]) -> int:
-    """Run a command and say how far it is; its own output follows only if it fails."""
+    """Run a command and say how far it is; its own output follows only if it fails.
+
+    The exit status is the command's, or 130 after Ctrl-C, which the command has got as well.
+    """
     began = time.monotonic()
     output: list[str] = []
     ended = threading.Event()
@@ -38,9 +42,16 @@ def run(command: Sequence[str], every_s: float, say: Callable[[str], None]) -> i
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         assert process.stdout is not None
-        output.extend(process.stdout)
+        interrupted = False
+        try:
+            output.extend(process.stdout)
+        except KeyboardInterrupt:
+            interrupted = True
     ended.set()
     telling.join()
+    if interrupted:
+        say("stopped; what is compiled is kept, and the same command goes on from there")
+        return INTERRUPTED
     if process.returncode:
         say("".join(output))
     else:

@@ -3,12 +3,15 @@
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from serving import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("bash", "cat", "env", "find", "git", "make", "mktemp", "nproc", "rm", "sh", "touch")
@@ -126,6 +129,51 @@ def test_all_output_is_shown_when_compiling_fails():
     lines = []
     assert load_install().run([sys.executable, "-c", code], 60, lines.append) == 3
     assert lines == ["[1/9] Building\nerror: x\n"]
+
+
+def interrupt(command, began):
+    """The status and output of a command that Ctrl-C ends once ``began``, a file, is there."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=began.parent,
+        start_new_session=True,
+    )
+    wait_for(began.exists, "the command's beginning")
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+def test_ctrl_c_while_compiling_says_that_nothing_is_lost(tmp_path):
+    (tmp_path / "python/pip").mkdir(parents=True)
+    (tmp_path / "python/pip/__init__.py").touch()
+    (tmp_path / "python/pip/__main__.py").write_text(
+        "import pathlib, time\nprint('Collecting', flush=True)\n"
+        f"pathlib.Path({str(tmp_path / 'began')!r}).touch()\ntime.sleep(60)\n"
+    )
+    command = ["env", f"PYTHONPATH={tmp_path / 'python'}", sys.executable, ROOT / ".ci/install.py"]
+    status, output = interrupt(command, tmp_path / "began")
+    assert status == 130
+    assert output.splitlines()[1:] == [
+        "stopped; what is compiled is kept, and the same command goes on from there"
+    ]
+
+
+def test_ctrl_c_leaves_no_half_environment(tmp_path):
+    """Else the next ``make`` takes what has no pip for a whole one."""
+    began = tmp_path / "began"
+    code = (
+        "import pathlib, time; pathlib.Path('venv').mkdir(); "
+        f"pathlib.Path({str(began)!r}).touch(); time.sleep(60)"
+    )
+    script = f'[ "$1" != -m ] || exec {sys.executable} -c "{code}"'
+    python = write_program(tmp_path / "python", script)
+    status, _ = interrupt([ROOT / ".ci/create_venv.sh", python, "venv"], began)
+    assert status != 0
+    assert not (tmp_path / "venv").exists()
 
 
 def test_what_builds_has_upper_bounds():
