@@ -162,3 +162,17 @@ def test_config_says_what_is_in_force_and_why(library, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "secret" not in shown
     assert "OLLAMA_NUM_PARALLEL is another server's; here it is LANEWISE_MAX_SEQS" in shown
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("docter", "docter is not a command; did you mean doctor?"),
+        ("run", "run is not a command; here it is chat"),
+        ("model.gguf", "model.gguf is not a command; accepted: serve, chat, "),
+    ],
+)
+def test_a_command_that_is_none_is_told_which_may_be_meant(word, says, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([word, "--threads", "1"])
+    assert f"lanewise: error: {says}" in capsys.readouterr().err

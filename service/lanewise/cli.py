@@ -1,6 +1,7 @@
 """The ``lanewise`` command: parses arguments, runs one command, turns errors into one line."""
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
@@ -117,6 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status of the process."""
     parser = build_parser()
+    _check_command(parser, sys.argv[1:] if arguments is None else arguments)
     found, others = parser.parse_known_args(arguments)
     flags = vars(found)
     command = COMMANDS[flags.pop("command")]
@@ -157,6 +159,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_for_users(error):
             raise
         return _fail(str(error), EXIT_ERROR)
+
+
+# What vLLM, llama.cpp and Ollama call them.
+RENAMED = {"run": "chat", "show": "inspect", "benchmark": "bench", "convert": "pack"}
+
+
+def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Say which command may be meant by the word in its place, if that is none."""
+    word = arguments[0] if arguments else "-"
+    if word.startswith("-") or word in COMMANDS:
+        return
+    if word in RENAMED:
+        parser.error(f"{word} is not a command; here it is {RENAMED[word]}")
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(COMMANDS)}"
+    parser.error(f"{word} is not a command; {hint}")
 
 
 def _threads_of(settings: SourceSettings) -> int:

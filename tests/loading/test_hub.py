@@ -231,6 +231,14 @@ def test_other_names_are_explained(argument: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_name_that_is_nearly_right_is_told_what_lies_beside(tmp_path: Path) -> None:
+    (tmp_path / "SmolLM2-Q4_K_M.gguf").touch()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ModelFileError) as caught:
+        resolve_model(str(tmp_path / "SmolLM2-Q4_KM.gguf"))
+    assert str(caught.value).endswith(f"; did you mean {tmp_path}/SmolLM2-Q4_K_M.gguf?")
+
+
 def test_no_argument_is_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lanewise.loading.hub.resources.files", lambda package: tmp_path)
     with pytest.raises(ModelFileError, match="no bundled model"):

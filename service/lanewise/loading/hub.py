@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import re
 import sys
 from http import HTTPStatus
 from importlib import resources
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -40,6 +42,9 @@ NO_TOKEN = "HF_TOKEN is not set or not allowed"
 NOT_NEEDED = ["consolidated*", "*/*.safetensors", "original/*"]
 
 
+MOST_BESIDE = 10_000  # files and directories that a name is compared with
+
+
 def resolve_model(argument: str | None) -> Path:
     """Return the path of the model a command names, fetching it from the hub if need be.
 
@@ -58,7 +63,9 @@ def resolve_model(argument: str | None) -> Path:
         return path
     match = HUB_ID.fullmatch(argument)
     if match is None or (argument.endswith((".gguf", ".safetensors")) and match[2] is None):
-        raise ModelFileError(f"{argument}: no such file or directory; accepted are {ACCEPTED}")
+        near = _beside(path)
+        hint = f"did you mean {near}?" if near else f"accepted are {ACCEPTED}"
+        raise ModelFileError(f"{argument}: no such file or directory; {hint}")
     repository, file = match[1], match[2]
     if file is not None and not file.endswith(".gguf"):
         raise ModelFileError(
@@ -66,6 +73,16 @@ def resolve_model(argument: str | None) -> Path:
             " in the repository is needed"
         )
     return fetch(repository, file)
+
+
+def _beside(path: Path) -> Path | None:
+    """What lies beside a path that is not there and is called nearly so."""
+    try:
+        names = [one.name for one in islice(path.parent.iterdir(), MOST_BESIDE)]
+    except OSError:
+        return None
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return path.with_name(close[0]) if close else None
 
 
 def bundled_model() -> Path:
