@@ -51,7 +51,8 @@ def error_of(response, status: int) -> dict:
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"best_of": 3, "stream": True}, "best_of"),
         ({"suffix": "end"}, "suffix"),
-        ({"bad_words": ["a"]}, "bad_words"),
+        ({"bad_words": [""]}, "bad_words[0]"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ],
 )
 def test_bad_field_is_named(client, change, param):

@@ -207,8 +207,12 @@ class GenerationFields(Strict):
         le=MAX_TOP_LOGPROBS,
         description="Alternatives beside each token of the prompt; only without stream.",
     )
-    truncate_prompt_tokens: Literal[-1] | Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
-        None, description="Only so many at the end of the prompt; -1: as many as there is room for."
+    truncate_prompt_tokens: int | None = Field(
+        None,
+        ge=-1,
+        lt=2**31,
+        json_schema_extra={"not": {"const": 0}},
+        description="Only so many at the end of the prompt; -1: as many as there is room for.",
     )
     cache_salt: str | None = Field(
         None, min_length=1, description="Only requests with the same salt share cached prefixes."
@@ -252,6 +256,13 @@ class GenerationFields(Strict):
                     accepted = f"; accepted: {neutral[0]}, which changes nothing" if neutral else ""
                     raise refuse(name, f"this field is not supported{accepted}")
         return data
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _keep_something(cls, most: int | None) -> int | None:
+        if most == 0:
+            raise ValueError("accepted: -1, and 1 or more")
+        return most
 
     @field_validator("stop")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tokenizers import Tokenizer
@@ -47,6 +47,7 @@ class Backend:
     raw_ids: frozenset[int]  # tokens whose text is literal
     special_tokens: Mapping[str, str]  # bos_token, eos_token ... for templates
     templates: Mapping[str, str]
+    fim_ids: Mapping[str, int] = field(default_factory=dict)  # by GGUF's names for them
 
 
 def end_of_turn_ids(tokenizer: Tokenizer) -> set[int]:

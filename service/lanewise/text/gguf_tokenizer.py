@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
+from lanewise.text.fim import GGUF_KEYS
 from lanewise.text.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,13 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         ),
         special_tokens=special,
         templates=_templates(vocabulary),
+        fim_ids=_fim_ids(vocabulary),
     )
+
+
+def _fim_ids(vocabulary: _Vocabulary) -> dict[str, int]:
+    keys = (key for keys in GGUF_KEYS for key in keys)
+    return {key: found for key in keys if (found := vocabulary.token_id(key)) is not None}
 
 
 class _Vocabulary:

@@ -14,6 +14,7 @@ from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.backend import Backend
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.control_tokens import choose_mark, control_tokens, remove_mark
+from lanewise.text.fim import find_fim
 from lanewise.text.gguf_tokenizer import SPACE, gguf_backend
 from lanewise.text.hf_tokenizer import hf_backend
 
@@ -55,6 +56,7 @@ class Tokenizer:
         self.adds_bos = backend.add_bos and backend.bos_id is not None
         self.strips_leading_space = backend.strips_leading_space
         self.special_tokens = dict(backend.special_tokens)
+        self.fim = find_fim(self._tokenizer.token_to_id, backend.fim_ids)
         self.chat_template: ChatTemplate | None = None
         if backend.templates:
             self.chat_template = ChatTemplate(backend.templates, self.special_tokens)

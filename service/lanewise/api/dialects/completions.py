@@ -1,7 +1,7 @@
 """``/v1/completions``: prompts as text or token ids, with OpenAI's older log-probabilities."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -13,14 +13,13 @@ from lanewise.api.dialects.openai_fields import (
 )
 from lanewise.api.dialects.openai_wire import OpenAiWire
 from lanewise.api.errors import BadRequestError
-from lanewise.api.generation.ask import Ask, Prompts, Shown
+from lanewise.api.generation.ask import Ask, Infill, Prompts, Shown
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.events import Choice, End, Piece, Text
 from lanewise.api.generation.logprobs import LegacyLogprobs
 from lanewise.api.generation.writing import dumps_long, dumps_text
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
-    NOT_SUPPORTED_NOW,
     FirstProblemOnly,
     GenerationFields,
     Strings,
@@ -36,12 +35,11 @@ class CompletionRequest(GenerationFields):
     """Body of ``POST /v1/completions``."""
 
     prompt: str | Strings | TokenIds | Annotated[list[TokenIds], FirstProblemOnly()]
+    suffix: str = Field("", description="What is behind the gap that the answer fills.")
     best_of: int | None = Field(None, ge=0, le=20)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     add_special_tokens: bool = True
-
-    refused: ClassVar[tuple[str, ...]] = (*NOT_SUPPORTED_NOW, "suffix")
 
     @model_validator(mode="after")
     def _check_best_of(self) -> Self:
@@ -84,6 +82,14 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 
 def _items(body: CompletionRequest) -> list[Any]:
+    """The prompts, and what is behind the gap after each of them."""
+    prompts = _prompts(body)
+    if not body.suffix:
+        return prompts
+    return [Infill(prefix=prompt, suffix=body.suffix) for prompt in prompts]
+
+
+def _prompts(body: CompletionRequest) -> list[Any]:
     """The prompts in one form, whichever of the four they came in."""
     given = body.prompt
     if isinstance(given, str):

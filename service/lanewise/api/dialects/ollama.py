@@ -13,7 +13,7 @@ from lanewise.api.dialects.ollama_fields import (
     to_messages,
 )
 from lanewise.api.errors import ApiError, BadRequestError, ModelNotFoundError
-from lanewise.api.generation.ask import Ask, Conversation, Prompts, ToolUse
+from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.events import (
     Call,
@@ -54,6 +54,10 @@ def ask_generate(body: GenerateRequest) -> Ask:
     """What a request for a text asks for; without a prompt, whether the model is here."""
     refuse_images(body.images, "images")
     _refuse_what_we_lack(body)
+    if body.suffix:
+        if body.raw:
+            raise BadRequestError("suffix: not with raw, whose prompt is complete", param="suffix")
+        return body.ask(Prompts(items=[Infill(prefix=body.prompt, suffix=body.suffix)]))
     if not body.prompt:
         return body.nothing()
     if body.raw:
@@ -83,8 +87,6 @@ def _refuse_what_we_lack(body: GenerateRequest) -> None:
             "template: the model's own is used; accepted: none, or raw: true with a whole prompt",
             param="template",
         )
-    if body.suffix:
-        raise BadRequestError("suffix: this model does not support insert", param="suffix")
     if body.context:
         raise BadRequestError(
             "context: not supported; accepted: none, and conversations at /api/chat",

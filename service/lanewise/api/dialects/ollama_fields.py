@@ -112,7 +112,7 @@ class GenerateRequest(OllamaFields):
     """Body of ``POST /api/generate``."""
 
     prompt: str = ""
-    suffix: str = Field("", description="Not supported.")
+    suffix: str = Field("", description="What is behind the gap that the answer fills.")
     system: str = ""
     template: str = Field("", description="Not supported: the model's own is used.")
     raw: bool = Field(False, description="The prompt is what the model continues.")

@@ -76,11 +76,6 @@ ABSENT = (
         "/v1/responses with previous_response_id, or all messages at /v1/chat/completions",
         ("/v1/assistants", "/v1/threads", "/v1/conversations"),
     ),
-    Absent(
-        "what is missing in a text is a completion here",
-        "/v1/completions with the text before as prompt and the text after as suffix",
-        ("/infill",),
-    ),
 )
 AT = {path: absent for absent in ABSENT for path in absent.paths}
 

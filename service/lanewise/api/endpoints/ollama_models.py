@@ -66,10 +66,11 @@ async def ollama_show(request: Request, state: ServerState) -> Response:
 
 def capabilities(state: ServerState) -> list[str]:
     """What the model can do, in Ollama's words."""
+    insert = [] if state.tokenizer.fim is None else ["insert"]
     if state.chat_template is None:
-        return ["completion"]
+        return ["completion", *insert]
     thinks = answer_format(state.chat_template, tools=False).thinks
-    return ["completion", "tools", *(["thinking"] if thinks else [])]
+    return ["completion", "tools", *insert, *(["thinking"] if thinks else [])]
 
 
 async def ollama_pull(request: Request, state: ServerState) -> Response:

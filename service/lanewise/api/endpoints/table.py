@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from lanewise.api.dialects.chat_completions import CHAT_COMPLETIONS, ChatCompletionRequest
 from lanewise.api.dialects.completions import COMPLETIONS, CompletionRequest
 from lanewise.api.dialects.llama_completion import LLAMA_COMPLETION
+from lanewise.api.dialects.llama_infill import LLAMA_INFILL
 from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
@@ -196,6 +197,7 @@ ENDPOINTS = (
     Endpoint.missing("/api/embeddings", "ollama_embeddings", NO_VECTORS.reason),
     # llama.cpp's server.
     Endpoint.speaking("/completion", LLAMA_COMPLETION),
+    Endpoint.speaking("/infill", LLAMA_INFILL),
     Endpoint("/props", "What the server is", llama_server.props),
     Endpoint("/slots", "Sequences that run at once", llama_server.slots, refusal=LLAMAS),
     Endpoint(

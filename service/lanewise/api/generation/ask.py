@@ -36,12 +36,30 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
-    """Texts or token ids, each to be continued as it is. None asks whether the model is here."""
+class Infill:
+    """What is before a gap and what is behind it; ``others`` are files by their names."""
 
-    items: Sequence[str | list[int]]
+    prefix: str | list[int]
+    suffix: str
+    others: Sequence[tuple[str, str]] = ()
+    name: str = "filename"  # of the file with the gap
+    param: str = "prompt"
+    suffix_param: str = "suffix"
+    others_param: str = "input_extra"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Texts, token ids or gaps, each to be continued. None asks whether the model is here."""
+
+    items: Sequence[str | list[int] | Infill]
     add_special_tokens: bool = True
     param: str = "prompt"
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether answers fill something in."""
+        return any(isinstance(item, Infill) for item in self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

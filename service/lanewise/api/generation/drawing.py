@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lanewise.api.errors import BadRequestError
-from lanewise.api.generation.ask import Ask, Conversation
+from lanewise.api.generation.ask import Ask, Conversation, Prompts
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.measuring import check_count, check_ids, check_length
 from lanewise.api.shared.state import ServerState
@@ -36,7 +36,7 @@ def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> 
         value = getattr(sampling, name)
         return getattr(state.sampling_defaults, name) if value is None else value
 
-    eos_ids = frozenset() if ending.ignores_eos else state.tokenizer.eos_ids
+    eos_ids = frozenset() if ending.ignores_eos else _ends(ask, state)
     # Answers are compared by the probabilities of their tokens, shown or not.
     compares = shown.logprobs is None and ask.n_drawn > ask.n
     return SamplingParams(
@@ -56,6 +56,14 @@ def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> 
         logprobs=0 if compares else shown.logprobs,
         prompt_logprobs=shown.prompt_logprobs,
     )
+
+
+def _ends(ask: Ask, state: ServerState) -> frozenset[int]:
+    """Tokens that end an answer by themselves."""
+    fim = state.tokenizer.fim
+    if fim is None or not (isinstance(ask.input, Prompts) and ask.input.has_gaps):
+        return state.tokenizer.eos_ids
+    return state.tokenizer.eos_ids | fim.ends
 
 
 def _check_tokens(ask: Ask, state: ServerState, max_tokens: int) -> None:

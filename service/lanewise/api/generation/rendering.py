@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from lanewise.api.errors import BadRequestError, UnavailableError
-from lanewise.api.generation.ask import NO_TOOLS, Ask, Conversation, Prompts, ToolUse
+from lanewise.api.generation.ask import NO_TOOLS, Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.dialect import Prompt
+from lanewise.api.generation.infilling import read_infill
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size
 from lanewise.api.observing.notices import add_notice
@@ -63,9 +64,9 @@ def _cut(prompts: list[Prompt], ask: Ask, state: ServerState) -> list[Prompt]:
 
 
 async def _render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
-    prompts, n = _prompts_of(ask, state), ask.n_drawn
+    prompts = _prompts_of(ask, state)
     if prompts is not None:
-        return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, n, state)))
+        return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, ask, state)))
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, template_of(state))
     _check_thinking(ask.input, form, ask.model, state, request)
@@ -96,20 +97,22 @@ def _prompts_of(ask: Ask, state: ServerState) -> Prompts | None:
     return None
 
 
-def read_prompts(prompts: Prompts, n_drawn: int, state: ServerState) -> list[Prompt]:
-    """Texts and token ids, checked."""
+def read_prompts(prompts: Prompts, ask: Ask, state: ServerState) -> list[Prompt]:
+    """Texts, token ids and gaps, checked."""
     param, tokenizer = prompts.param, state.tokenizer
-    check_count(len(prompts.items), n_drawn, state.engine, param)
+    add_bos = prompts.add_special_tokens
+    check_count(len(prompts.items), ask.n_drawn, state.engine, param)
     for item in prompts.items:
         if isinstance(item, str):
             check_size(len(item), state.max_model_len, param)
-        else:
+        elif isinstance(item, list):
             check_ids(item, tokenizer.vocab_size, param)
 
-    def read(item: str | list[int]) -> Prompt:
+    def read(item: str | list[int] | Infill) -> Prompt:
+        if isinstance(item, Infill):
+            return read_infill(item, ask.ending.max_tokens, state, add_bos=add_bos)
         if not isinstance(item, str):
             return Prompt(item)
-        add_bos = prompts.add_special_tokens
         return Prompt(tokenizer.encode(item, add_bos=add_bos, parse_special=True), item)
 
     return [read(item) for item in prompts.items]

@@ -47,6 +47,7 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("GET", "/api/version"): Answer(openai.VERSION),
     ("POST", "/api/pull"): Answer(other.OLLAMA_STATUS, other.OLLAMA_STATUS, NDJSON),
     ("POST", "/completion"): Answer(other.LLAMA_COMPLETIONS, other.LLAMA_COMPLETION),
+    ("POST", "/infill"): Answer(other.LLAMA_COMPLETIONS, other.LLAMA_COMPLETION),
     ("GET", "/props"): Answer(other.PROPS),
     ("GET", "/slots"): Answer(other.SLOTS),
     ("POST", "/apply-template"): Answer(other.TEMPLATED),
@@ -104,7 +105,7 @@ def error_schema(path: str) -> tuple[str, Schema]:
         return "AnthropicError", other.MESSAGE_ERROR
     if path.startswith("/api/"):
         return "OllamaError", other.OLLAMA_ERROR
-    if path in ("/completion", "/slots", "/apply-template", "/embedding"):
+    if path in ("/completion", "/infill", "/slots", "/apply-template", "/embedding"):
         return "LlamaServerError", other.LLAMA_ERROR
     return "Error", openai.ERROR
 
