@@ -1,6 +1,7 @@
 """Speculation: answers are those without it, guesses follow what they gain, nothing leaks."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,28 @@ def test_guesses_are_counted_and_save_steps(start):
     assert metric(engine, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0") == run
     assert metric(engine, "vllm:iteration_tokens_total_sum") == 4 + 50 - 1
     assert metric(engine, "vllm:inter_token_latency_seconds_count") == 49
+
+
+def test_an_answer_that_is_expected_takes_few_steps_and_is_the_same(start):
+    free = {"allowed_token_ids": None, "temperature": 1.0}
+    engine, runner = start()
+    [plain] = answers(engine, request(**free))
+    said = [one.sampled.token for one in plain]
+    n_plain = len(runner.batches)
+    assert drafts(engine)[2] < 20
+
+    def steps(expected):
+        engine, runner = start()
+        [same] = answers(engine, replace(request(**free), expected=expected))
+        assert same == plain
+        assert metric(engine, "lanewise_kv_blocks_used") == 0
+        return len(runner.batches)
+
+    assert steps(said) < n_plain / 3
+    # One word is another, and so is what comes after the end.
+    assert steps([*said[:20], 1, 2, *said[22:50], *said[:9]]) < n_plain / 2
+    assert steps([1, 2, 3] * 30) <= n_plain
+    assert steps([5]) <= n_plain
 
 
 def test_a_request_may_have_fewer_guesses_or_none(start):

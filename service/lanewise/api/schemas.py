@@ -44,7 +44,7 @@ MAX_NAME, MAX_NAMES = 60, 20  # characters of a field's, and how many, that are 
 NO_OBJECT = "must be a JSON object"
 
 NOT_SUPPORTED_NOW = (
-    *("audio", "function_call", "functions", "prediction", "web_search_options"),
+    *("audio", "function_call", "functions", "web_search_options"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
     *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "chat_template"),
     *("tfs", "tfs_z", "top_a", "dynatemp_range", "top_n_sigma", "no_repeat_ngram_size"),

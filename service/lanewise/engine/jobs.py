@@ -36,6 +36,7 @@ class JobMaker:
         for request in requests:
             params = request.params
             work += len(request.prompt) + 2 * len(params.logit_bias) + len(params.stop_token_ids)
+            work += len(request.expected)
             work += A_GRAMMAR if request.grammar is not None else 0
         return work + len(requests[0].params.allowed_token_ids or ()) if requests else 0
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 MAX_PLACES = 6  # of the same two tokens, newest first, that are compared
+MAX_PLACES_ELSEWHERE = 24  # in a text that is not searched beside another
 MAX_MATCH = 12  # tokens; one that is longer is not looked at more closely
 _FIRST, _SECOND = 0x9E3779B1, 0x85EBCA77  # odd, as in multiplicative hashing
 
@@ -39,18 +40,25 @@ class PromptLookup:
         Returns the place behind it and its length in tokens; the length is 0 when there is none.
         """
         self._catch_up(tokens)
+        return self._longest(tokens, tokens, MAX_PLACES)
+
+    def find_in(self, indexed: Items[int], tokens: Items[int]) -> tuple[int, int]:
+        """The same for the end of another text than ``indexed``, the one given at first."""
+        return self._longest(indexed, tokens, MAX_PLACES_ELSEWHERE)
+
+    def _longest(self, indexed: Items[int], tokens: Items[int], most: int) -> tuple[int, int]:
         end = len(tokens)
         if end < 3:
             return 0, 0
         slot = (tokens[-2] * _FIRST + tokens[-1] * _SECOND >> 8) & self._mask
         place = self._heads[slot]
         best_place = best_length = 0
-        for _ in range(MAX_PLACES):
+        for _ in range(most):
             if not place:
                 break
             length = 0
-            longest = min(MAX_MATCH, place)
-            while length < longest and tokens[place - 1 - length] == tokens[end - 1 - length]:
+            longest = min(MAX_MATCH, place, end)
+            while length < longest and indexed[place - 1 - length] == tokens[end - 1 - length]:
                 length += 1
             if length > best_length:
                 best_place, best_length = place, length

@@ -14,6 +14,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from lanewise.engine.draft_model import DraftModel, Reader, settle
+from lanewise.engine.expected import Expected
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest
 from lanewise.engine.row_costs import RowCosts
@@ -57,10 +58,11 @@ class Guess:
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_lookup", "_most", "promise", "reader")
+    __slots__ = ("_chances", "_expected", "_lookup", "_most", "promise", "reader")
 
-    def __init__(self, lookup: PromptLookup, most: int) -> None:
+    def __init__(self, lookup: PromptLookup, most: int, expected: Expected | None = None) -> None:
         self._lookup = lookup
+        self._expected = expected
         self._chances = list(FIRST_CHANCES)
         self._most = most
         self.promise: list[float] = []  # chances of its last guess, if that was worth its rows
@@ -75,26 +77,35 @@ class Guesser:
         return self._chances[kind]
 
     def guess(self, sequence: Sequence) -> Guess | None:
-        """The tokens that followed when the end of the sequence stood in it before."""
+        """The tokens that followed where the end of the sequence stood in it, or is expected."""
         most = self.most(sequence)
         if most < 1:
             return None
         tokens = sequence.tokens
         if sequence.n_pending:
             tokens = tokens[: -sequence.n_pending]
-        place, length = self._lookup.find(tokens)
+        found, length = self._found(tokens, most)
         if not length:
             return None
-        found = tokens[place : place + most]
-        while len(found) < most:  # the match reaches into itself: a text that goes round
-            found += found[: most - len(found)]
         kinds, chances, chance = [], [], 1.0
-        for n_alike in range(length, length + most):
+        for n_alike in range(length, length + len(found)):
             kind = KIND_OF_LENGTH[min(n_alike, LAST_LENGTH)]
             chance *= self._chances[kind]
             kinds.append(kind)
             chances.append(chance)
         return Guess(found, kinds, chances)
+
+    def _found(self, tokens: list[int], most: int) -> tuple[list[int], int]:
+        """What may follow, and how many tokens before it are alike."""
+        place, length = self._lookup.find(tokens)
+        if self._expected is not None:
+            there, alike = self._expected.find(tokens)
+            if alike and alike >= length:
+                return self._expected.tokens[there : there + most], alike
+        found = tokens[place : place + most] if length else []
+        while length and len(found) < most:  # the match reaches into itself: a text that goes round
+            found += found[: most - len(found)]
+        return found, length
 
     def learn(self, guess: Guess, n_run: int, n_true: int) -> None:
         """``n_run`` tokens of a guess were run, the first ``n_true`` came true."""
@@ -133,6 +144,7 @@ class Speculator:
     def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
         """One for each sequence that wants guesses; those of one prompt share the work."""
         lookups: dict[int, PromptLookup] = {}
+        texts: dict[int, Expected] = {}
         made: list[Guesser | None] = []
         for request in requests:
             most = self._most if request.max_draft is None else min(request.max_draft, self._most)
@@ -145,7 +157,12 @@ class Speculator:
                 lookups[id(request.prompt)] = lookup
             else:
                 lookup = lookup.copy()
-            made.append(Guesser(lookup, most))
+            expected = None
+            if request.expected:
+                if id(request.prompt) not in texts:
+                    texts[id(request.prompt)] = Expected(request.prompt, request.expected)
+                expected = texts[id(request.prompt)]
+            made.append(Guesser(lookup, most, expected))
         return made
 
     def wants(self, step: Step, guesser_of: GuesserOf) -> bool:

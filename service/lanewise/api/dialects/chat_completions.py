@@ -35,6 +35,7 @@ from lanewise.api.schemas import (
     GenerationFields,
     Messages,
     Strict,
+    TextPart,
     Tool,
     by_type,
     refuse,
@@ -78,6 +79,22 @@ Choosing = Annotated[
 ]
 
 
+class Prediction(Strict):
+    """What the answer is expected to be, for the most part."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], FirstProblemOnly()]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return (
+            self.content
+            if isinstance(self.content, str)
+            else "".join(part.text for part in self.content)
+        )
+
+
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -88,6 +105,9 @@ class ChatCompletionRequest(GenerationFields):
     tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | Choosing = "auto"
     parallel_tool_calls: bool = True
+    prediction: Prediction | None = Field(
+        None, description="The answer comes faster where it is this, and is what it would be."
+    )
     modalities: Annotated[list[Literal["text"]], FirstProblemOnly()] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: Effort | None = Field(None, description="A variable of the chat template.")
@@ -177,6 +197,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
             thinking=body.include_reasoning,
         ),
         delivery=delivery_of(body),
+        expected=None if body.prediction is None else body.prediction.text,
         n=body.n,
         priority=body.priority,
         last_prompt_tokens=body.truncate_prompt_tokens,

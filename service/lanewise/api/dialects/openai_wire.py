@@ -74,16 +74,20 @@ class OpenAiWire(ABC):
     def usage(self) -> dict[str, Any]:
         """The numbers of tokens."""
         usage = self.about.usage
-        shown = {
+        shown: dict[str, Any] = {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         }
+        details = {}
         if usage.thinking_tokens is not None:
-            details = {"reasoning_tokens": usage.thinking_tokens}
-            shown["completion_tokens_details"] = details
-        return shown
+            details["reasoning_tokens"] = usage.thinking_tokens
+        if usage.expected_tokens is not None:
+            n_accepted = usage.accepted_tokens
+            details["accepted_prediction_tokens"] = n_accepted
+            details["rejected_prediction_tokens"] = usage.expected_tokens - n_accepted
+        return shown | ({"completion_tokens_details": details} if details else {})
 
     def chunk(self, index: int, content: str, reason: str | None = None) -> str:
         """An event with a part of one choice, which is given as members of an object."""

@@ -15,6 +15,7 @@ from lanewise.api.generation.events import (
     Thinking,
     Usage,
 )
+from lanewise.api.generation.expecting import Expectation, Follower
 from lanewise.api.generation.rendering import Rendered
 from lanewise.engine.stream import RequestStream, TokenOutput
 from lanewise.text.answers.families import AnswerParser
@@ -29,7 +30,13 @@ class Answering:
     """All answers to one request as they grow."""
 
     def __init__(
-        self, ask: Ask, rendered: Rendered, tokenizer: Tokenizer, *, continues: bool
+        self,
+        ask: Ask,
+        rendered: Rendered,
+        tokenizer: Tokenizer,
+        expected: Sequence[int] = (),
+        *,
+        continues: bool,
     ) -> None:
         prompts, form = rendered.prompts, rendered.form
         self._ask = ask
@@ -46,6 +53,12 @@ class Answering:
             prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
             thinking_tokens=0 if parses else None,
         )
+        n_answers = len(prompts) * ask.n_drawn
+        self._followers: list[Follower] = []  # of each answer, if something is expected
+        if ask.expected is not None:
+            expectation = Expectation(expected)
+            self._followers = [expectation.follower() for _ in range(n_answers)]
+            self.usage.expected_tokens = len(expected) * n_answers
         stops = StopStrings(ask.ending.strings)
         tokens = form.tokens(tokenizer) if form is not None and parses else frozenset[int]()
         marked = form is not None and parses and form.marks_tokens
@@ -63,7 +76,7 @@ class Answering:
                 parser = form.parser(rendered.start, ask.tools.parameters)
             return Answer(ask, decoder, stops, parser)
 
-        self._answers = [begin() for _ in range(len(prompts) * ask.n_drawn)]
+        self._answers = [begin() for _ in range(n_answers)]
 
     def measure(self, outputs: Sequence[TokenOutput]) -> int:
         """How much work outputs are, as ``Workers`` measure it."""
@@ -91,6 +104,9 @@ class Answering:
                 # What a form begins with may have been cached too.
                 n_prompt = len(self._prompts[output.index // self._n_drawn].ids)
                 usage.cached_tokens += min(output.cached_tokens, n_prompt)
+            if self._followers and output.sampled is not None:
+                follower = self._followers[output.index]
+                usage.accepted_tokens += follower.push(output.sampled.token)
             events = answer.push(output)
             if usage.thinking_tokens is not None:
                 usage.thinking_tokens += answer.take_thinking_tokens()

@@ -171,6 +171,7 @@ class Ask:
     ending: Ending = field(default_factory=Ending)
     shown: Shown = field(default_factory=Shown)
     delivery: Delivery = field(default_factory=Delivery)
+    expected: str | None = None  # what the answers are expected to be, mostly: they come faster
     n: int = 1  # answers to each prompt
     best_of: int | None = None  # drawn, of which the likeliest n are given
     priority: int = 0  # lower is served earlier

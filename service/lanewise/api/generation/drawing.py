@@ -97,6 +97,7 @@ def make_requests(
     tenant: str,
     adapter: LoadedAdapter | None,
     grammar: Grammar | None,
+    expected: Sequence[int] = (),
 ) -> list[GenerationRequest]:
     """The sequences for each prompt, ``ask.n_drawn`` of them, in the order of the answers.
 
@@ -115,6 +116,7 @@ def make_requests(
             adapter=adapter,
             max_draft=ask.sampling.max_draft,
             grammar=grammar,
+            expected=expected,
         )
         for prompt in prompts
         for choice in range(ask.n_drawn)

@@ -23,6 +23,7 @@ from lanewise.api.generation.delivery import Order, deliver
 from lanewise.api.generation.dialect import About, Dialect, Prompt
 from lanewise.api.generation.drawing import make_requests, sampling_params
 from lanewise.api.generation.events import Times, Usage
+from lanewise.api.generation.expecting import expected_tokens
 from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.generation.measuring import check_context, check_priority
 from lanewise.api.generation.rendering import Rendered, render
@@ -103,22 +104,27 @@ async def _answer(
     params = await read(size, lambda: sampling_params(ask, prompts, state))
     client = request.scope["client_number"]
     tenant = state.tenant_of(client)
-    requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar)
-    answering = await read(size, partial(_answering, ask, rendered, state))
+    expected: Sequence[int] = ()
+    if ask.expected:
+        expected = await read(size, partial(expected_tokens, ask.expected, state))
+    requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar, expected)
+    answering = await read(size, partial(_answering, ask, rendered, state, expected))
     answering.usage.times = times
     about = _about(ask, prompts, answering.usage, state)
     order = Order(ask, requests, answering, dialect, dialect.wire(about), about.model)
     return await deliver(order, request, state)
 
 
-def _answering(ask: Ask, rendered: Rendered, state: ServerState) -> Answering:
+def _answering(
+    ask: Ask, rendered: Rendered, state: ServerState, expected: Sequence[int]
+) -> Answering:
     # The first space of an answer may be the tokenizer's or the model's. It is the model's where
     # the answer goes on with a text, and where it has a form, which has every space in it.
     continues = ask.constraint is not None and not ask.tools.callable
     chat = ask.input if rendered.form is not None else None
     if not isinstance(chat, Conversation) or chat.continue_final_message:
         continues = True
-    return Answering(ask, rendered, state.tokenizer, continues=continues)
+    return Answering(ask, rendered, state.tokenizer, expected, continues=continues)
 
 
 def _about(ask: Ask, prompts: Sequence[Prompt], usage: Usage, state: ServerState) -> About:

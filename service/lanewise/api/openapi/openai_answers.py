@@ -30,7 +30,16 @@ USAGE = record(
         "total_tokens": COUNT,
         "prompt_tokens_details": record({"cached_tokens": COUNT}),
     },
-    {"completion_tokens_details": record({"reasoning_tokens": COUNT})},
+    {
+        "completion_tokens_details": record(
+            {},
+            {
+                "reasoning_tokens": COUNT,
+                "accepted_prediction_tokens": COUNT,
+                "rejected_prediction_tokens": COUNT,
+            },
+        )
+    },
 )
 FUNCTION = record({"name": TEXT, "arguments": TEXT})
 CALL = record({"id": TEXT, "type": one_of("function", "custom")}, {"function": FUNCTION})
