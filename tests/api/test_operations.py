@@ -261,6 +261,14 @@ def test_metrics_are_those_dashboards_read(client, server):
     assert 'handler="/v1/completions"' in text
 
 
+def test_the_first_error_of_its_kind_is_an_increase(client):
+    text = client.get("/metrics").text
+    for path in ("/v1/chat/completions", "/v1/messages", "/api/generate", "/completion"):
+        for status in (500, 503):
+            series = f'handler="{path}",method="POST",status="{status}"'
+            assert f"\nhttp_requests_total{{{series}}} 0.0\n" in text
+
+
 # What the endpoint picker of the Gateway API Inference Extension reads of a server, by default.
 PICKER = {
     "vllm:num_requests_waiting": set(),

@@ -67,6 +67,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 canonical=paths.canonical,
                 errors=errors,
                 registry=state.engine.metrics.registry,
+                asked=[(e.method, e.path) for e in ENDPOINTS if e.speaks],
                 tracer=state.tracer,
             ),
         ],

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,6 +43,7 @@ class RequestMiddleware:
         canonical: Callable[[str], str],
         errors: ErrorForms,
         registry: CollectorRegistry,
+        asked: Iterable[tuple[str, str]] = (),
         tracer: Tracer | None = None,
     ) -> None:
         self._app = app
@@ -53,6 +55,9 @@ class RequestMiddleware:
         self._requests = Counter(
             "http_requests", "Requests.", ["method", "handler", "status"], registry=registry
         )
+        # A series that begins with 1 has no rate: the first error of its kind would be no error.
+        for (method, handler), status in product(asked, ("200", "500", "503")):
+            self._requests.labels(method, handler, status)
         self._seconds = Histogram(
             "http_request_duration_seconds",
             "From the request's head to the answer's end.",

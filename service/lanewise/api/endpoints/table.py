@@ -49,6 +49,7 @@ class Endpoint:
     verb: str | None = None  # where the body does not say it
     refusal: Refusal = ApiError.response  # how errors look, here and below this path
     is_missing: bool = False  # it does nothing but say why it does nothing
+    speaks: bool = False  # a dialect
 
     @classmethod
     def speaking(cls, path_: str, dialect: Dialect[Any], do: Speaking = ANSWER) -> Self:
@@ -58,7 +59,9 @@ class Endpoint:
             return await do(request, state, dialect)
 
         answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
-        return cls(path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal)
+        return cls(
+            path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal, speaks=True
+        )
 
     @classmethod
     def missing(
