@@ -91,6 +91,33 @@ function chart({ series, end, step }, unit) {
   return [picture, limits, list];
 }
 
+/** How many there are in each bucket, over time: darker is more. */
+function heatmap({ series, end, step }, unit) {
+  const bound = ({ name }) => (name === "+Inf" ? Infinity : Number(name));
+  const rows = [...series].sort((a, b) => bound(a) - bound(b));
+  const first = Math.min(...rows.map(({ points }) => points[0][0]), end - 1);
+  const picture = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  let below = new Map();
+  const cells = rows.map(({ points }) => {
+    const counts = points.map(([seconds, value]) => [seconds, Math.max(0, value - (below.get(seconds) ?? 0))]);
+    below = new Map(points); // Prometheus counts what is up to each bound
+    return counts;
+  });
+  const most = Math.max(...cells.flat().map(([, value]) => value)) || 1;
+  const width = (step / (end - first + step)) * WIDTH;
+  const height = HEIGHT / rows.length;
+  cells.forEach((counts, index) => {
+    for (const [seconds, value] of counts) {
+      const x = ((seconds - first) / (end - first + step)) * WIDTH;
+      const y = HEIGHT - (index + 1) * height;
+      picture.append(draw("rect", { x, y, width, height, fill: COLOURS[1], "fill-opacity": Math.sqrt(value / most).toFixed(2) }));
+    }
+  });
+  const since = new Date(first * 1000).toLocaleTimeString();
+  const [least, highest] = [rows[0], rows.at(-2) ?? rows[0]].map((one) => spell(bound(one), unit));
+  return [picture, make("p", {}, `up to ${least} (below) to over ${highest} (above) since ${since}`)];
+}
+
 class Panel {
   constructor(panel) {
     this.panel = panel;
@@ -114,6 +141,7 @@ class Panel {
 
   #content(found) {
     if (!found.series.length) return [make("p", {}, "no data in this time")];
+    if (this.panel.type === "heatmap") return heatmap(found, this.unit);
     if (this.panel.type !== "stat") return chart(found, this.unit);
     return found.series.map(({ points }) => make("p", { className: "value" }, spell(points.at(-1)[1], this.unit)));
   }
@@ -163,6 +191,7 @@ async function open() {
 async function start() {
   const listing = new DOMParser().parseFromString(await (await fetch("dashboards/")).text(), "text/html");
   const files = [...listing.querySelectorAll("a")].map((link) => link.getAttribute("href")).filter((file) => file.endsWith(".json"));
+  files.sort((a, b) => a.length - b.length); // that for users has the shortest name
   find("dashboard").append(...files.map((file) => make("option", { value: file }, file.replace(".json", ""))));
   find("dashboard").addEventListener("change", open);
   find("range").addEventListener("change", refresh);

@@ -1,0 +1,1 @@
+"""What Grafana's dashboards show."""

@@ -1,0 +1,136 @@
+"""What people who wait for answers see of the service."""
+
+from deploy.dashboards.panels import (
+    FIRST_TOKEN_S,
+    MODEL,
+    SERVER,
+    TOKEN_S,
+    answers,
+    heatmap,
+    lines,
+    quantiles,
+    rate,
+    row,
+    stat,
+    within,
+)
+
+ALL = answers('method=~".+"')
+ERRORS = answers('status=~"500|503|504|529"')
+FIRST_TOKEN = "vllm:time_to_first_token_seconds"
+TOKEN = "vllm:inter_token_latency_seconds"
+PANELS = (
+    stat(
+        "Servers ready",
+        "Servers that take requests, of those that are known.",
+        f"sum(lanewise_ready{{{SERVER}}})",
+        None,
+        *(1, 0.5),
+    ),
+    stat(
+        "Alerts",
+        "Alerts that fire now.",
+        'count(ALERTS{alertname=~"Lanewise.*", alertstate="firing"}) or vector(0)',
+        None,
+        *(1, 2),
+    ),
+    stat("Requests", "Requests answered per second.", ALL, "reqps"),
+    stat(
+        "Errors",
+        "Share of requests that failed for a reason of the server's own.",
+        f"{ERRORS} / clamp_min({ALL}, 1e-9)",
+        "percentunit",
+        *(0.01, 0.05),
+    ),
+    stat(
+        f"First token within {FIRST_TOKEN_S:g} s",
+        "The objective is 99 %.",
+        within(FIRST_TOKEN, FIRST_TOKEN_S),
+        "percentunit",
+        *(0.99, 0.95),
+    ),
+    stat(
+        f"Token within {TOKEN_S:g} s",
+        "Of the one before; the objective is 99 %.",
+        within(TOKEN, TOKEN_S),
+        "percentunit",
+        *(0.99, 0.95),
+    ),
+    row("How long people wait"),
+    quantiles(
+        "Time to first token",
+        "Arrival to first token, queue included.",
+        *(FIRST_TOKEN, "s", FIRST_TOKEN_S / 2, FIRST_TOKEN_S),
+    ),
+    quantiles(
+        "Inter-token latency",
+        "Between two tokens of one sequence.",
+        *(TOKEN, "s", TOKEN_S / 2, TOKEN_S),
+    ),
+    quantiles(
+        "Mean time per output token",
+        "Of a whole answer behind its first token: TPOT.",
+        *("vllm:request_time_per_output_token_seconds", "s", TOKEN_S / 2, TOKEN_S),
+    ),
+    heatmap("First tokens", "Requests per second by their time to first token.", FIRST_TOKEN),
+    heatmap("Gaps between tokens", "Tokens per second by the time since the one before.", TOKEN),
+    quantiles("End to end", "Arrival to the last token.", "vllm:e2e_request_latency_seconds"),
+    row("What becomes of requests"),
+    lines(
+        "Answers by status",
+        "Requests per second; 499 is a client that left before its answer.",
+        [(answers('method=~".+"', "status"), "{{status}}")],
+        "reqps",
+        stacked=True,
+    ),
+    lines(
+        "Errors by endpoint",
+        "Requests per second that were refused or failed.",
+        [(answers('status=~"[45]..|0"', "handler, status"), "{{handler}} {{status}}")],
+        "reqps",
+        stacked=True,
+    ),
+    lines(
+        "Turned away",
+        "Requests per second that found the queue full, or gave up in it, or took too long.",
+        [(rate("lanewise_requests_rejected_total", by="reason"), "{{reason}}")],
+        "reqps",
+        stacked=True,
+    ),
+    lines(
+        "Finished",
+        "Sequences ended per second, by reason.",
+        [(rate("vllm:request_success_total", by="finished_reason"), "{{finished_reason}}")],
+        "reqps",
+        stacked=True,
+    ),
+    lines(
+        "Cancelled",
+        "Sequences whose client left, by where they were.",
+        [(rate("lanewise_requests_cancelled_total", by="stage"), "{{stage}}")],
+        "reqps",
+        stacked=True,
+    ),
+    lines(
+        "Tokens per second",
+        "Prompt tokens computed and tokens drawn.",
+        [
+            (
+                rate("vllm:prompt_tokens_by_source_total", f'source="local_compute", {MODEL}'),
+                "prompt",
+            ),
+            (rate("vllm:generation_tokens_total"), "generated"),
+        ],
+        "tok/s",
+    ),
+    row("What is asked for"),
+    quantiles("Prompt length", "Tokens of a prompt.", "vllm:request_prompt_tokens", None),
+    quantiles("Answer length", "Tokens of an answer.", "vllm:request_generation_tokens", None),
+    lines(
+        "Structured output",
+        "Requests with structured output or tools: grammars compiled, found compiled, or refused.",
+        [(rate("lanewise_grammars_total", by="result"), "{{result}}")],
+        "reqps",
+        stacked=True,
+    ),
+)
