@@ -22,7 +22,7 @@ ALL_CLIENTS := python node openai2 lm_eval
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
-BUILD_TOOLS := 'scikit-build-core>=0.10,<2' 'cmake>=3.20,<5' 'ninja>=1.11,<2'
+BUILD_TOOLS := 'scikit-build-core>=1.0,<2' 'cmake>=3.20,<5' 'ninja>=1.11,<2'
 INSTALL_HERE := .ci/install.py --no-build-isolation
 STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
 # As many programs at a time as there are cores; says the last line of each, and all of what fails.
@@ -34,7 +34,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest dashboard wheel sbom lock check-lock image clean
+.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -108,8 +108,20 @@ dashboard:                          ## the dashboards with live data of the serv
 	@prometheus --config.file=$(PROMETHEUS_CONFIG) --storage.tsdb.path=$(PROMETHEUS_DATA) --log.level=warn \
 		--web.listen-address=$(DASHBOARD) --web.user-assets=deploy/grafana
 
-wheel: setup sbom                   ## dist/lanewise-*.whl, and what it needs as CycloneDX
-	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+wheel: $(VENV)/.tools sbom          ## dist/lanewise-*.whl for this architecture, from the tracked files, and what it needs as CycloneDX
+	$(BIN)/python -m deploy.wheel $(shell uname -m)
+
+wheel-arm: $(VENV)/.tools           ## the wheel for aarch64, by a cross compiler
+	@$(call NEED,aarch64-linux-gnu-gcc,gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+	$(BIN)/python -m deploy.wheel aarch64
+
+check-wheels: setup                 ## names, metadata, symbols and code of the wheels in dist
+	$(BIN)/python -m deploy.wheel_checks dist/*.whl
+
+reproduce-wheels: $(VENV)/.tools    ## build the wheels in dist once more, elsewhere: they must be the same bytes
+	rm -rf build/again && mkdir -p build/again
+	$(BIN)/python -m deploy.wheel --output build/again x86_64 aarch64
+	cd dist && sha256sum *.whl | (cd ../build/again && sha256sum --check --strict)
 
 sbom: | $(BIN)/python               ## dist/lanewise.cdx.json: the packages of the lock file; an image writes its own
 	mkdir -p dist

@@ -21,6 +21,7 @@ if [ "$(venv/bin/python -c 'import sys; print(sys.version_info[:2] == (3, 11))')
 else
     venv/bin/python -m pip --disable-pip-version-check install --quiet "$wheel"
 fi
+[ "$(venv/bin/lanewise --version)" = "lanewise $(basename "$wheel" | cut -d- -f2)" ]
 venv/bin/lanewise doctor
 port=$(venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 url=http://127.0.0.1:$port

@@ -1,0 +1,77 @@
+"""Builds a wheel to publish from the tracked files: ``make wheel``, ``make wheel-arm``.
+
+The sources are copied away first, so that nothing else gets in and no build is reused, and a copy
+elsewhere gives the same bytes. The compiler and the C library are this machine's: what the
+platform tag promises is checked (``.ci/check_wheel.py``), and holds on Debian 12. The wheel for
+the other architecture is cross-compiled.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# The oldest C library that the wheels run with: 2.34 is the newest that our own symbols ask for,
+# 2.31 that of our dependencies (llguidance).
+GLIBC = (2, 34)
+ARCHITECTURES = ("x86_64", "aarch64")
+TOOLCHAIN = "toolchains/aarch64-linux-gnu.cmake"
+# What would change the code that is compiled, or when it says that it was.
+LEFT_OUT = (
+    "CFLAGS",
+    "CPPFLAGS",
+    "LDFLAGS",
+    "CMAKE_ARGS",
+    "SKBUILD_CMAKE_ARGS",
+    "SOURCE_DATE_EPOCH",
+)
+
+
+def platform_tag(architecture: str) -> str:
+    """The platform of a wheel's name, such as ``manylinux_2_34_x86_64``."""
+    return "manylinux_{}_{}_{}".format(*GLIBC, architecture)
+
+
+def copy_tracked(source: Path, target: Path) -> None:
+    """Copy what is under version control in ``source`` as it is now; there must be a checkout."""
+    command = ["git", "-C", str(source), "ls-files", "-z"]
+    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (source / name).is_file():  # deleted but not yet committed is as good as absent
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target / name)
+
+
+def build(sources: Path, architecture: str, output: Path, *options: str) -> None:
+    """Build the wheel of an architecture into a folder; ``options`` are more of ``pip wheel``."""
+    arguments = list(options)
+    if architecture != platform.machine():
+        arguments.append(f"--config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE={TOOLCHAIN}")
+    environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+    environment["_PYTHON_HOST_PLATFORM"] = platform_tag(architecture)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
+    pip += ["--no-build-isolation", "--no-deps", "--wheel-dir", str(output.resolve())]
+    subprocess.run([*pip, *arguments, str(sources)], check=True, env=environment)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the wheels that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder [%(default)s]")
+    parser.add_argument("architecture", choices=ARCHITECTURES, nargs="+")
+    options = parser.parse_args(arguments)
+    for architecture in options.architecture:
+        with tempfile.TemporaryDirectory(prefix="lanewise-wheel-") as copy:
+            copy_tracked(ROOT, Path(copy))
+            build(Path(copy), architecture, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
