@@ -50,8 +50,7 @@ def running(command: list[str], ready_url: str, **options: object) -> Iterator[s
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **options)
         try:
-            # Two seconds are usual; where twenty others compete for a CPU it has taken sixty.
-            wait_for(lambda: process.poll() is not None or answers(ready_url), ready_url, 240)
+            wait_for(lambda: process.poll() is not None or answers(ready_url), ready_url)
             assert process.poll() is None, f"{command[0]} ended:\n{log.read_text()}"
             yield process
         finally:
