@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 EVERY_S = 10.0
 INTERRUPTED = 130  # what shells say of a command that Ctrl-C ended
+PACKAGE = re.compile(r"^\s*Collecting ([\w.-]+)")  # of pip
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] ")  # of Ninja
 
 
@@ -61,9 +62,13 @@ def run(command: Sequence[str], every_s: float, say: Callable[[str], None]) -> i
 
 def progress(output: Sequence[str]) -> str:
     """What a command is at, by the lines that it has written so far."""
-    for line in reversed(output[-20:]):
+    for line in reversed(output):
         if step := STEP.match(line):
             return f"compiling, {step[1]} of {step[2]} files"
+        if package := PACKAGE.match(line):
+            return f"downloading packages, now {package[1]}"
+        if line.startswith("Installing collected packages"):
+            return "unpacking the packages"
     return "still installing"
 
 

@@ -124,6 +124,19 @@ def test_compiling_says_how_far_it_is(tmp_path):
     assert not any("Building" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Collecting numpy>=1.26\n", "downloading packages, now numpy"),
+        ("Installing collected packages: numpy, cffi\n", "unpacking the packages"),
+    ],
+)
+def test_downloading_says_what_it_is_at(line, said):
+    """However much pip says of files that it does not take."""
+    output = [line, *["  Link requires a different Python\n"] * 100]
+    assert load_install().progress(output) == said
+
+
 def test_all_output_is_shown_when_compiling_fails():
     code = "print('[1/9] Building'); print('error: x'); raise SystemExit(3)"
     lines = []

@@ -114,7 +114,7 @@ def test_more_pinned_threads_than_cpus_are_refused_in_one_line():
     if cpus >= 256:
         pytest.skip("this CPU has as many cores as threads can be asked for")
     done = subprocess.run(
-        [*command, "--threads", "256"], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--threads", "256"], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -50,7 +50,8 @@ def running(command: list[str], ready_url: str, **options: object) -> Iterator[s
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **options)
         try:
-            wait_for(lambda: process.poll() is not None or answers(ready_url), ready_url)
+            # Two seconds are usual; where twenty others compete for a CPU it has taken sixty.
+            wait_for(lambda: process.poll() is not None or answers(ready_url), ready_url, 240)
             assert process.poll() is None, f"{command[0]} ended:\n{log.read_text()}"
             yield process
         finally:

@@ -153,12 +153,10 @@ def serving(state: ServerState, settings: Settings = DEFAULTS) -> Iterator[str]:
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        for _ in range(400):
-            if server.started and httpx.get(url + "/health/ready").status_code == 200:
-                break
+        deadline = time.monotonic() + 60
+        while not server.started or httpx.get(url + "/health/ready").status_code != 200:
+            assert time.monotonic() < deadline, "the server is not ready"
             time.sleep(0.01)
-        else:
-            raise RuntimeError("the server is not ready")
         yield url
     finally:
         server.should_exit = True

@@ -16,6 +16,7 @@ from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.http.limits import BodyBudget, BodyHold
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.state import Phase, ServerState
+from lanewise.text.chat_template import ChatTemplate
 from tests.fuzz.json_mutation import mutate_json
 from toy_server import CONFIG, make_engine
 from toy_tokenizer import toy_tokenizer
@@ -32,6 +33,13 @@ TOOL = {
     },
 }
 
+# Short, for contexts are; of a family that thinks and calls tools.
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
+    "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}<|assistant|>"
+    "{# <tool_call> </think> #}"
+)
+GAP = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")
 OLLAMA_CALL = {"function": {"name": "look", "arguments": {"at": "x"}}}
 
 
@@ -47,16 +55,17 @@ class Application:
 @cache
 def application() -> Application:
     """One for all inputs: what one leaves behind, the next may find."""
-    engine, _ = make_engine(replace(CONFIG, max_model_len=96, max_queued_requests=64))
+    config = replace(CONFIG, max_model_len=96, max_queued_requests=64, max_draft=4)
+    engine, _ = make_engine(config, more_special=GAP)
     engine.start()
-    tokenizer = toy_tokenizer()
+    tokenizer = toy_tokenizer(GAP)
     state = ServerState(
         engine=engine,
         tokenizer=tokenizer,
         names=("toy",),
         version="0",
         fingerprint="toy-0",
-        chat_template=tokenizer.chat_template,
+        chat_template=ChatTemplate({"default": TEMPLATE}),
         max_body_bytes=1 << 20,
         budgets=TextBudgets(grammar_timeout_s=0.5, template_timeout_s=0.2),
     )
@@ -116,7 +125,7 @@ def one_input(data: bytes) -> None:
     assert status in ACCEPTED, (status, answer)
     if answer.startswith(b"data: "):
         events = answer.decode().split("\n\n")
-        if path == "/completion":
+        if path in ("/completion", "/infill"):
             assert '"stop":true' in events[-2] or '"error"' in events[-2], events[-2:]
             return
         assert events[-2:] == ["data: [DONE]", ""] or '"error"' in events[-2], events[-2:]
@@ -146,7 +155,10 @@ def seeds(_folder: Path) -> Iterator[bytes]:
     result = {"type": "tool_result", "tool_use_id": "c", "content": [part], "is_error": True}
     schema = {"type": "json_schema", "schema": TOOL["function"]["parameters"]}
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": "x"}'}}
+    named = {"type": "function", "function": {"name": "look"}}
+    long = [{"role": role, "content": "x" * 30} for role in ("user", "assistant", "user") * 2]
     requests: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/responses", {"input": long, "truncation": "auto", "max_output_tokens": 2}),
         ("/v1/completions", {"prompt": "the", "max_tokens": 3, "seed": 1, "logprobs": 2}),
         ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 2, "n": 2, "best_of": 3}),
         ("/v1/completions", {"prompt": [1, 2, 3], "echo": True, "stop": ["a", "\n"], "top_k": 5}),
@@ -158,6 +170,27 @@ def seeds(_folder: Path) -> Iterator[bytes]:
         ("/v1/completions", {"prompt": "x", "guided_choice": ["yes", "no"], "temperature": 0}),
         ("/v1/completions", {"prompt": "x", "guided_regex": "[ab]+c", "max_tokens": 8}),
         ("/v1/completions", {"prompt": "x", "guided_grammar": 'start: "a" | "b"'}),
+        ("/v1/completions", {"prompt": ["x", "y"], "suffix": "z", "max_tokens": 3}),
+        (
+            "/v1/completions",
+            {"prompt": "xyz", "bad_words": ["a", "b c"], "truncate_prompt_tokens": 2, "n": 2},
+        ),
+        ("/v1/completions", {"prompt": "xyz", "prompt_logprobs": 2, "echo": True, "logprobs": 1}),
+        (
+            "/v1/chat/completions",
+            {**chat, "prediction": {"type": "content", "content": "the"}, "bad_words": ["the"]},
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                **chat,
+                "tools": [TOOL],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "required", "tools": [named]},
+                },
+            },
+        ),
         ("/v1/chat/completions", chat),
         (
             "/v1/chat/completions",
@@ -242,10 +275,22 @@ def seeds(_folder: Path) -> Iterator[bytes]:
         ),
         ("/completion", {"prompt": "x", "grammar": 'root ::= "a" [b-c]+', "n_predict": 4}),
         ("/completion", {"prompt": "x", "json_schema": {"enum": [1]}, "stop": ["a"]}),
+        ("/infill", {"input_prefix": "x", "input_suffix": "y", "n_predict": 2, "stream": True}),
+        (
+            "/infill",
+            {
+                "input_prefix": "",
+                "input_suffix": "y",
+                "prompt": "z",
+                "n_predict": 2,
+                "input_extra": [{"text": "a" * 90, "filename": "b"}, {"text": ""}],
+            },
+        ),
+        ("/api/generate", {"prompt": "x", "suffix": "y", "options": {"num_predict": 2}}),
         ("/apply-template", {"messages": hello, "tools": [TOOL], "add_generation_prompt": False}),
         ("/tokenize", {"content": "Hé </s>", "with_pieces": True, "parse_special": False}),
         ("/tokenize", {"prompt": "Hello </s>", "return_token_strs": True}),
-        ("/tokenize", {"messages": hello, "chat_template_kwargs": {"x": 1}}),
+        ("/tokenize", {"messages": hello, "chat_template_kwargs": {"x": 1}, "tools": [TOOL]}),
         ("/detokenize", {"tokens": [1, 2, 300, 260]}),
         ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/nowhere"}),
         ("/v1/unload_lora_adapter", {"lora_name": "a"}),

@@ -19,6 +19,7 @@ class Conversation:
     """Messages for the model's chat template, in the words of OpenAI's chat completions."""
 
     messages: Sequence[Message]
+    drops_oldest: bool = False  # messages, where the context has no room for all
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template

@@ -1,16 +1,18 @@
 """From messages or texts to what the model gets: templates, tokens, and how an answer begins."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from lanewise.api.errors import BadRequestError, UnavailableError
+from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
 from lanewise.api.generation.ask import NO_TOOLS, Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.dialect import Prompt
-from lanewise.api.generation.infilling import read_infill
+from lanewise.api.generation.infilling import ROOM, read_infill
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size
+from lanewise.api.generation.shortening import shorter
 from lanewise.api.observing.notices import add_notice
 from lanewise.api.schemas import Tool
 from lanewise.api.shared.budgets import MAX_CHARACTERS
@@ -70,8 +72,47 @@ async def _render(ask: Ask, size: int, state: ServerState, request: Request) -> 
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, template_of(state))
     _check_thinking(ask.input, form, ask.model, state, request)
-    prompt, end = await render_chat(ask.input, size, state, request, ask.tools, form)
+    prompt, end = await _render_fitting(ask, ask.input, size, state, request, form)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
+
+
+async def _render_fitting(
+    ask: Ask,
+    chat: Conversation,
+    size: int,
+    state: ServerState,
+    request: Request,
+    form: AnswerFormat,
+) -> tuple[Prompt, str]:
+    """``render_chat``, without as few of the oldest messages as can be if all are too long."""
+
+    async def attempt(chat: Conversation, answer: int) -> tuple[Prompt, str] | None:
+        try:
+            made = await render_chat(chat, size, state, request, ask.tools, form)
+        except ContextLengthExceededError:
+            return None
+        return made if len(made[0].ids) + answer <= state.max_model_len else None
+
+    if not chat.drops_oldest:
+        return await render_chat(chat, size, state, request, ask.tools, form)
+    most = ask.ending.max_tokens
+    if whole := await attempt(chat, most or 1):
+        return whole
+    # Where something is dropped anyway, an answer of any length gets more than one token.
+    room = most or state.max_model_len // ROOM
+    cuts = shorter(chat.messages)
+    found, low, high = None, 0, len(cuts)
+    while low < high:
+        middle = (low + high) // 2
+        if made := await attempt(replace(chat, messages=cuts[middle]), room):
+            found, high = made, middle
+        else:
+            low = middle + 1
+    if found is None:
+        return await render_chat(chat, size, state, request, ask.tools, form)  # is refused
+    n_dropped = len(chat.messages) - len(cuts[high])
+    add_notice(request.scope, f"{chat.param}: without the {n_dropped} oldest messages it fits")
+    return found
 
 
 def _check_thinking(

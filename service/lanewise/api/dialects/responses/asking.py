@@ -67,6 +67,7 @@ def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
     return Ask(
         input=Conversation(
             messages=messages,
+            drops_oldest=body.truncation == "auto",
             variables=body.chat_template_kwargs,
             effort=body.reasoning.effort,
             param="input",

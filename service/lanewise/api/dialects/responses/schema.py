@@ -253,7 +253,9 @@ class ResponsesRequest(GenerationFields):
     max_output_tokens: Count | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     metadata: dict[str, str] = Field(default_factory=dict)
-    truncation: Literal["auto", "disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = Field(
+        "disabled", description="auto: without the oldest messages, if all are too long."
+    )
     background: bool = Field(False, description="Not supported.")
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     prompt_cache_key: str | None = None
