@@ -39,10 +39,13 @@ def platform_tag(architecture: str) -> str:
 
 
 def copy_tracked(source: Path, target: Path) -> None:
-    """Copy what is under version control in ``source`` as it is now; there must be a checkout."""
+    """Copy what is under version control in ``source`` as it is now; ValueError if nothing is."""
     command = ["git", "-C", str(source), "ls-files", "-z"]
-    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
-    for name in filter(None, names):
+    listed = subprocess.run(command, check=False, capture_output=True, text=True)
+    names = [name for name in listed.stdout.split("\0") if name]
+    if not names:
+        raise ValueError(f"{source}: not a git checkout, and wheels are made of tracked files")
+    for name in names:
         if (source / name).is_file():  # deleted but not yet committed is as good as absent
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, target / name)
@@ -61,15 +64,21 @@ def build(sources: Path, architecture: str, output: Path, *options: str) -> None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the wheels that are asked for."""
+    """Build the wheels that are asked for; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder [%(default)s]")
     parser.add_argument("architecture", choices=ARCHITECTURES, nargs="+")
     options = parser.parse_args(arguments)
-    for architecture in options.architecture:
+    try:
         with tempfile.TemporaryDirectory(prefix="lanewise-wheel-") as copy:
             copy_tracked(ROOT, Path(copy))
-            build(Path(copy), architecture, options.output)
+            for architecture in options.architecture:
+                build(Path(copy), architecture, options.output)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        return error.returncode  # pip has said why
     return 0
 
 

@@ -133,6 +133,13 @@ def test_dependencies_run_wherever_the_platform_tag_says_that_wheels_do():
     assert wheel.GLIBC[1] == lock.GLIBC
 
 
+def test_sources_without_a_checkout_are_refused_in_a_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(wheel, "ROOT", tmp_path)
+    assert wheel.main(["--output", str(tmp_path / "dist"), ARCHITECTURE]) == 1
+    assert capsys.readouterr().err.startswith(f"{tmp_path}: not a git checkout")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_same_sources_elsewhere_give_the_same_archive(tmp_path, monkeypatch):
     """All but the library: other folder, other permissions, other times, other environment."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
