@@ -14,7 +14,7 @@ from lanewise.planning.steps import (
     rate,
     step_time,
 )
-from lanewise.planning.work import ModelWork, Weights, step_bytes
+from lanewise.planning.work import WHOLE, ModelWork, Weights, step_bytes
 
 MANY = 1e30  # a second: as good as free
 WORK = ModelWork(
@@ -23,6 +23,7 @@ WORK = ModelWork(
     attention_weights=1e5,
     values=1e6,
     n_layers=10,
+    windows=WHOLE,
     kv_token_bytes=1e5,
     held_bytes=600_000_000,
 )
@@ -63,6 +64,15 @@ def test_threads_wait_for_each_other_and_for_what_one_does_alone():
     time = step_time(replace(MACHINE, team=team), WORK, size)
     assert time.overhead == pytest.approx(10 * 5 * 1e-4)
     assert time.arithmetic == pytest.approx(0.120 * (0.2 + 0.8 / 4))
+
+
+def test_layers_with_a_window_see_no_more_than_that():
+    half = ((100, 0.5), (None, 0.5))
+    size = decode_size(2, 999, half)
+    assert (size.attended, size.cached) == (2 * (50 + 500), 2 * (50 + 500))
+    assert decode_size(2, 49, half) == decode_size(2, 49)
+    # The first hundred tokens of a prompt see what is before them, the others a hundred.
+    assert prompt_size(300, 0, ((100, 1.0),)).attended == 100 * 101 / 2 + 200 * 100
 
 
 def test_values_of_every_row_take_time():

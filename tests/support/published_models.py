@@ -1,6 +1,6 @@
 """Shapes of published models, for what other people measured of them."""
 
-from lanewise.planning.work import ModelWork, Weights
+from lanewise.planning.work import WHOLE, ModelWork, Weights
 
 BITS = {"q4_0": 4.5, "q6_k": 6.5625, "q8_0": 8.5, "mxfp4": 4.25, "f16": 16.0}
 
@@ -20,6 +20,7 @@ def dense(layers, hidden, heads, kv_heads, head_dim, ffn, vocab, kind="q4_0", he
         attention_weights=2.0 * layers * width,
         values=layers * (4 * hidden + 2 * width + 2 * kv_width + 2 * ffn),
         n_layers=layers,
+        windows=WHOLE,
         kv_token_bytes=2 * 2.0 * layers * kv_width,
         held_bytes=int(sum(part.n_bytes for part in parts)),
     )
@@ -42,6 +43,7 @@ GPT_OSS_20B = ModelWork(
     attention_weights=2.0 * 24 * 64 * 64,
     values=24 * (4 * 2880 + 2 * 64 * 64 + 2 * 8 * 64 + 2 * 4 * 2880),
     n_layers=24,
+    windows=((128, 0.5), (None, 0.5)),
     kv_token_bytes=2 * 2.0 * 24 * 8 * 64,
     held_bytes=12_100_000_000,
 )

@@ -165,7 +165,7 @@ def _by_bench(
     machine = host_machine(
         report["cpu"], report["isa"], report["threads"], limits["read_gb_s"], limits["int8_gmac_s"]
     )
-    cost = calibrated(machine, work, points_of(report))
+    cost = calibrated(machine, work, points_of(report, work.windows))
     return Planned(checkpoint.name, weights, kv_type, layout, work, machine, cost, limit)
 
 

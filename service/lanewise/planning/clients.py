@@ -14,7 +14,8 @@ from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
-from lanewise.planning.steps import StepCost, StepSize, StepTime
+from lanewise.planning.steps import StepCost, StepSize, StepTime, seen
+from lanewise.planning.work import WHOLE, Windows
 from lanewise.runtime import Sampled
 
 ROUNDS = 4  # requests of each client that are counted, after one that is not
@@ -36,6 +37,7 @@ class Server:
     config: SchedulerConfig
     n_blocks: int
     itl_target_s: float  # 0: prompts take what a step has room for
+    windows: Windows = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> 
         if not step.turns:
             run.now = min(run.arrivals)[0]
             continue
-        size = size_of(step)
+        size = size_of(step, server.windows)
         work = run.scheduler.work_of(step.turns)
         took = cost(size)
         run.now += took.seconds
@@ -101,15 +103,15 @@ def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> 
     return _outcome(run, clients)
 
 
-def size_of(step: Step) -> StepSize:
+def size_of(step: Step, windows: Windows) -> StepSize:
     """What the library is asked for."""
-    rows = logits = attended = cached = 0
+    rows, logits, attended, cached = 0, 0, 0.0, 0.0
     for turn in step.turns:
-        before = turn.sequence.n_cached
+        pairs, tokens = seen(turn.count, turn.sequence.n_cached, windows)
         rows += turn.count
         logits += turn.ends_in_draw
-        attended += turn.count * before + turn.count * (turn.count + 1) // 2
-        cached += before + turn.count
+        attended += pairs
+        cached += tokens
     return StepSize(rows, logits, attended, cached)
 
 

@@ -15,7 +15,7 @@ from lanewise.planning.steps import (
     prompt_size,
     step_time,
 )
-from lanewise.planning.work import ModelWork
+from lanewise.planning.work import WHOLE, ModelWork, Windows
 
 TEST = re.compile(r"(pp|tg)(\d+)(?:@(\d+))?")
 CHUNK = 512  # tokens of a prompt that a bench runs in one step
@@ -63,7 +63,7 @@ def host_machine(
     return Machine(name, isa, threads, 1e9 * read_gb_s, kernels, Team(0.0, 0, 0.0))
 
 
-def points_of(report: Mapping[str, Any]) -> list[Point]:
+def points_of(report: Mapping[str, Any], windows: Windows = WHOLE) -> list[Point]:
     """The steps that a report of ``lanewise bench --json`` has measured."""
     points = []
     for result in report["results"]:
@@ -74,8 +74,10 @@ def points_of(report: Mapping[str, Any]) -> list[Point]:
         seconds = 1 / result["tokens_per_second"]
         if found[1] == "pp":
             chunk = min(tokens, CHUNK)
-            points.append(Point(prompt_size(chunk, (tokens - chunk) // 2), chunk * seconds))
+            points.append(
+                Point(prompt_size(chunk, (tokens - chunk) // 2, windows), chunk * seconds)
+            )
         else:
-            context = report["context"] + tokens / 2
-            points.append(Point(decode_size(sequences, context), sequences * seconds))
+            context = report["context"] + tokens // 2
+            points.append(Point(decode_size(sequences, context, windows), sequences * seconds))
     return points

@@ -85,6 +85,7 @@ def _outcomes(
 ) -> Iterable[Outcome]:
     traffic = Traffic(asked.prompt_tokens, asked.answer_tokens, REQUEST_S)
     ours = asked.engine == "lanewise"
+    target_s = asked.itl_target_s if ours else 0.0
 
     def cost(size: StepSize) -> StepTime:
         outside = SERVER_STEP_S + SERVER_ROW_S * size.logits if ours else 0.0
@@ -92,7 +93,7 @@ def _outcomes(
 
     for clients in asked.users:
         blocks = min(memory.blocks, (clients + 1) * memory.user_blocks)
-        server = Server(config, blocks, asked.itl_target_s if ours else 0.0)
+        server = Server(config, blocks, target_s, planned.work.windows)
         yield simulate(clients, traffic, server, cost)
 
 
@@ -134,9 +135,10 @@ def _machine_row(planned: Planned, price: Price | None) -> dict[str, Any]:
 def _alone(planned: Planned, asked: Asked) -> dict[str, Any]:
     """A prompt with nobody else there, and decoding behind it; without what a server adds."""
     chunk = min(asked.prompt_tokens, FULL_CHUNK)
-    prompt = planned.cost(prompt_size(chunk, (asked.prompt_tokens - chunk) // 2))
-    context = asked.prompt_tokens + asked.answer_tokens / 2
-    decode = planned.cost(decode_size(1, context))
+    windows = planned.work.windows
+    prompt = planned.cost(prompt_size(chunk, (asked.prompt_tokens - chunk) // 2, windows))
+    context = asked.prompt_tokens + asked.answer_tokens // 2
+    decode = planned.cost(decode_size(1, context, windows))
     return {
         "prompt_tokens_s": chunk / prompt.seconds,
         "prompt_limit": prompt.limit,

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import log
 
+from lanewise.engine.pacing import Work
 from lanewise.planning.machines import Kernels, Machine
-from lanewise.planning.work import ModelWork
+from lanewise.planning.work import WHOLE, ModelWork, Windows
 
 MANY_ROWS = 16  # from which on types differ as they do with very many rows
 
@@ -55,16 +56,29 @@ class StepTime:
 StepCost = Callable[[StepSize], StepTime]
 
 
-def decode_size(sequences: int, context: float) -> StepSize:
+def decode_size(sequences: int, context: int, windows: Windows = WHOLE) -> StepSize:
     """A step of one token for each of some sequences behind so many tokens."""
-    seen = sequences * (context + 1)
-    return StepSize(sequences, sequences, seen, seen)
+    attended, cached = seen(1, context, windows)
+    return StepSize(sequences, sequences, sequences * attended, sequences * cached)
 
 
-def prompt_size(tokens: int, context: int = 0) -> StepSize:
+def prompt_size(tokens: int, context: int = 0, windows: Windows = WHOLE) -> StepSize:
     """A step of one prompt's tokens behind others, and the logits of its last one."""
-    seen = tokens * context + tokens * (tokens + 1) / 2
-    return StepSize(tokens, 1, seen, context + tokens)
+    return StepSize(tokens, 1, *seen(tokens, context, windows))
+
+
+def seen(count: int, context: int, windows: Windows) -> tuple[float, float]:
+    """Pairs that so many tokens behind others see, and the tokens that are read for it.
+
+    Both are means over the layers, by their windows.
+    """
+    pairs = tokens = 0.0
+    for window, share in windows:
+        work = Work()
+        work.add(count, context, window)
+        pairs += share * work.attended
+        tokens += share * (count + context if window is None else count + min(context, window - 1))
+    return pairs, tokens
 
 
 def step_time(machine: Machine, work: ModelWork, size: StepSize) -> StepTime:

@@ -1,5 +1,6 @@
 """What a model's tokens cost: bytes read, numbers multiplied."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import Checkpoint, Role
@@ -11,6 +12,10 @@ from lanewise.runtime.targets import EXPERTS, target_types
 # Numbers of a token that each part of a layer handles beside products: norm and quantization of
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
 NORMS = 4
+
+
+Windows = tuple[tuple[int | None, float], ...]
+WHOLE: Windows = ((None, 1.0),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class ModelWork:
     attention_weights: float  # multiplications for each pair of a token and one that it sees
     values: float  # numbers of one token that are normalized, rotated, activated or quantized
     n_layers: int
+    # Of attention and cache: what part has layers whose tokens see so many; None = all before them.
+    windows: Windows
     kv_token_bytes: float
     held_bytes: int  # all weights in memory
 
@@ -94,9 +101,15 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
             for one in config.layers
         ),
         n_layers=len(config.layers),
+        windows=_windows(config),
         kv_token_bytes=kv_token_bytes,
         held_bytes=held,
     )
+
+
+def _windows(config: ModelConfig) -> Windows:
+    counts = Counter(layer.attention.window for layer in config.layers)
+    return tuple((window, count / len(config.layers)) for window, count in counts.items())
 
 
 def _attention_values(attention: Attention) -> float:
