@@ -183,7 +183,7 @@ def test_a_report_of_another_host_is_planned_with(plan_json, tmp_path):
     assert report["machine"]["name"] == "another host"
     assert report["alone"]["prompt_tokens_s"] == pytest.approx(10_000, rel=0.05)
     one, four = report["users"]
-    assert one["first_token_s"] == pytest.approx(256 / 10_000, rel=0.1)
+    assert 256 / 10_000 < one["first_token_s"] < 256 / 10_000 + 0.010  # what the server adds
     assert 1 / 500 < one["between_tokens_s"] < 2 / 500  # contexts are longer than in the bench
     assert four["between_tokens_s"] > 1.3 * one["between_tokens_s"]
 

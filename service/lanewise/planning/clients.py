@@ -19,6 +19,7 @@ from lanewise.planning.work import WHOLE, Windows
 from lanewise.runtime import Sampled
 
 ROUNDS = 4  # requests of each client that are counted, after one that is not
+MANY_TOKENS = 300_000  # of all answers that are counted; more take many seconds: fewer rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Traffic:
     prompt_tokens: int
     answer_tokens: int
     request_s: float = 0.0  # from an answer's end to the next prompt in the queue
+    apart_s: float = 0.0  # between two of them in the queue: requests are read one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Server:
 
     config: SchedulerConfig
     n_blocks: int
-    itl_target_s: float  # 0: prompts take what a step has room for
+    pacer: Pacer | None  # None: prompts take what a step has room for
     windows: Windows = WHOLE
 
 
@@ -69,7 +71,9 @@ class _Run:
     scheduler: Scheduler
     now: float = 0.0
     times: dict[Sequence, _Times] = field(default_factory=dict)
-    arrivals: list[tuple[float, int]] = field(default_factory=list)  # when which client sends
+    # When prompts will be in the queue, and when they were sent.
+    arrivals: list[tuple[float, float]] = field(default_factory=list)
+    last_arrival: float = 0.0
     n_sent: int = 0
     first_tokens: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
@@ -81,10 +85,11 @@ class _Run:
 
 def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> Outcome:
     """What so many clients see once all have been answered once."""
-    pacer = Pacer(server.itl_target_s) if server.itl_target_s else None
-    run = _Run(traffic, Scheduler(server.config, BlockPool(server.n_blocks), pacer))
-    run.arrivals = [(0.0, client) for client in range(clients)]
-    while len(run.first_tokens) < clients * ROUNDS:
+    run = _Run(traffic, Scheduler(server.config, BlockPool(server.n_blocks), server.pacer))
+    for _ in range(clients):
+        _send(run)
+    rounds = max(1, min(ROUNDS, MANY_TOKENS // (clients * traffic.answer_tokens)))
+    while len(run.first_tokens) < clients * rounds:
         _arrive(run)
         step = run.scheduler.schedule()
         run.preempted += len(step.preempted)
@@ -97,8 +102,8 @@ def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> 
         run.now += took.seconds
         if run.began is not None:
             run.spent += took
-        if pacer is not None:
-            pacer.cost.learn(work, took.seconds)
+        if server.pacer is not None:
+            server.pacer.cost.learn(work, took.seconds)
         _finish(run, step)
     return _outcome(run, clients)
 
@@ -119,18 +124,25 @@ def _arrive(run: _Run) -> None:
     """Queue what has been sent by now."""
     due = [one for one in run.arrivals if one[0] <= run.now]
     run.arrivals = [one for one in run.arrivals if one[0] > run.now]
-    for at, client in due:
+    for _, sent in due:
         run.n_sent += 1
-        sequence = _new_sequence(run.traffic, run.n_sent, client)
-        run.times[sequence] = _Times(at)
+        sequence = _new_sequence(run.traffic, run.n_sent)
+        run.times[sequence] = _Times(sent)
         run.scheduler.add(sequence)
 
 
-def _new_sequence(traffic: Traffic, number: int, client: int) -> Sequence:
+def _send(run: _Run) -> None:
+    """A client sends a prompt now."""
+    traffic = run.traffic
+    run.last_arrival = max(run.now + traffic.request_s, run.last_arrival + traffic.apart_s)
+    run.arrivals.append((run.last_arrival, run.now))
+
+
+def _new_sequence(traffic: Traffic, number: int) -> Sequence:
     """A prompt like no other: nothing of it is in the cache."""
     prompt = range(number * traffic.prompt_tokens, (number + 1) * traffic.prompt_tokens)
     params = SamplingParams(seed=0, max_tokens=traffic.answer_tokens)
-    return Sequence(GenerationRequest(list(prompt), params, client=client))
+    return Sequence(GenerationRequest(list(prompt), params))
 
 
 def _finish(run: _Run, step: Step) -> None:
@@ -151,15 +163,15 @@ def _note(run: _Run, sequence: Sequence, times: _Times) -> None:
     """An answer has ended: its client sends the next, after the first when all have theirs."""
     run.scheduler.finish(sequence)
     del run.times[sequence]
-    next_at = run.now + run.traffic.request_s
     if run.began is not None:
         run.first_tokens.append(times.first - times.sent)
         run.between.append((run.now - times.first) / max(1, sequence.n_output - 1))
         run.ended = run.now
-        run.arrivals.append((next_at, sequence.request.client))
+        _send(run)
     elif not run.times:
         run.began = run.now
-        run.arrivals = [(next_at, client) for client in range(run.n_sent)]
+        for _ in range(run.n_sent):
+            _send(run)
 
 
 def _outcome(run: _Run, clients: int) -> Outcome:

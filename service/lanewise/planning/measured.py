@@ -20,7 +20,7 @@ from lanewise.planning.work import WHOLE, ModelWork, Windows
 TEST = re.compile(r"(pp|tg)(\d+)(?:@(\d+))?")
 CHUNK = 512  # tokens of a prompt that a bench runs in one step
 # Of the integer-dot peak: what attention multiplies, and how many values are normalized and such.
-ATTENTION_SHARE, VALUES_SHARE = 0.1, 0.02
+ATTENTION_SHARE, VALUES_SHARE = 0.2, 0.02
 
 
 @dataclass(frozen=True, slots=True)

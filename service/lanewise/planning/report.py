@@ -2,20 +2,25 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 from lanewise import host
 from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.pacing import FAMILIAR, Pacer, Work
 from lanewise.planning.clients import Outcome, Server, Traffic, simulate
 from lanewise.planning.machines import Instance, Machine, Price
 from lanewise.planning.memory import MemoryPlan, plan_memory
-from lanewise.planning.steps import StepCost, StepSize, StepTime, decode_size, prompt_size
-from lanewise.planning.work import ModelWork
+from lanewise.planning.steps import StepCost, StepSize, StepTime, decode_size, prompt_size, seen
+from lanewise.planning.work import ModelWork, Windows
 from lanewise.runtime import KvLayout
 
-# Of every step and of every row that draws: planning, drawing, sending; as measured on one machine.
-SERVER_STEP_S, SERVER_ROW_S = 0.2e-3, 0.02e-3
-REQUEST_S = 2e-3  # from one answer's end to the next prompt in the queue
+# What a step costs outside the library, as measured on a machine with two cores: its planning, more
+# where weights push Python out of the caches, and for each further token sent what that takes from
+# the threads that compute.
+SERVER_STEP_S, SERVER_COLD_S, SERVER_TOKEN_S = 0.1e-3, 0.25e-3, 0.1e-3
+CACHE_BYTES = 64 << 20
+REQUEST_S, APART_S = 5e-3, 1e-3  # from a request to its prompt in the queue, and between two such
 FULL_CHUNK = 512
 
 
@@ -83,18 +88,36 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
 def _outcomes(
     planned: Planned, asked: Asked, memory: MemoryPlan, config: SchedulerConfig
 ) -> Iterable[Outcome]:
-    traffic = Traffic(asked.prompt_tokens, asked.answer_tokens, REQUEST_S)
-    ours = asked.engine == "lanewise"
-    target_s = asked.itl_target_s if ours else 0.0
+    traffic = Traffic(asked.prompt_tokens, asked.answer_tokens, REQUEST_S, APART_S)
+    ours, read = asked.engine == "lanewise", planned.work.bytes_read(1)
 
     def cost(size: StepSize) -> StepTime:
-        outside = SERVER_STEP_S + SERVER_ROW_S * size.logits if ours else 0.0
-        return planned.cost(size) + StepTime(overhead=outside)
+        return planned.cost(size) + StepTime(overhead=server_seconds(size, read) if ours else 0.0)
 
+    pacer = experienced_pacer(asked, planned.work.windows, cost) if ours else None
     for clients in asked.users:
         blocks = min(memory.blocks, (clients + 1) * memory.user_blocks)
-        server = Server(config, blocks, target_s, planned.work.windows)
+        server = Server(config, blocks, pacer, planned.work.windows)
         yield simulate(clients, traffic, server, cost)
+
+
+def server_seconds(size: StepSize, read: float) -> float:
+    """What our server adds to a step that reads so many bytes of weights."""
+    cold = SERVER_COLD_S * min(1.0, read / CACHE_BYTES)
+    return SERVER_STEP_S + cold + SERVER_TOKEN_S * max(0.0, size.logits - 1)
+
+
+def experienced_pacer(asked: Asked, windows: Windows, cost: StepCost) -> Pacer:
+    """That of a server that has run for a while, and seen steps of many sizes."""
+    pacer = Pacer(asked.itl_target_s)
+    rows = [1 << i for i in range(asked.max_step_tokens.bit_length())]
+    for context, count in product((0, asked.prompt_tokens), rows):
+        work = Work()
+        work.add(count, context)
+        seconds = cost(StepSize(count, 1, *seen(count, context, windows))).seconds
+        for _ in range(FAMILIAR):
+            pacer.cost.learn(work, seconds)
+    return pacer
 
 
 def _row(outcome: Outcome, memory: MemoryPlan, price: Price | None) -> dict[str, Any]:
