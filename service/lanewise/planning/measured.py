@@ -19,8 +19,9 @@ from lanewise.planning.work import WHOLE, ModelWork, Windows
 
 TEST = re.compile(r"(pp|tg)(\d+)(?:@(\d+))?")
 CHUNK = 512  # tokens of a prompt that a bench runs in one step
-# Of the integer-dot peak: what attention multiplies, and how many values are normalized and such.
-ATTENTION_SHARE, VALUES_SHARE = 0.2, 0.02
+# Of the integer-dot peak: what attention multiplies, by how prompts of 128 and of 512 tokens differ
+# on a Zen 5, and how many values are normalized, rotated, activated or quantized.
+ATTENTION_SHARE, VALUES_SHARE = 0.4, 0.02
 
 
 @dataclass(frozen=True, slots=True)
