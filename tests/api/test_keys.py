@@ -28,7 +28,7 @@ GUARDED = {
     *("/api/chat", "/api/generate", "/api/tags", "/api/ps", "/api/show", "/api/version"),
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"),
     *("/api/blobs/{name:path}", "/api/embed", "/api/embeddings"),
-    *("/completion", "/props", "/slots", "/apply-template", "/embedding"),
+    *("/completion", "/infill", "/props", "/slots", "/apply-template", "/embedding"),
     *("/invocations", *absent.AT),
 }
 
