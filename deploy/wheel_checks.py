@@ -7,6 +7,7 @@ and the binutils of the wheel's architecture.
 
 import argparse
 import json
+import platform
 import re
 import shutil
 import subprocess
@@ -55,6 +56,8 @@ def output_of(*command: str | Path) -> str:
 def tool_for(architecture: str, name: str) -> str:
     """A program of binutils that knows an architecture; FileNotFoundError if there is none."""
     found = shutil.which(f"{architecture}-linux-gnu-{name}")
+    if found is None and architecture == platform.machine():
+        found = shutil.which(name)
     if found is None:
         raise FileNotFoundError(f"no {architecture}-linux-gnu-{name} to look into the library with")
     return found
