@@ -52,6 +52,7 @@ SCHEMA = closed(
     alone=closed(
         prompt_tokens_s=NUMBER, prompt_limit=LIMIT, decode_tokens_s=NUMBER, decode_limit=LIMIT
     ),
+    most_users=COUNT,
     users={
         "type": "array",
         "items": closed(
@@ -134,6 +135,12 @@ def test_conversations_that_do_not_fit_make_memory_the_limit(plan_json, plan):
     assert many["limit"] == "memory"
     advice = f"32 users: conversations give way to others; --kv-memory {many['kv_needed_bytes']}"
     assert advice in plan(arguments)
+
+
+def test_users_that_are_too_many_are_told_so(plan):
+    arguments = "--instance c8g.48xlarge --prompt-tokens 8 --answer-tokens 2 --users"
+    assert "status 429" not in plan(f"{arguments} 320")
+    assert "321 users: with more than 320 at a time some get status 429" in plan(f"{arguments} 321")
 
 
 def test_the_table_says_what_binds_and_what_was_estimated(plan):

@@ -90,6 +90,7 @@ def _asked(settings: PlanSettings, instance: Instance | None) -> Asked:
         price=price if settings.price is None else Price(settings.price),
         max_seqs=defaults.max_seqs,
         max_step_tokens=defaults.max_step_tokens,
+        max_queued_requests=defaults.max_queued_requests,
         itl_target_s=defaults.itl_target_ms / 1000,
     )
 

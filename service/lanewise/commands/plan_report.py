@@ -102,6 +102,11 @@ def _advice(report: dict[str, Any]) -> list[str]:
     memory, instance = report["memory"], report["machine"]["instance"]
     lines = []
     for row in report["users"]:
+        if row["clients"] > report["most_users"]:
+            lines.append(
+                f"{row['clients']} users: with more than {report['most_users']} at a time some get"
+                " status 429; --max-queued-requests lets more wait"
+            )
         if row["fits"]:
             continue
         whole = memory["weight_bytes"] + row["kv_needed_bytes"]

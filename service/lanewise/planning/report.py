@@ -51,6 +51,7 @@ class Asked:
     price: Price | None
     max_seqs: int
     max_step_tokens: int
+    max_queued_requests: int
     itl_target_s: float
 
 
@@ -81,6 +82,7 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
             "kv_reason": memory.reason,
         },
         "alone": _alone(planned, asked),
+        "most_users": asked.max_seqs + asked.max_queued_requests,
         "users": [_row(outcome, memory, asked.price) for outcome in outcomes],
     }
 
