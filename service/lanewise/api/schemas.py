@@ -6,6 +6,7 @@ fields that would change the answer and that we do not have are refused by name.
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -91,7 +92,7 @@ class Strict(BaseModel):
         """Fields of a body that say something and are ignored: the first of them."""
         if cls.harmless is None:
             return []
-        known = cls.harmless.union(*((name, f.alias) for name, f in cls.model_fields.items()))
+        known = _known(cls)
         found = (name for name in data if name not in known and data[name] not in EMPTY)
         return [name[:MAX_NAME] for name in islice(found, MAX_NAMES)]
 
@@ -101,6 +102,13 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             raise ValueError(NO_OBJECT)
         return {key: value for key, value in data.items() if value is not None}
+
+
+@cache  # it is asked for with every request
+def _known(schema: type[Strict]) -> frozenset[str | None]:
+    """The fields that a schema has, and those that do no harm."""
+    fields = ((name, field.alias) for name, field in schema.model_fields.items())
+    return (schema.harmless or frozenset()).union(*fields)
 
 
 class StreamOptions(Strict):

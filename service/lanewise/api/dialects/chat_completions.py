@@ -227,11 +227,16 @@ class ChatWire(OpenAiWire):
         """A chunk for each thing that a token adds; none if that is nothing."""
         if self.says_nothing(piece):
             return
-        deltas = [delta for event in piece.events if (delta := _delta(event))] or ["{}"]
-        end = piece.events[-1] if piece.events else None
+        shown, events = "null", piece.events
+        if self.about.ask.shown.logprobs is not None:
+            shown = dumps_long(self._logprobs([piece.token]))
+        more = f',"logprobs":{shown}{self.ids_of(piece)}'
+        if len(events) == 1 and isinstance(events[0], Text):  # most tokens
+            yield self.chunk(piece.choice, f'"delta":{_delta(events[0])}{more}')
+            return
+        deltas = [delta for event in events if (delta := _delta(event))] or ["{}"]
+        end = events[-1] if events else None
         reason = end.reason if isinstance(end, End) else None
-        logprobs = self._logprobs([piece.token])
-        more = f',"logprobs":{dumps_long(logprobs)}{self.ids_of(piece)}'
         for delta in deltas[:-1]:
             yield self.chunk(piece.choice, f'"delta":{delta}{more}')
             more = ',"logprobs":null'  # a token is told once

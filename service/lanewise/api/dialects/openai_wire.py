@@ -102,9 +102,11 @@ class OpenAiWire(ABC):
 
     def says_nothing(self, piece: Piece) -> bool:
         """Whether no chunk is needed for a piece: it has no events, and nobody asked for more."""
+        if piece.events:  # most have some
+            return False
         shown = self.about.ask.shown
         asked = shown.logprobs is not None or shown.token_ids or self._delivery.running_usage
-        return not (piece.events or asked or (piece.is_first and shown.echo))
+        return not (asked or (piece.is_first and shown.echo))
 
     def ids_of(self, piece: Piece) -> str:
         """Members with the token of a piece, and those of the prompt before the first."""

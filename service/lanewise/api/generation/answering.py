@@ -154,11 +154,14 @@ class Answer:
             text = self._parse(self._parser, text, events, last=reason is not None)
         if self._stops.strings:
             text, reason = self._stop(text, reason, events)
-        if text:
-            # Behind reasoning and the end of a call that was begun before, before other calls.
-            before = takewhile(lambda event: isinstance(event, Thinking | CallArguments), events)
-            events.insert(sum(1 for _ in before), Text(text))
-        self._has_calls |= any(isinstance(event, CallBegins) for event in events)
+        if events:
+            self._has_calls |= any(isinstance(event, CallBegins) for event in events)
+            if text:
+                # Behind reasoning and the end of a call that was begun before, before other calls.
+                before = takewhile(_is_before_text, events)
+                events.insert(sum(1 for _ in before), Text(text))
+        elif text:  # most tokens
+            events.append(Text(text))
         if reason is not None:
             self.is_over = True
             if reason == "stop" and self._has_calls:
@@ -216,3 +219,7 @@ class Answer:
         if calls:
             self._matcher = StopMatcher(self._stops, self._shows_end)
         return text, reason
+
+
+def _is_before_text(event: Event) -> bool:
+    return isinstance(event, Thinking | CallArguments)
