@@ -48,6 +48,12 @@ def build(target: str, *prefix: str) -> Path:
     return folder / target
 
 
+def install_library(prefix: Path) -> None:
+    """Build liblanewise.so for aarch64 and put it where a wheel has it."""
+    folder = build("lanewise").parent
+    check(tool("cmake"), "--install", folder, "--prefix", prefix)
+
+
 @functools.cache
 def _configure(folder: Path) -> None:
     generator = ["-G", "Ninja"] if tool("ninja") else []
@@ -64,10 +70,11 @@ EMULATIONS = Emulations(lambda target: build(target, *LOWEST_PRIORITY))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let these tests come last: what they wait for runs beside all others.
 
-    Behind them come those that build by a script: no two builds may meet in one folder.
+    Behind them come those that build by themselves: no two builds may meet in one folder.
     """
     own = Path(__file__).parent
-    items.sort(key=lambda item: (own in item.path.parents, item.path == own / "test_bench_arm.py"))
+    builders = [own / "test_bench_arm.py", own / "test_image_arm.py"]
+    items.sort(key=lambda item: (own in item.path.parents, item.path in builders))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -95,6 +102,12 @@ def cross_compiler() -> str:
 def cross_build(cross_compiler: str) -> Callable[[str], Path]:
     """Builds one target of native/ for aarch64, statically linked; returns the program."""
     return build
+
+
+@pytest.fixture(scope="session")
+def cross_install(cross_compiler: str) -> Callable[[Path], None]:
+    """Installs the library for aarch64 below a prefix, as ``cmake --install`` does."""
+    return install_library
 
 
 @pytest.fixture(scope="session")
