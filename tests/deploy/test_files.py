@@ -29,6 +29,19 @@ def test_everything_that_compose_mounts_exists():
     assert all(path.exists() for path in paths)
 
 
+def test_compose_knows_every_word_of_its_file(tmp_path):
+    text = (DEPLOY / "compose.yaml").read_text()
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    for name, content in (
+        ("right.yaml", text),
+        ("wrong.yaml", text.replace("cap_drop:", "cap_dropp:")),
+    ):
+        (tmp_path / name).write_text(content)
+        done = subprocess.run([*check, tmp_path / name], capture_output=True, text=True)
+        assert (done.returncode == 0) == (name == "right.yaml"), done.stdout
+        assert ("cap_dropp" in done.stdout) == (name == "wrong.yaml")
+
+
 def interpolated(text: str, variables: dict[str, str]) -> str:
     """What Compose makes of a value: ${A:-other}, ${A:+other} and ${A:?message}, one in another."""
     while found := re.search(r"\$\{([A-Z_]+):([-+?])([^${}]*)\}", text):
