@@ -1,7 +1,7 @@
 """The llama.cpp side of a plan beside what others have published of it on Graviton.
 
 Of these, the figures of one and of sixteen threads of pull request 18458 and c6g's of issue 27086
-are what the rates were set by; all others were looked at only then.
+are what the rates were set by; the others were in sight, and not fitted to.
 """
 
 import pytest
