@@ -34,7 +34,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
+.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -43,8 +43,9 @@ test: setup                         ## everything this machine can run; -rs prin
 	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
 
 test-all: export LANEWISE_API_CASES := 10000
-test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, and all clients
+test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, all clients and live alerts
 	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
+	$(MAKE) test-alerts
 
 lint: setup                         ## formatting, style, types, C analysis, shell scripts
 	$(BIN)/ruff check .
@@ -98,6 +99,9 @@ test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of oth
 		LANEWISE_REQUIRE=clients $(VENV)/clients-$$clients/bin/python -m pytest -rfEs $(THEIR_WARNINGS) \
 			tests/clients/$$clients || exit; \
 	done
+
+test-alerts: setup                  ## every alert fired and ended by the fault it is for, on a live Prometheus with short minutes
+	$(BIN)/python -m loadtests.alerts
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)

@@ -61,8 +61,9 @@ def begin(
     port: int | None = None,
     limits: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    group: Path | None = None,
 ) -> Server:
-    """Start ``lanewise serve`` and do not wait for it.
+    """Start ``lanewise serve`` and do not wait for it; ``group`` is a control group to start it in.
 
     ``limits`` are options of ``prlimit``, such as ``--data=BYTES``: they hold for the server and
     for each process that it starts, one by one. A limit of all of them together is the caller's,
@@ -72,6 +73,8 @@ def begin(
     command = ["prlimit", *limits] if limits else []
     command += [sys.executable, "-m", "lanewise", "serve", "--port", str(port), *options]
     command += [model] if model else []
+    if group is not None:
+        command = ["sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "sh", *command]
     environment = dict(os.environ) | {"LANEWISE_API_KEY": ",".join(keys)} | dict(variables or {})
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)

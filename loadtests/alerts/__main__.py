@@ -1,0 +1,179 @@
+"""Fire every alert by its fault, against a real Prometheus, and see it end.
+
+Windows of the rules are divided by ``--scale``, so that minutes are seconds; nothing else differs
+but what is late for a first token, as the bundled model is fast. Each fault has its own server.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadtests.alerts.faults import FAULTS, Fault
+from loadtests.alerts.groups import NoGroupsError, control_group
+from loadtests.alerts.rules import alert_names
+from loadtests.alerts.targets import Target
+from loadtests.alerts.watching import Prometheus, watching
+
+SCALE = 30.0
+WAIT_S = 180.0  # for an alert to fire, or to end
+SCRAPE_S = 3.0  # a server is scraped before anything happens to it
+ABSENT = "LanewiseAbsent"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Seconds from a fault to each alert, and from when it was undone to the alert's end."""
+
+    fired: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    problem: str | None = None
+    why_not: str | None = None  # it was not tried here
+
+    def lines(self, name: str) -> list[str]:
+        """For people."""
+        if self.why_not is not None:
+            return [f"{name:12} not here: {self.why_not}"]
+        if self.problem is not None:
+            return [f"{name:12} MISSED  {self.problem}"]
+        return [
+            f"{name:12} {alert:30} fired after {self.fired[alert]:5.1f} s,"
+            f" ended {self.ended[alert]:5.1f} s after it was undone"
+            for alert in self.ended
+        ]
+
+
+def of_target(labels: dict[str, str], target: Target) -> bool:
+    """Whether an alert is about this server."""
+    about = labels.get("instance") == target.address
+    return about or labels.get("model_name") == target.name
+
+
+def wait_for_alerts(
+    prometheus: Prometheus, target: Target, alerts: Sequence[str], times: dict[str, float]
+) -> None:
+    """Until each has been seen firing."""
+    began = time.monotonic()
+    while missing := [alert for alert in alerts if alert not in times]:
+        now = time.monotonic() - began
+        for labels in prometheus.firing():
+            if labels["alertname"] in missing and of_target(labels, target):
+                times[labels["alertname"]] = now
+        if now > WAIT_S:
+            raise TimeoutError(f"not fired within {WAIT_S:g} s: {', '.join(missing)}")
+        time.sleep(0.25)
+
+
+def wait_for_ends(
+    prometheus: Prometheus, target: Target, alerts: Sequence[str], times: dict[str, float]
+) -> None:
+    """Until none of them fires."""
+    began = time.monotonic()
+    while missing := [alert for alert in alerts if alert not in times]:
+        now = time.monotonic() - began
+        here = {one["alertname"] for one in prometheus.firing() if of_target(one, target)}
+        times |= {alert: now for alert in missing if alert not in here}
+        if now > WAIT_S:
+            raise TimeoutError(f"not ended within {WAIT_S:g} s: {', '.join(missing)}")
+        time.sleep(0.25)
+
+
+def try_fault(name: str, fault: Fault, prometheus: Prometheus, folder: Path) -> Outcome:
+    """Start a server, do it to it, and undo it."""
+    outcome = Outcome()
+    with ExitStack() as stack:
+        try:
+            group = None
+            if fault.controller is not None:
+                group = stack.enter_context(control_group(fault.controller, name))
+            own = folder / name
+            own.mkdir()
+            target = Target(name, own, fault.options, group)
+            if fault.prepare is not None:
+                fault.prepare(target)
+            stack.callback(target.stop)
+            target.start()
+            prometheus.watch(target.address)
+            stack.callback(prometheus.forget, target.address)
+            time.sleep(SCRAPE_S)
+            if early := [one for one in prometheus.firing() if of_target(one, target)]:
+                raise TimeoutError(f"fires before anything has happened: {early}")
+            with fault.happens(target):
+                wait_for_alerts(prometheus, target, fault.alerts, outcome.fired)
+            wait_for_ends(prometheus, target, fault.alerts, outcome.ended)
+        except NoGroupsError as error:
+            outcome.why_not = str(error)
+        except OSError as error:
+            outcome.problem = str(error)
+    print("\n".join(outcome.lines(name)), flush=True)
+    return outcome
+
+
+def try_absence(prometheus: Prometheus, folder: Path) -> Outcome:
+    """A server that Prometheus is not told of."""
+    outcome = Outcome()
+    target = Target("absent", folder, (), None)
+
+    def is_firing() -> bool:
+        return any(one["alertname"] == ABSENT for one in prometheus.firing())
+
+    def wait(expected: bool) -> float:
+        began = time.monotonic()
+        while is_firing() != expected:
+            if time.monotonic() - began > WAIT_S:
+                raise TimeoutError(f"{ABSENT}: firing is not {expected} within {WAIT_S:g} s")
+            time.sleep(0.25)
+        return time.monotonic() - began
+
+    try:
+        target.start()
+        outcome.fired[ABSENT] = wait(True)
+        prometheus.watch(target.address)
+        outcome.ended[ABSENT] = wait(False)
+    except OSError as error:
+        outcome.problem = str(error)
+    finally:
+        target.stop()
+    print("\n".join(outcome.lines("absent")), flush=True)
+    return outcome
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try each fault; 1 if an alert did not fire, or did not end."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.alerts", description=__doc__)
+    parser.add_argument("--only", action="append", choices=FAULTS, metavar="FAULT")
+    parser.add_argument("--scale", type=float, default=SCALE, help="[%(default)g]")
+    parser.add_argument("--at-once", type=int, default=3, help="faults [%(default)d]")
+    options = parser.parse_args(arguments)
+    names = options.only or list(FAULTS)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with watching(folder, options.scale) as prometheus:
+            with ThreadPoolExecutor(options.at_once) as pool:
+                outcomes = list(
+                    pool.map(lambda one: try_fault(one, FAULTS[one], prometheus, folder), names)
+                )
+            if not options.only:
+                outcomes.append(try_absence(prometheus, folder))
+    fired = {alert for outcome in outcomes for alert in outcome.ended}
+    untried = {
+        alert
+        for name, outcome in zip(names, outcomes, strict=False)
+        if outcome.why_not is not None
+        for alert in FAULTS[name].alerts
+    }
+    print(f"{len(fired)} alerts fired and ended in {time.monotonic() - began:.0f} s")
+    never = set() if options.only else alert_names() - fired - untried
+    if never:
+        print(f"MISSED: {', '.join(sorted(never))}")
+    return 1 if never or any(outcome.problem for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
