@@ -110,7 +110,7 @@ dashboard:                          ## the dashboards with live data of the serv
 	@$(call NEED,prometheus,prometheus)
 	@echo "dashboards: http://$(DASHBOARD)/user/"
 	@prometheus --config.file=$(PROMETHEUS_CONFIG) --storage.tsdb.path=$(PROMETHEUS_DATA) --log.level=warn \
-		--web.listen-address=$(DASHBOARD) --web.user-assets=deploy/grafana
+		--web.listen-address=$(DASHBOARD) --web.user-assets=deploy/grafana --enable-feature=exemplar-storage
 
 wheel: $(VENV)/.tools sbom          ## dist/lanewise-*.whl for this architecture, from the tracked files, and what it needs as CycloneDX
 	$(BIN)/python -m deploy.wheel $(shell uname -m)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import yaml
 
 from browsing import chromium, expect, visit
 from loadtests.__main__ import main as loadtest
+from otlp_collector import collecting
 from serving import answers, free_port, lanewise_server, running, wait_for
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -74,7 +76,10 @@ def scraped(tmp_path_factory) -> Iterator[Prometheus]:
     tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     port = free_port()
-    with lanewise_server("--threads", "1") as server:
+    with (
+        collecting() as (endpoint, _),
+        lanewise_server("--threads", "1", "--otlp-traces-endpoint", endpoint) as server,
+    ):
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         [job] = config["scrape_configs"]
@@ -142,6 +147,18 @@ def test_the_page_of_prometheus_draws_every_panel(scraped):
             maps = [panel for panel in panels if panel["type"] == "heatmap"]
             assert page.locator(".panel svg:has(rect)").count() == len(maps)
         assert seen.barriers() == []
+
+
+@pytest.mark.e2e
+def test_prometheus_keeps_the_traces_that_histograms_name(scraped):
+    now = time.time()
+    asked = {"query": "vllm:time_to_first_token_seconds_bucket", "start": now - 600, "end": now}
+    address = f"{scraped.url}/api/v1/query_exemplars?{urllib.parse.urlencode(asked)}"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        series = json.load(answer)["data"]
+    traces = [one["labels"]["trace_id"] for each in series for one in each["exemplars"]]
+    assert traces
+    assert all(re.fullmatch("[0-9a-f]{32}", trace) for trace in traces)
 
 
 @pytest.mark.e2e
