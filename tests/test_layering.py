@@ -39,6 +39,7 @@ PYTHON = {
         "host",
         "topology",
     },
+    "cluster": {"api", "settings"},
     "__main__": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "server"},
 }
@@ -68,6 +69,7 @@ OUTSIDE = {
     "llguidance": {"text", "engine"},
     "lanewise_quantizer": {"commands", "cli"},
     "matplotlib": {"commands"},
+    "ray": {"cluster"},
 }
 
 # The same for the folders of native/src; "base" is its files in no folder, with the exceptions

@@ -1,0 +1,24 @@
+"""The server of a replica: ``lanewise serve`` in a process that ends when its parent does."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """Become ``lanewise`` with all arguments but the first, which is the parent's process id.
+
+    A program of its own: what a process with many threads may do between fork and exec is little.
+    """
+    parent, *command = arguments
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):  # it was gone before
+        sys.exit(1)
+    os.execv(sys.executable, [sys.executable, "-m", "lanewise", *command])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,35 @@
+"""The metrics of all replicas as one text, for a Prometheus that knows one address."""
+
+from collections.abc import Mapping
+
+
+def merged(texts: Mapping[str, str]) -> str:
+    """Texts of Prometheus' format by where they are from, which each sample gets as ``instance``.
+
+    The samples of a family stay together, after what the first text says of it.
+    """
+    comments: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for instance, text in texts.items():
+        label, family, described = f'instance="{instance}"', "", set(comments)
+        for line in text.splitlines():
+            if line.startswith(("# HELP ", "# TYPE ")):
+                family = line.split(" ", 3)[2]
+                if family not in described:
+                    comments.setdefault(family, []).append(line)
+            elif line and not line.startswith("#"):
+                samples.setdefault(family, []).append(_labelled(line, label))
+    lines = [
+        line
+        for family in dict.fromkeys([*comments, *samples])
+        for line in comments.get(family, []) + samples.get(family, [])
+    ]
+    return "".join(line + "\n" for line in lines)
+
+
+def _labelled(sample: str, label: str) -> str:
+    name, brace, rest = sample.partition("{")
+    if brace and " " not in name:
+        return f"{name}{{{label}{'' if rest.startswith('}') else ','}{rest}"
+    name, _, value = sample.partition(" ")
+    return f"{name}{{{label}}} {value}"
