@@ -36,21 +36,24 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-def start(argument: str, hub: Hub, home: Path, **env: str) -> subprocess.Popen[str]:
-    """Resolve in a process of its own: the hub library reads its environment once."""
-    environment = {
+def environment(hub: Hub, home: Path, **env: str) -> dict[str, str]:
+    others = {
         key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))
     }
-    environment |= {
+    return others | {
         "HF_ENDPOINT": hub.endpoint,
         "HF_HOME": str(home),
         "PYTHONPATH": str(SERVICE),
         "no_proxy": "127.0.0.1",
         **env,
     }
+
+
+def start(argument: str, hub: Hub, home: Path, **env: str) -> subprocess.Popen[str]:
+    """Resolve in a process of its own: the hub library reads its environment once."""
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, argument],
-        env=environment,
+        env=environment(hub, home, **env),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -199,8 +202,16 @@ def test_missing_file_and_missing_config_are_explained(hub: Hub, tmp_path: Path)
 
 
 def test_unreachable_hub_is_explained(tmp_path: Path) -> None:
-    done = resolve("org/name", Hub(endpoint="http://127.0.0.1:9"), tmp_path / "home")
+    done = subprocess.run(
+        [sys.executable, "-m", "lanewise", "serve", "org/name"],
+        env=environment(Hub(endpoint="http://127.0.0.1:9"), tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 1
+    assert done.stderr.count("Retrying in 1s") == 1  # in the log, and not beside it as well
     assert "http://127.0.0.1:9 cannot be reached" in done.stderr
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fcntl
+import logging
 import re
 import sys
 from http import HTTPStatus
@@ -100,10 +101,12 @@ def fetch(repository: str, file: str | None) -> Path:
     HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME are the hub library's own settings.
     """
     # Imported here because the library reads its environment, and takes a while, when imported.
-    import huggingface_hub
+    import huggingface_hub.utils.logging
     from huggingface_hub import constants, errors
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    if logging.getLogger().handlers:  # a server's log has the library's lines: not once more beside
+        logging.getLogger("huggingface_hub").handlers.clear()
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:
