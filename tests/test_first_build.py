@@ -153,6 +153,8 @@ def interrupt(command, began):
         text=True,
         cwd=began.parent,
         start_new_session=True,
+        # A shell that began the tests in the background has the signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(began.exists, "the command's beginning")
     os.killpg(process.pid, signal.SIGINT)
