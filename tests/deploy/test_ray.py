@@ -266,12 +266,11 @@ def test_a_server_that_dies_fails_no_request(application, which):
 
 
 def test_a_stream_that_had_begun_breaks_off(application):
-    streams = [application.stream() for _ in range(8)]
-    for stream in streams:
+    servers = [server_of(pid) for pid in application.replicas().values()]
+    with application.stream() as stream:
         assert stream.readline().startswith(b"data: {")
-    for pid in application.replicas().values():
-        os.kill(server_of(pid), signal.SIGKILL)
-    for stream in streams:
+        for server in servers:
+            os.kill(server, signal.SIGKILL)
         with pytest.raises(IncompleteRead):
             stream.read()
 
