@@ -4,11 +4,11 @@ import itertools
 import json
 import random
 import re
-import time
 
 import pytest
 
 import answer_texts
+from growth import grows_no_faster
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import GRANITE, HERMES, PHI
@@ -307,14 +307,10 @@ def test_reasoning_that_the_prompt_has_begun(tokenizer):
 def test_a_piece_costs_the_same_however_much_came_before(calls, begin, piece):
     form = calls if calls is HARMONY else PlainFormat(calls, THINK)
 
-    def seconds(count):
+    def push(count):
         parser = form.parser(Start.OPEN, answer_texts.TOOLS)
         parser.push(begin)
-        start = time.process_time()
         for _ in range(count):
             parser.push(piece)
-        return time.process_time() - start
 
-    few = min(seconds(300) for _ in range(3))
-    many = min(seconds(3_000) for _ in range(3))
-    assert many < 40 * few  # four times what is fair
+    assert grows_no_faster(lambda: push(300), lambda: push(3_000), 40)  # fair is 10

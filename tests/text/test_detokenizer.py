@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import byte_level_metadata, gguf_files, sentencepiece_metadata
 
+from growth import grows_no_faster
 from lanewise.text.detokenizer import StopMatcher, StopStrings, StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 
@@ -67,16 +69,12 @@ def test_leading_space_belongs_to_the_text_before() -> None:
 def test_decoding_takes_constant_time_for_each_token() -> None:
     tokenizer = TOKENIZERS["byte-level"]
 
-    def seconds(count: int) -> float:
+    def push(count: int) -> None:
         decoder = StreamDecoder(tokenizer)
-        start = time.process_time()
         for _ in range(count):
             decoder.push(200)  # never ends a character
-        return time.process_time() - start
 
-    few = min(seconds(20_000) for _ in range(3))
-    many = min(seconds(200_000) for _ in range(3))
-    assert many < 40 * few
+    assert grows_no_faster(lambda: push(20_000), lambda: push(200_000), 40)  # fair is 10
 
 
 ALPHABET = st.text("abc", max_size=30)
@@ -163,16 +161,17 @@ def test_without_stops_text_passes_through() -> None:
 
 
 def test_a_character_costs_the_same_with_many_stops() -> None:
-    def seconds(count: int) -> float:
-        matcher = StopMatcher(StopStrings([f"{i:06}" for i in range(count)]))
-        start = time.process_time()
-        for i in range(20_000):
-            matcher.push(str(i % 10) + " ")
-        return time.process_time() - start
+    def pushing(count: int) -> Callable[[], None]:
+        stops = StopStrings([f"{i:06}" for i in range(count)])
 
-    few = min(seconds(2) for _ in range(3))
-    many = min(seconds(20_000) for _ in range(3))
-    assert many < 40 * few
+        def push() -> None:
+            matcher = StopMatcher(stops)
+            for i in range(20_000):
+                matcher.push(str(i % 10) + " ")
+
+        return push
+
+    assert grows_no_faster(pushing(2), pushing(20_000), 40)
 
 
 def test_long_stop_costs_no_more_than_its_length() -> None:

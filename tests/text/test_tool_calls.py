@@ -3,10 +3,10 @@
 import itertools
 import json
 import random
-import time
 
 import pytest
 
+from growth import grows_no_faster
 from lanewise.text.answers.calls import argument_schema
 from lanewise.text.answers.explained import explained
 from lanewise.text.answers.families import PlainFormat
@@ -131,14 +131,10 @@ def test_arguments_are_an_object_of_the_named_properties():
 @pytest.mark.parametrize("begin", ["", '{"name": "'])
 @pytest.mark.parametrize("piece", ["    ", "aaaa", "\\n\\n"])
 def test_a_piece_costs_the_same_however_much_came_before(begin, piece):
-    def seconds(count: int) -> float:
+    def push(count: int) -> None:
         parser = HERMES.parser(TOOLS)
         parser.push(HERMES.begin + begin)
-        start = time.process_time()
         for _ in range(count):
             parser.push(piece)
-        return time.process_time() - start
 
-    few = min(seconds(500) for _ in range(3))
-    many = min(seconds(5_000) for _ in range(3))
-    assert many < 40 * few  # four times what is fair; it was 100
+    assert grows_no_faster(lambda: push(500), lambda: push(5_000), 40)  # fair is 10; it was 100
