@@ -16,7 +16,7 @@ CONFIGURATION = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-conf
 GUIDES = {"ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
 DOCUMENTS = GUIDES | {"CHANGELOG.md", "LICENSE"}
 TOP_LEVEL = FOLDERS | CONFIGURATION | DOCUMENTS | {"Makefile", "pyproject.toml"}
-LARGE_FILES = ("service/lanewise/demo/", "tests/golden/")
+LARGE_FILES = ("service/lanewise/demo/", "tests/golden/", "loadtests/results/")
 MAX_LINES = 450
 CODE = (".py", ".c", ".h", ".inc", ".sh", ".S", ".js", ".css")
 # A path that exists on one machine only, or a package index that only some can reach.

@@ -92,7 +92,7 @@ def _plots(points: Sequence[Point]) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return "\n".join(line.strip() for line in text[text.index("<svg") :].splitlines())
 
 
 def _draw(
