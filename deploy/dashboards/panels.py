@@ -6,7 +6,7 @@ from dataclasses import dataclass
 MODEL = 'model_name=~"$model", instance=~"$instance"'
 SERVER = 'job=~"$job", instance=~"$instance"'
 WINDOW = "[$__rate_interval]"
-PROBES = 'handler!~"/health.*|/metrics"'
+PROBES = 'handler!~"(/v1)?/health.*|/ping|/metrics"'
 QUANTILES = (0.5, 0.95, 0.99)
 # The objectives of deploy/prometheus/alerts.yml.
 FIRST_TOKEN_S, TOKEN_S = 10.0, 0.5
@@ -56,6 +56,11 @@ def lines(
 ) -> Panel:
     made = tuple(Target(expr, legend) for expr, legend in targets)
     return Panel("timeseries", title, text, made, unit, limits, most, stacked)
+
+
+def per_second(title: str, text: str, metric: str, by: str) -> Panel:
+    """The parts of a rate by one label, upon each other."""
+    return lines(title, text, [(rate(metric, by=by), f"{{{{{by}}}}}")], "reqps", stacked=True)
 
 
 def rate(metric: str, labels: str = MODEL, by: str = "") -> str:

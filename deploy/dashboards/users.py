@@ -8,6 +8,7 @@ from deploy.dashboards.panels import (
     answers,
     heatmap,
     lines,
+    per_second,
     quantiles,
     rate,
     row,
@@ -90,26 +91,23 @@ PANELS = (
         "reqps",
         stacked=True,
     ),
-    lines(
+    per_second(
         "Turned away",
         "Requests per second that found the queue full, or gave up in it, or took too long.",
-        [(rate("lanewise_requests_rejected_total", by="reason"), "{{reason}}")],
-        "reqps",
-        stacked=True,
+        "lanewise_requests_rejected_total",
+        "reason",
     ),
-    lines(
+    per_second(
         "Finished",
         "Sequences ended per second, by reason.",
-        [(rate("vllm:request_success_total", by="finished_reason"), "{{finished_reason}}")],
-        "reqps",
-        stacked=True,
+        "vllm:request_success_total",
+        "finished_reason",
     ),
-    lines(
+    per_second(
         "Cancelled",
         "Sequences whose client left, by where they were.",
-        [(rate("lanewise_requests_cancelled_total", by="stage"), "{{stage}}")],
-        "reqps",
-        stacked=True,
+        "lanewise_requests_cancelled_total",
+        "stage",
     ),
     lines(
         "Tokens per second",
@@ -126,11 +124,10 @@ PANELS = (
     row("What is asked for"),
     quantiles("Prompt length", "Tokens of a prompt.", "vllm:request_prompt_tokens", None),
     quantiles("Answer length", "Tokens of an answer.", "vllm:request_generation_tokens", None),
-    lines(
+    per_second(
         "Structured output",
         "Requests with structured output or tools: grammars compiled, found compiled, or refused.",
-        [(rate("lanewise_grammars_total", by="result"), "{{result}}")],
-        "reqps",
-        stacked=True,
+        "lanewise_grammars_total",
+        "result",
     ),
 )

@@ -137,10 +137,11 @@ def test_beyond_the_limit_of_connections_only_probes_are_answered():
             for _ in range(3):
                 held.enter_context(connection(server)).sendall(head(b"Content-Length: 9"))
             server.wait_until(lambda: n_open(server) == 5)
-            with connection(server) as sock:
-                sock.sendall(GET_LIVE)
-                status, fields, _ = answer(sock)
-                assert (status, fields["connection"]) == (200, "close")
+            for probe in (GET_LIVE, GET_LIVE.replace(b"/health/live", b"/ping")):
+                with connection(server) as sock:
+                    sock.sendall(probe)
+                    status, fields, _ = answer(sock)
+                    assert (status, fields["connection"]) == (200, "close")
             with connection(server) as sock:
                 sock.sendall(post({**OK, "user": "x" * 100_000}))
                 assert error_of(all_of(sock), 503)["code"] == "too_many_connections"

@@ -263,8 +263,9 @@ def test_metrics_are_those_dashboards_read(client, server):
 
 def test_the_first_error_of_its_kind_is_an_increase(client):
     text = client.get("/metrics").text
-    for path in ("/v1/chat/completions", "/v1/messages", "/api/generate", "/completion"):
-        for status in (500, 503):
+    paths = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/invocations")
+    for path in (*paths, "/api/generate", "/completion"):
+        for status in (500, 503, 529):
             series = f'handler="{path}",method="POST",status="{status}"'
             assert f"\nhttp_requests_total{{{series}}} 0.0\n" in text
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from lanewise.settings import Settings
+from processes import prometheus_tool
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
@@ -92,7 +92,8 @@ CASES = (
         requests("200", "0+90x40")
         | requests("503", "0x5 0+10x12 120x20")
         | requests("400", "0+500x2 1000x40")
-        | requests("503", "0+30x40", "/health/ready"),
+        | requests("503", "0+30x40", "/health/ready")
+        | requests("503", "0+30x40", "/ping"),
         *(9, 16, 28),
         {"instance": "a"},
         "a has answered 10% of its requests of 5 minutes with errors of its own",
@@ -199,10 +200,8 @@ CASES = (
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    path = shutil.which("promtool")
-    if path is None:
-        pytest.skip("promtool is not installed (Debian package: prometheus)")
-    return subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    command = [prometheus_tool("promtool"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def expected(case: Case) -> dict[str, object]:

@@ -19,6 +19,7 @@ from lanewise.api.errors import (
 )
 from lanewise.api.http.error_forms import ErrorForms
 from lanewise.api.http.keys import ANYBODY, Keys
+from lanewise.api.http.refusals import PROBED
 from lanewise.api.observing.notices import notice_headers
 from lanewise.api.observing.record import Record
 from lanewise.api.observing.tracing import Tracer
@@ -56,7 +57,7 @@ class RequestMiddleware:
             "http_requests", "Requests.", ["method", "handler", "status"], registry=registry
         )
         # A series that begins with 1 has no rate: the first error of its kind would be no error.
-        for (method, handler), status in product(asked, ("200", "500", "503")):
+        for (method, handler), status in product(asked, ("200", "500", "503", "529")):
             self._requests.labels(method, handler, status)
         self._seconds = Histogram(
             "http_request_duration_seconds",
@@ -136,7 +137,7 @@ class RequestMiddleware:
         trace_id = scope.get("trace_id")
         example = None if trace_id is None else {"trace_id": trace_id}
         self._seconds.labels(method, handler).observe(seconds, example)
-        level = logging.DEBUG if handler.startswith(("/health", "/metrics")) else logging.INFO
+        level = logging.DEBUG if handler in PROBED else logging.INFO
         path, name = scope["path"][:LOGGED_PATH], request_id.decode()
         record: Record | None = scope.get("record")
         fields: dict[str, object] = {

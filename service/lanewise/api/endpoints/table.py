@@ -49,7 +49,7 @@ class Endpoint:
     verb: str | None = None  # where the body does not say it
     refusal: Refusal = ApiError.response  # how errors look, here and below this path
     is_missing: bool = False  # it does nothing but say why it does nothing
-    speaks: bool = False  # a dialect
+    speaks: bool = False  # it answers in a dialect
 
     @classmethod
     def speaking(cls, path_: str, dialect: Dialect[Any], do: Speaking = ANSWER) -> Self:
@@ -158,6 +158,7 @@ ENDPOINTS = (
         "Answer a conversation of items",
         responses.create_response,
         ResponsesRequest,
+        speaks=True,
     ),
     Endpoint(KEPT_RESPONSE, "A response that is kept", responses.get_response),
     Endpoint(KEPT_RESPONSE, "Keep it no longer", responses.delete_response, verb="DELETE"),
@@ -219,7 +220,13 @@ ENDPOINTS = (
     # SageMaker's.
     Endpoint("/ping", "Ready for requests?", ready, public=True),
     Endpoint("/ping", "Ready for requests?", ready, public=True, verb="POST"),
-    Endpoint("/invocations", "Answer a conversation or continue text", invocations, Invocation),
+    Endpoint(
+        "/invocations",
+        "Answer a conversation or continue text",
+        invocations,
+        Invocation,
+        speaks=True,
+    ),
     Endpoint("/metrics", "Prometheus metrics", metrics, public=True),
     Endpoint("/version", "The server's version", version, public=True),
     *(

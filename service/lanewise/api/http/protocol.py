@@ -27,14 +27,13 @@ from lanewise.api.http import refusals
 from lanewise.api.http.front import Front
 from lanewise.api.http.limits import BodyHold
 from lanewise.api.http.output import Output
-from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET
+from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED
 
 MAX_PIPELINED = 16  # requests behind the one that is answered
 # Each chunk of a body costs a microsecond: beyond this many they must have some size on average.
 MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES = 4096, 16
 # Connections beyond the limit that may ask how the server is, and how long they may take to ask.
 PROBES, PROBE_HEAD_S = 64, 1.0
-PROBED = ("/health", "/health/live", "/health/ready", "/metrics")
 LINGER_S = 2.0
 # Until a client that sends no more is asked again whether it listens: first, and from then on.
 LISTENER_S, LISTENERS_S = 0.05, 1.0

@@ -13,6 +13,8 @@ from lanewise.api.http.limits import RETRY_AFTER_S
 
 MAX_FIELDS = 128  # of a head
 MAX_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
+# Paths that tell how the server is: to who has no key, and beyond the limit of connections.
+PROBED = ("/health", "/health/live", "/health/ready", "/v1/health", "/ping", "/metrics")
 
 
 def not_http() -> ApiError:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from lanewise.api.http.refusals import PROBED
 from lanewise.api.openapi import openai_answers as openai
 from lanewise.api.openapi import other_answers as other
 from lanewise.api.openapi.shapes import TEXT, Schema, either
@@ -82,7 +83,7 @@ ERRORS = {
     504: "The request took longer than requests may",
     529: "As 503, in Anthropic's number",
 }
-PROBES = ("/health", "/v1/health", "/ping")
+HEALTH = tuple(path for path in PROBED if path != "/metrics")
 OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503, 504)
 MORE = {
     "/v1/load_lora_adapter": (403, 409),
@@ -99,7 +100,7 @@ MORE = {
 
 def error_schema(path: str) -> tuple[str, Schema]:
     """The name and schema of errors at a path."""
-    if path.startswith(PROBES):
+    if path in HEALTH:
         return "Health", openai.STATUS
     if path.startswith("/v1/messages"):
         return "AnthropicError", other.MESSAGE_ERROR
@@ -112,7 +113,7 @@ def error_schema(path: str) -> tuple[str, Schema]:
 
 def statuses(path: str, *, has_body: bool, is_missing: bool, is_public: bool) -> list[int]:
     """Of the errors that an endpoint may answer with."""
-    if path.startswith(PROBES):
+    if path in HEALTH:
         return [503]
     found = set(MORE.get(path, ())) | ({501} if is_missing else set())
     if has_body:
