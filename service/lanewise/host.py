@@ -139,7 +139,7 @@ def core_of(cpu: int, root: Path = ROOT) -> str | None:
 def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs' worth of time that the control groups grant, or None; below 1 is possible."""
     quotas = []
-    for version, folder in _cgroup_folders(root, "cpu"):
+    for version, folder in cgroup_folders(root, "cpu"):
         if version == 2:
             words = (read_text(folder / "cpu.max") or "max").split()
         else:
@@ -155,7 +155,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 def cpu_throttling(root: Path = ROOT) -> Throttling:
     """What CPU quotas have cost, by the control group above the process that counted most."""
-    stats = [_numbers(folder / "cpu.stat") for _, folder in _cgroup_folders(root, "cpu")]
+    stats = [_numbers(folder / "cpu.stat") for _, folder in cgroup_folders(root, "cpu")]
     # Each on its own, so that none ever shrinks; a group's quota counts for all groups within it.
     # Microseconds in version 2 of the interface, nanoseconds in version 1.
     seconds = [s.get("throttled_usec", 0) / 1e6 + s.get("throttled_time", 0) / 1e9 for s in stats]
@@ -176,13 +176,18 @@ def memory_use(root: Path = ROOT) -> MemoryUse:
     used = total - (_meminfo(root, "MemAvailable") or total)
     uses = [MemoryUse(used, total)] if total else []
     for n_bytes, version, path in _memory_limits(root):
-        names = ("memory.current", "inactive_file")
-        if version == 1:
-            names = ("memory.usage_in_bytes", "total_inactive_file")
-        held = _number(read_text(path.parent / names[0])) or 0
-        idle = _numbers(path.parent / "memory.stat").get(names[1], 0)
-        uses.append(MemoryUse(max(0, held - idle), n_bytes))
+        uses.append(MemoryUse(held_bytes(path.parent, version), n_bytes))
     return min(uses, key=lambda use: use.limit, default=MemoryUse(0, 0))
+
+
+def held_bytes(group: Path, version: int) -> int:
+    """What a control group holds, but for pages of files that were not used lately."""
+    names = ("memory.current", "inactive_file")
+    if version == 1:
+        names = ("memory.usage_in_bytes", "total_inactive_file")
+    held = _number(read_text(group / names[0])) or 0
+    idle = _numbers(group / "memory.stat").get(names[1], 0)
+    return max(0, held - idle)
 
 
 def memory_limit(root: Path = ROOT) -> MemoryLimit:
@@ -288,7 +293,7 @@ def format_size(n_bytes: int) -> str:
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int, Path]]:
     """Limits of the control groups: bytes, the version of the interface, and the file."""
-    for version, folder in _cgroup_folders(root, "memory"):
+    for version, folder in cgroup_folders(root, "memory"):
         names = ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",)
         for name in names:
             n_bytes = _number(read_text(folder / name))
@@ -296,7 +301,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int, Path]]:
                 yield n_bytes, version, folder / name
 
 
-def _cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
+def cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
     """The control groups the process is in, innermost first, with the version of their interface.
 
     The path in /proc/self/cgroup starts at the hierarchy's root, the mount may show only a part of

@@ -1,13 +1,10 @@
 """The application that a configuration of Ray Serve names: ``lanewise.cluster.app:build``."""
 
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lanewise.settings import Settings, SettingsError, resolve
+from lanewise.settings import Settings, SettingsError, resolve_mapping
 
 try:
     from ray import serve
@@ -39,10 +36,7 @@ def build(arguments: Arguments) -> Any:
     """The application; SettingsError where a setting of `lanewise serve` is wrong or unknown."""
     if own := sorted(arguments.serve.keys() & OF_REPLICAS):
         raise SettingsError(f"args.serve: {own[0]} is each replica's own; leave it out")
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "args.serve")
-        config.write_text(json.dumps(arguments.serve))
-        settings = resolve(Settings, {}, {}, str(config))
+    settings = resolve_mapping(Settings, arguments.serve, "args.serve")
     replicas = serve.deployment(Replica, name="Server").bind(arguments.serve, arguments.start_s)
     return serve.deployment(Ingress, name="Ingress").bind(
         replicas, arguments.wait_s, arguments.attempts, settings.max_body_bytes

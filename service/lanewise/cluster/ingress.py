@@ -53,13 +53,14 @@ class Ingress:
             body += some
             if len(body) > self._max_body_bytes:
                 raise BodyTooLargeError(f"the body has more than {self._max_body_bytes} bytes")
+        whole = bytes(body)
         path, query = request.scope["raw_path"], request.scope["query_string"]
         return Asked(
             request.method,
             (path + b"?" + query if query else path).decode("latin-1"),
             list(request.scope["headers"]),
-            bytes(body),
-            await _prompt_text(bytes(body)),
+            whole,
+            await _prompt_text(whole),
         )
 
     async def _metrics(self) -> Response:

@@ -209,11 +209,14 @@ class Stepper:
 
     def _is_own(self, step: Step) -> bool:
         """Whether a step is for nobody but the server itself, whose requests are not counted."""
+        is_own = False
         for turn in step.turns:
             job = self._jobs.get(turn.sequence)
             if job is not None:
-                return not job.group.is_counted  # it runs alone
-        return False
+                if job.group.is_counted:
+                    return False
+                is_own = True
+        return is_own
 
     def _learn(self, guesses: Guesses, n_rows: int, seconds: float) -> None:
         if self._speculator is not None:

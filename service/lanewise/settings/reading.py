@@ -74,6 +74,11 @@ def resolve(
     return resolve_with_sources(settings, flags, environ, config)[0]
 
 
+def resolve_mapping(settings: type[_T], content: Mapping[str, object], where: str) -> _T:
+    """Settings from what a YAML file would have; ``where`` it stands is said in errors."""
+    return _resolved(settings, {}, {}, _checked(content, where), where)[0]
+
+
 def resolve_with_sources(
     settings: type[_T],
     flags: Mapping[str, _Raw],
@@ -83,6 +88,16 @@ def resolve_with_sources(
     """The same, and the flag, variable or key that each came from which is not a default."""
     config = config or environ.get(variable_of("config"))
     keys = _read_config(Path(config)) if config else {}
+    return _resolved(settings, flags, environ, keys, config)
+
+
+def _resolved(
+    settings: type[_T],
+    flags: Mapping[str, _Raw],
+    environ: Mapping[str, str],
+    keys: Mapping[str, _Raw],
+    where: str | None,
+) -> tuple[_T, dict[str, str]]:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for item in dataclasses.fields(settings):
@@ -94,7 +109,7 @@ def resolve_with_sources(
         elif found is not None:
             source, raw = variable_of(name), found
         elif name in keys:
-            source, raw = f"{config}: {name}", keys[name]
+            source, raw = f"{where}: {name}", keys[name]
         else:
             continue
         values[name] = _parse(item.metadata["kind"], source, raw)
@@ -166,17 +181,22 @@ def _read_config(path: Path) -> dict[str, _Raw]:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         raise SettingsError(f"--config: {path}:{where} is not YAML") from None
+    return _checked(content, path)
+
+
+def _checked(content: object, where: str | Path) -> dict[str, _Raw]:
+    """The keys of what YAML gave, as text."""
     if not isinstance(content, dict | None):
-        raise SettingsError(f"{path}: a {type(content).__name__}; accepted: lines of 'key: value'")
+        raise SettingsError(f"{where}: a {type(content).__name__}; accepted: lines of 'key: value'")
     known = every_name()
     keys: dict[str, _Raw] = {}
     for key, value in (content or {}).items():
         name = str(key).replace("-", "_")
         if name not in known:
             meant = hints.hint(name, known, repr) or f"accepted: {', '.join(sorted(known))}"
-            raise SettingsError(f"{path}: {key!r} is not a setting; {meant}")
+            raise SettingsError(f"{where}: {key!r} is not a setting; {meant}")
         if isinstance(value, dict):
-            raise SettingsError(f"{path}: {key}: a mapping; accepted: a value or a list of values")
+            raise SettingsError(f"{where}: {key}: a mapping; accepted: a value or a list of values")
         if value is not None:
             keys[name] = (
                 [_text(part) for part in value] if isinstance(value, list) else _text(value)

@@ -98,6 +98,10 @@ class Tokenizer:
             return ids
         return []
 
+    def encode_behind(self, text: str) -> list[int]:
+        """As ``encode_inside``; where no tokens have just those bytes, as near as can be."""
+        return self.encode_inside(text) or self.encode(text, add_bos=False, parse_special=False)
+
     def encode_chat(
         self,
         messages: Sequence[Message],

@@ -59,7 +59,7 @@ class NamedTool(Strict):
     function: FunctionName
 
 
-class AllowedTools(Strict):
+class AllowedFunctions(Strict):
     """Some of the tools, and whether the model must use one of them."""
 
     mode: Literal["auto", "required"]
@@ -70,7 +70,7 @@ class AllowedChoice(Strict):
     """The tools that the model may, or must, use."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
+    allowed_tools: AllowedFunctions
 
 
 Choosing = Annotated[
@@ -163,7 +163,7 @@ class ChatCompletionRequest(GenerationFields):
         choice = self.tool_choice
         if isinstance(choice, AllowedChoice):
             return choice.allowed_tools.mode == "required"
-        return choice != "auto"
+        return choice == "required" or isinstance(choice, NamedTool)
 
 
 def ask(body: ChatCompletionRequest) -> Ask:

@@ -10,7 +10,7 @@ from lanewise.api.dialects.llama_completion import RANDOM_SEED
 from lanewise.api.errors import UnavailableError
 from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import read_request
-from lanewise.api.generation.rendering import form_of, render_text, template_of
+from lanewise.api.generation.rendering import form_of, render_text
 from lanewise.api.generation.writing import dumps
 from lanewise.api.schemas import FirstProblemOnly, Messages, Strict, Tool
 from lanewise.api.shared.state import ServerState
@@ -41,7 +41,7 @@ async def apply_template(request: Request, state: ServerState) -> Response:
         variables=body.chat_template_kwargs,
     )
     tools = ToolUse(listed=body.tools, callable=body.tools)
-    form = form_of(chat, tools, template_of(state))
+    form = form_of(chat, tools, state)
     text, mark = await render_text(chat, size, state, request, tools, form)
     answer = await state.workers.write(
         len(text), lambda: dumps({"prompt": remove_mark(text, mark)}).encode()

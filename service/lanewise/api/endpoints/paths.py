@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,7 +19,7 @@ SLIP, NEAR = 0.9, 0.75  # of difflib's ratio
 class Paths:
     """The paths of some endpoints, and what is meant by others."""
 
-    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(self, endpoints: Collection[Endpoint]) -> None:
         self._methods: dict[str, set[str]] = {}
         for endpoint in endpoints:
             self._methods.setdefault(endpoint.path, set()).add(endpoint.method)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.measuring import check_ids
-from lanewise.api.generation.rendering import form_of, render_chat, template_of
+from lanewise.api.generation.rendering import form_of, render_chat
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import (
     FirstProblemOnly,
@@ -72,7 +72,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
             variables=body.chat_template_kwargs,
         )
         tools = ToolUse(listed=body.tools)
-        form = form_of(chat, tools, template_of(state))
+        form = form_of(chat, tools, state)
         prompt, _ = await render_chat(chat, size, state, request, tools, form)
         tokens = prompt.ids
     else:

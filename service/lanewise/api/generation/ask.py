@@ -43,10 +43,8 @@ class Infill:
     prefix: str | list[int]
     suffix: str
     others: Sequence[tuple[str, str]] = ()
-    name: str = "filename"  # of the file with the gap
     param: str = "prompt"
     suffix_param: str = "suffix"
-    others_param: str = "input_extra"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

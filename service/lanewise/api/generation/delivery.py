@@ -61,8 +61,7 @@ class Order:
 async def deliver(order: Order, request: Request, state: ServerState) -> Response:
     """Run the sequences and answer as the request asked."""
     release_body(request)
-    trace_id = request.scope.get("trace_id")
-    record = Record(order.dialect.name, order.model, order.ask, order.answering.usage, trace_id)
+    record = Record(order.dialect.name, order.model, order.ask, order.answering.usage)
     request.scope["record"] = record
     if order.ask.delivery.stream:
         return StreamedResponse(order, state, record)
@@ -77,7 +76,8 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             record.note(piece)
             choices[piece.choice].add(piece)
 
-    async with generating(state.engine, order.requests, request.receive, record.trace_id) as stream:
+    trace_id = request.scope.get("trace_id")
+    async with generating(state.engine, order.requests, request.receive, trace_id) as stream:
         answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
@@ -107,7 +107,7 @@ async def generating(
     engine: Engine,
     requests: Sequence[GenerationRequest],
     receive: Receive,
-    trace_id: str | None = None,
+    trace_id: str | None,
 ) -> AsyncIterator[RequestStream]:
     """The engine's outputs; they end at once when the client goes away."""
     async with submitted(engine, requests, trace_id) as stream:
@@ -153,9 +153,8 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
         try:
-            async with generating(
-                self._state.engine, self._order.requests, receive, self._record.trace_id
-            ) as stream:
+            engine, requests = self._state.engine, self._order.requests
+            async with generating(engine, requests, receive, scope.get("trace_id")) as stream:
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)

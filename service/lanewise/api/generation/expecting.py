@@ -13,10 +13,7 @@ ALIKE = 3  # tokens in a row by which an answer is found again in what was expec
 def expected_tokens(text: str, state: ServerState) -> list[int]:
     """The tokens of a text that an answer is expected to be."""
     check_size(len(text), state.max_model_len, "prediction")
-    tokenizer = state.tokenizer
-    return tokenizer.encode_inside(text) or tokenizer.encode(
-        text, add_bos=False, parse_special=False
-    )
+    return state.tokenizer.encode_behind(text)
 
 
 class Expectation:

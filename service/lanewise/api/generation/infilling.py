@@ -8,10 +8,10 @@ from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.measuring import check_ids, check_size
 from lanewise.api.shared.state import ServerState
 from lanewise.text.fim import FimTokens
-from lanewise.text.tokenizer import Tokenizer
 
 ROOM = 8  # of the context so much is left for an answer that may be of any length: one of so many
-REPOSITORY = "repository\n"  # nobody says what it is called
+REPOSITORY, THIS_FILE = "repository\n", "filename\n"  # nobody says what they are called
+OTHERS = "input_extra"
 SNIPPET = "\n\n--- snippet ---\n\n"  # between files where there is no token for it
 
 
@@ -40,35 +40,43 @@ def read_infill(
     else:
         check_ids(given, tokenizer.vocab_size, item.param)
         prefix = given
-    suffix = _inside(item.suffix, tokenizer)
+    suffix = tokenizer.encode_behind(item.suffix)
     ids = fim.prompt(prefix, suffix)
-    begin = [tokenizer.bos_id] if add_bos and tokenizer.adds_bos else []
+    bos = tokenizer.bos_id if add_bos and tokenizer.adds_bos else None
+    begin = [] if bos is None else [bos]
     room = limit - len(ids) - len(begin) - (max_tokens or limit // ROOM)
-    others = list(_others(item, fim, tokenizer, limit)) if item.others and room > 0 else []
-    others = others[max(0, len(others) - room) :]
+    others = _end_of_others(item, fim, room, state) if item.others and room > 0 else []
     text = given if isinstance(given, str) else None
-    return Prompt([*(one for one in begin if one is not None), *others, *ids], text)
+    return Prompt([*begin, *others, *ids], text)
 
 
-def _others(item: Infill, fim: FimTokens, tokenizer: Tokenizer, limit: int) -> Iterator[int]:
-    """Other files of a repository, then the name of this one."""
+def _end_of_others(item: Infill, fim: FimTokens, room: int, state: ServerState) -> list[int]:
+    """The last ``room`` tokens, at most, of all other files; what is before is not even read."""
+    for _, text in item.others:
+        check_size(len(text), state.max_model_len, OTHERS)
+    found: list[list[int]] = []  # the last piece first
+    missing = room
+    for piece in reversed(list(_others(item, fim))):
+        ids = [piece] if isinstance(piece, int) else state.tokenizer.encode_behind(piece)
+        found.append(ids)
+        missing -= len(ids)
+        if missing <= 0:
+            break
+    return [token for ids in reversed(found) for token in ids][-room:]
+
+
+def _others(item: Infill, fim: FimTokens) -> Iterator[int | str]:
+    """Other files of a repository, then the name of this one: tokens, and texts by themselves."""
     if fim.repository is not None:
         yield fim.repository
-        yield from _inside(REPOSITORY, tokenizer)
+        yield REPOSITORY
     for name, text in item.others:
-        check_size(len(text), limit, item.others_param)
         if fim.file is None:
-            yield from _inside(SNIPPET, tokenizer)
+            yield SNIPPET
         else:
             yield fim.file
-            yield from _inside(f"{name}\n", tokenizer)
-        yield from _inside(text, tokenizer)
+            yield f"{name}\n"
+        yield text
     if fim.file is not None:
         yield fim.file
-        yield from _inside(f"{item.name}\n", tokenizer)
-
-
-def _inside(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a text that others are before."""
-    found = tokenizer.encode_inside(text)
-    return found or tokenizer.encode(text, add_bos=False, parse_special=False)
+        yield THIS_FILE

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
-from lanewise.api.generation.ask import NO_TOOLS, Ask, Conversation, Infill, Prompts, ToolUse
+from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.infilling import ROOM, read_infill
 from lanewise.api.generation.leaving import while_connected
@@ -70,7 +70,7 @@ async def _render(ask: Ask, size: int, state: ServerState, request: Request) -> 
     if prompts is not None:
         return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, ask, state)))
     assert isinstance(ask.input, Conversation)
-    form = form_of(ask.input, ask.tools, template_of(state))
+    form = form_of(ask.input, ask.tools, state)
     _check_thinking(ask.input, form, ask.model, state, request)
     prompt, end = await _render_fitting(ask, ask.input, size, state, request, form)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
@@ -168,10 +168,10 @@ def template_of(state: ServerState) -> ChatTemplate:
     return state.chat_template
 
 
-def form_of(chat: Conversation, tools: ToolUse, template: ChatTemplate) -> AnswerFormat:
+def form_of(chat: Conversation, tools: ToolUse, state: ServerState) -> AnswerFormat:
     """How the model answers a conversation."""
     try:
-        form = answer_format(template, tools=bool(tools.listed))
+        form = answer_format(template_of(state), tools=bool(tools.listed))
     except ChatTemplateError as error:
         raise BadRequestError(f"{chat.param}: {error}", param=chat.param) from None
     if chat.effort is not None and form.efforts is not None and chat.effort not in form.efforts:
@@ -188,8 +188,8 @@ async def render_chat(
     size: int,
     state: ServerState,
     request: Request,
-    tools: ToolUse = NO_TOOLS,
-    form: AnswerFormat | None = None,
+    tools: ToolUse,
+    form: AnswerFormat,
 ) -> tuple[Prompt, str]:
     """A conversation as the model gets it, and the end of its text; else as ``render_text``."""
     text, mark = await render_text(chat, size, state, request, tools, form)
@@ -203,11 +203,11 @@ async def render_text(
     state: ServerState,
     request: Request,
     tools: ToolUse,
-    form: AnswerFormat | None,
+    form: AnswerFormat,
 ) -> tuple[str, str]:
     """What the template makes of a conversation, and the tokenizer's mark in it.
 
-    It came in ``size`` bytes with all that belongs to it. ``form`` is needed for tools and calls.
+    It came in ``size`` bytes with all that belongs to it.
     """
     template, param = template_of(state), chat.param
     variables = effort_variables(chat.effort, template, chat.variables)
@@ -224,8 +224,7 @@ async def render_text(
         # Also those that must not be called now: the prompt stays what it was.
         listed = [_for_template(tool) for tool in tools.listed] or None
         conversation = [message.for_template() for message in chat.messages]
-        if form is not None:
-            conversation, listed = form.conversation(conversation, listed)
+        conversation, listed = form.conversation(conversation, listed)
         shown = sum(map(text_size, (conversation, listed, variables)))
         check_size(shown, state.max_model_len, param)
         return pack_conversation(

@@ -15,7 +15,6 @@ class Record:
     model: str
     ask: Ask
     usage: Usage  # grows
-    trace_id: str | None = None  # None: it is in no trace
     reasons: list[str] = field(default_factory=list)  # why its answers ended, in that order
 
     def note(self, piece: Piece) -> None:

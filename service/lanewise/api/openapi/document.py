@@ -33,8 +33,9 @@ def complete(document: dict[str, Any], endpoints: Iterable[Endpoint]) -> dict[st
         if endpoint.body is not None:
             name = endpoint.body.__name__
             schema = endpoint.body.model_json_schema(ref_template=REFERENCE)
-            schemas.update(schema.pop("$defs", {}))
-            schemas[name] = schema
+            for key, one in {**schema.pop("$defs", {}), name: schema}.items():
+                if schemas.setdefault(key, one) != one:
+                    raise ValueError(f"two bodies have different schemas called {key}")
             content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=name)}}}
             operation["requestBody"] = {"required": True, "content": content}
         operation["responses"] = _responses(endpoint, path, schemas)
@@ -50,7 +51,7 @@ def _responses(endpoint: Endpoint, path: str, schemas: dict[str, Schema]) -> dic
     found = statuses(
         path,
         has_body=endpoint.body is not None,
-        is_missing=answer is None and path != "/v1/responses/{response_id}/cancel",
+        is_missing=endpoint.is_missing,
         is_public=endpoint.public,
     )
     for status in found:

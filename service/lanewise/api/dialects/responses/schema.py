@@ -33,7 +33,7 @@ def _untyped(value: Any) -> str:
     return "item_reference" if is_reference else "message"
 
 
-class TextPart(Strict):
+class InputTextPart(Strict):
     """A text, whoever said it."""
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
@@ -47,7 +47,7 @@ class RefusalPart(Strict):
     refusal: str
 
 
-Part = TextPart | RefusalPart
+Part = InputTextPart | RefusalPart
 Content = str | Annotated[list[Part], FirstProblemOnly()]
 
 
@@ -103,8 +103,8 @@ class ReasoningItem(Item):
     """What the model thought before it answered."""
 
     type: Literal["reasoning"]
-    summary: Annotated[list[TextPart], FirstProblemOnly()] = Field(default_factory=list)
-    content: Annotated[list[TextPart], FirstProblemOnly()] = Field(default_factory=list)
+    summary: Annotated[list[InputTextPart], FirstProblemOnly()] = Field(default_factory=list)
+    content: Annotated[list[InputTextPart], FirstProblemOnly()] = Field(default_factory=list)
 
 
 class ItemReference(Strict):
