@@ -2,7 +2,7 @@
 
 The sources are copied away first, so that nothing else gets in and no build is reused, and a copy
 elsewhere gives the same bytes. The compiler and the C library are this machine's: what the
-platform tag promises is checked (``.ci/check_wheel.py``), and holds on Debian 12. The wheel for
+platform tag promises is checked (``deploy/wheel_checks.py``), and holds on Debian 12. The wheel for
 the other architecture is cross-compiled.
 """
 
@@ -16,11 +16,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.lock import ARCHITECTURES, GLIBC
+
 ROOT = Path(__file__).resolve().parent.parent
-# The oldest C library that the wheels run with: 2.34 is the newest that our own symbols ask for,
-# 2.31 that of our dependencies (llguidance).
-GLIBC = (2, 34)
-ARCHITECTURES = ("x86_64", "aarch64")
 TOOLCHAIN = "toolchains/aarch64-linux-gnu.cmake"
 # What would change the code that is compiled, or when it says that it was.
 LEFT_OUT = (
@@ -35,7 +33,7 @@ LEFT_OUT = (
 
 def platform_tag(architecture: str) -> str:
     """The platform of a wheel's name, such as ``manylinux_2_34_x86_64``."""
-    return "manylinux_{}_{}_{}".format(*GLIBC, architecture)
+    return f"manylinux_2_{GLIBC}_{architecture}"
 
 
 def copy_tracked(source: Path, target: Path) -> None:

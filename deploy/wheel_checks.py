@@ -17,8 +17,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.lock import ARCHITECTURES
 from deploy.sbom import version_of
-from deploy.wheel import ARCHITECTURES, ROOT, platform_tag
+from deploy.wheel import ROOT, platform_tag
 
 LIBRARY = "lanewise/runtime/liblanewise.so"
 # What must and what must not be beside the code: the page, the model that is bundled, the library's

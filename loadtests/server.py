@@ -74,22 +74,22 @@ def begin(
     command += [sys.executable, "-m", "lanewise", "serve", "--port", str(port), *options]
     command += [model] if model else []
     if group is not None:
-        command = ["sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "sh", *command]
+        command = ["sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', str(group), *command]
     environment = dict(os.environ) | {"LANEWISE_API_KEY": ",".join(keys)} | dict(variables or {})
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
     return Server(port, process, log)
 
 
-def wait_until_ready(server: Server) -> None:
+def wait_until_ready(server: Server, path: str = "/health/ready", limit_s: float = START_S) -> None:
     """OSError with the end of its log if it ends, or if it is not ready in time."""
-    deadline = time.monotonic() + START_S
-    while not answers(f"{server.url}/health/ready"):
+    deadline = time.monotonic() + limit_s
+    while not answers(server.url + path):
         if server.process.poll() is not None:
             status = server.process.returncode
             raise OSError(f"the server ended with status {status}: {server.log_text()[-2000:]}")
         if time.monotonic() > deadline:
-            raise OSError(f"the server is not ready after {START_S:g} s")
+            raise OSError(f"the server is not ready after {limit_s:g} s")
         time.sleep(0.05)
 
 

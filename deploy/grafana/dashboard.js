@@ -4,7 +4,7 @@
 const EVERY_S = 5;
 const SCRAPE_S = 5; // scrape_interval of deploy/prometheus/*.yml
 const COLOURS = ["#4c8dff", "#e8833a", "#35a853", "#c14fc9", "#d8a800", "#1fa5a5", "#e0566f", "#8a7bff"];
-const UNITS = { short: "", none: "", bytes: "B", reqps: "requests/s", ops: "/s", rowsps: "rows/s", "tok/s": "tokens/s" };
+const UNITS = { bytes: "B", reqps: "requests/s", ops: "/s", rowsps: "rows/s", "tok/s": "tokens/s" };
 const SUFFIXES = {
   s: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]],
   bytes: [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]],
@@ -52,9 +52,7 @@ async function query(panel, variables, range) {
   const end = Math.floor(Date.now() / 1000 / step) * step;
   const found = await Promise.all(panel.targets.map(async (target) => {
     let expression = target.expr
-      .replaceAll("$__rate_interval", `${Math.max(4 * SCRAPE_S, step + SCRAPE_S)}s`)
-      .replaceAll("$__range", `${range}s`)
-      .replaceAll("$__interval", `${step}s`);
+      .replaceAll("$__rate_interval", `${Math.max(4 * SCRAPE_S, step + SCRAPE_S)}s`);
     for (const name of variables) expression = expression.replaceAll(`$${name}`, ".*");
     const words = new URLSearchParams({ query: expression, start: end - range, end, step });
     const { data } = await fetchJson(`../api/v1/query_range?${words}`);

@@ -8,10 +8,11 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from loadtests.alerts.faults import FAULTS, Fault
@@ -54,32 +55,22 @@ def of_target(labels: dict[str, str], target: Target) -> bool:
     return about or labels.get("model_name") == target.name
 
 
-def wait_for_alerts(
-    prometheus: Prometheus, target: Target, alerts: Sequence[str], times: dict[str, float]
+def wait_until(
+    are_firing: bool,
+    prometheus: Prometheus,
+    is_about: Callable[[dict[str, str]], bool],
+    alerts: Sequence[str],
+    times: dict[str, float],
 ) -> None:
-    """Until each has been seen firing."""
+    """Until each alert has been seen firing, or not firing; ``times`` says after how long."""
     began = time.monotonic()
     while missing := [alert for alert in alerts if alert not in times]:
         now = time.monotonic() - began
-        for labels in prometheus.firing():
-            if labels["alertname"] in missing and of_target(labels, target):
-                times[labels["alertname"]] = now
+        here = {one["alertname"] for one in prometheus.firing() if is_about(one)}
+        times |= {alert: now for alert in missing if (alert in here) is are_firing}
         if now > WAIT_S:
-            raise TimeoutError(f"not fired within {WAIT_S:g} s: {', '.join(missing)}")
-        time.sleep(0.25)
-
-
-def wait_for_ends(
-    prometheus: Prometheus, target: Target, alerts: Sequence[str], times: dict[str, float]
-) -> None:
-    """Until none of them fires."""
-    began = time.monotonic()
-    while missing := [alert for alert in alerts if alert not in times]:
-        now = time.monotonic() - began
-        here = {one["alertname"] for one in prometheus.firing() if of_target(one, target)}
-        times |= {alert: now for alert in missing if alert not in here}
-        if now > WAIT_S:
-            raise TimeoutError(f"not ended within {WAIT_S:g} s: {', '.join(missing)}")
+            what = "fired" if are_firing else "ended"
+            raise TimeoutError(f"not {what} within {WAIT_S:g} s: {', '.join(missing)}")
         time.sleep(0.25)
 
 
@@ -101,16 +92,17 @@ def try_fault(name: str, fault: Fault, prometheus: Prometheus, folder: Path) -> 
             prometheus.watch(target.address)
             stack.callback(prometheus.forget, target.address)
             time.sleep(SCRAPE_S)
-            if early := [one for one in prometheus.firing() if of_target(one, target)]:
+            is_about = partial(of_target, target=target)
+            if early := list(filter(is_about, prometheus.firing())):
                 raise TimeoutError(f"fires before anything has happened: {early}")
             with fault.happens(target):
-                wait_for_alerts(prometheus, target, fault.alerts, outcome.fired)
-            wait_for_ends(prometheus, target, fault.alerts, outcome.ended)
+                wait_until(True, prometheus, is_about, fault.alerts, outcome.fired)
+            wait_until(False, prometheus, is_about, fault.alerts, outcome.ended)
         except NoGroupsError as error:
             outcome.why_not = str(error)
         except OSError as error:
             outcome.problem = str(error)
-    print("\n".join(outcome.lines(name)), flush=True)
+    print("\n".join([f"{name:12} {fault.what}:", *outcome.lines(name)]), flush=True)
     return outcome
 
 
@@ -119,22 +111,11 @@ def try_absence(prometheus: Prometheus, folder: Path) -> Outcome:
     outcome = Outcome()
     target = Target("absent", folder, (), None)
 
-    def is_firing() -> bool:
-        return any(one["alertname"] == ABSENT for one in prometheus.firing())
-
-    def wait(expected: bool) -> float:
-        began = time.monotonic()
-        while is_firing() != expected:
-            if time.monotonic() - began > WAIT_S:
-                raise TimeoutError(f"{ABSENT}: firing is not {expected} within {WAIT_S:g} s")
-            time.sleep(0.25)
-        return time.monotonic() - began
-
     try:
         target.start()
-        outcome.fired[ABSENT] = wait(True)
+        wait_until(True, prometheus, lambda _: True, [ABSENT], outcome.fired)
         prometheus.watch(target.address)
-        outcome.ended[ABSENT] = wait(False)
+        wait_until(False, prometheus, lambda _: True, [ABSENT], outcome.ended)
     except OSError as error:
         outcome.problem = str(error)
     finally:
@@ -156,15 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         with watching(folder, options.scale) as prometheus:
             with ThreadPoolExecutor(options.at_once) as pool:
-                outcomes = list(
-                    pool.map(lambda one: try_fault(one, FAULTS[one], prometheus, folder), names)
-                )
+                made = pool.map(lambda one: try_fault(one, FAULTS[one], prometheus, folder), names)
+                tried = dict(zip(names, made, strict=True))
+            outcomes = list(tried.values())
             if not options.only:
                 outcomes.append(try_absence(prometheus, folder))
     fired = {alert for outcome in outcomes for alert in outcome.ended}
     untried = {
         alert
-        for name, outcome in zip(names, outcomes, strict=False)
+        for name, outcome in tried.items()
         if outcome.why_not is not None
         for alert in FAULTS[name].alerts
     }

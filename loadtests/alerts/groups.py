@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lanewise import host
+
 PERIOD_US = 100_000
 LONGEST_PERIOD_US = 1_000_000
 SHORTEST_QUOTA_US = 1_000
-ROOT = Path("/sys/fs/cgroup")
 GONE_S = 5.0
 
 
@@ -19,10 +20,9 @@ class NoGroupsError(Exception):
 
 def own_group(controller: str) -> Path:
     """The folder of the group that this process is in."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return ROOT / controller / path.lstrip("/")
+    for version, folder in host.cgroup_folders(host.ROOT, controller):
+        if version == 1:
+            return folder
     raise NoGroupsError(f"this kernel has no {controller} control groups of version 1")
 
 
@@ -78,7 +78,5 @@ def _cpu_times(pid: int) -> dict[int, int]:
 
 
 def memory_in_use(group: Path) -> int:
-    """Bytes of a group without file pages that were not used lately."""
-    used = int((group / "memory.usage_in_bytes").read_text())
-    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return used - int(stat["total_inactive_file"])
+    """Bytes of a group, as its server counts them."""
+    return host.held_bytes(group, version=1)

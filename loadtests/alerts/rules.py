@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yml"
-DURATION = re.compile(r"\d+[smhd]")
+WINDOW = re.compile(r"\[(\d+[smhd])\]")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 STEP_AGE = re.compile(r"(lanewise_step_age_seconds > )(\d+)")
 # The bundled model answers in milliseconds: what is late for it is not late for others.
@@ -40,9 +40,6 @@ def alert_names() -> set[str]:
 
 
 def _scaled(expression: str, factor: float) -> str:
-    def window(match: re.Match[str]) -> str:
-        return f"[{shorter(match[0][1:-1], factor)}]"
-
-    expression = re.sub(rf"\[{DURATION.pattern}\]", window, expression)
+    expression = WINDOW.sub(lambda found: f"[{shorter(found[1], factor)}]", expression)
     expression = STEP_AGE.sub(lambda found: f"{found[1]}{int(found[2]) / factor:g}", expression)
     return expression.replace(LATE_FIRST_TOKEN, LATE_HERE)

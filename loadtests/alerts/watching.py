@@ -4,18 +4,15 @@ import json
 import shutil
 import subprocess
 import threading
-import time
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from loadtests.alerts.rules import scaled_rules
-from loadtests.server import answers, free_port
+from loadtests.server import Server, free_port, stop, wait_until_ready
 
 READY_S = 30.0
 INTERVAL = "1s"
@@ -53,13 +50,6 @@ class Prometheus:
             alerts = json.load(answer)["data"]["alerts"]
         return [one["labels"] for one in alerts if one["state"] == "firing"]
 
-    def query(self, expression: str) -> list[Any]:
-        """The series of an instant query."""
-        address = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            series: list[Any] = json.load(answer)["data"]["result"]
-        return series
-
 
 @contextmanager
 def watching(folder: Path, factor: float) -> Iterator[Prometheus]:
@@ -81,19 +71,15 @@ def watching(folder: Path, factor: float) -> Iterator[Prometheus]:
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    url = f"http://127.0.0.1:{free_port()}"
+    port = free_port()
     command = [program, f"--config.file={folder}/prometheus.yml"]
     command += [f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address={url.removeprefix('http://')}"]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+    command += [f"--web.listen-address=127.0.0.1:{port}"]
+    log = folder / "prometheus.log"
+    with log.open("wb") as out:
+        server = Server(port, subprocess.Popen(command, stdout=out, stderr=out), log)
     try:
-        deadline = time.monotonic() + READY_S
-        while not answers(f"{url}/-/ready"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise OSError((folder / "prometheus.log").read_text()[-2000:])
-            time.sleep(0.1)
-        yield Prometheus(url, targets)
+        wait_until_ready(server, "/-/ready", READY_S)
+        yield Prometheus(server.url, targets)
     finally:
-        process.terminate()
-        process.wait()
+        stop(server)

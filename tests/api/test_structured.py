@@ -9,7 +9,6 @@ import openai
 import pytest
 
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
-from lanewise.text.chat_template import ChatTemplate
 from toy_server import CONFIG, toy_server
 
 COMPLETIONS = "/v1/completions"
@@ -74,12 +73,9 @@ def sdk(server):
 
 
 @pytest.fixture(params=FAMILIES)
-def family(request, server):
-    own = server.state.chat_template
-    text = FAMILIES[request.param] + "{% for m in messages %}{{ m.content }}{% endfor %}"
-    server.state.chat_template = ChatTemplate({"default": text})
-    yield request.param
-    server.state.chat_template = own
+def family(request, template):
+    template(FAMILIES[request.param] + "{% for m in messages %}{{ m.content }}{% endfor %}")
+    return request.param
 
 
 @pytest.mark.parametrize(
@@ -212,18 +208,14 @@ def test_tools_are_called_whole_and_streamed(sdk, family, choice):
         assert all(re.fullmatch(shape, one) for one in ids)
 
 
-def test_auto_answers_in_text_or_calls(sdk, server):
-    own = server.state.chat_template
-    server.state.chat_template = ChatTemplate({"default": FAMILIES["llama"]})
+def test_auto_answers_in_text_or_calls(sdk, template):
+    template(FAMILIES["llama"])
     ask = {"model": "toy", "messages": HELLO, "tools": TOOLS, "max_tokens": 60, "seed": 2}
-    try:
-        text = sdk.chat.completions.create(**ask).choices[0]
-        # A brace at the start begins a call; from there on the grammar decides.
-        brace = {str(ord("{")): 100}
-        call = sdk.chat.completions.create(**ask, logit_bias=brace).choices[0]
-        none = sdk.chat.completions.create(**ask, logit_bias=brace, tool_choice="none").choices[0]
-    finally:
-        server.state.chat_template = own
+    text = sdk.chat.completions.create(**ask).choices[0]
+    # A brace at the start begins a call; from there on the grammar decides.
+    brace = {str(ord("{")): 100}
+    call = sdk.chat.completions.create(**ask, logit_bias=brace).choices[0]
+    none = sdk.chat.completions.create(**ask, logit_bias=brace, tool_choice="none").choices[0]
     assert text.message.tool_calls is None
     assert text.message.content
     assert text.finish_reason in ("stop", "length")

@@ -233,14 +233,7 @@ def test_systemd_unit_gives_the_server_no_more_than_it_needs(unit):
     assert unit["MemoryMax"]
     for name in (
         *("LockPersonality", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateDevices"),
-        *(
-            "PrivateMounts",
-            "PrivateTmp",
-            "PrivateUsers",
-            "ProtectClock",
-            "ProtectControlGroups",
-            "ProtectHostname",
-        ),
+        *("PrivateMounts", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups"),
         *("ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictRealtime"),
         *("ProtectHostname", "RestrictNamespaces", "RestrictSUIDSGID"),
     ):

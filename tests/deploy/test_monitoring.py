@@ -19,6 +19,7 @@ import yaml
 from browsing import chromium, expect, visit
 from loadtests.__main__ import main as loadtest
 from otlp_collector import collecting
+from processes import prometheus_tool
 from serving import answers, free_port, lanewise_server, running, wait_for
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -50,14 +51,6 @@ BLOCK = re.compile(r"```promql\n(.*?)\n```", re.DOTALL)
 PAGES = sorted((DEPLOY / "runbooks").glob("*.md"))
 
 
-def tool(name: str) -> str:
-    """The path of a program of the Prometheus package."""
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"{name} is not installed (Debian package: prometheus)")
-    return path
-
-
 @dataclass(frozen=True)
 class Prometheus:
     url: str
@@ -73,7 +66,7 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory) -> Iterator[Prometheus]:
     """A Prometheus with a minute of the server's life in it, traffic included."""
-    tool("prometheus")
+    prometheus_tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     port = free_port()
     with (

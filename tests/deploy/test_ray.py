@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from processes import is_gone
 from serving import answers, free_port, wait_for
 
 pytest.importorskip("ray", reason="ray is not installed: make test-ray")
@@ -133,13 +134,6 @@ def server_of(pid: int) -> int:
         if b"lanewise" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
             return child
     raise AssertionError(f"{pid} has no server")
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
-    except FileNotFoundError:
-        return True
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """``lanewise chat`` in a terminal, with a server of its own and with others."""
 
-import contextlib
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lanewise.commands.chat import printable
+from processes import is_gone
 from serving import wait_for
 from terminal import Terminal, terminal
 from toy_server import toy_server
@@ -31,12 +31,6 @@ NUMBERS = (
 
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_gone(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def say(chat: Terminal, text: str, after: str = ">>> ") -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from hostile_texts import ENDLESS_REGEX, ENDLESS_TEMPLATES
+from processes import is_gone
 from serving import free_port, lanewise_server, metric, running, wait_for
 from tiny_models import tiny_model, write_hf
 
@@ -28,14 +29,6 @@ def descendants(pid: int) -> list[int]:
         for child in (task / "children").read_text().split():
             found += [int(child), *descendants(int(child))]
     return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def ask_endless(url: str, number: int) -> httpx.Response | None:
@@ -63,7 +56,7 @@ def test_nothing_is_left_of_a_server_that_ends_with_much_to_compile(number):
         assert len(below) >= 3
         process.send_signal(number)
         code = process.wait(30)
-        wait_for(lambda: not any(map(is_running, below)), "the sandbox has ended", 30)
+        wait_for(lambda: all(map(is_gone, below)), "the sandbox has ended", 30)
         answers = [one.result() for one in asked]
     assert code == (0 if number == signal.SIGTERM else -signal.SIGKILL)
     if number == signal.SIGTERM:

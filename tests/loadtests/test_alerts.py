@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import threading
 
@@ -13,6 +12,7 @@ from loadtests.alerts.__main__ import ABSENT, main
 from loadtests.alerts.faults import FAULTS
 from loadtests.alerts.groups import busiest_thread
 from loadtests.alerts.rules import RULES, alert_names, scaled_rules, shorter
+from processes import prometheus_tool
 
 
 def test_every_alert_has_a_fault_that_fires_it():
@@ -44,9 +44,7 @@ def test_minutes_are_shorter_and_nothing_else_is_another():
 
 
 def test_prometheus_accepts_the_scaled_rules(tmp_path):
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed (Debian package: prometheus)")
+    promtool = prometheus_tool("promtool")
     path = tmp_path / "alerts.yml"
     path.write_text(yaml.safe_dump(scaled_rules(30)))
     subprocess.run([promtool, "check", "rules", path], check=True, capture_output=True)
@@ -73,8 +71,7 @@ def test_the_thread_that_computes_is_found():
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_an_overwritten_model_fires_its_alerts_and_they_end(capsys):
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed")
+    prometheus_tool("prometheus")
     assert main(["--only", "overwritten", "--scale", "60"]) == 0
     told = capsys.readouterr().out
     for alert in FAULTS["overwritten"].alerts:
