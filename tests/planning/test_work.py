@@ -1,13 +1,16 @@
 """What a model costs as its file says, beside what the library says of the loaded model."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from lanewise.commands.selftest import random_checkpoint
 from lanewise.loading.formats import TensorType
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
-from lanewise.planning.work import work_of
-from lanewise.runtime import Model
+from lanewise.planning.work import cached_token_bytes, work_of
+from lanewise.runtime import BLOCK_TOKENS, Model
 
 pytestmark = pytest.mark.native
 
@@ -36,3 +39,21 @@ def test_a_model_that_is_quantized_while_it_is_loaded(library):
     work = same_as_loaded(checkpoint, "q4_0")
     assert {one.type for one in work.matrices} == {"q4_0"}
     assert work.held_bytes < same_as_loaded(checkpoint, "q8_0").held_bytes
+
+
+def test_room_that_no_layer_uses_is_no_part_of_a_token(library):
+    config = random_checkpoint(TensorType.F32).config
+    layer = config.layers[0]
+    attention = layer.attention
+    seeing = {size: replace(layer, attention=replace(attention, window=size)) for size in (9, None)}
+    layers = (*[seeing[9]] * 5, *[seeing[None]] * 4)
+    unloaded = SimpleNamespace(
+        config=replace(config, layers=layers), name="windows", weights_name="f32"
+    )
+    with Model(unloaded, isa=None, threads=1) as model:
+        layout = model.kv_layout("f16", groups_by_window=True)
+        token = cached_token_bytes(model, "f16")
+    of_layer = 2 * 2 * attention.n_kv_heads * attention.head_dim
+    assert layout.windows == (9, None)
+    assert layout.block_bytes == 5 * of_layer * BLOCK_TOKENS
+    assert token == 9 * of_layer

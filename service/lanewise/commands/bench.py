@@ -18,7 +18,7 @@ from rich.table import Table
 from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
 from lanewise.commands.opening import Opened, open_model
 from lanewise.host import cpu_name
-from lanewise.planning.work import share_of_experts, step_bytes
+from lanewise.planning.work import cached_token_bytes, share_of_experts, step_bytes
 from lanewise.runtime import (
     BLOCK_TOKENS,
     Batch,
@@ -159,7 +159,7 @@ def decode_work(
 def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
     """Measure what the settings ask for."""
     info = opened.model.info
-    kv_token_bytes = opened.model.kv_layout(opened.kv_type).block_bytes / BLOCK_TOKENS
+    kv_token_bytes = cached_token_bytes(opened.model, opened.kv_type)
     tests = []
     if settings.prefill:
         seconds, profile = _measure(opened, settings, 1, settings.prefill, _time_prefill)

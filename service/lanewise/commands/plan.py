@@ -10,15 +10,14 @@ from lanewise import host
 from lanewise.commands.bench import measure
 from lanewise.commands.opening import open_model
 from lanewise.commands.plan_report import print_instances, print_plan
-from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.planning.machines import Instance, Price, find_instance, instances, machine_of
-from lanewise.planning.measured import calibrated, host_machine, points_of
+from lanewise.planning.measured import calibrated, machine_of_report, points_of
 from lanewise.planning.report import Asked, Planned, report_of
 from lanewise.planning.steps import step_time
-from lanewise.planning.work import work_of
-from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model
+from lanewise.planning.work import ModelWork, cached_token_bytes, work_of
+from lanewise.runtime import KvLayout, Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import BenchSettings, PlanSettings, Settings, SettingsError
 
@@ -112,8 +111,10 @@ def _plan_here(settings: PlanSettings) -> Planned:
         )
         report, _ = measure(tests, opened)
         layout = opened.model.kv_layout(opened.kv_type, groups_by_window=True)
+        token_bytes = cached_token_bytes(opened.model, opened.kv_type)
+        work = work_of(opened.checkpoint, settings.weights, token_bytes)
         return _by_bench(
-            report, opened.checkpoint, settings, opened.model.weights, opened.kv_type, layout, limit
+            report, opened.model.name, opened.model.weights, opened.kv_type, layout, work, limit
         )
 
 
@@ -126,10 +127,12 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
         kv_type = resolve_kv_type(settings.kv_cache_dtype, weights)
         with Model(checkpoint, isa=None, threads=1) as model:  # nothing is loaded into it
             layout = model.kv_layout(kv_type, groups_by_window=True)
+            token_bytes = cached_token_bytes(model, kv_type)
+        work = work_of(checkpoint, settings.weights, token_bytes)
         limit = _limit(settings, instance)
         if instance is None:
             report = _read_bench(str(settings.bench), checkpoint.name, weights)
-            return _by_bench(report, checkpoint, settings, weights, kv_type, layout, limit)
+            return _by_bench(report, checkpoint.name, weights, kv_type, layout, work, limit)
         machine = machine_of(
             instance,
             settings.engine,
@@ -137,7 +140,6 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
             read_gb_s=settings.bandwidth,
             kv_type=kv_type,
         )
-        work = work_of(checkpoint, settings.weights, _kv_token_bytes(layout))
         return Planned(
             name=checkpoint.name,
             weights=weights,
@@ -153,25 +155,17 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
 
 def _by_bench(
     report: dict[str, Any],
-    checkpoint: Checkpoint,
-    settings: PlanSettings,
+    name: str,
     weights: str,
     kv_type: str,
     layout: KvLayout,
+    work: ModelWork,
     limit: host.MemoryLimit,
 ) -> Planned:
     """A plan for the machine that a bench of the model was run on."""
-    work = work_of(checkpoint, settings.weights, _kv_token_bytes(layout))
-    limits = report["limits"]
-    machine = host_machine(
-        report["cpu"], report["isa"], report["threads"], limits["read_gb_s"], limits["int8_gmac_s"]
-    )
+    machine = machine_of_report(report)
     cost = calibrated(machine, work, points_of(report, work.windows))
-    return Planned(checkpoint.name, weights, kv_type, layout, work, machine, cost, limit)
-
-
-def _kv_token_bytes(layout: KvLayout) -> float:
-    return len(layout.windows) * layout.block_bytes / BLOCK_TOKENS
+    return Planned(name, weights, kv_type, layout, work, machine, cost, limit)
 
 
 def _read_bench(path: str, name: str, weights: str) -> dict[str, Any]:
@@ -180,8 +174,7 @@ def _read_bench(path: str, name: str, weights: str) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         measured = (report["model"], report["weights"])
         points = points_of(report)
-        _ = [report[key] for key in ("cpu", "isa", "threads")]
-        _ = [float(report["limits"][key]) for key in ("read_gb_s", "int8_gmac_s")]
+        machine_of_report(report)
     except OSError as error:
         raise SettingsError(f"--bench: {path!r}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, ZeroDivisionError):

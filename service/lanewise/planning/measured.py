@@ -64,6 +64,14 @@ def host_machine(
     return Machine(name, isa, threads, 1e9 * read_gb_s, kernels, Team(0.0, 0, 0.0))
 
 
+def machine_of_report(report: Mapping[str, Any]) -> Machine:
+    """The machine that a report of ``lanewise bench --json`` was made on."""
+    limits = report["limits"]
+    return host_machine(
+        report["cpu"], report["isa"], report["threads"], limits["read_gb_s"], limits["int8_gmac_s"]
+    )
+
+
 def points_of(report: Mapping[str, Any], windows: Windows = WHOLE) -> list[Point]:
     """The steps that a report of ``lanewise bench --json`` has measured."""
     points = []

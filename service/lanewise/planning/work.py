@@ -7,6 +7,7 @@ from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.loading.formats import row_bytes
 from lanewise.loading.names import is_vector
 from lanewise.loading.program import Attention, Experts, Gated, ModelConfig
+from lanewise.runtime import BLOCK_TOKENS, Model
 from lanewise.runtime.targets import EXPERTS, target_types
 
 # Numbers of a token that each part of a layer handles beside products: norm and quantization of
@@ -66,6 +67,15 @@ def share_of_experts(config: ModelConfig) -> float:
     """The part of a layer's experts that a token has; 1 where there are none."""
     of_layers = (layer.ffn for layer in config.layers)
     return next((ffn.n_used / ffn.n for ffn in of_layers if isinstance(ffn, Experts)), 1.0)
+
+
+def cached_token_bytes(model: Model, kv_type: str) -> float:
+    """What one token takes in the KV cache, in all layers.
+
+    Blocks of groups by window have room that no layer uses where groups differ in size: they do not
+    say what is read.
+    """
+    return model.kv_layout(kv_type).block_bytes / BLOCK_TOKENS
 
 
 def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) -> ModelWork:
