@@ -10,9 +10,9 @@ from rich.table import Column, Table
 from lanewise import host, topology
 from lanewise.commands.opening import open_model, placement_for
 from lanewise.commands.selftest import run_selftest
-from lanewise.engine.window import Windows
+from lanewise.engine.config import SchedulerConfig
+from lanewise.planning.memory import plan_memory
 from lanewise.runtime import (
-    BLOCK_TOKENS,
     LibraryMissingError,
     best_isa,
     check_isa,
@@ -110,28 +110,25 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
     defaults = Settings()
     with open_model(settings) as opened:
         layout = opened.model.kv_layout(opened.kv_type, groups_by_window=True)
-        context = opened.model.config.context_length
-        windows = Windows.for_steps(layout.windows, defaults.max_step_tokens)
-        choice = host.choose_kv_blocks(
-            kv_memory=None,
-            limit=limit,
-            packed_bytes=opened.model.info.packed_bytes,
-            block_bytes=layout.block_bytes,
+        config = SchedulerConfig(
             max_seqs=defaults.max_seqs,
-            max_model_len=context,
-            sequence_blocks=windows.most_blocks(context),
+            max_step_tokens=defaults.max_step_tokens,
+            max_step_logits=defaults.max_step_tokens,
+            max_model_len=opened.model.config.context_length,
+            windows=layout.windows,
         )
+        memory = plan_memory(limit, opened.model.info.packed_bytes, layout, config)
         model = {
             "name": opened.checkpoint.name,
             "architecture": opened.model.config.architecture,
             "weights": opened.model.weights,
             "isa": opened.model.info.isa,
-            "packed_bytes": opened.model.info.packed_bytes,
-            "context_length": context,
+            "packed_bytes": memory.weight_bytes,
+            "context_length": config.max_model_len,
             "kv_type": opened.kv_type,
-            "kv_bytes": choice.n_bytes,
-            "kv_tokens": windows.longest(choice.blocks, choice.blocks * BLOCK_TOKENS),
-            "kv_reason": choice.reason,
+            "kv_bytes": memory.kv_bytes,
+            "kv_tokens": memory.kv_tokens,
+            "kv_reason": memory.reason,
         }
         return {"model": model, "placement": asdict(opened.placement)}
 

@@ -19,18 +19,22 @@ from lanewise.planning.steps import step_time
 from lanewise.planning.work import ModelWork, cached_token_bytes, work_of
 from lanewise.runtime import KvLayout, Model
 from lanewise.runtime.model import resolve_kv_type
+from lanewise.runtime.targets import held_name
 from lanewise.settings import BenchSettings, PlanSettings, Settings, SettingsError
 
 SYSTEM_SHARE = 0.03  # of an instance's memory: what its system keeps
 DECODE_TOKENS = 32  # of each decode test on this machine
-MOST_MEASURED = 32  # sequences
+MAX_MEASURED = 32  # sequences
 
 
 def run(settings: PlanSettings) -> None:
     """Print a table or a JSON object."""
     if settings.instances:
-        rows = [asdict(one) for one in instances()]
-        print(json.dumps(rows)) if settings.json else print_instances(list(instances()))
+        rows = list(instances())
+        if settings.json:
+            print(json.dumps([asdict(one) for one in rows]))
+        else:
+            print_instances(rows)
         return
     instance = _check(settings)
     if settings.instance is None and settings.bench is None:
@@ -101,7 +105,7 @@ def _plan_here(settings: PlanSettings) -> Planned:
         longest = opened.model.config.context_length
         _check_lengths(settings, longest)
         context = settings.prompt_tokens + settings.answer_tokens // 2
-        most = min(MOST_MEASURED, max(settings.users))
+        most = min(MAX_MEASURED, max(settings.users))
         tests = BenchSettings(
             isa=settings.isa,
             prefill=settings.prompt_tokens,
@@ -122,8 +126,7 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
     """Read what the model's matrices are, but none of them."""
     with open_checkpoint(resolve_model(settings.model)) as checkpoint:
         _check_lengths(settings, checkpoint.config.context_length)
-        is_whole = settings.weights is not None and "=" not in settings.weights
-        weights = str(settings.weights) if is_whole else checkpoint.weights_name
+        weights = held_name(checkpoint, settings.weights)
         kv_type = resolve_kv_type(settings.kv_cache_dtype, weights)
         with Model(checkpoint, isa=None, threads=1) as model:  # nothing is loaded into it
             layout = model.kv_layout(kv_type, groups_by_window=True)

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from lanewise.host import count, format_size
 from lanewise.planning.machines import Instance
 
-LEAST_WIDTH = 110  # of a table's line, where no terminal says how wide it is
+MIN_WIDTH = 110  # of a table's line, where no terminal says how wide it is
 
 
 def print_plan(report: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ def print_instances(rows: Sequence[Instance]) -> None:
 
 def _console() -> Console:
     console = Console(highlight=False)
-    console.width = max(console.width, LEAST_WIDTH)
+    console.width = max(console.width, MIN_WIDTH)
     return console
 
 

@@ -3,8 +3,9 @@
 Nothing is computed: what a step takes is asked for, and the pacer learns it as it does in a server.
 """
 
+from collections import deque
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from lanewise.engine.block_pool import BlockPool
@@ -12,10 +13,10 @@ from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Step
 from lanewise.planning.steps import StepCost, StepSize, StepTime, seen
-from lanewise.planning.work import WHOLE, Windows
+from lanewise.planning.work import WHOLE, WindowShares
 from lanewise.runtime import Sampled
 
 ROUNDS = 4  # requests of each client that are counted, after one that is not
@@ -39,7 +40,7 @@ class Server:
     config: SchedulerConfig
     n_blocks: int
     pacer: Pacer | None  # None: prompts take what a step has room for
-    windows: Windows = WHOLE
+    windows: WindowShares = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class _Run:
     scheduler: Scheduler
     now: float = 0.0
     times: dict[Sequence, _Times] = field(default_factory=dict)
-    # When prompts will be in the queue, and when they were sent.
-    arrivals: list[tuple[float, float]] = field(default_factory=list)
+    # When prompts will be in the queue, and when they were sent; in this order.
+    arrivals: deque[tuple[float, float]] = field(default_factory=deque)
     last_arrival: float = 0.0
     n_sent: int = 0
     first_tokens: list[float] = field(default_factory=list)
@@ -94,7 +95,7 @@ def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> 
         step = run.scheduler.schedule()
         run.preempted += len(step.preempted)
         if not step.turns:
-            run.now = min(run.arrivals)[0]
+            run.now = run.arrivals[0][0]
             continue
         size = size_of(step, server.windows)
         work = run.scheduler.work_of(step.turns)
@@ -108,7 +109,7 @@ def simulate(clients: int, traffic: Traffic, server: Server, cost: StepCost) -> 
     return _outcome(run, clients)
 
 
-def size_of(step: Step, windows: Windows) -> StepSize:
+def size_of(step: Step, windows: WindowShares) -> StepSize:
     """What the library is asked for."""
     rows, logits, attended, cached = 0, 0, 0.0, 0.0
     for turn in step.turns:
@@ -122,9 +123,8 @@ def size_of(step: Step, windows: Windows) -> StepSize:
 
 def _arrive(run: _Run) -> None:
     """Queue what has been sent by now."""
-    due = [one for one in run.arrivals if one[0] <= run.now]
-    run.arrivals = [one for one in run.arrivals if one[0] > run.now]
-    for _, sent in due:
+    while run.arrivals and run.arrivals[0][0] <= run.now:
+        _, sent = run.arrivals.popleft()
         run.n_sent += 1
         sequence = _new_sequence(run.traffic, run.n_sent)
         run.times[sequence] = _Times(sent)
@@ -150,7 +150,7 @@ def _finish(run: _Run, step: Step) -> None:
     run.scheduler.record(step, results)
     for turn in step.turns:
         sequence = turn.sequence
-        if not turn.ends_in_draw or sequence.state is State.FINISHED:
+        if not turn.ends_in_draw:
             continue
         times = run.times[sequence]
         if sequence.n_output == 1:
@@ -177,12 +177,6 @@ def _note(run: _Run, sequence: Sequence, times: _Times) -> None:
 def _outcome(run: _Run, clients: int) -> Outcome:
     ordered = sorted(run.first_tokens)
     seconds = run.ended - (run.began or 0.0)
-    whole = run.spent.seconds
-    shares = {
-        "bandwidth": run.spent.bandwidth / whole,
-        "arithmetic": run.spent.arithmetic / whole,
-        "overhead": run.spent.overhead / whole,
-    }
     return Outcome(
         clients=clients,
         first_token_s=median(ordered),
@@ -191,7 +185,7 @@ def _outcome(run: _Run, clients: int) -> Outcome:
         tokens_s=len(ordered) * run.traffic.answer_tokens / seconds,
         requests_s=len(ordered) / seconds,
         limit="memory" if run.preempted else run.spent.limit,
-        shares=shares,
+        shares={name: one / run.spent.seconds for name, one in asdict(run.spent).items()},
         preempted=run.preempted,
     )
 

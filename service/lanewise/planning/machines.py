@@ -7,9 +7,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-ENGINES = ("lanewise", "llama.cpp")
+from lanewise.host import GIB
+
 STREAM_SHARE = 0.8  # of the peak of a processor's memory: what programs that only read get
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,14 @@ from lanewise.planning.steps import (
     StepCost,
     StepSize,
     StepTime,
+    chunk_size,
     decode_size,
     interpolate,
-    prompt_size,
     step_time,
 )
-from lanewise.planning.work import WHOLE, ModelWork, Windows
+from lanewise.planning.work import WHOLE, ModelWork, WindowShares
 
 TEST = re.compile(r"(pp|tg)(\d+)(?:@(\d+))?")
-CHUNK = 512  # tokens of a prompt that a bench runs in one step
 # Of the integer-dot peak: what attention multiplies, by how prompts of 128 and of 512 tokens differ
 # on a Zen 5, and how many values are normalized, rotated, activated or quantized.
 ATTENTION_SHARE, VALUES_SHARE = 0.4, 0.02
@@ -33,9 +32,10 @@ class Point:
 
 
 def calibrated(machine: Machine, work: ModelWork, points: Iterable[Point]) -> StepCost:
-    """The cost of steps that takes at each point what was measured there.
+    """The cost of steps by the formula, corrected.
 
-    Between two numbers of rows, so does the factor by which the formula is off.
+    At each number of rows that was measured, decode steps before prompts where both have it, it
+    takes what was measured; between two, the factor by which the formula is off is interpolated.
     """
     factors = {
         point.size.rows: point.seconds / step_time(machine, work, point.size).seconds
@@ -72,7 +72,7 @@ def machine_of_report(report: Mapping[str, Any]) -> Machine:
     )
 
 
-def points_of(report: Mapping[str, Any], windows: Windows = WHOLE) -> list[Point]:
+def points_of(report: Mapping[str, Any], windows: WindowShares = WHOLE) -> list[Point]:
     """The steps that a report of ``lanewise bench --json`` has measured."""
     points = []
     for result in report["results"]:
@@ -82,11 +82,8 @@ def points_of(report: Mapping[str, Any], windows: Windows = WHOLE) -> list[Point
         tokens, sequences = int(found[2]), int(found[3] or 1)
         seconds = 1 / result["tokens_per_second"]
         if found[1] == "pp":
-            chunk = min(tokens, CHUNK)
-            points.append(
-                Point(prompt_size(chunk, (tokens - chunk) // 2, windows), chunk * seconds)
-            )
+            size = chunk_size(tokens, windows)
         else:
-            context = report["context"] + tokens // 2
-            points.append(Point(decode_size(sequences, context, windows), sequences * seconds))
+            size = decode_size(sequences, report["context"] + tokens // 2, windows)
+        points.append(Point(size, size.rows * seconds))
     return points

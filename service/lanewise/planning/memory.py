@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from lanewise import host
 from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 
@@ -17,9 +16,10 @@ class MemoryPlan:
     block_bytes: int
     blocks: int
     reason: str
-    user_blocks: int  # of one conversation at its longest
+    max_model_len: int  # tokens of one conversation at its longest
+    user_blocks: int  # which that takes
     max_seqs: int  # that run at a time; more users wait
-    kv_tokens: int
+    kv_tokens: int  # of the longest conversation that all blocks are enough for
 
     @property
     def kv_bytes(self) -> int:
@@ -34,11 +34,19 @@ class MemoryPlan:
         """Whether none of those ever has to give way."""
         return self.needed_bytes(users) <= self.kv_bytes
 
+    def check_one_fits(self) -> None:
+        """HostError if not even one conversation of ``max_model_len`` does."""
+        if self.blocks < self.user_blocks:
+            raise host.HostError(
+                f"context: {self.max_model_len}; accepted: at most {self.kv_tokens} tokens, which "
+                f"{host.format_size(self.kv_bytes)} hold ({self.reason})"
+            )
+
 
 def plan_memory(
     limit: host.MemoryLimit, weight_bytes: int, layout: KvLayout, config: SchedulerConfig
 ) -> MemoryPlan:
-    """Divide the memory; HostError if not even one conversation of ``max_model_len`` fits."""
+    """Divide the memory; HostError if not even one block fits."""
     windows = config.kv_windows
     user_blocks = windows.most_blocks(config.max_model_len)
     choice = host.choose_kv_blocks(
@@ -50,23 +58,14 @@ def plan_memory(
         max_model_len=config.max_model_len,
         sequence_blocks=user_blocks,
     )
-    if choice.blocks < user_blocks:
-        raise host.HostError(
-            f"context: {config.max_model_len}; accepted: at most "
-            f"{_longest(windows, choice.blocks)} tokens, which "
-            f"{host.format_size(choice.n_bytes)} hold ({choice.reason})"
-        )
     return MemoryPlan(
         limit=limit,
         weight_bytes=weight_bytes,
         block_bytes=layout.block_bytes,
         blocks=choice.blocks,
         reason=choice.reason,
+        max_model_len=config.max_model_len,
         user_blocks=user_blocks,
         max_seqs=config.max_seqs,
-        kv_tokens=_longest(windows, choice.blocks),
+        kv_tokens=windows.longest(choice.blocks, choice.blocks * BLOCK_TOKENS),
     )
-
-
-def _longest(windows: Windows, blocks: int) -> int:
-    return windows.longest(blocks, blocks * BLOCK_TOKENS)

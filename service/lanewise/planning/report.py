@@ -11,8 +11,8 @@ from lanewise.engine.pacing import FAMILIAR, Pacer, Work
 from lanewise.planning.clients import Outcome, Server, Traffic, simulate
 from lanewise.planning.machines import Instance, Machine, Price
 from lanewise.planning.memory import MemoryPlan, plan_memory
-from lanewise.planning.steps import StepCost, StepSize, StepTime, decode_size, prompt_size, seen
-from lanewise.planning.work import ModelWork, Windows
+from lanewise.planning.steps import StepCost, StepSize, StepTime, chunk_size, decode_size, seen
+from lanewise.planning.work import ModelWork, WindowShares
 from lanewise.runtime import KvLayout
 
 # What a step costs outside the library, as measured on a machine with two cores: its planning, more
@@ -21,7 +21,6 @@ from lanewise.runtime import KvLayout
 SERVER_STEP_S, SERVER_COLD_S, SERVER_TOKEN_S = 0.1e-3, 0.25e-3, 0.1e-3
 CACHE_BYTES = 64 << 20
 REQUEST_S, APART_S = 5e-3, 1e-3  # from a request to its prompt in the queue, and between two such
-FULL_CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,7 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
         windows=planned.layout.windows,
     )
     memory = plan_memory(planned.limit, planned.work.held_bytes, planned.layout, config)
+    memory.check_one_fits()
     outcomes = _outcomes(planned, asked, memory, config)
     return {
         "model": _model_row(planned),
@@ -109,7 +109,7 @@ def server_seconds(size: StepSize, read: float) -> float:
     return SERVER_STEP_S + cold + SERVER_TOKEN_S * max(0.0, size.logits - 1)
 
 
-def experienced_pacer(asked: Asked, windows: Windows, cost: StepCost) -> Pacer:
+def experienced_pacer(asked: Asked, windows: WindowShares, cost: StepCost) -> Pacer:
     """That of a server that has run for a while, and seen steps of many sizes."""
     pacer = Pacer(asked.itl_target_s)
     rows = [1 << i for i in range(asked.max_step_tokens.bit_length())]
@@ -159,13 +159,13 @@ def _machine_row(planned: Planned, price: Price | None) -> dict[str, Any]:
 
 def _alone(planned: Planned, asked: Asked) -> dict[str, Any]:
     """A prompt with nobody else there, and decoding behind it; without what a server adds."""
-    chunk = min(asked.prompt_tokens, FULL_CHUNK)
     windows = planned.work.windows
-    prompt = planned.cost(prompt_size(chunk, (asked.prompt_tokens - chunk) // 2, windows))
+    chunk = chunk_size(asked.prompt_tokens, windows)
+    prompt = planned.cost(chunk)
     context = asked.prompt_tokens + asked.answer_tokens // 2
     decode = planned.cost(decode_size(1, context, windows))
     return {
-        "prompt_tokens_s": chunk / prompt.seconds,
+        "prompt_tokens_s": chunk.rows / prompt.seconds,
         "prompt_limit": prompt.limit,
         "decode_tokens_s": 1 / decode.seconds,
         "decode_limit": decode.limit,

@@ -7,8 +7,9 @@ from math import log
 
 from lanewise.engine.pacing import Work
 from lanewise.planning.machines import Kernels, Machine
-from lanewise.planning.work import WHOLE, ModelWork, Windows
+from lanewise.planning.work import WHOLE, ModelWork, WindowShares
 
+CHUNK = 512  # tokens of a prompt in one step, by a bench and by our server when it has no others
 MANY_ROWS = 16  # from which on types differ as they do with very many rows
 
 
@@ -56,18 +57,24 @@ class StepTime:
 StepCost = Callable[[StepSize], StepTime]
 
 
-def decode_size(sequences: int, context: int, windows: Windows = WHOLE) -> StepSize:
+def decode_size(sequences: int, context: int, windows: WindowShares = WHOLE) -> StepSize:
     """A step of one token for each of some sequences behind so many tokens."""
     attended, cached = seen(1, context, windows)
     return StepSize(sequences, sequences, sequences * attended, sequences * cached)
 
 
-def prompt_size(tokens: int, context: int = 0, windows: Windows = WHOLE) -> StepSize:
+def prompt_size(tokens: int, context: int = 0, windows: WindowShares = WHOLE) -> StepSize:
     """A step of one prompt's tokens behind others, and the logits of its last one."""
     return StepSize(tokens, 1, *seen(tokens, context, windows))
 
 
-def seen(count: int, context: int, windows: Windows) -> tuple[float, float]:
+def chunk_size(tokens: int, windows: WindowShares = WHOLE) -> StepSize:
+    """The average step of a prompt that is run in chunks with nobody else there."""
+    chunk = min(tokens, CHUNK)
+    return prompt_size(chunk, (tokens - chunk) // 2, windows)
+
+
+def seen(count: int, context: int, windows: WindowShares) -> tuple[float, float]:
     """Pairs that so many tokens behind others see, and the tokens that are read for it.
 
     Both are means over the layers, by their windows.

@@ -4,19 +4,18 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.loading.formats import row_bytes
 from lanewise.loading.names import is_vector
 from lanewise.loading.program import Attention, Experts, Gated, ModelConfig
 from lanewise.runtime import BLOCK_TOKENS, Model
-from lanewise.runtime.targets import EXPERTS, target_types
+from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
 
 # Numbers of a token that each part of a layer handles beside products: norm and quantization of
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
 NORMS = 4
 
 
-Windows = tuple[tuple[int | None, float], ...]
-WHOLE: Windows = ((None, 1.0),)
+WindowShares = tuple[tuple[int | None, float], ...]
+WHOLE: WindowShares = ((None, 1.0),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class ModelWork:
     values: float  # numbers of one token that are normalized, rotated, activated or quantized
     n_layers: int
     # Of attention and cache: what part has layers whose tokens see so many; None = all before them.
-    windows: Windows
+    windows: WindowShares
     kv_token_bytes: float
     held_bytes: int  # all weights in memory
 
@@ -82,14 +81,12 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
     """What a checkpoint costs when its matrices are held as ``weights`` says; reads no weights."""
     config = checkpoint.config
     share = share_of_experts(config)
-    head = Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT
+    head = head_role(config)
     held = 0
     found: dict[tuple[str, bool, bool], tuple[float, float]] = {}
     targets = target_types(checkpoint, weights)
     for tensor, kind in zip(checkpoint.tensors, targets, strict=True):
-        n_bytes = tensor.n_bytes
-        if kind is not tensor.type:
-            n_bytes = row_bytes(kind, tensor.cols) * tensor.rows
+        n_bytes = held_size(tensor, kind)
         held += n_bytes
         if is_vector(tensor.role) or (tensor.role is Role.TOKEN_EMBEDDING and head is Role.OUTPUT):
             continue
@@ -117,7 +114,7 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
     )
 
 
-def _windows(config: ModelConfig) -> Windows:
+def _windows(config: ModelConfig) -> WindowShares:
     counts = Counter(layer.attention.window for layer in config.layers)
     return tuple((window, count / len(config.layers)) for window, count in counts.items())
 

@@ -14,7 +14,7 @@ from lanewise.loading.program import ModelConfig
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.program import NativeProgram
-from lanewise.runtime.targets import target_types
+from lanewise.runtime.targets import held_name, target_types
 from lanewise.topology import Placement
 
 logger = logging.getLogger(__name__)
@@ -135,9 +135,8 @@ class Model:
         except BaseException:
             model.close()
             raise
-        by_parts = weights is not None and "=" in weights
-        model.weights = checkpoint.weights_name if weights is None or by_parts else weights
-        model.parts = weights if weights is not None and by_parts else ""
+        model.weights = held_name(checkpoint, weights)
+        model.parts = weights if weights is not None and "=" in weights else ""
         return model
 
     def _place(self) -> None:

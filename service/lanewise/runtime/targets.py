@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
 from lanewise.loading.formats import TensorType, row_bytes
+from lanewise.loading.program import ModelConfig
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
@@ -40,11 +41,28 @@ PARTS = {"attention": ATTENTION, "ffn": DENSE | SHARED, "experts": EXPERTS}
 def held_bytes(checkpoint: Checkpoint, weights: str | None) -> int:
     """Bytes that the matrices take in memory when they are asked to be of type ``weights``."""
     return sum(
-        tensor.n_bytes if target is tensor.type else row_bytes(target, tensor.cols) * tensor.rows
+        held_size(tensor, target)
         for tensor, target in zip(
             checkpoint.tensors, target_types(checkpoint, weights), strict=True
         )
     )
+
+
+def held_size(tensor: Tensor, target: TensorType) -> int:
+    """Bytes that a tensor takes in memory when it is held in type ``target``."""
+    if target is tensor.type:
+        return tensor.n_bytes
+    return row_bytes(target, tensor.cols) * tensor.rows
+
+
+def held_name(checkpoint: Checkpoint, weights: str | None) -> str:
+    """The type that most matrices are held in when asked to be of type ``weights``, by name."""
+    return checkpoint.weights_name if weights is None or "=" in weights else weights
+
+
+def head_role(config: ModelConfig) -> Role:
+    """The matrix that logits are made with: the embedding where that is both."""
+    return Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT
 
 
 def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
@@ -90,8 +108,7 @@ def part_types(checkpoint: Checkpoint, weights: str) -> Sequence[TensorType]:
     ``weights`` is such as ``attention=q4_0,head=q4_0``: PARTS and the head, which is the embedding
     where that is both. Floats become either type, Q8_0 becomes Q4_0.
     """
-    head = Role.TOKEN_EMBEDDING if checkpoint.config.tied_embeddings else Role.OUTPUT
-    roles = PARTS | {"head": frozenset({head})}
+    roles = PARTS | {"head": frozenset({head_role(checkpoint.config)})}
     wanted = dict(item.split("=") for item in weights.split(","))
     for part in wanted:
         if not any(tensor.role in roles[part] for tensor in checkpoint.tensors):
