@@ -47,11 +47,12 @@ PYTHON = {
 # is in none of these folders describes formats, which is what the service may know of it.
 QUANTIZER_PARTS = {
     "formats": set(),
+    "text": set(),
     "fit": {"formats", "lanewise.loading", "lanewise.runtime"},
-    "commands": {"formats", "fit"}
+    "commands": {"formats", "text", "fit"}
     | {
         f"lanewise.{part}"
-        for part in ("commands", "runtime", "loading", "text", "settings", "host")
+        for part in ("commands", "runtime", "loading", "sandbox", "text", "settings", "host")
     },
     "cli": {"lanewise.commands", "lanewise.settings"},
 }

@@ -7,8 +7,8 @@ import pytest
 
 from hostile_texts import ENDLESS_REGEX
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.api.shared.templates import uncounted
 from lanewise.sandbox.lane import SandboxError, pack_job
+from lanewise.sandbox.pool import uncounted
 
 VOCABULARY = {
     "vocabulary": {"n_tokens": 300, "special": [(299, "</s>")], "eos_ids": [299], "bos_id": None}

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanewise.commands.opening import warn
 from lanewise.commands.perplexity import cut_windows, read_text
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType
+from lanewise_quantizer.commands.bundled import bundled_windows
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.commands.plan import Target, half_split_rows
 from lanewise_quantizer.commands.stream import Fitting
@@ -26,11 +28,14 @@ from lanewise_quantizer.storage import checksum, decode_rows, encode_rows
 Floats = npt.NDArray[np.float32]
 
 WINDOW = 512  # tokens that see each other
+BUNDLED = "bundled"  # instead of a file: the text that comes with the quantizer
 CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
 
 
 def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.NDArray[np.int64]:
     """Return token ids [windows, tokens of a window] of a text, about ``tokens`` in all."""
+    if file == BUNDLED:
+        return _of_bundled(checkpoint, tokens)
     tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
     text = read_text(file, tokens * CHARS_PER_TOKEN, "--calibrate")
     ids = tokenizer.encode(text, add_bos=False, parse_special=False)
@@ -42,6 +47,16 @@ def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.N
             f"--calibrate: {file} has {len(ids)} tokens; accepted: {size} at least, a whole window"
         )
     return np.array(windows, np.int64)
+
+
+def _of_bundled(checkpoint: Checkpoint, tokens: int) -> npt.NDArray[np.int64]:
+    bundled = bundled_windows(checkpoint, min(WINDOW, checkpoint.config.context_length), tokens)
+    ids = np.array(bundled.windows, np.int64)
+    if bundled.problem is not None:
+        warn(f"{checkpoint.path}: the dialogues are calibrated on as plain text: {bundled.problem}")
+    if ids.size + ids.shape[1] <= tokens:
+        warn(f"--calibration-tokens: {tokens}; the bundled text has {ids.size} in whole windows")
+    return ids
 
 
 def fitted_tables(checkpoint: Checkpoint, targets: Sequence[Target]) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Loads the model that a command's settings name, with a progress bar on a terminal."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Opened:
     threads: int
     kv_type: str
     placement: Placement
+
+
+def warn(sentence: str) -> None:
+    """Tell the user on stderr what is not an error."""
+    print(f"lanewise: warning: {sentence}", file=sys.stderr)
 
 
 def threads_of(settings: ComputeSettings) -> int:

@@ -254,7 +254,11 @@ class QuantizeSettings(ComputeSettings):
     )
     calibrate: str | None = field(
         default=None,
-        metadata=knob(TEXT, "UTF-8 text to quantize on: slower, much better at few bits"),
+        metadata=knob(
+            TEXT,
+            "UTF-8 text to quantize on: slower, much better at few bits; bundled = the text that"
+            " comes with the quantizer, of many kinds",
+        ),
     )
     calibration_tokens: int = field(
         default=8192, metadata=knob(integer(2), "tokens of that text to use")

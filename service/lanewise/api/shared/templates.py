@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.sandbox.lane import REASONS, SandboxError, pack_job
-from lanewise.sandbox.pool import Counters, Sandbox
+from lanewise.sandbox.lane import SandboxError, pack_job
+from lanewise.sandbox.pool import Sandbox, uncounted
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.tokenizer import Tokenizer
 
@@ -68,17 +68,6 @@ def check_alone(template: ChatTemplate, budgets: TextBudgets) -> None:
             await sandbox.close()
 
     asyncio.run(check())
-
-
-class _Uncounted:
-    def inc(self) -> None:
-        """Nothing."""
-
-
-def uncounted() -> Counters:
-    """Counters that nobody reads."""
-    counts = dict.fromkeys((*REASONS, "done"), _Uncounted())
-    return Counters(counts, counts, _Uncounted(), _Uncounted())
 
 
 def pack_conversation(
