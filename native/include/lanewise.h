@@ -33,6 +33,7 @@ extern "C" {
 #include "lanewise/program.h"
 #include "lanewise/model.h"
 #include "lanewise/session.h"
+#include "lanewise/encode.h"
 #include "lanewise/measurements.h"
 #include "lanewise/host.h"
 #include "lanewise/fit.h"

@@ -1,4 +1,4 @@
-"""The logits of the whole step have the same golden hashes on every emulated Arm CPU."""
+"""Logits and encodings of whole steps have the same golden hashes on every emulated Arm CPU."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S +
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "logits.txt"
 # Each CPU runs the level it is here for; the plainest one also those below it.
-RUNS = [
-    Run("test_golden", level, ("--quick", *([f"--isa={level.isas[-1]}"] if i else [])))
-    for i, level in enumerate(LEVELS)
-]
+ISAS = [(level, (f"--isa={level.isas[-1]}",) if i else ()) for i, level in enumerate(LEVELS)]
+RUNS = [Run("test_golden", level, ("--quick", *isa)) for level, isa in ISAS]
+ENCODINGS = GOLDEN.with_name("encodings.txt")
+ENCODING_RUNS = [Run("test_encode", level, isa) for level, isa in ISAS]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
@@ -21,3 +21,10 @@ def test_logits_have_their_golden_hashes(emulated, run: Run) -> None:
     done = emulated(run)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[:-1] == GOLDEN.read_text().splitlines()
+
+
+@pytest.mark.parametrize("run", ENCODING_RUNS, ids=str)
+def test_encodings_have_their_golden_hashes(emulated, run: Run) -> None:
+    done = emulated(run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[:-1] == ENCODINGS.read_text().splitlines()

@@ -283,7 +283,7 @@ def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("lfm2", "layers with a recurrent state"),
-        ("bert", "it is an encoder"),
+        ("t5", "it is an encoder"),
         ("deepseek_v3", "its cache in a latent form"),
     ],
 )

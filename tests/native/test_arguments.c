@@ -178,7 +178,7 @@ static void test_layers(void) {
     SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
     SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");
     SPOILT(a->position_beta = 0.5f, "layer 1: position_original is 0");
-    SPOILT(f->kind = (lw_ffn_kind)2, "layer 1 FFN: kind is 2");
+    SPOILT(f->kind = (lw_ffn_kind)3, "layer 1 FFN: kind is 3");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
@@ -230,7 +230,7 @@ static void test_tensors(lw_model* model) {
     ARGUMENT(lw_model_load(NULL, LW_ATTN_Q, 0, &t, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, NULL, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, (lw_role)-1, 0, &t, LW_F32), "no tensor of role -1");
-    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 38");
+    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 47");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, LAYERS, &t, LW_F32), "no tensor of role 4 in layer 2");
     ARGUMENT(lw_model_load(model, LW_OUTPUT, UINT_MAX, &t, LW_F32), "in layer 4294967295");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, &t, (lw_type)12345), "cannot turn f32 into");

@@ -108,6 +108,10 @@ static sample make(void) {
     s.context = s.job.n_tokens + draw(draw(2) ? 100 : MAX_BLOCKS * LW_BLOCK_TOKENS - MAX_ROWS);
     s.job.first_position = s.context - s.job.n_tokens;
     s.job.window = draw(3) == 0 ? 1 + draw(s.context + 10) : 0;
+    if (draw(2)) {  // both ways
+        s.job.length = s.context;
+        s.job.first_position = draw(s.context - s.job.n_tokens + 1);
+    }
     s.job.kv_head = draw(s.kv_heads);
     s.cache = allocate(MAX_BLOCKS * kv->block_bytes);
     kv->base = s.cache;
@@ -218,8 +222,9 @@ static void merge(softmax* total, const softmax* split, size_t dims) {
 // One query row: blocks in order, afresh in every split, splits merged in order.
 static void define_row(const sample* s, size_t token, size_t head, float* out) {
     const float* q = s->q + token * s->job.q_stride + head * s->job.kv.head_dim;
-    const size_t end = s->job.first_position + token + 1, window = s->job.window;
-    size_t first = window != 0 && end > window ? end - window : 0;
+    const size_t place = s->job.first_position + token, window = s->job.window, length = s->job.length;
+    size_t first = window != 0 && place + 1 > window ? place + 1 - window : 0, end = place + 1;
+    if (length != 0) end = window != 0 && place + window < length ? place + window : length;
     softmax total = {.largest = -INFINITY};
     while (first < end) {
         const size_t split_end = (first / LW_SPLIT_TOKENS + 1) * LW_SPLIT_TOKENS;
@@ -248,17 +253,18 @@ static size_t compare(const sample* s, const char* level) {
             if (memcmp(expected, got, s->job.kv.head_dim * sizeof(float)) == 0) continue;
             if (failed++ == 0)
                 printf(
-                    "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu: token %zu, head "
+                    "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu, length %zu: "
+                    "token %zu, head "
                     "%zu "
                     "differs\n",
                     level, (int)s->job.kv.type, s->context, s->job.n_tokens, s->job.group, s->job.kv.head_dim,
-                    s->job.window, t, h);
+                    s->job.window, s->job.length, t, h);
         }
     return failed;
 }
 
 static void attend_in_splits(const sample* s, const lw_lane_ops* ops) {
-    const lw_tokens splits = lw_attention_splits(s->job.first_position, s->job.n_tokens, s->job.window);
+    const lw_tokens splits = lw_attention_splits(s->job.first_position, s->job.n_tokens, s->job.window, s->job.length);
     const size_t rows = lw_attention_rows(s->job.n_tokens, s->job.group);
     const size_t floats = lw_attention_state_floats(rows, s->job.kv.value_dim), n = splits.end - splits.first;
     float* states = allocate(n * floats * sizeof(float));

@@ -11,6 +11,7 @@ from native_build import ROOT, check
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 GOLDEN = ROOT / "tests" / "golden" / "logits.txt"
+ENCODINGS = ROOT / "tests" / "golden" / "encodings.txt"
 HEADER = ROOT / "native" / "include" / "lanewise.h"
 
 
@@ -75,6 +76,13 @@ def test_one_changed_weight_changes_every_hash(programs: Path) -> None:
         assert changed != line
 
 
+def test_texts_have_their_golden_hashes_alone_and_together(programs: Path) -> None:
+    """Pooled models at all levels of this CPU, with 1 to 3 threads; and what is refused."""
+    *lines, last = check(programs / "test_encode").splitlines()
+    assert last.endswith(" 0 failed")
+    assert lines == ENCODINGS.read_text().splitlines()
+
+
 def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
     output = check(programs / "test_packed")
     assert output.splitlines()[-1].endswith(" 0 failed")
@@ -83,7 +91,7 @@ def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
 def test_what_cannot_be_asked_of_a_function_is_refused_by_it(programs: Path) -> None:
     """NULL for each pointer, counts and sizes out of range, handles that are not ready."""
     called: set[str] = set()
-    for name in ("test_arguments", "test_sessions"):
+    for name in ("test_arguments", "test_sessions", "test_encode"):
         *calls, last = check(programs / name, "--calls").splitlines()
         assert last.endswith(" 0 failed")
         called.update(calls)

@@ -71,6 +71,8 @@ class FakeLibrary:
     LW_QK_NORM_NONE = 0
     LW_QK_NORM_HEAD = 1
     LW_FFN_GATED = 0
+    LW_SILU = 0
+    LW_NORM_RMS = 0
 
     def __init__(self, ffi):
         self.ffi = ffi

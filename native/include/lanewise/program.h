@@ -43,7 +43,18 @@ typedef enum lw_role {
     LW_SHARED_UP = 35,
     LW_SHARED_DOWN = 36,    // (hidden_size, shared_size)
     LW_SHARED_ROUTER = 37,  // (1, hidden_size)
-    LW_ROLE_COUNT = 38
+    // Of models whose norms have biases, each (1, hidden_size).
+    LW_ATTN_NORM_BIAS = 38,
+    LW_FFN_NORM_BIAS = 39,
+    // The rest once per model, but those of a dense head once for each of them: `layer` is its number.
+    LW_OUTPUT_NORM_BIAS = 40,
+    LW_POSITION_EMBEDDING = 41,    // (n_positions, hidden_size), F32, F16 or BF16
+    LW_TOKEN_TYPE_EMBEDDING = 42,  // (n_token_types, hidden_size), F32, F16 or BF16
+    LW_DENSE = 43,                 // (outputs, inputs: outputs of the one before, of the first hidden_size)
+    LW_DENSE_BIAS = 44,            // (1, outputs)
+    LW_DENSE_NORM = 45,            // (1, outputs)
+    LW_DENSE_NORM_BIAS = 46,
+    LW_ROLE_COUNT = 47
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -66,10 +77,13 @@ typedef enum lw_qk_norm {
 typedef struct lw_attention_config {
     uint32_t n_heads;
     uint32_t n_kv_heads;
-    uint32_t head_dim;     // even, at most 256
-    uint32_t window;       // tokens each query sees, its own included; 0 = all
-    int32_t rope;          // which of the model's, or LW_NO_ROPE
-    uint32_t qkv_bias;     // 1: Q, K and V have biases
+    uint32_t head_dim;  // even, at most 256
+    uint32_t window;    // tokens each query sees, its own included; 0 = all
+    uint32_t
+        both_ways;      // 1: a query also sees what comes after it, of a window as many tokens as before it: only where
+                        // the model is pooled
+    int32_t rope;       // which of the model's, or LW_NO_ROPE
+    uint32_t qkv_bias;  // 1: Q, K and V have biases
     uint32_t output_bias;  // 1: so has the output
     lw_qk_norm qk_norm;
     uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value
@@ -79,13 +93,19 @@ typedef struct lw_attention_config {
 } lw_attention_config;
 
 typedef enum lw_ffn_kind {
-    LW_FFN_GATED = 0,   // down (activation(gate x) * up x)
-    LW_FFN_EXPERTS = 1  // a sum over some of many such, which a router chooses and weighs for each token
+    LW_FFN_GATED = 0,    // down (activation(gate x) * up x)
+    LW_FFN_EXPERTS = 1,  // a sum over some of many such, which a router chooses and weighs for each token
+    LW_FFN_PLAIN = 2     // down (activation(up x))
 } lw_ffn_kind;
 
 typedef enum lw_activation {
-    LW_SILU = 0,           // g * sigmoid(g) * u
-    LW_CLAMPED_SWIGLU = 1  // g at most limit, u within +-limit: g * sigmoid(alpha * g) * (u + 1)
+    LW_SILU = 0,            // g * sigmoid(g); times u where the kind is gated, here and below
+    LW_CLAMPED_SWIGLU = 1,  // g at most limit, u within +-limit: g * sigmoid(alpha * g) * (u + 1); of gated kinds only
+    LW_GELU = 2,            // g * Phi(g), Phi the normal distribution's
+    LW_GELU_TANH = 3,       // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
+    LW_RELU = 4,
+    LW_TANH = 5,     // of dense heads only
+    LW_IDENTITY = 6  // likewise
 } lw_activation;
 
 // What a router makes of its logits, one for each expert.
@@ -117,10 +137,37 @@ typedef struct lw_ffn_config {
     uint32_t shared_gate;  // 1: times sigmoid of the shared router's product, else 1
 } lw_ffn_config;
 
-typedef struct lw_layer_config {  // x += attention(rmsnorm(x)), then x += ffn(rmsnorm(x))
+typedef enum lw_norm_kind {
+    LW_NORM_RMS = 0,   // x / rms(x) * weight
+    LW_NORM_LAYER = 1  // (x - mean) / sqrt(variance) * weight, plus a bias where norm_bias is 1
+} lw_norm_kind;
+
+// x += attention(norm(x)), then x += ffn(norm(x)). Where a norm replaces x it is x = norm(x) before the addition. So the
+// layers that normalize after each addition (BERT's) are those whose norms all replace: the first one's is that of the
+// embedding, each further one's, and the output norm, that of the layer before.
+typedef struct lw_layer_config {
     lw_attention_config attention;
     lw_ffn_config ffn;
+    uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1
 } lw_layer_config;
+
+// Something that rows go through after pooling: y = activation(dense y + bias), then perhaps a norm.
+typedef struct lw_dense_config {
+    uint32_t outputs;
+    uint32_t bias;  // 0 or 1
+    lw_activation activation;
+    uint32_t norm;  // 0 or 1
+} lw_dense_config;
+
+enum { LW_MAX_DENSE = 4 };
+
+// What becomes of the rows of a text, behind the output norm.
+typedef enum lw_pooling {
+    LW_POOL_NONE = 0,   // each is a result
+    LW_POOL_MEAN = 1,   // added up in order, times 1 / n
+    LW_POOL_FIRST = 2,  // the first (CLS)
+    LW_POOL_LAST = 3
+} lw_pooling;
 
 typedef struct lw_model_config {
     uint32_t n_layers;
@@ -128,10 +175,18 @@ typedef struct lw_model_config {
     uint32_t vocab_size;
     uint32_t context_length;   // positions the model was made for
     uint32_t tied_embeddings;  // 1: the head is the token embedding
-    float rms_norm_eps;
-    float embedding_scale;  // rows of the embedding are multiplied by it
-    float logit_scale;      // and logits by this; 1 and 1 for most
-    uint32_t n_ropes;       // at most 8
+    float rms_norm_eps;        // of norms of both kinds
+    float embedding_scale;     // rows of the embedding are multiplied by it
+    float logit_scale;         // and logits by this; 1 and 1 for most
+    uint32_t n_ropes;          // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; heads, KV heads and head_dim are the same in all
+    lw_norm_kind norm;              // of all norms but those of Q and K
+    uint32_t norm_bias;             // 1: these have biases; of LW_NORM_LAYER only
+    uint32_t pooled;                // 1: no head that makes logits; whole texts go through lw_encode, nothing else
+    // Of pooled models, else 0:
+    uint32_t n_positions;    // rows that are added to those of the embedding by position; 0 = none, else context_length
+    uint32_t n_token_types;  // likewise by token type; 0 = none
+    uint32_t n_dense;        // at most LW_MAX_DENSE
+    const lw_dense_config* dense;  // [n_dense]
 } lw_model_config;

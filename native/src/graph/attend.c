@@ -13,17 +13,18 @@ static size_t state_floats(const lw_session* s, size_t n_tokens) {
 }
 
 static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window);
+    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
 }
 
 // A job is too long when it is more than 1 / (4 * threads) of all work.
 enum { JOBS_PER_THREAD = 4 };
 
 // Splits that the tokens seen by one tile are in.
-static size_t most_splits(const lw_session* s, size_t window) {
-    const size_t context = s->model->config.context_length;
+static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
+    const size_t context = s->model->config.context_length, window = tiling->window;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
-    const size_t seen = window + lw_tile_tokens(lw_model_heads(s->model)) - 1;
+    const size_t ahead = tiling->both_ways && window > 0 ? window - 1 : 0;
+    const size_t seen = window + ahead + lw_tile_tokens(lw_model_heads(s->model)) - 1;
     if (window == 0 || context <= seen) {
         const size_t longest = cached < context ? cached : context;
         return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
@@ -36,7 +37,7 @@ void lw_size_splits(lw_session* s) {
     const lw_attention_config* c = lw_model_heads(s->model);
     size_t splits = 0;
     for (size_t i = 0; i < s->n_tilings; ++i) {
-        const size_t most = most_splits(s, s->tilings[i].window);
+        const size_t most = most_splits(s, &s->tilings[i]);
         if (most > splits) splits = most;
     }
     const uint32_t threads = s->config.n_threads;
@@ -49,7 +50,7 @@ void lw_size_splits(lw_session* s) {
 
 // Pairs of queries and keys, within a few.
 static size_t cost_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    const lw_tokens seen = lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, window);
+    const lw_tokens seen = lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
     return tile->n_tokens * (seen.end - seen.first);
 }
 
@@ -84,9 +85,10 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
     tiling->n = 0;
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
+        const uint32_t length = tiling->both_ways ? end - begin : 0;
         for (uint32_t row = begin; row < end; row += most) {
             lw_tile* tile = &tiling->tiles[tiling->n++];
-            *tile = (lw_tile){.sequence = sequence, .first_row = row};
+            *tile = (lw_tile){.sequence = sequence, .first_row = row, .length = length};
             tile->n_tokens = end - row < most ? end - row : most;
             cost += cost_of(s, tile, tiling->window);
         }
@@ -105,7 +107,7 @@ void lw_make_tiles(lw_session* s, const lw_batch* batch) {
 static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
     if (w->profile == NULL) return;
     const size_t dims = job->kv.head_dim + job->kv.value_dim;
-    lw_tokens read = lw_attention_tokens(job->first_position, job->n_tokens, job->window);
+    lw_tokens read = lw_attention_tokens(job->first_position, job->n_tokens, job->window, job->length);
     if (tile->n_splits > 0) {
         const size_t begin = (splits_of(w->s, tile, job->window).first + tile->split) * LW_SPLIT_TOKENS;
         if (read.first < begin) read.first = begin;
@@ -113,7 +115,7 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
     }
     size_t seen = 0;  // by all queries
     for (size_t i = 0; i < job->n_tokens; ++i) {
-        const lw_tokens one = lw_attention_tokens(job->first_position + i, 1, job->window);
+        const lw_tokens one = lw_attention_tokens(job->first_position + i, 1, job->window, job->length);
         const size_t first = one.first > read.first ? one.first : read.first;
         const size_t end = one.end < read.end ? one.end : read.end;
         seen += end > first ? end - first : 0;
@@ -170,6 +172,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .n_tokens = tile->n_tokens,
                                       .first_position = w->b->position[tile->first_row],
                                       .window = c->window,
+                                      .length = tile->length,
                                       .group = group,
                                       .q = w->b->q + offset,
                                       .q_stride = q_size,

@@ -96,8 +96,9 @@ static void keep_logit_rows(lw_worker* w) {
 
 void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, (lw_norm){layer->attn_norm, layer->attn_input_order, 1},
-                                          lw_any_reads_codes(w, inputs, 3));
+    const lw_norm by = {layer->attn_norm, layer->attn_norm_bias, layer->attn_input_order, 1,
+                        layer->config.attn_norm_replaces};
+    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, 3));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
     const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),

@@ -35,7 +35,7 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     for (uint32_t group = 0; group < s->groups.n_groups; ++group) {
         const uint32_t* table = lw_block_table(s, b, sequence, group);
         const uint32_t window = s->groups.windows[group];
-        const lw_tokens seen = lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), window);
+        const lw_tokens seen = lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), window, 0);
         for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
             if (table[i] >= s->config.n_blocks)
                 return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u, block %u, the cache has %u", sequence, table[i],
@@ -89,6 +89,8 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
 lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn) {
     if (s == NULL || batch == NULL || (logits == NULL && batch->n_logits > 0))
         return lw_fail(LW_ERR_ARGUMENT, "a step's session, batch and logits must not be NULL");
+    if (s->model->config.pooled)
+        return lw_fail(LW_ERR_ARGUMENT, "a step makes logits, and the session's model is pooled: lw_encode runs it");
     if (batch->draws != NULL && batch->n_logits > 0 && drawn == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "a step's drawn must not be NULL when its batch has draws");
     LW_RETURN_IF_FAILED(check_batch(s, batch));

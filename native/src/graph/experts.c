@@ -47,6 +47,7 @@ static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, 
     const size_t size = size_of(layer, group), whole = lw_round_up(layer->config.ffn.size, LW_SEGMENT);
     lw_gate_up g = {.w = w,
                     .config = &layer->config.ffn,
+                    .matrices = 2,
                     .in = input_of(w, group, x),
                     .out = activated_of(w, layer, group),
                     .rows = group->rows,
@@ -174,7 +175,8 @@ void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const size_t n_inputs = layer->config.ffn.shared_size > 0 ? 4 : 2;
     const bool codes = lw_any_reads_codes(w, inputs, n_inputs);
     const bool values = !lw_reads_codes(w, inputs[0]) || !lw_reads_codes(w, inputs[1]);
-    const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){layer->ffn_norm, NULL, 1}, codes);
+    const lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, NULL, 1, layer->config.ffn_norm_replaces};
+    const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, codes);
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_route(w, layer, &x);
     if (w->rows > 1) gather(w, &x, codes, values);

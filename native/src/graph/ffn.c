@@ -44,14 +44,14 @@ static void multiply_panel(const lw_gate_up* g, size_t run, lw_rows rows, size_t
 
 static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, size_t n) {
     const lw_ffn_config* c = g->config;
-    if (g->gate_bias != NULL) {
-        lw_add_vector(gate, g->gate_bias + first, n);
-        lw_add_vector(up, g->up_bias + first, n);
-    }
+    if (g->gate_bias != NULL) lw_add_vector(gate, g->gate_bias + first, n);
+    if (g->up_bias != NULL) lw_add_vector(up, g->up_bias + first, n);
     if (c->activation == LW_CLAMPED_SWIGLU)
         g->w->ops->clamped_swiglu(gate, gate, up, n, c->limit, c->alpha);
-    else
+    else if (c->activation == LW_SILU && g->matrices == 2)
         g->w->ops->silu_mul(gate, gate, up, n);
+    else
+        g->w->ops->activate(gate, gate, g->matrices == 2 ? up : NULL, n, c->activation);
 }
 
 static void activate_segment(lw_gate_up* g, size_t segment, lw_rows rows) {
@@ -62,7 +62,7 @@ static void activate_segment(lw_gate_up* g, size_t segment, lw_rows rows) {
         activate(g, gate, segment_row(g, g->up_to, segment, row), first, n);
         if (g->quantized) lw_quantize_segments(w, &g->out, row, segment, 1, gate);
     }
-    lw_charge_row(w, LW_OP_ACTIVATE, 3 * n * rows.n, g->quantized ? n * rows.n : 0);
+    lw_charge_row(w, LW_OP_ACTIVATE, (1 + g->matrices) * n * rows.n, g->quantized ? n * rows.n : 0);
 }
 
 static void activate_run(lw_gate_up* g, size_t run, lw_rows rows) {
@@ -73,7 +73,8 @@ static void activate_run(lw_gate_up* g, size_t run, lw_rows rows) {
 
 // Up to `most` panels of one run and one piece of its rows, from item `item` on; returns how many.
 static size_t take_of_piece(lw_gate_up* g, size_t item, size_t most) {
-    const size_t of_run = 2 * g->run * SEGMENT_PANELS * g->cuts.n, run = item / of_run, all = 2 * panels_of(g, run);
+    const size_t of_run = g->matrices * g->run * SEGMENT_PANELS * g->cuts.n, run = item / of_run;
+    const size_t all = g->matrices * panels_of(g, run);
     const size_t piece = item % of_run / all, first = item % of_run % all, n = all - first < most ? all - first : most;
     const lw_rows rows = lw_piece(g->cuts, g->rows, piece);
     for (size_t place = first; place < first + n; ++place) multiply_panel(g, run, rows, place);
@@ -91,13 +92,14 @@ void lw_gate_up_take(lw_gate_up* g, size_t begin, size_t end) {
 
 // Returns the input of the down projection.
 static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
-    const size_t size = layer->config.ffn.size;
+    const bool plain = layer->config.ffn.kind == LW_FFN_PLAIN;
+    const size_t size = layer->config.ffn.size, matrices = plain ? 1 : 2, panels = matrices * panels_of_size(size);
+    const lw_product up = lw_adapted_product_at(w, &layer->up, plain ? w->b->gate : w->b->up, false, LW_ADAPTED_UP);
     lw_gate_up g = {.w = w,
                     .config = &layer->config.ffn,
-                    .gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE),
-                    .up = lw_adapted_product_at(w, &layer->up, w->b->up, false, LW_ADAPTED_UP),
-                    .gate_bias = layer->gate_bias,
-                    .up_bias = layer->up_bias,
+                    .matrices = matrices,
+                    .gate = up,
+                    .gate_bias = plain ? layer->up_bias : layer->gate_bias,
                     .in = *x,
                     .out = lw_activations_in(w, size, &w->b->ffn_codes, w->b->gate),
                     .rows = w->rows,
@@ -105,13 +107,18 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
                     .gate_to = w->b->gate,
                     .up_to = w->b->up,
                     .runs_done = w->s->run_panels_done,
-                    .cuts = lw_cut_rows(w->rows, 2 * layer->gate.panels, w->s->config.n_threads),
+                    .cuts = lw_cut_rows(w->rows, panels, w->s->config.n_threads),
                     .run = lw_run_of(w->rows),
                     .quantized = lw_reads_codes(w, &layer->down)};
+    if (!plain) {
+        g.gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE);
+        g.up = up;
+        g.up_bias = layer->up_bias;
+    }
     size_t begin, end;
-    lw_taker items = lw_this_phase(w, 2 * layer->gate.panels * g.cuts.n);
+    lw_taker items = lw_this_phase(w, panels * g.cuts.n);
     while (lw_take_share(&items, &begin, &end)) lw_gate_up_take(&g, begin, end);
-    lw_count_products(w, 2, x->rows);
+    lw_count_products(w, matrices, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);
     return g.out;
 }
@@ -129,7 +136,8 @@ static void add_down_bias(lw_worker* w, const float* bias) {
 
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
-    const lw_norm by = {layer->ffn_norm, layer->ffn_input_order, 1};
+    const lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, layer->ffn_input_order, 1,
+                        layer->config.ffn_norm_replaces};
     const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, lw_any_reads_codes(w, inputs, 2));
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));

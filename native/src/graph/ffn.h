@@ -13,6 +13,7 @@
 typedef struct lw_gate_up {
     lw_worker* w;
     const lw_ffn_config* config;
+    size_t matrices;  // 2, or 1: gate alone
     lw_product gate, up;
     const float *gate_bias, *up_bias;  // [size], or NULL
     lw_activations in, out;

@@ -17,6 +17,17 @@ static void fill_angles(lw_worker* w, size_t row, uint32_t position) {
     }
 }
 
+// Rows by token type and by position, in this order.
+static void add_embeddings(lw_worker* w, size_t row, float* x) {
+    const lw_matrix* tables[] = {&w->model->token_type_embedding, &w->model->position_embedding};
+    const uint32_t at[] = {w->b->token_type[row], w->b->position[row]};
+    for (size_t i = 0; i < 2; ++i) {
+        if (tables[i]->rows == 0) continue;
+        lw_unpack_row(tables[i], at[i], w->scratch);
+        lw_add_vector(x, w->scratch, w->c->hidden_size);
+    }
+}
+
 static void embed(lw_worker* w) {
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);
@@ -24,6 +35,7 @@ static void embed(lw_worker* w) {
         float* x = w->b->x + row * hidden;
         lw_unpack_row(&w->model->embedding, w->b->token[row], x);
         for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
+        if (w->c->pooled) add_embeddings(w, row, x);
         fill_angles(w, row, w->b->position[row]);
         lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.half, 0);
     }
@@ -32,8 +44,10 @@ static void embed(lw_worker* w) {
 
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    const lw_activations x = lw_normalize(
-        w, LW_OP_OUTPUT_NORM, (lw_norm){w->model->output_norm, NULL, w->c->logit_scale}, lw_reads_codes(w, head));
+    const lw_activations x =
+        lw_normalize(w, LW_OP_OUTPUT_NORM,
+                     (lw_norm){w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false},
+                     lw_reads_codes(w, head));
     lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
     const lw_product product = lw_product_at(w, head, w->step->logits, false);
     lw_multiply(w, LW_OP_HEAD, &product, 1, &x);
@@ -64,6 +78,10 @@ static void run_step(void* context, unsigned thread) {
             lw_experts(&w, layer, i);
         else
             lw_ffn(&w, layer, i);
+    }
+    if (w.c->pooled) {
+        lw_pool_texts(&w);
+        return;
     }
     logits(&w);
     lw_draw_rows(&w);

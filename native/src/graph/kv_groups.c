@@ -46,8 +46,11 @@ static uint32_t choose_slots(const windows* w, uint32_t n_layers) {
 }
 
 static lw_kv_groups one_group(const lw_model* model, lw_kv_place* places) {
-    const lw_kv_groups out = {1, model->config.n_layers, {lw_model_window(model)}};
-    for (uint32_t i = 0; places != NULL && i < out.n_slots; ++i) places[i] = (lw_kv_place){0, i};
+    // A pooled model keeps nothing: its layers have one slot in turns.
+    const bool pooled = model->config.pooled != 0;
+    const lw_kv_groups out = {1, pooled ? 1 : model->config.n_layers, {lw_model_window(model)}};
+    for (uint32_t i = 0; places != NULL && i < model->config.n_layers; ++i)
+        places[i] = (lw_kv_place){0, pooled ? 0 : i};
     return out;
 }
 
@@ -75,6 +78,8 @@ lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t gr
             LW_ERR_ARGUMENT,
             "lw_model_kv_layout: model and out must not be NULL, kv_type must be F16 (1), F32 (0) or I8 (24), "
             "groups_by_window 0 or 1");
+    if (model->config.pooled)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_kv_layout: the model is pooled: it has no cache");
     const lw_kv_groups groups = lw_group_layers(model, groups_by_window != 0, NULL);
     lw_kv_cache cache;
     lw_kv_describe(lw_model_heads(model), kv_type, 1, &cache);

@@ -12,7 +12,7 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static void widen(lw_widths* widths, const lw_layer* layer, bool float_activations) {
     const lw_ffn_config* c = &layer->config.ffn;
-    if (c->kind == LW_FFN_GATED) {
+    if (c->kind != LW_FFN_EXPERTS) {
         widths->gated = larger(widths->gated, c->size);
         return;
     }
@@ -33,21 +33,23 @@ static void measure(lw_session* s) {
                             .half = c->head_dim / 2};
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i)
         widen(&s->widths, &s->model->layers[i], s->config.float_activations);
+    for (uint32_t i = 0; s->model->config.pooled && i <= s->model->config.n_dense; ++i)
+        s->widths.dense = larger(s->widths.dense, lw_dense_inputs(s->model, i));
 }
 
 static size_t widest_input(const lw_widths* w) {
-    return lw_round_up(larger(larger(w->hidden, w->q), larger(w->gated, w->expert)), LW_SEGMENT);
+    return lw_round_up(larger(larger(w->hidden, w->q), larger(larger(w->gated, w->expert), w->dense)), LW_SEGMENT);
 }
 
-// Gives each window of the model's layers a tiling; returns how many there are.
+// Gives each way in which the model's layers see a tiling; returns how many there are.
 static size_t find_tilings(lw_session* s) {
     size_t n = 0;
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i) {
-        const uint32_t window = s->model->layers[i].config.attention.window;
+        const lw_attention_config* c = &s->model->layers[i].config.attention;
         size_t at = 0;
-        while (at < n && s->tilings[at].window != window) ++at;
+        while (at < n && (s->tilings[at].window != c->window || s->tilings[at].both_ways != c->both_ways)) ++at;
         s->tiling_of[i] = (uint16_t)at;
-        if (at == n) s->tilings[n++].window = window;
+        if (at == n) s->tilings[n++] = (lw_tiling){.window = c->window, .both_ways = c->both_ways};
     }
     return n;
 }
@@ -97,6 +99,8 @@ static void take_buffers(arena* a, lw_session* s) {
     b->token = take(a, rows * sizeof *b->token);
     b->sequence = take(a, rows * sizeof *b->sequence);
     b->position = take(a, rows * sizeof *b->position);
+    b->token_type = take(a, model->config.pooled ? rows * sizeof *b->token_type : 0);
+    for (size_t i = 0; i < 2; ++i) b->pooled[i] = take(a, model->config.n_dense > 0 ? row * w->dense : 0);
     b->codes = take_codes(a, model, rows, widest_input(w));
     b->ffn_codes = take_codes(a, model, rows, ffn);
 }
@@ -127,6 +131,16 @@ static void take_experts(arena* a, lw_session* s) {
     e->out = take(a, row * w->hidden + rows * sizeof(float) * (w->shared > 0 ? w->hidden : 0));
 }
 
+static void take_texts(arena* a, lw_session* s) {
+    if (!s->model->config.pooled) return;
+    const size_t texts = s->config.max_batch_logits * sizeof(uint32_t);
+    s->first_blocks = take(a, texts);
+    s->no_context = take(a, texts);
+    s->kept_rows = take(a, texts);
+    s->all_blocks = take(a, s->config.n_blocks * sizeof *s->all_blocks);
+    for (uint32_t i = 0; a->base != NULL && i < s->config.n_blocks; ++i) s->all_blocks[i] = i;
+}
+
 static void take_adapted(arena* a, lw_session* s) {
     const size_t rows = s->config.max_batch_tokens, rank = s->config.max_adapter_rank;
     if (rank == 0) return;
@@ -144,6 +158,7 @@ static void take_all(arena* a, lw_session* s) {
     take_buffers(a, s);
     take_experts(a, s);
     take_adapted(a, s);
+    take_texts(a, s);
     for (size_t i = 0; i < s->n_tilings; ++i)
         s->tilings[i].tiles = take(a, (rows + s->split_tiles) * sizeof *s->tilings[i].tiles);
     s->b.split_states = take(a, s->split_floats * sizeof(float));
@@ -175,11 +190,11 @@ static bool open_memory(lw_session* s) {
     if (attention > scratch) scratch = attention;
     if (c->hidden_size * sizeof(float) > scratch) scratch = c->hidden_size * sizeof(float);  // a row before its order
     s->scratch_bytes = lw_round_up(scratch, 4096);
-    s->draw_scratch_bytes = lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
+    s->draw_scratch_bytes = c->pooled ? 0 : lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
     s->n_tilings = find_tilings(s);
     lw_size_splits(s);
     s->partial_floats = lw_partial_floats(s);
-    s->n_phases = (size_t)c->n_layers * 20 + 16;
+    s->n_phases = (size_t)c->n_layers * 20 + 32;
     arena a = {0};
     take_all(&a, s);
     if (!lw_block_map(a.used, &s->memory)) return false;
@@ -192,10 +207,10 @@ static bool open_memory(lw_session* s) {
     return true;
 }
 
-static lw_status check_config(const lw_session_config* c) {
+static lw_status check_config(const lw_session_config* c, bool pooled) {
     if (c->n_threads < 1 || c->n_threads > 256)
         return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to 256", c->n_threads);
-    if (c->n_blocks < 1) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
+    if (c->n_blocks < 1 && !pooled) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
     if (c->max_batch_tokens < 1 || c->max_batch_tokens > 65536)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be 1 to 65536", c->max_batch_tokens);
     if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)
@@ -204,6 +219,10 @@ static lw_status check_config(const lw_session_config* c) {
     if (c->max_adapter_rank > LW_MAX_ADAPTER_RANK)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_adapter_rank is %u, must be at most %d", c->max_adapter_rank,
                        LW_MAX_ADAPTER_RANK);
+    if (pooled && (c->max_adapter_rank > 0 || c->groups_by_window > 0))
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "session: max_adapter_rank %u and groups_by_window %u, must be 0 where the model is pooled",
+                       c->max_adapter_rank, c->groups_by_window);
     if (c->float_activations > 1)
         return lw_fail(LW_ERR_ARGUMENT, "session: float_activations is %u, must be 0 or 1", c->float_activations);
     if (c->observe_inputs > 1)
@@ -227,7 +246,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     if (model == NULL || config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: model, config and out must not be NULL");
     if (!model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: the model is not finished");
-    LW_RETURN_IF_FAILED(check_config(config));
+    LW_RETURN_IF_FAILED(check_config(config, model->config.pooled != 0));
     LW_RETURN_IF_FAILED(check_places(model, config));
     lw_session* s = aligned_alloc(_Alignof(lw_session), sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
@@ -235,7 +254,10 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     pthread_mutex_init(&s->lock, NULL);  // cannot fail on Linux
     s->model = model;
     s->config = *config;
-    lw_kv_describe(lw_model_heads(model), config->kv_type, config->n_blocks, &s->kv);
+    // Each text has a block that is not full at most.
+    if (model->config.pooled)
+        s->config.n_blocks = config->max_batch_tokens / LW_BLOCK_TOKENS + config->max_batch_logits;
+    lw_kv_describe(lw_model_heads(model), config->kv_type, s->config.n_blocks, &s->kv);
     measure(s);
     s->tilings = calloc(model->config.n_layers, sizeof *s->tilings);
     s->tiling_of = calloc(model->config.n_layers, sizeof *s->tiling_of);

@@ -19,15 +19,16 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     uint32_t sequence;
     uint32_t first_row;  // row of the batch
     uint32_t n_tokens;
+    uint32_t length;  // of its sequence where queries see both ways, else 0
     // A tile with a long context is there once for each split of its context; they meet in `states`.
     uint32_t n_splits, split;  // of how many, which one; 0 of 0: a whole context
     float* states;             // [n_kv_heads][n_splits][floats of a state]
     atomic_uint* done;         // [n_kv_heads] splits computed, between phases all 0
 } lw_tile;
 
-// The tiles of a batch in layers of one window.
+// The tiles of a batch in layers that see alike.
 typedef struct lw_tiling {
-    uint32_t window;
+    uint32_t window, both_ways;
     size_t n;        // of the batch
     lw_tile* tiles;  // [rows + split_tiles]
 } lw_tiling;
@@ -99,6 +100,7 @@ typedef struct lw_widths {
     size_t shared, expert;       // of shared experts, of one of the others; 0 without
     size_t n_experts, n_used;
     bool float_experts;  // some of their matrices read floats
+    size_t dense;        // outputs of dense heads, hidden_size among them; 0 unless the model is pooled
 } lw_widths;
 
 typedef struct lw_buffers {  // rows = tokens of the batch
@@ -111,6 +113,8 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     uint32_t* token;                                   // [rows] token of each row
     uint32_t* sequence;                                // [rows] sequence of each row
     uint32_t* position;                                // [rows]
+    uint32_t* token_type;                              // [rows], of pooled models
+    float* pooled[2];                                  // [rows][widest_dense], of pooled models, in turns
     float* split_states;                               // see split_floats
     atomic_uint* splits_done;
     lw_codes codes;      // of normalized rows and of attention
@@ -159,10 +163,13 @@ struct lw_session {
     lw_counters counters;                  // of whoever runs a step
     lw_counters published;                 // as they were after the last step, under `lock`
     pthread_mutex_t lock;
-    lw_ahead* ahead;              // NULL until a step is started ahead
-    void (*announce)(lw_ahead*);  // NULL until then: called when all threads work on a step
-    lw_profile* profile;          // NULL unless asked for
-    lw_input_stats* observed;     // [threads][lw_observed_cells], NULL unless asked for
+    lw_ahead* ahead;                                  // NULL until a step is started ahead
+    void (*announce)(lw_ahead*);                      // NULL until then: called when all threads work on a step
+    lw_profile* profile;                              // NULL unless asked for
+    lw_input_stats* observed;                         // [threads][lw_observed_cells], NULL unless asked for
+    const lw_texts* texts;                            // of a pooled model, while they are run
+    uint32_t *first_blocks, *no_context, *kept_rows;  // [max_batch_logits]: of the texts that are run (encode.c)
+    uint32_t* all_blocks;                             // [n_blocks] their numbers
 };
 
 extern const char* const lw_operation_names[LW_OPERATION_COUNT];

@@ -73,11 +73,19 @@ void lw_add_vector(float* out, const float* bias, size_t n) {
     for (size_t i = 0; i < n; ++i) out[i] += bias[i];
 }
 
+void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias,
+                      size_t n) {
+    if (w->c->norm == LW_NORM_LAYER)
+        w->ops->layernorm(out, x, weight, bias, n, w->c->rms_norm_eps);
+    else
+        w->ops->rmsnorm(out, x, weight, n, w->c->rms_norm_eps);
+}
+
 static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, lw_norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
-    float* values = (float*)out->f32 + row * n;
-    float* normed = by.order != NULL ? w->scratch : values;
-    w->ops->rmsnorm(normed, w->b->x + row * n, by.weight, n, w->c->rms_norm_eps);
+    float *x = w->b->x + row * n, *values = (float*)out->f32 + row * n;
+    float* normed = by.replaces ? x : by.order != NULL ? w->scratch : values;
+    lw_normalize_row(w, normed, x, by.weight, by.bias, n);
     if (by.order != NULL) lw_put_in_order(values, normed, by.order, n);
     for (size_t i = 0; by.scale != 1 && i < n; ++i) values[i] *= by.scale;
     if (quantized) lw_quantize_segments(w, out, row, 0, out->segments, values);
@@ -85,7 +93,8 @@ static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, l
 
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
-    if (w->rows <= LW_OWN_ROWS) {  // every thread for itself: a row takes less time than waiting for each other
+    if (w->rows <= LW_OWN_ROWS &&
+        !by.replaces) {  // every thread for itself: a row takes less time than waiting for each other
         const lw_own* own = &w->s->own[w->thread];
         const lw_activations out = lw_activations_in(w, n, &own->codes, own->norm);
         for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, by, quantized);
@@ -93,7 +102,8 @@ lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bo
         lw_charge_row(w, operation, 2 * values, quantized ? values : 0);
         return out;
     }
-    const lw_activations out = lw_activations_in(w, n, &w->b->codes, w->b->norm);
+    float* values = by.replaces && by.order == NULL ? w->b->x : w->b->norm;
+    const lw_activations out = lw_activations_in(w, n, &w->b->codes, values);
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         normalize_row(w, &out, row, by, quantized);

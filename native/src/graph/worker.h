@@ -64,14 +64,17 @@ void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, siz
 // Row `row` of x becomes row `at` of `out`, which has as many inputs but may have another layout.
 void lw_copy_codes(const lw_activations* out, size_t at, const lw_activations* x, size_t row);
 
-// What comes before some matrices: the weight of the RMSNorm, the order of their inputs or NULL, and what the result is
-// multiplied by.
+// What comes before some matrices: weight of the norm and bias or NULL, the order of their inputs or NULL, what the result
+// is multiplied by, and whether it takes the place of the residual stream.
 typedef struct lw_norm {
-    const float *weight, *order;
+    const float *weight, *bias, *order;
     float scale;
+    bool replaces;
 } lw_norm;
 
-// rmsnorm of the residual stream as floats and, if `quantized`, its codes.
+// One row, by the model's kind of norm; out may be x.
+void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias, size_t n);
+// The norm of the residual stream as floats and, if `quantized`, its codes.
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized);
 // A phase of products over the same activations.
 void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x);
@@ -136,6 +139,8 @@ void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
 // x += ffn(rmsnorm(x)): ffn.c, experts.c.
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);
+// What a pooled model has behind its layers, into the step's output (pool.c).
+void lw_pool_texts(lw_worker* w);
 // A phase of draws, one for each row of logits (draw.c).
 void lw_draw_rows(lw_worker* w);
 // Counts products for lw_session_counters.

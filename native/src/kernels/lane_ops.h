@@ -43,6 +43,7 @@ typedef struct lw_attention_job {
     size_t n_tokens;  // query tokens, at positions first_position, first_position + 1, ...
     size_t first_position;
     size_t window;   // tokens each query sees, its own included; 0 = all
+    size_t length;   // 0: queries see what is before them; else they see both ways, in a sequence of so many tokens
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
@@ -57,6 +58,8 @@ enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at mu
 typedef struct lw_lane_ops {
     // out[i] = (x[i] / rms(x)) * weight[i]; n a multiple of nothing, sums over 16 lanes.
     void (*rmsnorm)(float* out, const float* x, const float* weight, size_t n, float eps);
+    // out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps) * weight[i] (+ bias[i] unless NULL), sums likewise; out may be x.
+    void (*layernorm)(float* out, const float* x, const float* weight, const float* bias, size_t n, float eps);
     // Segments first .. first + n - 1 of one row to int8, from their values: q, padded with zeros to whole segments,
     // scale, totals, sums unless NULL, and outliers of row `row` of x. Returns false when a value is not finite.
     // Of each group: an outlier is a value of more than eight times the magnitude of any other; it is taken out. `peak` is
@@ -67,6 +70,8 @@ typedef struct lw_lane_ops {
     void (*add_outliers)(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
+    // out[i] = kind(x[i]) (* up[i] unless NULL), of every kind but LW_CLAMPED_SWIGLU; out may be x.
+    void (*activate)(float* out, const float* x, const float* up, size_t n, lw_activation kind);
     // out[i] = g / (1 + exp(-alpha * g)) * (u + 1), g = gate[i] but at most `limit`, u = up[i] within +-limit
     void (*clamped_swiglu)(float* out, const float* gate, const float* up, size_t n, float limit, float alpha);
     // out[i] = fma(weight, x[i], out[i])
@@ -98,15 +103,25 @@ typedef struct lw_tokens {  // a range of tokens of a sequence, or of splits of 
     size_t first, end;
 } lw_tokens;
 
+// Where what a query at `position` sees begins and ends; `window` and `length` as in lw_attention_job.
+static inline size_t lw_seen_first(size_t position, size_t window) {
+    return window != 0 && position + 1 > window ? position + 1 - window : 0;
+}
+
+static inline size_t lw_seen_end(size_t position, size_t window, size_t length) {
+    if (length == 0) return position + 1;
+    return window != 0 && position + window < length ? position + window : length;
+}
+
 // What at least one of the queries of a job sees.
-static inline lw_tokens lw_attention_tokens(size_t first_position, size_t n_tokens, size_t window) {
-    const size_t hidden = window != 0 && first_position + 1 > window ? first_position + 1 - window : 0;
-    return (lw_tokens){hidden, first_position + n_tokens};
+static inline lw_tokens lw_attention_tokens(size_t first_position, size_t n_tokens, size_t window, size_t length) {
+    return (lw_tokens){lw_seen_first(first_position, window),
+                       lw_seen_end(first_position + n_tokens - 1, window, length)};
 }
 
 // The splits that these tokens are in.
-static inline lw_tokens lw_attention_splits(size_t first_position, size_t n_tokens, size_t window) {
-    const lw_tokens seen = lw_attention_tokens(first_position, n_tokens, window);
+static inline lw_tokens lw_attention_splits(size_t first_position, size_t n_tokens, size_t window, size_t length) {
+    const lw_tokens seen = lw_attention_tokens(first_position, n_tokens, window, length);
     return (lw_tokens){seen.first / LW_SPLIT_TOKENS, (seen.end + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS};
 }
 

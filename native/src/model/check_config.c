@@ -55,6 +55,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
+    LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
     LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
     if (c->position_beta > 0)
@@ -110,11 +111,16 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     const lw_ffn_config* c = &model->layers[layer].ffn;
     place at;
     snprintf(at.text, sizeof at.text, "layer %u FFN: ", layer);
-    LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, LW_FFN_EXPERTS));
+    LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, LW_FFN_PLAIN));
     LW_RETURN_IF_FAILED(check_range(&at, "size", c->size, 1, 1 << 19));
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
-    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, LW_CLAMPED_SWIGLU));
+    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, LW_RELU));
+    LW_RETURN_IF_FAILED(check_flag(&at, "attn_norm_replaces", model->layers[layer].attn_norm_replaces));
+    LW_RETURN_IF_FAILED(check_flag(&at, "ffn_norm_replaces", model->layers[layer].ffn_norm_replaces));
     if (c->activation == LW_CLAMPED_SWIGLU) {
+        if (c->kind == LW_FFN_PLAIN)
+            return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,
+                           (int)c->activation);
         LW_RETURN_IF_FAILED(check_number(&at, "limit", (double)c->limit, 1e-3, 1e6));
         LW_RETURN_IF_FAILED(check_number(&at, "alpha", (double)c->alpha, 1e-3, 1e3));
     }
@@ -122,8 +128,33 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     return check_range(&at, "n_experts", c->n_experts, 0, 0);
 }
 
+static lw_status check_pooled(const place* at, const lw_model_config* c) {
+    LW_RETURN_IF_FAILED(check_range(at, "norm", (uint64_t)c->norm, 0, LW_NORM_LAYER));
+    LW_RETURN_IF_FAILED(check_range(at, "norm_bias", c->norm_bias, 0, c->norm == LW_NORM_LAYER));
+    LW_RETURN_IF_FAILED(check_flag(at, "pooled", c->pooled));
+    LW_RETURN_IF_FAILED(check_range(at, "n_token_types", c->n_token_types, 0, c->pooled ? 1 << 16 : 0));
+    LW_RETURN_IF_FAILED(check_range(at, "n_positions", c->n_positions, 0, c->pooled ? c->context_length : 0));
+    LW_RETURN_IF_FAILED(check_range(at, "n_dense", c->n_dense, 0, c->pooled ? LW_MAX_DENSE : 0));
+    if (c->n_positions != 0 && c->n_positions != c->context_length)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: n_positions is %u, must be 0 or context_length (%u)",
+                       c->n_positions, c->context_length);
+    if (c->dense == NULL && c->n_dense > 0) return lw_fail(LW_ERR_ARGUMENT, "model config: dense must not be NULL");
+    for (uint32_t i = 0; i < c->n_dense; ++i) {
+        place dense;
+        snprintf(dense.text, sizeof dense.text, "dense head %u: ", i);
+        LW_RETURN_IF_FAILED(check_range(&dense, "outputs", c->dense[i].outputs, 1, 1 << 17));
+        LW_RETURN_IF_FAILED(check_flag(&dense, "bias", c->dense[i].bias));
+        LW_RETURN_IF_FAILED(check_flag(&dense, "norm", c->dense[i].norm));
+        LW_RETURN_IF_FAILED(check_range(&dense, "activation", (uint64_t)c->dense[i].activation, 0, LW_IDENTITY));
+        if (c->dense[i].activation == LW_CLAMPED_SWIGLU)
+            return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation needs a gate", dense.text);
+    }
+    return LW_OK;
+}
+
 lw_status lw_check_config(const lw_model_config* c) {
     static const place model = {""};
+    LW_RETURN_IF_FAILED(check_pooled(&model, c));
     LW_RETURN_IF_FAILED(check_range(&model, "n_layers", c->n_layers, 1, 1000));
     LW_RETURN_IF_FAILED(check_range(&model, "hidden_size", c->hidden_size, 1, 1 << 17));
     LW_RETURN_IF_FAILED(check_range(&model, "vocab_size", c->vocab_size, 1, 1 << 24));

@@ -10,7 +10,6 @@
 #include "ops/math.h"
 #include "status.h"
 
-static bool per_layer(lw_role role) { return role >= LW_ATTN_NORM; }
 static bool is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
 
 static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
@@ -48,6 +47,8 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     model->config = *config;
     model->config.ropes = NULL;
     model->config.layers = NULL;
+    model->config.dense = NULL;
+    for (uint32_t i = 0; i < config->n_dense; ++i) model->dense[i].config = config->dense[i];
     model->level = level;
     model->ops = lw_level_lane_ops[level];
     model->layers = calloc(config->n_layers, sizeof *model->layers);
@@ -71,14 +72,16 @@ uint32_t lw_model_window(const lw_model* model) {
 }
 
 static void describe_slot(char* text, size_t size, const lw_slot* slot, lw_role role, uint32_t layer) {
-    if (per_layer(role))
+    if (role >= LW_DENSE)
+        snprintf(text, size, "%s %u", slot->name, layer);
+    else if (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS)
         snprintf(text, size, "layer %u %s", layer, slot->name);
     else
         snprintf(text, size, "%s", slot->name);
 }
 
 static lw_status find_slot(lw_model* model, lw_role role, uint32_t layer, lw_slot* slot, char name[64]) {
-    if ((unsigned)role >= LW_ROLE_COUNT || layer >= model->config.n_layers || (!per_layer(role) && layer != 0))
+    if ((unsigned)role >= LW_ROLE_COUNT || layer >= lw_role_layers(model, role))
         return lw_fail(LW_ERR_ARGUMENT, "no tensor of role %d in layer %u", (int)role, layer);
     *slot = lw_model_slot(model, role, layer);
     describe_slot(name, 64, slot, role, layer);
@@ -97,7 +100,8 @@ static lw_status open_slot(lw_model* model, lw_role role, uint32_t layer, uint32
 }
 
 static lw_status check_target(const char* name, lw_role role, lw_type target) {
-    if (role != LW_ROUTER || target == LW_F32 || target == LW_F16 || target == LW_BF16) return LW_OK;
+    const bool reads_floats = role == LW_ROUTER || role == LW_POSITION_EMBEDDING || role == LW_TOKEN_TYPE_EMBEDDING;
+    if (!reads_floats || target == LW_F32 || target == LW_F16 || target == LW_BF16) return LW_OK;
     return lw_fail(LW_ERR_FORMAT, "%s: type %s, must be f32, f16 or bf16", name, lw_type_name(target));
 }
 
@@ -167,7 +171,7 @@ uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* 
 
 static lw_status check_complete(lw_model* model) {
     for (int role = 0; role < LW_ROLE_COUNT; ++role) {
-        const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
+        const uint32_t layers = lw_role_layers(model, (lw_role)role);
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
             if (!slot.wanted || is_optional((lw_role)role) || is_loaded(&slot)) continue;
@@ -247,9 +251,9 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
             count_matrix(lw_layer_matrix(&model->layers[i], m), out, true, chosen ? ffn->n_used : 1,
                          chosen ? ffn->n_experts : 1);
         }
-    count_matrix(lw_model_head(model), out, false, 1, 1);
+    if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
     out->packed_bytes *= 1 + model->n_copies;
-    if (!model->config.tied_embeddings)
+    if (!model->config.tied_embeddings || model->config.pooled)
         out->packed_bytes += model->embedding.panels * (uint64_t)model->embedding.panel_bytes;
     return LW_OK;
 }
@@ -257,7 +261,7 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
 void lw_model_close(lw_model* model) {
     if (model == NULL) return;
     for (int role = 0; model->layers != NULL && role < LW_ROLE_COUNT; ++role) {
-        const uint32_t layers = per_layer((lw_role)role) ? model->config.n_layers : 1;
+        const uint32_t layers = lw_role_layers(model, (lw_role)role);
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
             if (slot.vector == NULL) continue;

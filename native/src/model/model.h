@@ -17,6 +17,7 @@ typedef struct lw_layer {
     lw_matrix experts_gate, experts_up, experts_down;  // stacked
     float *attn_norm, *ffn_norm;                       // [hidden_size]
     // NULL without:
+    float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
     float *gate_bias, *up_bias, *down_bias;              // [outputs], in a layer of experts [n_experts][outputs]
     float *router_bias, *choice_bias;                    // [n_experts]
@@ -26,6 +27,13 @@ typedef struct lw_layer {
     // [inputs] which value is input j of the matrices after it, or NULL: as they come
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
+
+// One of the dense heads of a pooled model.
+typedef struct lw_dense {
+    lw_dense_config config;
+    lw_matrix matrix;
+    float *bias, *norm, *norm_bias;  // [outputs], NULL without
+} lw_dense;
 
 enum { LW_MAX_ROPES = 8 };
 
@@ -45,7 +53,9 @@ struct lw_model {
     lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
     lw_matrix embedding, output;
-    float* output_norm;
+    lw_matrix position_embedding, token_type_embedding;  // rows 0: without
+    float *output_norm, *output_norm_bias;
+    lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     bool holds[LW_TYPE_LIMIT];  // types of its matrices
     bool has_minimums;          // some of them subtract minimums: activations need their sums
@@ -85,6 +95,11 @@ static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
 // Makes the copies (replicate.c).
 lw_status lw_replicate(lw_model* model);
 void lw_free_copies(lw_model* model);
+
+// Of how many layers, or dense heads, tensors of a role are; 1 for those of the model.
+uint32_t lw_role_layers(const lw_model* model, lw_role role);
+// Outputs of the model's dense heads before number `index`: the inputs of that one, or of all of them the results.
+uint32_t lw_dense_inputs(const lw_model* model, uint32_t index);
 
 // A tensor's destination, one row of the table in roles.c.
 typedef struct lw_slot {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
 from lanewise.loading.formats import MATRIX_TYPES, VECTOR_TYPES, TensorType
 from lanewise.loading.names import ORDERS, TENSOR_NAMES, is_vector
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig
+from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Plain, Pooling
 from lanewise.loading.sources import Sources, SourceTensor
 
 REMOVED_TYPES = {31, 32, 33, 36, 37, 38}  # repacked forms that GGUF once had
@@ -64,11 +64,37 @@ def wanted_tensors(config: ModelConfig) -> list[tuple[Role, int, Shape]]:
     """Return what a model has, in the order of the forward step; the orders it may have."""
     head = (config.vocab_size, config.hidden_size)
     wanted = [(Role.TOKEN_EMBEDDING, 0, head)]
+    if config.n_token_types:
+        shape = (config.n_token_types, config.hidden_size)
+        wanted.append((Role.TOKEN_TYPE_EMBEDDING, 0, shape))
+    if config.learned_positions:
+        shape = (config.context_length, config.hidden_size)
+        wanted.append((Role.POSITION_EMBEDDING, 0, shape))
     for number in range(config.n_layers):
         wanted += [(role, number, shape) for role, shape in layer_shapes(config, number).items()]
     wanted.append((Role.OUTPUT_NORM, 0, (1, config.hidden_size)))
+    if config.norm_bias:
+        wanted.append((Role.OUTPUT_NORM_BIAS, 0, (1, config.hidden_size)))
+    if config.pooling is not None:
+        return wanted + dense_tensors(config, config.pooling)
     if not config.tied_embeddings:
         wanted.append((Role.OUTPUT, 0, head))
+    return wanted
+
+
+def dense_tensors(config: ModelConfig, pooling: Pooling) -> list[tuple[Role, int, Shape]]:
+    """Return what the dense heads have, one after the other."""
+    wanted: list[tuple[Role, int, Shape]] = []
+    inputs = config.hidden_size
+    for number, dense in enumerate(pooling.dense):
+        vectors = {
+            Role.DENSE_BIAS: dense.bias,
+            Role.DENSE_NORM: dense.norm,
+            Role.DENSE_NORM_BIAS: dense.norm and config.norm_bias,
+        }
+        wanted.append((Role.DENSE, number, (dense.outputs, inputs)))
+        wanted += [(role, number, (1, dense.outputs)) for role, has in vectors.items() if has]
+        inputs = dense.outputs
     return wanted
 
 
@@ -76,13 +102,15 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
     """Return the roles and shapes of one layer's tensors."""
     layer, hidden = config.layers[number], config.hidden_size
     shapes = attention_shapes(layer.attention, hidden) | {Role.FFN_NORM: (1, hidden)}
-    if isinstance(layer.ffn, Gated):
-        shapes |= gated_shapes(layer.ffn, hidden)
-    else:
+    if config.norm_bias:
+        shapes |= {Role.ATTN_NORM_BIAS: (1, hidden), Role.FFN_NORM_BIAS: (1, hidden)}
+    if isinstance(layer.ffn, Experts):
         shapes |= expert_shapes(layer.ffn, hidden)
+    else:
+        shapes |= gated_shapes(layer.ffn, hidden)
     orders = {Role.ATTN_INPUT_ORDER: (1, hidden)}
     orders[Role.ATTN_OUTPUT_ORDER] = (1, layer.attention.n_heads * layer.attention.head_dim)
-    if isinstance(layer.ffn, Gated):
+    if not isinstance(layer.ffn, Experts):
         orders[Role.FFN_INPUT_ORDER] = (1, hidden)
     return shapes | orders
 
@@ -115,8 +143,8 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
     return shapes
 
 
-def gated_shapes(ffn: Gated, hidden: int) -> dict[Role, Shape]:
-    """Return the tensors of a gated layer."""
+def gated_shapes(ffn: Gated | Plain, hidden: int) -> dict[Role, Shape]:
+    """Return the tensors of a layer without experts."""
     shapes = {
         Role.FFN_GATE: (ffn.size, hidden),
         Role.FFN_UP: (ffn.size, hidden),
@@ -128,6 +156,8 @@ def gated_shapes(ffn: Gated, hidden: int) -> dict[Role, Shape]:
             Role.FFN_UP_BIAS: (1, ffn.size),
             Role.FFN_DOWN_BIAS: (1, hidden),
         }
+    if isinstance(ffn, Plain):
+        shapes = {role: shape for role, shape in shapes.items() if "GATE" not in role.name}
     return shapes
 
 

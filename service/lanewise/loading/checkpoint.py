@@ -62,6 +62,16 @@ class Role(IntEnum):
     SHARED_UP = 35
     SHARED_DOWN = 36
     SHARED_ROUTER = 37
+    ATTN_NORM_BIAS = 38
+    FFN_NORM_BIAS = 39
+    OUTPUT_NORM_BIAS = 40
+    POSITION_EMBEDDING = 41
+    TOKEN_TYPE_EMBEDDING = 42
+    # The layer is the number of the dense head.
+    DENSE = 43
+    DENSE_BIAS = 44
+    DENSE_NORM = 45
+    DENSE_NORM_BIAS = 46
 
 
 @dataclass(frozen=True)

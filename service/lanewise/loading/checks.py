@@ -8,6 +8,11 @@ from collections.abc import Iterable
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.program import (
     ACTIVATIONS,
+    CURVES,
+    DENSE_CURVES,
+    MAX_DENSE,
+    NORMS,
+    POOLINGS,
     QK_NORMS,
     ROUTERS,
     Attention,
@@ -31,7 +36,35 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
     for ffn in dict.fromkeys(layer.ffn for layer in config.layers):
         if isinstance(ffn, Experts):
             _raise(source, expert_faults(ffn, config.hidden_size))
+        elif ffn.activation not in CURVES:
+            _raise(source, [_unknown("activation", ffn.activation, CURVES)])
+    _raise(source, pooling_faults(config))
     return config
+
+
+def _unknown(what: str, value: str, accepted: Iterable[str]) -> str:
+    return f"{what} is {value!r}; one of {', '.join(accepted)} is needed"
+
+
+def pooling_faults(config: ModelConfig) -> Iterable[str]:
+    """What is wrong with norms, and what pooled models have."""
+    if config.norm not in NORMS:
+        yield _unknown("norm", config.norm, NORMS)
+    if config.norm_bias and config.norm != "layer":
+        yield f"norm_bias with norm {config.norm!r}; 'layer' is needed"
+    if config.pooling is None:
+        if any(layer.attention.both_ways for layer in config.layers):
+            yield "attention sees both ways, and nothing is pooled"
+        if config.learned_positions or config.n_token_types:
+            yield "learned positions or token types, and nothing is pooled"
+        return
+    if config.pooling.kind not in POOLINGS:
+        yield _unknown("pooling", config.pooling.kind, POOLINGS)
+    if len(config.pooling.dense) > MAX_DENSE:
+        yield f"{len(config.pooling.dense)} dense heads; at most {MAX_DENSE} are supported"
+    for dense in config.pooling.dense:
+        if dense.activation not in DENSE_CURVES:
+            yield _unknown("a dense head's activation", dense.activation, DENSE_CURVES)
 
 
 def _raise(source: str, faults: Iterable[str]) -> None:

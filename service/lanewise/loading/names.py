@@ -12,10 +12,19 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.TOKEN_EMBEDDING: ("token_embd.weight", "model.embed_tokens.weight"),
     Role.OUTPUT: ("output.weight", "lm_head.weight"),
     Role.OUTPUT_NORM: ("output_norm.weight", "model.norm.weight"),
+    Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
+    Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
+    Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
+    Role.DENSE: ("dense.{}.weight", "model.dense.{}.weight"),
+    Role.DENSE_BIAS: ("dense.{}.bias", "model.dense.{}.bias"),
+    Role.DENSE_NORM: ("dense_norm.{}.weight", "model.dense_norm.{}.weight"),
+    Role.DENSE_NORM_BIAS: ("dense_norm.{}.bias", "model.dense_norm.{}.bias"),
 } | {
     role: (f"blk.{{}}.{gguf}", f"model.layers.{{}}.{hf}")
     for role, (gguf, hf) in {
         Role.ATTN_NORM: ("attn_norm.weight", "input_layernorm.weight"),
+        Role.ATTN_NORM_BIAS: ("attn_norm.bias", "input_layernorm.bias"),
+        Role.FFN_NORM_BIAS: ("ffn_norm.bias", "post_attention_layernorm.bias"),
         Role.ATTN_Q: ("attn_q.weight", "self_attn.q_proj.weight"),
         Role.ATTN_K: ("attn_k.weight", "self_attn.k_proj.weight"),
         Role.ATTN_V: ("attn_v.weight", "self_attn.v_proj.weight"),

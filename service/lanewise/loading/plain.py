@@ -12,6 +12,7 @@ from lanewise.loading.program import (
     Gated,
     Layer,
     ModelConfig,
+    Plain,
     Rope,
     plain_score_scale,
 )
@@ -44,8 +45,12 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
 
 def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     attention, ffn = layer.attention, layer.ffn
+    if config.pooling is not None or config.norm != "rms":
+        yield "encoders"
     if any(isinstance(other.ffn, Experts) for other in config.layers):
         yield "experts"
+    if not isinstance(ffn, Experts) and (isinstance(ffn, Plain) or ffn.activation != "silu"):
+        yield "other activations than silu with a gate"
     if isinstance(ffn, Gated) and ffn.bias:
         yield "biases of gate, up and down"
     if attention.rope is None:

@@ -48,6 +48,7 @@ class Attention:
     head_dim: int
     rope: int | None  # index into ModelConfig.ropes; None: no positions
     window: int | None = None  # tokens that each query sees, its own included; None: all
+    both_ways: bool = False  # a query also sees what is after it, as far as the window reaches
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: str = "none"  # of QK_NORMS
@@ -68,10 +69,20 @@ QK_NORMS = ("none", "head", "whole")
 
 @dataclass(frozen=True)
 class Gated:
-    """down(silu(gate x) * up x)."""
+    """down(activation(gate x) * up x)."""
 
     size: int
     bias: bool = False  # of gate, up and down
+    activation: str = "silu"  # of CURVES
+
+
+@dataclass(frozen=True)
+class Plain:
+    """down(activation(up x))."""
+
+    size: int
+    bias: bool = False  # of up and down
+    activation: str = "gelu"  # of CURVES
 
 
 @dataclass(frozen=True)
@@ -104,12 +115,51 @@ ROUTERS = ("softmax", "top_softmax", "sigmoid")
 ACTIVATIONS = ("silu", "clamped")
 
 
+# x times: sigmoid(x); the normal distribution up to x; its approximation with tanh; 1 if x > 0.
+CURVES = ("silu", "gelu", "gelu_tanh", "relu")
+
+
 @dataclass(frozen=True)
 class Layer:
-    """x += attention(rms(x)); x += ffn(rms(x)); both times ModelConfig.residual_scale."""
+    """x += attention(norm(x)); x += ffn(norm(x)); both times ModelConfig.residual_scale.
+
+    Where a norm replaces x, it is x = norm(x) before the addition. Layers that normalize after each
+    addition are those all of whose norms replace: the first one's is that of the embedding, each
+    further one's, and the output norm, that of the layer before.
+    """
 
     attention: Attention
-    ffn: Gated | Experts
+    ffn: Gated | Plain | Experts
+    attn_norm_replaces: bool = False
+    ffn_norm_replaces: bool = False
+
+
+# RMSNorm; LayerNorm, with a bias where ModelConfig.norm_bias says so.
+NORMS = ("rms", "layer")
+# Of a text's rows: each is a result; their mean; the first one; the last one.
+POOLINGS = ("none", "mean", "cls", "last")
+# Of dense heads: CURVES, and two more.
+DENSE_CURVES = (*CURVES, "tanh", "identity")
+MAX_DENSE = 4
+
+
+@dataclass(frozen=True)
+class Dense:
+    """What pooled rows go through: activation(W x + bias), then perhaps a norm."""
+
+    outputs: int
+    bias: bool = False
+    activation: str = "identity"  # of DENSE_CURVES
+    norm: bool = False
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """What a model has in the place of a head that makes logits: embeddings, scores of pairs."""
+
+    kind: str = "mean"  # of POOLINGS
+    normalize: bool = False  # results are divided by their Euclidean length
+    dense: tuple[Dense, ...] = ()  # at most MAX_DENSE
 
 
 @dataclass(frozen=True)
@@ -120,13 +170,19 @@ class ModelConfig:
     hidden_size: int
     vocab_size: int
     context_length: int
-    rms_norm_eps: float
+    rms_norm_eps: float  # of norms of either kind
     tied_embeddings: bool
     ropes: tuple[Rope, ...]
     layers: tuple[Layer, ...]
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0  # logits are multiplied by it
+    norm: str = "rms"  # of NORMS, of all norms but those of Q and K
+    norm_bias: bool = False
+    pooling: Pooling | None = None  # None: it makes logits
+    # Of pooled models: rows that are added to the embedding's, by position and by token type.
+    learned_positions: bool = False
+    n_token_types: int = 0
 
     def for_context(self, longest: int) -> ModelConfig:
         """Return the program for texts of up to ``longest`` tokens, which may turn otherwise."""

@@ -33,6 +33,18 @@ class Rearranged:
         if old in self.out:
             self.out[new] = self.out.pop(old)
 
+    def drop(self, *names: str) -> None:
+        """Leave out tensors that nothing here computes with."""
+        for name in names:
+            self.out.pop(name, None)
+
+    def drop_rows(self, name: str, n: int) -> None:
+        """Leave out the first ``n`` rows of a matrix."""
+        if name in self.out:
+            rows = self.out[name].shape[0] - n
+            self.split_rows(name, {"": n, name: rows})
+            del self.out[""]
+
     def drop_layers_from(self, prefix: str, number: int) -> None:
         """Leave out the tensors of layers from ``number`` on; the number follows ``prefix``."""
         for name in list(self.out):

@@ -12,10 +12,25 @@ from typing import Any
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.checks import check_program
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.program import (
+    Attention,
+    Dense,
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+    Pooling,
+    Rope,
+)
 
 AGAIN = "pack or quantize the model again with this version"
-KINDS: Mapping[str, type[Gated] | type[Experts]] = {"gated": Gated, "experts": Experts}
+KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
+    "gated": Gated,
+    "plain": Plain,
+    "experts": Experts,
+}
+LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces")
 # What a layer was when all were alike, and the angles: fields of version 1.
 FIRST_FIELDS = {
     *("architecture", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "head_dim"),
@@ -33,9 +48,14 @@ def program_as_json(config: ModelConfig) -> dict[str, Any]:
                 layer.ffn
             ),
         }
+        | {name: True for name in LAYER_FLAGS if getattr(layer, name)}
         for layer in config.layers
     ]
-    return _as_json(config) | {"ropes": [_as_json(rope) for rope in config.ropes], "layers": layers}
+    stored = _as_json(config)
+    if config.pooling is not None:
+        dense = [_as_json(one) for one in config.pooling.dense]
+        stored["pooling"] = _as_json(config.pooling) | {"dense": dense}
+    return stored | {"ropes": [_as_json(rope) for rope in config.ropes], "layers": layers}
 
 
 def _as_json(record: Any) -> dict[str, Any]:
@@ -53,7 +73,10 @@ def read_program(stored: Fields) -> ModelConfig:
     layers = tuple(_layer(fields) for fields in _objects(stored, "layers"))
     if not layers:
         raise stored.fail("layers", "at least one layer")
-    config = _record(ModelConfig, stored, ropes=ropes, layers=layers)
+    known: dict[str, Any] = {"ropes": ropes, "layers": layers}
+    if stored.is_set("pooling"):
+        known["pooling"] = _pooling(stored)
+    config = _record(ModelConfig, stored, **known)
     return check_program(config, stored.source)
 
 
@@ -64,16 +87,27 @@ def _objects(stored: Fields, key: str) -> list[Fields]:
     return [Fields(value, f"{stored.source}: {key}[{i}]") for i, value in enumerate(values)]
 
 
+def _pooling(stored: Fields) -> Pooling:
+    value = stored.values["pooling"]
+    if not isinstance(value, Mapping):
+        raise stored.fail("pooling", "an object")
+    fields = Fields(value, f"{stored.source}: pooling")
+    dense = tuple(_record(Dense, one) for one in _objects(fields, "dense"))
+    pooling: Pooling = _record(Pooling, fields, dense=dense)
+    return pooling
+
+
 def _layer(fields: Fields) -> Layer:
     kind = next((name for name in KINDS if name in fields.values), "gated")
-    if set(fields.values) != {"attention", kind}:
+    if set(fields.values) - set(LAYER_FLAGS) != {"attention", kind}:
         accepted = " or ".join(f"'attention' and {name!r}" for name in KINDS)
         raise ModelFileError(f"{fields.source}: {accepted} are needed; {AGAIN}")
     attention, ffn = (
         Fields(value if isinstance(value, Mapping) else {}, f"{fields.source}: {key}")
         for key, value in ((key, fields.values[key]) for key in ("attention", kind))
     )
-    return Layer(_record(Attention, attention), _record(KINDS[kind], ffn))
+    flags = {name: fields.flag(name, default=False) for name in LAYER_FLAGS}
+    return Layer(_record(Attention, attention), _record(KINDS[kind], ffn), **flags)
 
 
 def _record(kind: Any, fields: Fields, **known: Any) -> Any:

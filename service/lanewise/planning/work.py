@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.loading.names import is_vector
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig
+from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Plain
 from lanewise.runtime import BLOCK_TOKENS, Model
 from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
 
@@ -123,7 +123,9 @@ def _attention_values(attention: Attention) -> float:
     return (2 * attention.n_heads + 2 * attention.n_kv_heads) * attention.head_dim
 
 
-def _ffn_values(ffn: Gated | Experts) -> float:
+def _ffn_values(ffn: Gated | Plain | Experts) -> float:
+    if isinstance(ffn, Plain):
+        return ffn.size
     if isinstance(ffn, Gated):
         return 2 * ffn.size
     return 2 * (ffn.n_used * ffn.size + ffn.shared_size)

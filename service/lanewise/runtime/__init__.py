@@ -15,6 +15,7 @@ from lanewise.runtime.cpu import (
     placing_refusal,
     usable_levels,
 )
+from lanewise.runtime.encoder import POOLINGS, Encoder
 from lanewise.runtime.library import NO_TOKEN, LibraryMissingError, NativeError
 from lanewise.runtime.model import KvLayout, Model, ModelInfo
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
@@ -37,10 +38,12 @@ __all__ = [
     "EXPERT_ROWS",
     "ISA_LEVELS",
     "NO_TOKEN",
+    "POOLINGS",
     "Adapter",
     "Batch",
     "Counters",
     "Draw",
+    "Encoder",
     "Finished",
     "InputStats",
     "KernelInfo",

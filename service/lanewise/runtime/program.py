@@ -3,7 +3,7 @@
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Rope
+from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Plain, Rope
 from lanewise.runtime.library import Native
 
 QK_NORMS = {"none": "LW_QK_NORM_NONE", "head": "LW_QK_NORM_HEAD", "whole": "LW_QK_NORM_WHOLE"}
@@ -12,7 +12,16 @@ ROUTERS = {
     "top_softmax": "LW_ROUTER_TOP_SOFTMAX",
     "sigmoid": "LW_ROUTER_SIGMOID",
 }
-ACTIVATIONS = {"silu": "LW_SILU", "clamped": "LW_CLAMPED_SWIGLU"}
+ACTIVATIONS = {
+    "silu": "LW_SILU",
+    "clamped": "LW_CLAMPED_SWIGLU",
+    "gelu": "LW_GELU",
+    "gelu_tanh": "LW_GELU_TANH",
+    "relu": "LW_RELU",
+    "tanh": "LW_TANH",
+    "identity": "LW_IDENTITY",
+}
+NORMS = {"rms": "LW_NORM_RMS", "layer": "LW_NORM_LAYER"}
 
 
 class NativeProgram:
@@ -27,7 +36,14 @@ class NativeProgram:
         for layer, out in zip(config.layers, layers, strict=True):
             self._attention(layer.attention, out.attention)
             self._ffn(layer.ffn, out.ffn)
-        self._kept += [ropes, layers]
+            out.attn_norm_replaces = int(layer.attn_norm_replaces)
+            out.ffn_norm_replaces = int(layer.ffn_norm_replaces)
+        pooling = config.pooling
+        dense = ffi.new("lw_dense_config[]", 0 if pooling is None else len(pooling.dense))
+        for one, out in zip(pooling.dense if pooling else (), dense, strict=True):
+            out.outputs, out.bias, out.norm = one.outputs, int(one.bias), int(one.norm)
+            out.activation = getattr(native.lib, ACTIVATIONS[one.activation])
+        self._kept += [ropes, layers, dense]
         # x is held divided by the scale of what is added to it: norms do not see that.
         residual = config.residual_scale
         self.struct = ffi.new(
@@ -44,6 +60,13 @@ class NativeProgram:
                 "n_ropes": len(config.ropes),
                 "ropes": ropes,
                 "layers": layers,
+                "norm": getattr(native.lib, NORMS[config.norm]),
+                "norm_bias": int(config.norm_bias),
+                "pooled": int(pooling is not None),
+                "n_positions": config.context_length if config.learned_positions else 0,
+                "n_token_types": config.n_token_types,
+                "n_dense": len(dense),
+                "dense": dense,
             },
         )
 
@@ -68,7 +91,7 @@ class NativeProgram:
         lib = self._native.lib
         for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale"):
             setattr(out, name, getattr(attention, name))
-        for name in ("qkv_bias", "output_bias", "sinks"):
+        for name in ("qkv_bias", "output_bias", "sinks", "both_ways"):
             setattr(out, name, int(getattr(attention, name)))
         out.window = attention.window or 0
         out.rope = lib.LW_NO_ROPE if attention.rope is None else attention.rope
@@ -76,11 +99,12 @@ class NativeProgram:
         if attention.position_scale is not None:
             out.position_beta, out.position_original = attention.position_scale
 
-    def _ffn(self, ffn: Gated | Experts, out: Any) -> None:
+    def _ffn(self, ffn: Gated | Plain | Experts, out: Any) -> None:
         lib = self._native.lib
         out.size, out.bias = ffn.size, int(ffn.bias)
-        if isinstance(ffn, Gated):
-            out.kind = lib.LW_FFN_GATED
+        out.activation = getattr(lib, ACTIVATIONS[ffn.activation])
+        if not isinstance(ffn, Experts):
+            out.kind = lib.LW_FFN_GATED if isinstance(ffn, Gated) else lib.LW_FFN_PLAIN
             return
         out.kind = lib.LW_FFN_EXPERTS
         out.n_experts, out.n_groups = ffn.n, ffn.groups
@@ -90,4 +114,3 @@ class NativeProgram:
         for name in ("router_bias", "choice_bias", "renormalize", "shared_gate"):
             setattr(out, name, int(getattr(ffn, name)))
         out.router = getattr(lib, ROUTERS[ffn.router])
-        out.activation = getattr(lib, ACTIVATIONS[ffn.activation])

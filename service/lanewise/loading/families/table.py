@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.families import (
+    bert,
     ernie4_5,
     ernie4_5_moe,
     glm4_moe,
@@ -44,6 +45,9 @@ FAMILIES: tuple[Family, ...] = (
     olmoe.FAMILY,
     smollm3.FAMILY,
     seed_oss.FAMILY,
+    bert.FAMILY,
+    bert.ROBERTA,
+    bert.XLM_ROBERTA,
 )
 
 
@@ -61,7 +65,7 @@ REASONS = {
         *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
     ),
     ENCODER: (
-        *("bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "modern-bert", "mpnet"),
+        *("distilbert", "modernbert", "modern-bert", "mpnet"),
         *("nomic_bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
     ),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),

@@ -1,0 +1,92 @@
+// What a pooled model has behind its layers: the output norm, pooling, dense heads, the length of the result.
+#include <math.h>
+#include <string.h>
+
+#include "graph/worker.h"
+
+// The squares of n values, summed over 16 lanes as other sums are.
+static float sum_of_squares(const float* x, size_t n) {
+    float lanes[LW_LANES] = {0};
+    for (size_t i = 0; i < n; ++i) lanes[i % LW_LANES] = fmaf(x[i], x[i], lanes[i % LW_LANES]);
+    for (size_t width = LW_LANES / 2; width > 0; width /= 2)
+        for (size_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+// A finished result.
+static void finish_row(const lw_worker* w, float* x, size_t n) {
+    if (w->s->texts->normalize) {
+        const float length = sqrtf(sum_of_squares(x, n)), by = length > 1e-12f ? length : 1e-12f;
+        for (size_t i = 0; i < n; ++i) x[i] /= by;
+    }
+    if (!w->ops->are_finite(x, n)) atomic_store(&w->step->non_finite, true);
+}
+
+// One row of the result before the dense heads, from the rows behind the output norm.
+static void pool_row(const lw_worker* w, float* out, const float* rows, size_t row) {
+    const lw_texts* texts = w->s->texts;
+    const size_t hidden = w->c->hidden_size;
+    if (texts->pooling != LW_POOL_MEAN) {  // there are no others
+        memcpy(out, rows + row * hidden, hidden * sizeof(float));
+        return;
+    }
+    const size_t first = texts->start[row], end = texts->start[row + 1];
+    memset(out, 0, hidden * sizeof(float));
+    for (size_t i = first; i < end; ++i) lw_add_vector(out, rows + i * hidden, hidden);
+    const float by = 1.0f / (float)(end - first);
+    for (size_t i = 0; i < hidden; ++i) out[i] *= by;
+}
+
+static void pool(lw_worker* w, const float* rows, float* out, bool finished) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        pool_row(w, out + row * hidden, rows, row);
+        if (finished) finish_row(w, out + row * hidden, hidden);
+        lw_charge_row(w, LW_OP_HEAD, 2 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+}
+
+static lw_activations dense_inputs(lw_worker* w, const lw_dense* dense, const float* values) {
+    const lw_activations x = lw_activations_in(w, dense->matrix.cols, &w->b->codes, values);
+    if (!lw_reads_codes(w, &dense->matrix)) return x;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        lw_quantize_segments(w, &x, row, 0, x.segments, values + row * x.cols);
+        lw_charge_row(w, LW_OP_HEAD, x.cols, x.cols);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+    return x;
+}
+
+static void run_dense(lw_worker* w, const lw_dense* dense, const float* values, float* out, bool finished) {
+    const size_t n = dense->config.outputs;
+    const lw_activations x = dense_inputs(w, dense, values);
+    const lw_product product = lw_product_at(w, &dense->matrix, out, false);
+    lw_multiply(w, LW_OP_HEAD, &product, 1, &x);
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float* y = out + row * n;
+        lw_add_vector(y, dense->bias, n);
+        if (dense->config.activation != LW_IDENTITY) w->ops->activate(y, y, NULL, n, dense->config.activation);
+        if (dense->norm != NULL) lw_normalize_row(w, y, y, dense->norm, dense->norm_bias, n);
+        if (finished) finish_row(w, y, n);
+        lw_charge_row(w, LW_OP_HEAD, 2 * n, 0);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+}
+
+void lw_pool_texts(lw_worker* w) {
+    const lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, 1, false};
+    const lw_activations rows = lw_normalize(w, LW_OP_OUTPUT_NORM, by, false);
+    const uint32_t n_dense = w->c->n_dense;
+    if (w->s->texts->pooling == LW_POOL_MEAN) w->rows = w->s->texts->n_texts;
+    float* values = n_dense > 0 ? w->b->pooled[0] : w->step->logits;
+    pool(w, rows.f32, values, n_dense == 0);
+    for (uint32_t i = 0; i < n_dense; ++i) {
+        float* out = i + 1 < n_dense ? w->b->pooled[(i + 1) % 2] : w->step->logits;
+        run_dense(w, &w->model->dense[i], values, out, i + 1 == n_dense);
+        values = out;
+    }
+}

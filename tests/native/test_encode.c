@@ -1,0 +1,337 @@
+// Pooled models: one text, one answer. Small models with everything that encoders have, their weights made by a
+// counter-based generator, run over one set of texts at every level of this CPU, with 1 to 3 threads, alone and together.
+// Prints "model hash" lines; then what lw_encode refuses. --isa=NAME: only that level.
+#include <math.h>
+
+#include "small_model.h"
+
+enum { N_TEXTS = 7, CONTEXT = 1100, TOKENS = 1600, MOST = CONTEXT * 192 };
+static const uint32_t lengths[N_TEXTS] = {1, 33, 64, 1100, 5, 96, 70};
+
+typedef struct variant {
+    const char* name;
+    lw_type type;
+    bool after;  // norms after additions, learned positions, token types; else before them, and RoPE
+    lw_type kv;
+    lw_pooling pooling;
+    uint32_t hidden, heads, ffn, n_dense;
+} variant;
+
+static const variant variants[] = {
+    {"f32 norms after", LW_F32, true, LW_F32, LW_POOL_MEAN, 72, 4, 100, 0},
+    {"q8_0 norms after", LW_Q8_0, true, LW_F32, LW_POOL_MEAN, 192, 6, 352, 0},
+    {"q4_0 norms after, rows", LW_Q4_0, true, LW_F16, LW_POOL_NONE, 128, 2, 256, 1},
+    {"f32 norms before", LW_F32, false, LW_F32, LW_POOL_FIRST, 64, 2, 96, 2},
+    {"q8_0 norms before", LW_Q8_0, false, LW_F16, LW_POOL_LAST, 192, 3, 160, 2},
+    {"q8_0 norms before, int8 keys", LW_Q8_0, false, LW_I8, LW_POOL_FIRST, 128, 4, 288, 1},
+};
+enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+static const lw_dense_config dense[2] = {{96, 1, LW_TANH, 0}, {3, 0, LW_GELU, 1}};
+
+typedef struct layered {
+    lw_rope ropes[2];
+    lw_layer_config layers[2];
+    lw_model_config model;
+} layered;
+
+static void set_config(const variant* v, layered* out) {
+    const lw_rope ropes[2] = {{.theta = 1e4, .rotated = v->hidden / v->heads / 2 * 2, .scale = 1},
+                              {.theta = 1e5, .rotated = 16, .scale = 1}};
+    memcpy(out->ropes, ropes, sizeof ropes);
+    for (uint32_t l = 0; l < 2; ++l) {
+        out->layers[l] = (lw_layer_config){
+            .attention = {.n_heads = v->heads,
+                          .n_kv_heads = v->heads,
+                          .head_dim = v->hidden / v->heads,
+                          .both_ways = 1,
+                          .window = v->after || l == 0 ? 0 : 17,
+                          .rope = v->after ? LW_NO_ROPE : (int32_t)l,
+                          .qkv_bias = v->after,
+                          .output_bias = v->after},
+            .ffn = {.kind = v->after ? LW_FFN_PLAIN : LW_FFN_GATED,
+                    .size = v->ffn,
+                    .bias = v->after,
+                    .activation = v->after ? (l == 0 ? LW_GELU : LW_RELU) : (l == 0 ? LW_GELU_TANH : LW_GELU)},
+            .attn_norm_replaces = v->after || l == 0,
+            .ffn_norm_replaces = v->after};
+    }
+    out->model = (lw_model_config){.n_layers = 2,
+                                   .hidden_size = v->hidden,
+                                   .vocab_size = VOCAB,
+                                   .context_length = CONTEXT,
+                                   .rms_norm_eps = 1e-5f,
+                                   .embedding_scale = 1,
+                                   .logit_scale = 1,
+                                   .n_ropes = v->after ? 0 : 2,
+                                   .ropes = out->ropes,
+                                   .layers = out->layers,
+                                   .norm = LW_NORM_LAYER,
+                                   .norm_bias = v->after,
+                                   .pooled = 1,
+                                   .n_positions = v->after ? CONTEXT : 0,
+                                   .n_token_types = v->after ? 2 : 0,
+                                   .n_dense = v->n_dense,
+                                   .dense = dense};
+}
+
+static lw_status load_float(lw_model* model, lw_role role, uint32_t layer, uint32_t rows, uint32_t cols,
+                            lw_type target) {
+    static float values[MOST];
+    const lw_tensor tensor = float_tensor(values, rows, cols, 100 * (uint32_t)role + layer);
+    for (size_t i = 0; rows > 1 && i < (size_t)rows * cols; ++i) values[i] *= 4;
+    return lw_model_load(model, role, layer, &tensor, rows > 1 ? target : LW_F32);
+}
+
+static void load_layer(lw_model* model, const variant* v, uint32_t l) {
+    const uint32_t h = v->hidden, f = v->ffn;
+    const struct {
+        lw_role role;
+        uint32_t rows, cols;
+        bool wanted;
+    } all[] = {{LW_ATTN_NORM, 1, h, true},
+               {LW_ATTN_Q, h, h, true},
+               {LW_ATTN_K, h, h, true},
+               {LW_ATTN_V, h, h, true},
+               {LW_ATTN_OUTPUT, h, h, true},
+               {LW_FFN_NORM, 1, h, true},
+               {LW_FFN_GATE, f, h, !v->after},
+               {LW_FFN_UP, f, h, true},
+               {LW_FFN_DOWN, h, f, true},
+               {LW_ATTN_NORM_BIAS, 1, h, v->after},
+               {LW_FFN_NORM_BIAS, 1, h, v->after},
+               {LW_ATTN_Q_BIAS, 1, h, v->after},
+               {LW_ATTN_K_BIAS, 1, h, v->after},
+               {LW_ATTN_V_BIAS, 1, h, v->after},
+               {LW_ATTN_OUTPUT_BIAS, 1, h, v->after},
+               {LW_FFN_UP_BIAS, 1, f, v->after},
+               {LW_FFN_DOWN_BIAS, 1, h, v->after}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+        if (all[i].wanted)
+            expect(load_float(model, all[i].role, l, all[i].rows, all[i].cols, v->type) == LW_OK, "a layer's tensor");
+}
+
+static lw_model* make_model(const variant* v, const char* isa) {
+    layered config;
+    lw_model* model = NULL;
+    set_config(v, &config);
+    expect(lw_model_create(&config.model, isa, 2, &model) == LW_OK, v->name);
+    if (model == NULL) exit(1);
+    for (uint32_t l = 0; l < 2; ++l) load_layer(model, v, l);
+    expect(load_float(model, LW_TOKEN_EMBEDDING, 0, VOCAB, v->hidden, v->type) == LW_OK, "token embedding");
+    expect(load_float(model, LW_OUTPUT_NORM, 0, 1, v->hidden, LW_F32) == LW_OK, "output norm");
+    if (v->after) {
+        ARGUMENT(lw_model_finish(NULL), "must not be NULL");
+        REFUSED(lw_model_finish(model), LW_ERR_FORMAT, "output norm bias: missing");
+        expect(load_float(model, LW_OUTPUT_NORM_BIAS, 0, 1, v->hidden, LW_F32) == LW_OK, "output norm bias");
+        REFUSED(load_float(model, LW_POSITION_EMBEDDING, 0, CONTEXT, v->hidden, LW_Q8_0), LW_ERR_FORMAT,
+                "must be f32, f16 or bf16");
+        expect(load_float(model, LW_POSITION_EMBEDDING, 0, CONTEXT, v->hidden, LW_F32) == LW_OK, "positions");
+        expect(load_float(model, LW_TOKEN_TYPE_EMBEDDING, 0, 2, v->hidden, LW_F32) == LW_OK, "token types");
+    }
+    for (uint32_t i = 0; i < v->n_dense; ++i) {
+        const uint32_t inputs = i == 0 ? v->hidden : dense[i - 1].outputs;
+        expect(load_float(model, LW_DENSE, i, dense[i].outputs, inputs, v->type) == LW_OK, "dense head");
+        if (dense[i].bias)
+            expect(load_float(model, LW_DENSE_BIAS, i, 1, dense[i].outputs, LW_F32) == LW_OK, "its bias");
+        if (dense[i].norm)
+            expect(load_float(model, LW_DENSE_NORM, i, 1, dense[i].outputs, LW_F32) == LW_OK, "its norm");
+    }
+    ARGUMENT(load_float(model, LW_DENSE, v->n_dense, 96, v->hidden, LW_F32), "no tensor of role");
+    expect(lw_model_finish(model) == LW_OK, "the model is complete");
+    return model;
+}
+
+static lw_session* open(const lw_model* model, const variant* v, uint32_t threads) {
+    const lw_session_config config = {
+        .n_threads = threads, .max_batch_tokens = TOKENS, .max_batch_logits = N_TEXTS, .kv_type = v->kv};
+    lw_session* session = NULL;
+    expect(lw_session_open(model, &config, &session) == LW_OK, "a session of a pooled model");
+    if (session == NULL) exit(1);
+    return session;
+}
+
+static uint32_t ids[TOKENS], types[TOKENS];
+
+static void fill_text(uint32_t text, uint32_t at) {
+    for (uint32_t i = 0; i < lengths[text]; ++i) {
+        ids[at + i] = (text * 7 + i * i + 3) % VOCAB;
+        types[at + i] = i > lengths[text] / 2;
+    }
+}
+
+// Results of all texts, `together` at a time; returns how many floats.
+static size_t encode(const lw_model* model, const variant* v, uint32_t threads, uint32_t together, float* out) {
+    lw_session* session = open(model, v, threads);
+    const uint32_t dims = lw_model_dims(model);
+    size_t done = 0;
+    for (uint32_t first = 0; first < N_TEXTS; first += together) {
+        uint32_t start[N_TEXTS + 1] = {0}, n = 0;
+        for (uint32_t t = first; t < N_TEXTS && t < first + together; ++t) {
+            if (lengths[t] > 1024 && v->type == LW_Q8_0) continue;  // one float and one coded model will do
+            fill_text(t, start[n]);
+            start[n + 1] = start[n] + lengths[t];
+            ++n;
+        }
+        if (n == 0) continue;
+        const lw_texts texts = {n, start, ids, v->after ? types : NULL, v->pooling, v->pooling != LW_POOL_LAST};
+        expect(lw_encode(session, &texts, out + done) == LW_OK, "lw_encode");
+        done += (size_t)(v->pooling == LW_POOL_NONE ? start[n] : n) * dims;
+    }
+    lw_session_close(session);
+    return done;
+}
+
+static uint64_t hash_floats(const float* x, size_t n) {  // FNV-1a over the bits
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        memcpy(&bits, x + i, 4);
+        for (int b = 0; b < 4; ++b) hash = (hash ^ (bits >> (8 * b) & 0xFF)) * 0x100000001B3u;
+    }
+    return hash;
+}
+
+static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
+                                     "neon",   "dotprod", "i8mm",       "sve"};
+
+static void test_one_answer(const variant* v, const char* only) {
+    static const struct {
+        uint32_t threads, together;
+    } ways[] = {{1, 1}, {2, N_TEXTS}, {3, 2}};
+    static float out[TOKENS * 192];
+    uint64_t golden = 0;
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; ++l) {
+        if (lw_cpu_check(levels[l]) != LW_OK || (only != NULL && strcmp(levels[l], only) != 0)) continue;
+        lw_model* model = make_model(v, levels[l]);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; ++w) {
+            const size_t n = encode(model, v, ways[w].threads, ways[w].together, out);
+            const uint64_t hash = hash_floats(out, n);
+            if (golden == 0) golden = hash;
+            char what[128];
+            snprintf(what, sizeof what, "%s, %s: %u threads, %u together", v->name, levels[l], ways[w].threads,
+                     ways[w].together);
+            expect(hash == golden, what);
+        }
+        lw_model_close(model);
+    }
+    printf("%s %016llx\n", v->name, (unsigned long long)golden);
+}
+
+// What no other text may change, and what a query must see: the last token of a text changes the first one's row.
+static void test_both_ways(void) {
+    const variant* v = &variants[2];
+    lw_model* model = make_model(v, NULL);
+    lw_session* session = open(model, v, 1);
+    const uint32_t start[2] = {0, 64}, dims = lw_model_dims(model);
+    static float before[64 * 96], after[64 * 96];
+    fill_text(2, 0);
+    const lw_texts texts = {1, start, ids, NULL, LW_POOL_NONE, 0};
+    expect(dims == 96 && lw_encode(session, &texts, before) == LW_OK, "rows of a text");
+    ids[63] = (ids[63] + 1) % VOCAB;
+    expect(lw_encode(session, &texts, after) == LW_OK, "rows of another");
+    expect(memcmp(before, after, dims * sizeof(float)) != 0, "the first row depends on the last token");
+    lw_session_close(session);
+    lw_model_close(model);
+}
+
+static void test_refusals(void) {
+    const variant* v = &variants[0];
+    lw_model* model = make_model(v, NULL);
+    lw_session* session = open(model, v, 1);
+    uint32_t start[3] = {0, 4, 9};
+    static float out[2 * 72];
+    lw_kv_layout layout;
+    fill_text(3, 0);
+    memset(types, 0, sizeof types);
+    const lw_texts good = {2, start, ids, types, LW_POOL_MEAN, 1};
+    lw_texts bad;
+#define SPOILT(change, says)                           \
+    do {                                               \
+        bad = good;                                    \
+        change;                                        \
+        ARGUMENT(lw_encode(session, &bad, out), says); \
+        start[0] = 0, start[1] = 4, start[2] = 9;      \
+        ids[8] = types[8] = 0;                         \
+    } while (0)
+    ARGUMENT(lw_encode(NULL, &good, out), "must not be NULL");
+    ARGUMENT(lw_encode(session, NULL, out), "must not be NULL");
+    ARGUMENT(lw_encode(session, &good, NULL), "must not be NULL");
+    SPOILT(bad.start = NULL, "must not be NULL");
+    SPOILT(bad.token_ids = NULL, "must not be NULL");
+    SPOILT(bad.n_texts = 0, "0 texts, must be 1 to 7");
+    SPOILT(bad.n_texts = 8, "8 texts, must be 1 to 7");
+    SPOILT(bad.pooling = (lw_pooling)4, "pooling is 4");
+    SPOILT(bad.normalize = 2, "normalize 2");
+    SPOILT(start[0] = 1, "start[0] is 1");
+    SPOILT(start[1] = 0, "text 0: it must have a token");
+    SPOILT(start[1] = 9, "text 1: it must have a token");
+    SPOILT(start[2] = 2, "text 1: it must have a token");
+    SPOILT(start[2] = 4 + CONTEXT + 1, "text 1: 1101 tokens, must be at most 1100");
+    SPOILT((start[1] = 800, start[2] = 1700), "1700 tokens, must be at most 1600");
+    SPOILT(ids[8] = VOCAB, "text 1: token id 50, the vocabulary has 50");
+    SPOILT(types[8] = 2, "text 1: token type 2, the model has 2");
+#undef SPOILT
+    expect(lw_encode(session, &good, out) == LW_OK, "the texts themselves are good");
+    const lw_batch none = {0};
+    ARGUMENT(lw_step(session, &none, out, NULL), "lw_encode runs it");
+    ARGUMENT(lw_session_start(session, &none, out, NULL), "lw_encode runs it");
+    ARGUMENT(lw_model_kv_layout(model, LW_F16, 0, &layout), "has no cache");
+    lw_session* other = NULL;
+    lw_session_config config = {.n_threads = 1, .max_batch_tokens = 32, .max_batch_logits = 1, .kv_type = LW_F32};
+    config.max_adapter_rank = 4;
+    ARGUMENT(lw_session_open(model, &config, &other), "max_adapter_rank 4 and groups_by_window 0, must be 0");
+    config.max_adapter_rank = 0;
+    config.groups_by_window = 1;
+    ARGUMENT(lw_session_open(model, &config, &other), "groups_by_window 1");
+    lw_session_close(session);
+    lw_model_close(model);
+    HARMLESS(lw_model_dims(NULL));
+    expect(lw_model_dims(NULL) == 0, "no model has no results");
+}
+
+static void test_configs(void) {
+    layered c;
+    lw_model* model = NULL;
+#define SPOILT(change, says)                                        \
+    do {                                                            \
+        set_config(&variants[0], &c);                               \
+        change;                                                     \
+        ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), says); \
+    } while (0)
+    SPOILT(c.model.pooled = 2, "pooled is 2");
+    SPOILT(c.model.pooled = 0, "n_token_types is 2, must be 0 to 0");
+    SPOILT(c.model.norm = (lw_norm_kind)2, "norm is 2");
+    SPOILT(c.model.norm = LW_NORM_RMS, "norm_bias is 1, must be 0 to 0");
+    SPOILT(c.model.n_positions = 7, "n_positions is 7, must be 0 or context_length (1100)");
+    SPOILT(c.model.n_dense = 5, "n_dense is 5, must be 0 to 4");
+    SPOILT((c.model.n_dense = 1, c.model.dense = NULL), "dense must not be NULL");
+    SPOILT(c.layers[1].attention.both_ways = 2, "layer 1: both_ways is 2");
+    SPOILT(c.layers[1].attn_norm_replaces = 2, "attn_norm_replaces is 2");
+    SPOILT(c.layers[1].ffn_norm_replaces = 3, "ffn_norm_replaces is 3");
+    SPOILT(c.layers[1].ffn.activation = LW_TANH, "layer 1 FFN: activation is 5");
+    SPOILT(c.layers[1].ffn.activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: activation is 1, which needs a gate");
+#undef SPOILT
+    lw_dense_config odd = {0, 0, LW_TANH, 0};
+    set_config(&variants[0], &c);
+    c.model.n_dense = 1;
+    c.model.dense = &odd;
+    ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), "dense head 0: outputs is 0");
+    odd = (lw_dense_config){1, 0, LW_CLAMPED_SWIGLU, 0};
+    ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), "dense head 0: activation needs a gate");
+}
+
+int main(int argc, char** argv) {
+    const char* only = NULL;
+    bool calls = false;
+    for (int i = 1; i < argc; ++i) {
+        if (strncmp(argv[i], "--isa=", 6) == 0) only = argv[i] + 6;
+        calls |= strcmp(argv[i], "--calls") == 0;
+    }
+    for (int i = 0; !calls && i < N_VARIANTS; ++i) test_one_answer(&variants[i], only);
+    test_both_ways();
+    test_refusals();
+    test_configs();
+    if (calls) list_calls();
+    return report();
+}
