@@ -25,7 +25,23 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def quantized(model, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("quantized") / "q"
-    assert cli.main(["quantize", str(model), "-o", str(output), "--format", "cb2"]) == 0
+    assert (
+        cli.main(
+            [
+                "quantize",
+                str(model),
+                "-o",
+                str(output),
+                "--format",
+                "cb2",
+                "--calibrate",
+                "none",
+                "--check-tokens",
+                "0",
+            ]
+        )
+        == 0
+    )
     return output
 
 

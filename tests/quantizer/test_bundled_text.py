@@ -6,9 +6,12 @@ import shutil
 import pytest
 
 import tiny_models
+from family_models import family_model, write_model
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
+from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer
+from lanewise_quantizer.commands import quantize
 from lanewise_quantizer.commands.bundled import bundled_windows, windows_of
 from lanewise_quantizer.commands.calibrated import calibration_windows
 from lanewise_quantizer.text import HELD_OUT, KINDS, documents, plain_text
@@ -125,3 +128,38 @@ def test_more_tokens_than_there_are_is_told(source, capsys):
     with open_checkpoint(source) as checkpoint:
         ids = calibration_windows(checkpoint, "bundled", 10**9)
     assert f"the bundled text has {ids.size} in whole windows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--format", "cb2"], "cb2: calibrating on the bundled text; --calibrate none is quicker"),
+        (["--bits", "3.9"], "--bits 3.9: calibrating on the bundled text"),
+        (["--format", "cb2", "--calibrate", "none"], ""),
+        (["--format", "cb2", "--head", "w8a8"], ""),  # a row with one scale takes no text
+        (["--format", "cb4"], ""),
+    ],
+)
+def test_formats_of_few_bits_are_calibrated_unasked(
+    source, tmp_path, monkeypatch, capsys, options, told
+):
+    texts = []
+
+    def stop(_checkpoint, file, _tokens):
+        texts.append(file)
+        raise SettingsError("far enough")
+
+    monkeypatch.setattr(quantize, "calibration_windows", stop)
+    status = cli.main(["quantize", str(source), "-o", str(tmp_path / "out"), *options])
+    assert (status != 0) == bool(told)
+    assert texts == ["bundled"] * bool(told)
+    assert told in capsys.readouterr().out
+
+
+def test_what_cannot_be_calibrated_is_rounded_and_told(tmp_path, capsys):
+    source = write_model(family_model("qwen3_moe"), tmp_path / "m")
+    command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--format", "cb3"]
+    assert cli.main(command) == 0
+    assert "warning: cb3 would be better calibrated: " in capsys.readouterr().err
+    assert cli.main([*command[:-1], "t2", "-o", str(tmp_path / "other")]) == 1
+    assert "calibration cannot compute experts yet" in capsys.readouterr().err

@@ -62,6 +62,8 @@ def test_the_library_reads_what_was_written(source, tmp_path, name):
     if name == "t2":
         options += ["--calibrate", str(tiny_models.write_text(tmp_path / "text.txt"))]
         options += ["--calibration-tokens", "512"]
+    else:
+        options += ["--calibrate", "none"]
     assert cli.main(["quantize", str(source), "-o", str(folder), *options]) == 0
     found = logits(folder)
     exact = logits(decoded(folder, tmp_path / "floats"))
@@ -75,7 +77,7 @@ def test_the_library_reads_what_was_written(source, tmp_path, name):
     assert (logits(packed) == found).all()
     if name in LAYOUTS:
         file = tmp_path / "m.gguf"
-        options = ["--format", name, "--gguf"]
+        options = ["--format", name, "--gguf", "--calibrate", "none"]
         assert cli.main(["quantize", str(source), "-o", str(file), *options]) == 0
         assert (logits(file) == found).all()
 

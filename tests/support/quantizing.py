@@ -15,4 +15,6 @@ def quantize(source: Path, output: Path, *options: str) -> int:
     if "t2" in options:
         text = tiny_models.write_text(output.with_name(f"{output.name}.txt"))
         options += ("--calibrate", str(text), "--calibration-tokens", "512")
+    if "--calibrate" not in options:
+        options += ("--calibrate", "none")
     return cli.main(["quantize", str(source), "--output", str(output), *options])

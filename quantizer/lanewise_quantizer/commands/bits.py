@@ -52,7 +52,7 @@ def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] 
             continue
         names = (wanted.head,) if tensor.role in HEADS and wanted.head is not None else candidates
         names = (own_type(tensor),) if is_kept(tensor) else names
-        possible = [fitting(name, tensor.cols) for name in names]
+        possible = [fitting(name, tensor.cols, wanted.to_gguf) for name in names]
         types[tensor.role, tensor.layer] = list(dict.fromkeys(possible))
     losses = measure(checkpoint, types, ids)
     return chosen_within(checkpoint, wanted, types, losses)

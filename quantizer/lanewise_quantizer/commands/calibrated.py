@@ -10,18 +10,20 @@ import numpy.typing as npt
 
 from lanewise.commands.opening import warn
 from lanewise.commands.perplexity import cut_windows, read_text
-from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.settings import SettingsError
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.plain import plain_layers
+from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
-from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType
+from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Scale
 from lanewise_quantizer.commands.bundled import bundled_windows
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.commands.plan import Target, half_split_rows
 from lanewise_quantizer.commands.stream import Fitting
 from lanewise_quantizer.fit.feedback import rounds_for
+from lanewise_quantizer.fit.forward import CANNOT
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.samples import sample_groups
-from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.source import Source, decode
 from lanewise_quantizer.fit.tables import fit_table
 from lanewise_quantizer.storage import checksum, decode_rows, encode_rows
 
@@ -29,7 +31,45 @@ Floats = npt.NDArray[np.float32]
 
 WINDOW = 512  # tokens that see each other
 BUNDLED = "bundled"  # instead of a file: the text that comes with the quantizer
+NONE = "none"
+# What loses so much by rounding that it is calibrated unasked, and bits from which on it is not.
+NEED_TEXT = ("t2", "cb2", "q2_k", "cb3", "q3_k")
+FINE_BITS = 4.0
 CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
+
+
+def has_one_scale(kind: str | None) -> bool:
+    """Return whether rows of a format are no groups whose scales could be fitted to a text."""
+    return kind in CODED_TYPES and CODED_TYPES[kind].scale is Scale.ONE
+
+
+def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | None:
+    """Return the text to calibrate on, None: without; ModelFileError if it cannot be."""
+    if settings.calibrate not in (None, NONE):
+        plain_layers(checkpoint.config, CANNOT)
+        return settings.calibrate
+    formats = (settings.format, settings.head)
+    if "t2" in formats and settings.calibrate == NONE:
+        raise SettingsError(
+            f"--calibrate: {NONE}; t2 needs a text, to follow its codes' chain on; accepted: a file"
+            f" or {BUNDLED}"
+        )
+    is_needed = settings.format in NEED_TEXT or (settings.bits or FINE_BITS) < FINE_BITS
+    is_needed = is_needed and not any(map(has_one_scale, formats))
+    if settings.calibrate == NONE or not (is_needed or "t2" in formats):
+        return None
+    what = settings.format if settings.bits is None else f"--bits {settings.bits:g}"
+    try:
+        plain_layers(checkpoint.config, CANNOT)
+        for tensor in checkpoint.tensors:
+            decode(tensor, 0, 1)
+    except ModelFileError as error:
+        if "t2" in formats:
+            raise
+        warn(f"{what} would be better calibrated: {error}")
+        return None
+    print(f"{what}: calibrating on the bundled text; --calibrate {NONE} is quicker, and worse")
+    return BUNDLED
 
 
 def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.NDArray[np.int64]:

@@ -20,15 +20,19 @@ from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple
 
 HEADS = (Role.TOKEN_EMBEDDING, Role.OUTPUT)
-# What rows become that blocks of 256 inputs do not divide; the rest is F16.
+# What rows become that blocks of 256 inputs do not divide: as many bits or nearly, and as good; six
+# bits are asked for where nothing shall be lost. What 32 does not divide either is F16.
 SMALLER = {
-    "q2_k": "iq4_nl",
-    "q3_k": "iq4_nl",
-    "iq4_xs": "iq4_nl",
-    "q4_k": "q5_0",
-    "q5_k": "q5_1",
+    "q2_k": "cb2",
+    "q3_k": "cb3",
+    "iq4_xs": "cb4",
+    "q4_k": "iq4_nl",
+    "q5_k": "q5_0",
     "q6_k": "q8_0",
 }
+# GGUF has no such type of two or three bits; of four, this one loses least by far.
+SMALLER_IN_GGUF = SMALLER | {"q2_k": "iq4_nl", "q3_k": "iq4_nl", "iq4_xs": "iq4_nl"}
+WIDE = 4096  # inputs of a row that all types can have
 EIGHT_BITS = ("q8_0", "a8_g32", "a8_g128", "w8a8")
 
 
@@ -129,14 +133,15 @@ def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: boo
     if heads and (tensor.rope_heads > 0) != alternates:
         size = tensor.cols if is_vector(tensor.role) else tensor.rows
         order = swapped_halves(size, heads, alternates=tensor.rope_heads > 0)
-    kind = fitting(asked, tensor.cols)
+    kind = fitting(asked, tensor.cols, to_gguf)
     return Target(tensor, name, kind, order, asked, heads if alternates else 0)
 
 
-def fitting(kind: str, cols: int) -> str:
+def fitting(kind: str, cols: int, to_gguf: bool) -> str:
     """Return the type, or the one that takes its place, that rows of ``cols`` can have."""
+    smaller = SMALLER_IN_GGUF if to_gguf else SMALLER
     while cols % row_multiple(kind):
-        kind = SMALLER.get(kind, "f16")
+        kind = smaller.get(kind, "f16")
     return kind
 
 
@@ -160,21 +165,37 @@ def swapped_halves(rows: int, heads: int, alternates: bool) -> npt.NDArray[np.in
 
 
 def replaced(targets: Iterable[Target]) -> list[str]:
-    """Return a line for each type that some tensors could not have."""
-    groups: dict[tuple[str, str, int], list[str]] = defaultdict(list)
+    """Return a sentence for each type that some tensors could not have."""
+    groups: dict[tuple[str, str], list[Target]] = defaultdict(list)
+    n_matrices = 0
     for target in targets:
+        n_matrices += target.is_matrix
         if target.type != target.asked:
-            groups[target.asked, target.type, target.source.cols].append(target.name)
-    return [
-        f"{_listed(names)}: {made}, because rows of {cols} inputs are no multiple of"
-        f" {row_multiple(asked)}, which {asked} needs"
-        for (asked, made, cols), names in groups.items()
-    ]
+            groups[target.asked, target.type].append(target)
+    return [_replacement(asked, made, group, n_matrices) for (asked, made), group in groups.items()]
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
+def _replacement(asked: str, made: str, group: Sequence[Target], n_matrices: int) -> str:
+    widths = ", ".join(str(cols) for cols in sorted({target.source.cols for target in group}))
+    which = group[0].name if len(group) == 1 else f"{len(group)} of {n_matrices} matrices"
+    got = 8 * sum(t.n_bytes for t in group) / sum(t.source.rows * t.source.cols for t in group)
+    return (
+        f"{which}: {made} instead of {asked}, {got:.3g} bits per weight instead of"
+        f" {bits_of(asked):.3g}, because rows of {widths} inputs are no multiple of"
+        f" {row_multiple(asked)}"
+    )
+
+
+def bits_of(kind: str) -> float:
+    """Return the bits of a weight in rows that a type fits well."""
+    return 8 * row_bytes(kind, WIDE) / WIDE
+
+
+def bytes_asked(target: Target) -> int:
+    """Return the bytes that a tensor would take in the type that was asked for."""
+    if target.type == target.asked:
+        return target.n_bytes
+    return round(target.source.rows * target.source.cols * bits_of(target.asked) / 8)
 
 
 def tensor_type(name: str) -> TensorType:

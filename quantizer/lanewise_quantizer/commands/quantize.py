@@ -11,23 +11,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.commands.opening import progress_bar, threads_of
+from lanewise.commands.opening import progress_bar, threads_of, warn
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
-from lanewise.loading.plain import plain_layers
 from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
-from lanewise_quantizer.coded import CODED_TYPES, Scale
 from lanewise_quantizer.commands.bits import Wanted, allocate
 from lanewise_quantizer.commands.calibrated import (
+    NONE,
     Calibrated,
     calibration_windows,
+    chosen_text,
     fitted_tables,
+    has_one_scale,
 )
+from lanewise_quantizer.commands.divergence import divergence_line
 from lanewise_quantizer.commands.files import (
     GgufPlan,
     WeightsFile,
@@ -36,9 +38,15 @@ from lanewise_quantizer.commands.files import (
     safetensors_plan,
 )
 from lanewise_quantizer.commands.partial_output import PartialOutput
-from lanewise_quantizer.commands.plan import Target, kinds_of, plan, plan_as, replaced
+from lanewise_quantizer.commands.plan import (
+    Target,
+    bytes_asked,
+    kinds_of,
+    plan,
+    plan_as,
+    replaced,
+)
 from lanewise_quantizer.commands.stream import Fitting, Job, check_done, stream
-from lanewise_quantizer.fit.forward import CANNOT
 
 GGUF_WEIGHTS = "model.gguf"
 DEFAULT_FORMAT = "q4_0"
@@ -55,19 +63,19 @@ def run(settings: QuantizeSettings) -> None:
         check_folder(output)
     if settings.format is not None and settings.bits is not None:
         raise SettingsError("--bits: given beside --format; accepted: one of them")
-    if "t2" in (settings.format, settings.head) and settings.calibrate is None:
-        raise SettingsError("--format t2: needs --calibrate TEXT, to follow its codes' chain on")
     for option, kind in (("--format", settings.format), ("--head", settings.head)):
-        one_scale = kind in CODED_TYPES and CODED_TYPES[kind].scale is Scale.ONE
-        if one_scale and settings.calibrate is not None:
+        if has_one_scale(kind) and settings.calibrate not in (None, NONE):
             raise SettingsError(f"--calibrate: {option} {kind} has no groups whose scales to fit")
     use_threads(threads_of(settings))
-    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+    source = resolve_model(settings.model)
+    with open_checkpoint(source) as checkpoint:
+        text = chosen_text(settings, checkpoint)
         ids = None
-        if settings.calibrate is not None:
-            plain_layers(checkpoint.config, CANNOT)
-            ids = calibration_windows(checkpoint, settings.calibrate, settings.calibration_tokens)
+        if text is not None:
+            ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
         targets = planned(checkpoint, settings, ids)
+        for sentence in replaced(targets):
+            warn(sentence)
         fitting = fit(checkpoint, targets, ids is not None)
         file: WeightsFile
         if settings.gguf:
@@ -95,8 +103,9 @@ def run(settings: QuantizeSettings) -> None:
                 config = packed_config(checkpoint, **asked(settings))
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
-    for line in summary(output, targets, file.size):
-        print(line)
+    print(summary(output, targets, file.size), flush=True)
+    if settings.check_tokens:
+        print(divergence_line(source, output, settings.check_tokens, threads_of(settings)))
 
 
 def planned(
@@ -179,11 +188,14 @@ def write(
         raise ModelFileError(f"{checkpoint.path}: {error}") from None
 
 
-def summary(output: Path, targets: Sequence[Target], size: int) -> list[str]:
-    """Return what was made, and what was made otherwise than asked."""
+def summary(output: Path, targets: Sequence[Target], size: int) -> str:
+    """Return what was made, and how many bits were asked for if not all types were possible."""
     matrices = [target for target in targets if target.is_matrix]
     weights = sum(target.source.rows * target.source.cols for target in targets)
     counts = Counter(target.type for target in matrices)
     kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     bits = f"{8 * size / weights:.3f} bits per weight"
-    return [f"{output}: {format_size(size)}, {bits}: {kinds}", *replaced(targets)]
+    asked = size + sum(bytes_asked(target) - target.n_bytes for target in targets)
+    if asked != size:
+        bits += f" ({8 * asked / weights:.3f} in the types asked for)"
+    return f"{output}: {format_size(size)}, {bits}: {kinds}"

@@ -257,11 +257,19 @@ class QuantizeSettings(ComputeSettings):
         metadata=knob(
             TEXT,
             "UTF-8 text to quantize on: slower, much better at few bits; bundled = the text that"
-            " comes with the quantizer, of many kinds",
+            " comes with the quantizer, which formats and --bits below 4 take when not given; none",
         ),
     )
     calibration_tokens: int = field(
         default=8192, metadata=knob(integer(2), "tokens of that text to use")
+    )
+    check_tokens: int = field(
+        default=1536,
+        metadata=knob(
+            integer(0),
+            "tokens of other text on which the result is compared with the source at the end,"
+            " fewer where they take long; 0 = leave it out",
+        ),
     )
 
 

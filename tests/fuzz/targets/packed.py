@@ -23,5 +23,7 @@ def seeds(folder: Path) -> Iterator[bytes]:
     yield read_directory(folder / "packed")
     for form in ("q4_0", "a4_g32", "fp6"):
         out = str(folder / form)
-        assert cli.main(["quantize", model, "-o", out, "--format", form]) == 0
+        assert (
+            cli.main(["quantize", model, "-o", out, "--format", form, "--check-tokens", "0"]) == 0
+        )
         yield read_directory(Path(out))

@@ -1,0 +1,70 @@
+"""What ``lanewise quantize`` says of its result: a word, measured as the result would be served."""
+
+import re
+
+import pytest
+
+import tiny_models
+from lanewise import cli
+from lanewise.host import MemoryLimit
+from lanewise.loading.hub import bundled_model
+from lanewise_quantizer.commands import divergence
+from lanewise_quantizer.commands.divergence import Divergence
+
+pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
+FOUND = re.compile(r": (\w+) \(mean ([\d.]+) nats, the same likeliest token in ([\d.]+)% of (\d+) ")
+
+
+def quantize(capsys, output, *options, model=None, tokens="512"):
+    """What is said of the bundled model's, or another one's, result."""
+    source = model or bundled_model()
+    command = ["quantize", str(source), "-o", str(output), "--check-tokens", tokens, *options]
+    assert cli.main(command) == 0
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_the_word_grows_with_what_is_lost(tmp_path, capsys):
+    words, kls = [], []
+    for name in ("q8_0", "q5_0", "q4_0", "cb2"):
+        options = ["--format", name, "--head", name, "--calibrate", "none"]
+        word, kl, top1, positions = FOUND.search(
+            quantize(capsys, tmp_path / name, *options)
+        ).groups()
+        words.append(word)
+        kls.append(float(kl))
+        assert int(positions) == 2 * 255
+        assert float(top1) == 100 or kls[-1] > 0
+    assert kls[0] == 0  # the source's own bytes
+    assert kls == sorted(kls)
+    assert words == ["fine", "fine", "fine", "heavy"]
+
+
+@pytest.mark.parametrize(
+    ("kl", "word"), [(0.0, "fine"), (0.021, "noticeable"), (0.16, "heavy"), (0.71, "broken")]
+)
+def test_words(kl, word):
+    assert Divergence(kl, 0.9, 100).word == word
+
+
+def test_no_tokens_no_check(tmp_path, capsys):
+    assert "divergence" not in quantize(capsys, tmp_path / "out", tokens="0")
+
+
+def test_a_slow_model_is_measured_on_less(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(divergence, "LONGEST_S", 0.0)
+    assert " of 255 places " in quantize(capsys, tmp_path / "out")
+
+
+def test_a_model_that_takes_most_of_the_memory_is_not_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(divergence, "memory_limit", lambda: MemoryLimit(1 << 20, "a test", True))
+    line = quantize(capsys, tmp_path / "out")
+    assert re.search(r"not measured: .* MiB of weights, 1.00 MiB of memory", line)
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_model_without_finite_logits_is_told(tmp_path, capsys):
+    made = tiny_models.tiny_model("llama2", hidden_size=64, intermediate_size=64)
+    made.tensors["model.layers.0.post_attention_layernorm.weight"][:] = 1e20
+    model = tiny_models.write_hf(made, tmp_path / "model")
+    line = quantize(capsys, tmp_path / "out", "--format", "q8_0", model=model)
+    assert re.search(r"not measured: .*: its logits are NaN or infinite", line)
