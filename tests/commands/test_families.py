@@ -9,7 +9,7 @@ import pytest
 from lanewise import cli
 from lanewise.loading.families.table import FAMILIES, REASONS
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "families" / "families.json"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_every_family_has_a_row_of_its_own(capsys):
@@ -23,7 +23,11 @@ def test_every_family_has_a_row_of_its_own(capsys):
 
 
 def test_every_family_that_is_listed_is_compared_with_transformers():
-    compared = {case["config"]["model_type"] for case in json.loads(GOLDEN.read_text()).values()}
+    compared = {
+        case["config"]["model_type"]
+        for name in ("families/families.json", "encoders/encoders.json")
+        for case in json.loads((GOLDEN / name).read_text()).values()
+    }
     assert {family.name for family in FAMILIES} <= compared
 
 

@@ -21,6 +21,7 @@ import gguf
 import numpy as np
 import pytest
 
+import encoder_configs
 import tiny_models
 from family_configs import CASES
 from family_gguf import GGUF_CASES, write_gguf
@@ -123,9 +124,8 @@ def path(name: str, tmp_path: Path) -> Path:
 
 
 def test_every_family_of_the_table_has_a_case() -> None:
-    assert {family.name for family in FAMILIES} <= {
-        config["model_type"] for config in CASES.values()
-    }
+    cases = [*CASES.values(), *encoder_configs.CASES.values()]
+    assert {family.name for family in FAMILIES} <= {config["model_type"] for config in cases}
 
 
 @pytest.mark.parametrize("name", CASE_NAMES)

@@ -87,6 +87,8 @@ typedef struct lw_attention_config {
     uint32_t output_bias;  // 1: so has the output
     lw_qk_norm qk_norm;
     uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value
+    uint32_t alibi;              // 1: scores of head i fall by 2^(-8 (i + 1) / n_heads) for each token of distance; of
+                                 // other numbers than powers of two, as of the one below, then every second of twice
     float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0, or Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
@@ -119,8 +121,9 @@ typedef enum lw_router_kind {
 // are added up, then comes the shared one, then one addition to the residual stream.
 typedef struct lw_ffn_config {
     lw_ffn_kind kind;
-    uint32_t size;  // outputs of gate and up, of each expert; a multiple of 32 for experts
-    uint32_t bias;  // 1: gate, up and down have biases, those of experts too
+    uint32_t size;       // outputs of gate and up, of each expert; a multiple of 32 for experts
+    uint32_t bias;       // 1: gate, up and down have biases, those of experts too
+    uint32_t down_bias;  // 1: down has one, whatever bias says; not of experts
     lw_activation activation;
     float limit, alpha;  // of LW_CLAMPED_SWIGLU, both above 0
     // Of LW_FFN_EXPERTS, else 0:

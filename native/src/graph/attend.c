@@ -176,6 +176,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .group = group,
                                       .q = w->b->q + offset,
                                       .q_stride = q_size,
+                                      .slopes = c->alibi ? w->model->slopes + head * group : NULL,
                                       .sinks = layer->sinks != NULL ? layer->sinks + head * group : NULL,
                                       .out = w->b->attn + offset,
                                       .out_stride = q_size,

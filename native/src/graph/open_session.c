@@ -234,6 +234,14 @@ static lw_status check_config(const lw_session_config* c, bool pooled) {
     return LW_OK;
 }
 
+static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
+    for (uint32_t i = 0; i < model->config.n_layers; ++i)
+        if (kv_type == LW_I8 && model->layers[i].config.attention.alibi)
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "session: kv_type I8 (24), must be F16 or F32 where scores fall by distance");
+    return LW_OK;
+}
+
 static lw_status check_places(const lw_model* model, const lw_session_config* c) {
     for (uint32_t i = 0; c->copies != NULL && i < c->n_threads; ++i)
         if (c->copies[i] > model->n_copies)
@@ -248,6 +256,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     if (!model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: the model is not finished");
     LW_RETURN_IF_FAILED(check_config(config, model->config.pooled != 0));
     LW_RETURN_IF_FAILED(check_places(model, config));
+    LW_RETURN_IF_FAILED(check_kv_type(model, config->kv_type));
     lw_session* s = aligned_alloc(_Alignof(lw_session), sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
     memset(s, 0, sizeof *s);

@@ -47,8 +47,9 @@ typedef struct lw_attention_job {
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
-    const float* sinks;  // [group] one more score of each head, of no value; NULL = none
-    float* out;          // the same for the result
+    const float* slopes;  // [group] what scores fall by for each token of distance; NULL = nothing; not of LW_I8
+    const float* sinks;   // [group] one more score of each head, of no value; NULL = none
+    float* out;           // the same for the result
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
 } lw_attention_job;

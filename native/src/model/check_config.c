@@ -55,6 +55,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
+    LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
     LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
@@ -114,6 +115,7 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, LW_FFN_PLAIN));
     LW_RETURN_IF_FAILED(check_range(&at, "size", c->size, 1, 1 << 19));
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
+    LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS));
     LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, LW_RELU));
     LW_RETURN_IF_FAILED(check_flag(&at, "attn_norm_replaces", model->layers[layer].attn_norm_replaces));
     LW_RETURN_IF_FAILED(check_flag(&at, "ffn_norm_replaces", model->layers[layer].ffn_norm_replaces));

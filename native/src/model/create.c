@@ -25,10 +25,23 @@ static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
     return true;
 }
 
+// Slope i of n heads, n a power of two.
+static float slope(uint32_t i, uint32_t n) { return (float)lw_exp(-8 * 0.6931471805599453 * (i + 1) / n); }
+
+static bool make_slopes(lw_model* model, uint32_t heads) {
+    model->slopes = malloc(heads * sizeof *model->slopes);
+    if (model->slopes == NULL) return false;
+    uint32_t n = 1;
+    while (2 * n <= heads) n *= 2;
+    for (uint32_t i = 0; i < heads; ++i) model->slopes[i] = i < n ? slope(i, n) : slope(2 * (i - n), 2 * n);
+    return true;
+}
+
 static bool fill_model(lw_model* model, const lw_model_config* config) {
     bool ok = model->layers != NULL && model->pool != NULL;
     for (uint32_t i = 0; ok && i < config->n_layers; ++i) model->layers[i].config = config->layers[i];
     const uint64_t saved = lw_fp_enter();
+    ok = ok && make_slopes(model, config->layers[0].attention.n_heads);
     for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
     lw_fp_restore(saved);
     return ok;
@@ -273,6 +286,7 @@ void lw_model_close(lw_model* model) {
     lw_free_copies(model);
     lw_arena_free(&model->arena);
     free(model->layers);
+    free(model->slopes);
     for (int i = 0; i < LW_MAX_ROPES; ++i) free(model->ropes[i].frequencies);
     free(model);
 }

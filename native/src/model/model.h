@@ -57,6 +57,7 @@ struct lw_model {
     float *output_norm, *output_norm_bias;
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
+    float* slopes;              // [n_heads] of lw_attention_config.alibi
     bool holds[LW_TYPE_LIMIT];  // types of its matrices
     bool has_minimums;          // some of them subtract minimums: activations need their sums
     bool finished;

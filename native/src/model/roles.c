@@ -122,7 +122,7 @@ static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_FFN_UP_BIAS:
             return vector("FFN up bias", &l->up_bias, c->size, bias);
         case LW_FFN_DOWN_BIAS:
-            return vector("FFN down bias", &l->down_bias, hidden, bias);
+            return vector("FFN down bias", &l->down_bias, hidden, here && (c->bias || c->down_bias));
         case LW_FFN_INPUT_ORDER:
             return vector("order of gate and up", &l->ffn_input_order, hidden, here);
         default:

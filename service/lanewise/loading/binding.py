@@ -156,6 +156,8 @@ def gated_shapes(ffn: Gated | Plain, hidden: int) -> dict[Role, Shape]:
             Role.FFN_UP_BIAS: (1, ffn.size),
             Role.FFN_DOWN_BIAS: (1, hidden),
         }
+    if ffn.down_bias:
+        shapes[Role.FFN_DOWN_BIAS] = (1, hidden)
     if isinstance(ffn, Plain):
         shapes = {role: shape for role, shape in shapes.items() if "GATE" not in role.name}
     return shapes

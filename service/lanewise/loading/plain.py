@@ -51,7 +51,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "experts"
     if not isinstance(ffn, Experts) and (isinstance(ffn, Plain) or ffn.activation != "silu"):
         yield "other activations than silu with a gate"
-    if isinstance(ffn, Gated) and ffn.bias:
+    if isinstance(ffn, Gated) and (ffn.bias or ffn.down_bias):
         yield "biases of gate, up and down"
     if attention.rope is None:
         yield "attention without positions"
@@ -65,6 +65,8 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "a bias of attention's output"
     if attention.qk_norm not in ("none", "head"):
         yield "RMSNorm over whole projections"
+    if attention.alibi:
+        yield "scores that fall with the distance"
     if attention.sinks:
         yield "attention sinks"
     if attention.score_scale != plain_score_scale(attention.head_dim):

@@ -52,6 +52,7 @@ class Attention:
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: str = "none"  # of QK_NORMS
+    alibi: bool = False  # scores fall with the distance: head by head from 1/2 down to 1/256
     sinks: bool = False  # one logit for each head in the denominator of the softmax
     score_scale: float = 0.0  # of the products of queries and keys; 0 becomes 1 / sqrt(head_dim)
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
@@ -74,6 +75,7 @@ class Gated:
     size: int
     bias: bool = False  # of gate, up and down
     activation: str = "silu"  # of CURVES
+    down_bias: bool = False  # of down, where gate and up have none
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Plain:
     size: int
     bias: bool = False  # of up and down
     activation: str = "gelu"  # of CURVES
+    down_bias: bool = False  # of down, where up has none
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class NativeProgram:
         lib = self._native.lib
         for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale"):
             setattr(out, name, getattr(attention, name))
-        for name in ("qkv_bias", "output_bias", "sinks", "both_ways"):
+        for name in ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi"):
             setattr(out, name, int(getattr(attention, name)))
         out.window = attention.window or 0
         out.rope = lib.LW_NO_ROPE if attention.rope is None else attention.rope
@@ -104,6 +104,7 @@ class NativeProgram:
         out.size, out.bias = ffn.size, int(ffn.bias)
         out.activation = getattr(lib, ACTIVATIONS[ffn.activation])
         if not isinstance(ffn, Experts):
+            out.down_bias = int(ffn.down_bias)
             out.kind = lib.LW_FFN_GATED if isinstance(ffn, Gated) else lib.LW_FFN_PLAIN
             return
         out.kind = lib.LW_FFN_EXPERTS

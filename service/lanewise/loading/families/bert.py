@@ -1,22 +1,26 @@
-"""BERT and RoBERTa: encoders that normalize after each addition, with learned positions."""
+"""BERT: an encoder that normalizes after each addition, with learned positions."""
 
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.encoders import (
+    CLASSIFIER,
+    POOLER,
+    classifier_pooling,
     curve,
     encoder_attention,
+    encoder_family,
+    give_roles,
     layers_after,
     norm_eps,
     plain_names,
     usual,
 )
-from lanewise.loading.families.family import Family
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Dense, ModelConfig, Plain, Pooling
+from lanewise.loading.program import ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.sources import Sources, SourceTensor
 
 PREFIXES = ("bert.", "roberta.")
 OF_LAYER = {
@@ -33,46 +37,23 @@ EMBEDDINGS = {
     "position_embeddings": Role.POSITION_EMBEDDING,
     "token_type_embeddings": Role.TOKEN_TYPE_EMBEDDING,
 }
-# Dense heads of classifiers, in both families, and the tensors that an embedder has for nothing.
-POOLER, CLASSIFIER = "pooler.dense", "classifier"
-ROBERTA_HEADS = ("classifier.dense", "classifier.out_proj")
+HEADS = (POOLER, CLASSIFIER)  # of classifiers
+# Tensors that an embedder has for nothing.
 UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
 UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
-PADDING = 1  # RoBERTa's positions begin after the number of the padding token
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read a BERT's config.json."""
+    """Read config.json."""
     tensors = plain_names(sources, PREFIXES)
-    pooling = Pooling()
-    if f"{CLASSIFIER}.weight" in tensors:
-        hidden = fields.integer("hidden_size")
-        pooling = Pooling("cls", dense=(Dense(hidden, True, "tanh"), classifier(tensors)))
-    return _encoder(fields, sources, "bert", pooling, first_position=0)
+    pooling = classifier_pooling(tensors, fields.integer("hidden_size"))
+    return bert_model(fields, sources, "bert", pooling, first_position=0)
 
 
-def from_hf_roberta(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read the config.json of a RoBERTa or XLM-RoBERTa."""
-    tensors = plain_names(sources, PREFIXES)
-    pooling, hidden = Pooling(), fields.integer("hidden_size")
-    if f"{ROBERTA_HEADS[1]}.weight" in tensors:
-        labels = classifier(tensors, ROBERTA_HEADS[1])
-        pooling = Pooling("cls", dense=(Dense(hidden, True, "tanh"), labels))
-    padding = fields.integer("pad_token_id", default=PADDING, least=0)
-    name = fields.text("model_type")
-    return _encoder(fields, sources, name, pooling, first_position=padding + 1)
-
-
-def classifier(sources: Sources, name: str = CLASSIFIER) -> Dense:
-    """Return the dense head that scores are made with: an output for each label."""
-    shape = sources[f"{name}.weight"].shape
-    return Dense(shape[0] if shape else 1, bias=f"{name}.bias" in sources)
-
-
-def _encoder(
+def bert_model(
     fields: Fields, sources: Sources, name: str, pooling: Pooling, first_position: int
 ) -> ModelConfig:
-    fields.ignore("gradient_checkpointing", "architectures")
+    """Return the whole of a model whose table of positions has ``first_position`` unused rows."""
     if fields.text("position_embedding_type", default="absolute") != "absolute":
         raise fields.fail("position_embedding_type", "'absolute'")
     if fields.flag("is_decoder", default=False):
@@ -98,48 +79,33 @@ def _encoder(
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Give tensors their usual names; the norms after additions are those before the next."""
+def hf_tensors(
+    sources: Sources, config: ModelConfig, heads: tuple[str, str] = HEADS
+) -> dict[str, SourceTensor]:
+    """Give tensors their usual names; the norms after additions are those before the next.
+
+    ``heads`` are those of classifiers.
+    """
     tensors = Rearranged(plain_names(sources, PREFIXES))
     tensors.drop(*UNUSED)
     for name, role in EMBEDDINGS.items():
         tensors.rename(f"embeddings.{name}.weight", usual(role))
-    _norm(tensors, "embeddings.LayerNorm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS, 0)
+    give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
     for number in range(config.n_layers):
         folder = f"encoder.layer.{number}"
         for name, (weight, bias) in OF_LAYER.items():
-            _norm(tensors, f"{folder}.{name}", weight, bias, number)
+            give_roles(tensors, f"{folder}.{name}", weight, bias, number)
         last = number + 1 == config.n_layers
         roles = (Role.OUTPUT_NORM, Role.OUTPUT_NORM_BIAS)
         if not last:
             roles = (Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
-        _norm(tensors, f"{folder}.output.LayerNorm", *roles, 0 if last else number + 1)
+        give_roles(tensors, f"{folder}.output.LayerNorm", *roles, 0 if last else number + 1)
     assert config.pooling is not None
     if config.pooling.dense:
-        heads = (POOLER, CLASSIFIER) if config.architecture == "bert" else ROBERTA_HEADS
         for number, name in enumerate(heads):
-            _norm(tensors, name, Role.DENSE, Role.DENSE_BIAS, number)
+            give_roles(tensors, name, Role.DENSE, Role.DENSE_BIAS, number)
     tensors.drop(*(name for name in tensors.out if name.startswith(UNUSED_PREFIXES)))
     return tensors.out
 
 
-def hf_tensors_roberta(sources: Sources, config: ModelConfig) -> Sources:
-    """Do the same, without the rows of positions that no token has."""
-    tensors = Rearranged(hf_tensors(sources, config))
-    name = usual(Role.POSITION_EMBEDDING)
-    rows = tensors.out[name].shape[0] if name in tensors.out else 0
-    if rows > config.context_length:
-        tensors.drop_rows(name, rows - config.context_length)
-    return tensors.out
-
-
-def _norm(tensors: Rearranged, name: str, weight: Role, bias: Role, number: int) -> None:
-    tensors.rename(f"{name}.weight", usual(weight, number))
-    tensors.rename(f"{name}.bias", usual(bias, number))
-
-
-FAMILY = Family("bert", from_hf, hf_tensors=hf_tensors, gguf_is_usual=False)
-ROBERTA = Family("roberta", from_hf_roberta, hf_tensors=hf_tensors_roberta, gguf_is_usual=False)
-XLM_ROBERTA = Family(
-    "xlm-roberta", from_hf_roberta, hf_tensors=hf_tensors_roberta, gguf_is_usual=False
-)
+FAMILY = encoder_family("bert", from_hf, hf_tensors)

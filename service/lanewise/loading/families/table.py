@@ -11,18 +11,24 @@ from lanewise.loading.families import (
     gpt_oss,
     granite,
     granitemoe,
+    gte,
+    jina_embeddings_v3,
     llama,
     ministral3,
     mistral,
     mixtral,
+    modernbert,
+    nomic_bert,
     olmoe,
     phi3,
     qwen2,
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    roberta,
     seed_oss,
     smollm3,
+    xlm_roberta,
 )
 from lanewise.loading.families.family import Family
 
@@ -46,8 +52,12 @@ FAMILIES: tuple[Family, ...] = (
     smollm3.FAMILY,
     seed_oss.FAMILY,
     bert.FAMILY,
-    bert.ROBERTA,
-    bert.XLM_ROBERTA,
+    roberta.FAMILY,
+    xlm_roberta.FAMILY,
+    modernbert.FAMILY,
+    nomic_bert.FAMILY,
+    gte.FAMILY,
+    jina_embeddings_v3.FAMILY,
 )
 
 
@@ -65,8 +75,8 @@ REASONS = {
         *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
     ),
     ENCODER: (
-        *("distilbert", "modernbert", "modern-bert", "mpnet"),
-        *("nomic_bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
+        *("distilbert", "modern-bert", "mpnet"),
+        *("nomic-bert", "nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
     ),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
     "it sees or hears, and its text is not that of a supported family": (

@@ -1,0 +1,45 @@
+"""RoBERTa: BERT whose positions begin after the number of the padding token."""
+
+from __future__ import annotations
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families import bert
+from lanewise.loading.families.encoders import (
+    classifier_pooling,
+    encoder_family,
+    plain_names,
+    usual,
+)
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.sources import Sources
+
+HEADS = ("classifier.dense", "classifier.out_proj")
+PADDING = 1
+
+
+def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read config.json."""
+    return roberta_model(fields, sources, "roberta")
+
+
+def roberta_model(fields: Fields, sources: Sources, name: str) -> ModelConfig:
+    """Return the whole of a model."""
+    tensors = plain_names(sources, bert.PREFIXES)
+    pooling = classifier_pooling(tensors, fields.integer("hidden_size"), HEADS[1])
+    padding = fields.integer("pad_token_id", default=PADDING, least=0)
+    return bert.bert_model(fields, sources, name, pooling, first_position=padding + 1)
+
+
+def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Do what BERT's needs, and leave out the rows of positions that no token has."""
+    tensors = Rearranged(bert.hf_tensors(sources, config, HEADS))
+    name = usual(Role.POSITION_EMBEDDING)
+    rows = tensors.out[name].shape[0] if name in tensors.out else 0
+    if rows > config.context_length:
+        tensors.drop_rows(name, rows - config.context_length)
+    return tensors.out
+
+
+FAMILY = encoder_family("roberta", from_hf, hf_tensors)

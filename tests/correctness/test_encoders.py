@@ -1,0 +1,146 @@
+"""Every family of encoders from its files to its results, against transformers.
+
+What transformers computes is committed (tests/golden/encoders, with the script that makes it); the
+live test runs that script again where torch is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from encoder_configs import CASES, PUBLISHED
+from encoder_models import (
+    GOLDEN,
+    encoder_model,
+    is_classifier,
+    texts_of,
+    types_of,
+)
+from family_models import write_model
+from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.packed_writer import write_packed
+from lanewise.runtime import Encoder, Model, NativeError, usable_levels
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
+
+RESULTS = np.load(GOLDEN / "results.npz")
+ISA = os.environ.get("LANEWISE_ISA")
+TOLERANCE = 1e-5  # of the largest number; 2e-6 is the most that is found
+
+
+@contextmanager
+def opened(
+    path: Path,
+    isa: str | None = ISA,
+    threads: int = 2,
+    weights: str | None = None,
+    max_tokens: int = 512,
+) -> Iterator[Encoder]:
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, weights=weights, isa=isa, threads=1) as model,
+        Encoder(model, threads=threads, max_tokens=max_tokens) as encoder,
+    ):
+        yield encoder
+
+
+@pytest.fixture
+def path(name: str, tmp_path: Path) -> Path:
+    return write_model(encoder_model(name), tmp_path / "model")
+
+
+def results(encoder: Encoder, name: str) -> np.ndarray:
+    texts, types = texts_of(), types_of(CASES[name])
+    if is_classifier(name):
+        return encoder.run(texts, types)
+    return np.stack([encoder.run(texts, types, pooling=p) for p in ("cls", "mean", "last")], axis=1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_transformers(name: str, path: Path) -> None:
+    with opened(path) as encoder:
+        found, expected = results(encoder, name), RESULTS[name]
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() < TOLERANCE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_published_config_means_the_same_program(name: str, path: Path, tmp_path: Path) -> None:
+    other = write_model(encoder_model(name), tmp_path / "published", PUBLISHED[name])
+    with open_checkpoint(path) as one, open_checkpoint(other) as two:
+        assert one.config == two.config
+
+
+@pytest.mark.parametrize("weights", [None, "q8_0"])
+@pytest.mark.parametrize("name", ["bert", "xlm_roberta_reranker", "modernbert", "nomic_bert"])
+def test_levels_threads_steps_and_packing_give_the_same_bits(
+    name: str, weights: str | None, path: Path, tmp_path: Path
+) -> None:
+    """All texts together, one by one, and in steps that hold a few."""
+    texts, types = texts_of(), types_of(CASES[name])
+    with opened(path, weights=weights) as encoder:
+        expected = encoder.run(texts, types).tobytes()
+    for i, isa in enumerate(usable_levels()):
+        with opened(path, isa, 1 + i % 3, weights, max_tokens=[512, 200, 256][i % 3]) as encoder:
+            assert encoder.run(texts, types).tobytes() == expected, isa
+            alone = [encoder.run([a], [b]) for a, b in zip(texts, types, strict=True)]
+            assert np.concatenate(alone).tobytes() == expected, isa
+    packed = tmp_path / "packed"
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, weights=weights, isa=ISA, threads=1) as model,
+    ):
+        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
+        write_packed(packed, checkpoint, tensors, model.info.isa)
+    with opened(packed, threads=1) as encoder:
+        assert encoder.run(texts, types).tobytes() == expected
+
+
+def test_rows_of_tokens_are_what_is_pooled(tmp_path: Path) -> None:
+    texts = texts_of()
+    with opened(write_model(encoder_model("modernbert"), tmp_path)) as encoder:
+        rows = encoder.run(texts, pooling="none")
+        ends = np.cumsum([len(text) for text in texts])
+        assert rows.shape == (ends[-1], encoder.dims)
+        assert rows[ends - 1].tobytes() == encoder.run(texts, pooling="last").tobytes()
+        lengths = np.linalg.norm(encoder.run(texts, normalize=True), axis=1)
+        assert np.abs(lengths - 1).max() < 1e-6
+
+
+def test_a_text_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+    good = texts_of((3,))[0]
+    with opened(write_model(encoder_model("bert"), tmp_path), max_tokens=200) as encoder:
+
+        def refusal(*texts: np.ndarray, **options: object) -> str:
+            with pytest.raises((ValueError, NativeError)) as error:
+                encoder.run(texts, **options)
+            return str(error.value)
+
+        assert refusal(good, good[:0]) == "text 1 has 0 tokens; accepted: 1 to 200"
+        assert refusal(np.full(201, 5)) == "text 0 has 201 tokens; accepted: 1 to 200"
+        assert refusal(good, np.array([3, 256])).startswith("text 1 has token ids from 3 to 256;")
+        assert "from -1 to 3; accepted: 0 to 255" in refusal(np.array([3, -1], np.int32))
+        assert "token types from 2 to 2" in refusal(good, token_types=[np.full(3, 2)])
+        assert "as many for each text" in refusal(good, token_types=[np.zeros(2, np.uint32)])
+        assert "accepted: none, mean, cls, last" in refusal(good, pooling="max")
+        assert encoder.run([]).shape == (0, 48)
+        assert encoder.run([good]).shape == (1, 48)
+
+
+@pytest.mark.reference
+def test_the_goldens_are_what_transformers_computes_now() -> None:
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} not installed: the goldens are taken as they are")
+    command = [sys.executable, str(GOLDEN / "make_encoders.py"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
