@@ -189,6 +189,17 @@ class Checkpoint:
         if longest is not None:
             self.config = self.config.for_context(longest)
 
+    def also_close(self, *more: Callable[[], None]) -> None:
+        """Close further files together with the checkpoint."""
+        first = self._close
+
+        def close() -> None:
+            first()
+            for one in more:
+                one()
+
+        self._close = close
+
     def close(self) -> None:
         """Unmap the files; memory still viewed elsewhere goes when its last view does."""
         for tensor in self.tensors:
