@@ -10,6 +10,7 @@ from importlib import resources
 # many tokens other languages make depends on the vocabulary, how much they matter does not.
 KINDS = {"prose": 5, "articles": 5, "chat": 5, "code": 3, "data": 3, "languages": 3}
 HELD_OUT = "held_out"  # the file that nothing is calibrated on
+PROMPTS = "prompts"  # questions for chat models, each a conversation of one message
 
 TEXT, CONVERSATION = "<<<text>>>\n", "<<<conversation>>>\n"  # lines that begin a document
 _BEGINNING = re.compile(f"^(?={TEXT}|{CONVERSATION})", re.MULTILINE)

@@ -8,14 +8,13 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from lanewise.commands.chat_client import ChatClient, ChatError, Numbers
 from lanewise.commands.chat_input import line_editing, read_text
-from lanewise.commands.chat_server import own_server
-from lanewise.settings import ChatSettings, ModelSettings, SettingsError, flag_of
+from lanewise.commands.chat_server import flags_of, own_server
+from lanewise.settings import ChatSettings, SettingsError
 
 FAINT, PLAIN = "\x1b[2m", "\x1b[0m"
 CLEAR_LINE = "\r\x1b[K"
@@ -55,13 +54,7 @@ def _server(settings: ChatSettings) -> AbstractContextManager[ChatClient]:
     model = settings.model or ""
     if model.startswith(("http://", "https://")):
         return nullcontext(ChatClient(model, next(iter(settings.api_key), None)))
-    arguments = []
-    for item in fields(ModelSettings):
-        value = getattr(settings, item.name)
-        if value != item.default:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            arguments += [flag_of(item.name), text]
-    return own_server(arguments, _say_progress)
+    return own_server(flags_of(settings), _say_progress)
 
 
 def _say_progress(message: str) -> None:

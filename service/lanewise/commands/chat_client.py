@@ -73,6 +73,7 @@ class ChatClient:
         if not parts.hostname:
             raise ChatError(f"{url}: no host; accepted: http://HOST:PORT")
         self.url = url
+        self.key = key
         self._secure = parts.scheme == "https"
         self._host = parts.hostname
         path = parts.path.rstrip("/")

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import re
 import secrets
@@ -15,13 +16,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lanewise.commands.chat_client import ChatClient, ChatError
-from lanewise.settings import variable_of
+from lanewise.settings import ModelSettings, flag_of, variable_of
 
 PR_SET_PDEATHSIG = 1
 POLL_S, ASK_S = 0.05, 5.0
 STOP_S = 10.0
 READY = re.compile(r" on (http://127\.0\.0\.1:\d+)$")
 STAMP = re.compile(r"^\S+ \S+ (?:INFO|WARNING|ERROR|DEBUG) +")
+
+
+def flags_of(settings: ModelSettings) -> list[str]:
+    """The flags that have a server load a model as these settings say."""
+    flags = []
+    for item in dataclasses.fields(ModelSettings):
+        value = getattr(settings, item.name)
+        if value != item.default:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            flags += [flag_of(item.name), text]
+    return flags
 
 
 @contextlib.contextmanager

@@ -11,6 +11,9 @@ With ``--float-activations`` the original is run twice: first with its activatio
 which all are then compared with, and as it is served. A single MODEL will do: its row says what
 int8 activations cost it.
 
+With ``--chat`` each model answers forty bundled prompts greedily, through its chat template; with
+``--tasks`` a server of each is scored by lm-eval.
+
 A model is on the Pareto front when no other one is as small or smaller and as good or better by
 perplexity, and better in one of the two.
 """
@@ -30,7 +33,9 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 
 from lanewise.commands.bench import run_tests
+from lanewise.commands.compare_chat import Answers, greedy_answers, with_answers
 from lanewise.commands.compare_picture import check_picture, draw
+from lanewise.commands.compare_tasks import check_program, task_scores
 from lanewise.commands.compared import Compared
 from lanewise.commands.opening import Opened, open_model, steps_bar
 from lanewise.commands.perplexity import (
@@ -48,8 +53,10 @@ from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Session
 from lanewise.settings import BenchSettings, CompareSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
+from lanewise_quantizer.text import HELD_OUT, documents
 
 CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
+BUNDLED = "bundled"  # in the report, where no file is given
 CHUNK = 512  # tokens of a window in one step
 BENCH_CONTEXT = 32  # tokens before those whose decoding is timed
 
@@ -69,7 +76,8 @@ def run(settings: CompareSettings) -> None:
     """Measure all models, print the table or a JSON object, and draw the picture."""
     models = models_of(settings)
     check_picture(settings.picture)
-    text = read_text(settings.file, settings.tokens * CHARS_PER_TOKEN)
+    check_program(settings.tasks)
+    text = text_of(settings)
     with tempfile.TemporaryFile(prefix="lanewise-compare-") as logits:
         rows = measure_all(models, settings, text, logits)
     rows = with_front(named(rows))
@@ -77,7 +85,7 @@ def run(settings: CompareSettings) -> None:
     report = {
         "reference": rows[0].model,
         "models": [asdict(row) for row in rows],
-        "file": settings.file,
+        "file": settings.file or BUNDLED,
         "cpu": cpu_name(),
         "pictures": [str(path) for path in pictures],
     }
@@ -85,6 +93,13 @@ def run(settings: CompareSettings) -> None:
         print(json.dumps(report))
     else:
         show(rows, pictures)
+
+
+def text_of(settings: CompareSettings) -> str:
+    """The text to score: some of a file, or what the quantizer keeps apart to judge results on."""
+    if settings.file is None:
+        return "\n\n".join(document.plain for document in documents(HELD_OUT))
+    return read_text(settings.file, settings.tokens * CHARS_PER_TOKEN)
 
 
 def models_of(settings: CompareSettings) -> list[str]:
@@ -108,6 +123,7 @@ def measure_all(
     """Measure one model after the other."""
     rows: list[Compared] = []
     first: Text | None = None
+    expected: Answers | None = None
     for model in models:
         longest = settings.context or DEFAULT_CONTEXT
         with open_model(replace(settings, model=model), longest) as opened:
@@ -119,7 +135,15 @@ def measure_all(
                     rows.append(score(opened, own, logits, None, model, activations="float"))
                 row = score(opened, own, logits, rows[0] if rows else None, model)
             prefill, decode = speeds(settings, opened)
-            rows.append(replace(row, prefill=prefill, decode=decode))
+            row = replace(row, prefill=prefill, decode=decode)
+            if settings.chat:
+                answers = greedy_answers(opened, settings.chat_tokens)
+                expected = expected or answers
+                row = with_answers(row, expected, answers)
+            context = opened.model.config.context_length
+        if settings.tasks:  # the server has the memory to itself
+            row = replace(row, scores=task_scores(model, context, settings))
+        rows.append(row)
     return rows
 
 
@@ -282,11 +306,31 @@ def with_front(rows: Sequence[Compared]) -> list[Compared]:
     ]
 
 
+def chat_cells(row: Compared, last: Compared) -> list[str]:
+    """What a row has of answers, if the last one has any."""
+    if last.chat_same is None:
+        return []
+    if row.chat_same is None:
+        return ["", ""]
+    return [f"{row.chat_same:.0%}", f"{row.chat_prefix:.1f} of {row.chat_tokens:.1f}"]
+
+
+def score_cell(row: Compared, task: str) -> str:
+    """What a row has of a task."""
+    if row.scores is None:
+        return ""
+    score = row.scores[task]
+    error = "" if score.error is None else f" ± {score.error:.4f}"
+    return f"{score.metric} {score.value:.4f}{error}"
+
+
 def show(rows: Sequence[Compared], pictures: Sequence[Path]) -> None:
     """Print the table."""
+    answers = ("answers alike", "alike to token") if rows[-1].chat_same is not None else ()
+    tasks = tuple(rows[-1].scores or ())
     heads = [
         *("size", "bits", "perplexity", "KL", "p99", "top-1"),
-        *("prefill t/s", "decode t/s", "front"),
+        *("prefill t/s", "decode t/s", *answers, *tasks, "front"),
     ]
     names = [Column(head, no_wrap=True) for head in ("model", "type")]
     right = [Column(head, justify="right", no_wrap=True) for head in heads]
@@ -298,6 +342,8 @@ def show(rows: Sequence[Compared], pictures: Sequence[Path]) -> None:
             *(f"{row.perplexity:.4f}", kl, "" if row.kl_p99 is None else f"{row.kl_p99:.4f}"),
             "" if row.top1 is None else f"{row.top1:.2%}",
             *("" if speed is None else f"{speed:.1f}" for speed in (row.prefill, row.decode)),
+            *chat_cells(row, rows[-1]),
+            *(score_cell(row, task) for task in tasks),
             "*" if row.on_front else "",
         )
     console = Console(highlight=False)

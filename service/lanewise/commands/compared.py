@@ -1,6 +1,16 @@
 """What ``lanewise compare`` says of one model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What lm-eval says of one task."""
+
+    metric: str  # such as acc_norm
+    value: float
+    error: float | None  # standard error
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +31,7 @@ class Compared:
     decode: float | None = None
     activations: str = "int8"  # of quantized matrices
     on_front: bool = False
+    chat_same: float | None = None  # share of the prompts with the original's very answer
+    chat_prefix: float | None = None  # mean tokens before the first that differs
+    chat_tokens: float | None = None  # mean tokens of the original's answers
+    scores: Mapping[str, Score] | None = None  # of lm-eval's tasks

@@ -16,17 +16,25 @@ DATE = {"date_string": "26 Jul 2024"}  # for templates that tell today's: ids mu
 
 
 def encode_chats(
-    tokenizer: Tokenizer, template: ChatTemplate, chats: Sequence[Sequence[Message]]
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    chats: Sequence[Sequence[Message]],
+    *,
+    add_generation_prompt: bool = False,
 ) -> list[list[int]]:
     """Return the ids of whole conversations as a template writes them.
 
-    ChatTemplateError as soon as it refuses one or takes more than it may.
+    With ``add_generation_prompt`` the beginning of an answer is behind each. ChatTemplateError as
+    soon as the template refuses one or takes more than it may.
     """
-    return asyncio.run(_encode_chats(tokenizer, template, chats))
+    return asyncio.run(_encode_chats(tokenizer, template, chats, add_generation_prompt))
 
 
 async def _encode_chats(
-    tokenizer: Tokenizer, template: ChatTemplate, chats: Sequence[Sequence[Message]]
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    chats: Sequence[Sequence[Message]],
+    add_generation_prompt: bool,
 ) -> list[list[int]]:
     sandbox = Sandbox(LIMITS, LIMITS, uncounted())
     key = f"template {template.digest}"
@@ -40,7 +48,7 @@ async def _encode_chats(
                 "messages": messages,
                 "tools": None,
                 "variables": variables,
-                "add_generation_prompt": False,
+                "add_generation_prompt": add_generation_prompt,
                 "continued": False,
                 "most_characters": MOST_CHARACTERS,
             }

@@ -151,6 +151,27 @@ class CompareSettings(TextSettings):
     repeat: int = field(
         default=3, metadata=knob(integer(1), "runs of each timing; their median is reported")
     )
+    chat: bool = field(
+        default=False,
+        metadata=knob(
+            SWITCH,
+            "also compare greedy answers to forty bundled prompts, by the model's chat template",
+        ),
+    )
+    chat_tokens: int = field(
+        default=64, metadata=knob(integer(1), "tokens of each of these answers at most")
+    )
+    tasks: tuple[str, ...] = field(
+        default=(),
+        metadata=knob(
+            TEXTS,
+            "also score these tasks of lm-eval, whose program lm_eval must be installed, through"
+            " a server of each model",
+        ),
+    )
+    tasks_limit: int | None = field(
+        default=None, metadata=knob(integer(1), "questions of each task at most; all if not given")
+    )
     picture: str | None = field(
         default=None,
         metadata=knob(TEXT, "write FILE.png and FILE.svg: perplexity over bits per weight"),

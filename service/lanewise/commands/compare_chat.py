@@ -1,0 +1,121 @@
+"""Greedy answers to the bundled prompts, and how alike two models' are."""
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+
+from lanewise.commands.compared import Compared
+from lanewise.commands.opening import Opened, steps_bar, warn
+from lanewise.runtime import BLOCK_TOKENS, Batch, Session
+from lanewise.sandbox.alone import encode_chats
+from lanewise.text.chat_template import ChatTemplateError
+from lanewise.text.tokenizer import Tokenizer
+from lanewise_quantizer.text import PROMPTS, documents
+
+SEQUENCES = 8  # that are answered side by side, which changes no answer
+
+Answers = list[list[int]]
+
+
+def greedy_answers(opened: Opened, most: int) -> Answers:
+    """Return the likeliest tokens behind each prompt, ``most`` at most, without the end token."""
+    tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
+    prompts = encoded_prompts(tokenizer, opened)
+    limit = opened.model.config.context_length
+    longest = min(max(map(len, prompts)) + most, limit)
+    prompts = [prompt[: longest - 1] for prompt in prompts]
+    answers: Answers = []
+    with (
+        Session(
+            opened.model,
+            threads=opened.threads,
+            blocks=SEQUENCES * -(-longest // BLOCK_TOKENS),
+            max_batch_tokens=longest,
+            max_batch_logits=SEQUENCES,
+            kv_type=opened.kv_type,
+        ) as session,
+        steps_bar("answering") as bar,
+    ):
+        task = bar.add_task(opened.checkpoint.name, total=len(prompts))
+        for start in range(0, len(prompts), SEQUENCES):
+            group = prompts[start : start + SEQUENCES]
+            answers += _answered(session, group, tokenizer.eos_ids, most, longest)
+            bar.advance(task, len(group))
+    return answers
+
+
+def encoded_prompts(tokenizer: Tokenizer, opened: Opened) -> list[list[int]]:
+    """The prompts as the model's chat template has them, or as they are if it has none."""
+    found = documents(PROMPTS)
+    if tokenizer.chat_template is not None:
+        chats = [document.messages for document in found]
+        try:
+            return encode_chats(
+                tokenizer, tokenizer.chat_template, chats, add_generation_prompt=True
+            )
+        except ChatTemplateError as error:
+            warn(f"{opened.checkpoint.path}: prompts are given as they are: {error}")
+    texts = [document.messages[0]["content"] for document in found]
+    return [tokenizer.encode(text, add_bos=True, parse_special=False) for text in texts]
+
+
+def _answered(
+    session: Session, prompts: Sequence[list[int]], ends: Container[int], most: int, longest: int
+) -> Answers:
+    """Answer some prompts side by side; each has the blocks of its place."""
+    per_place = -(-longest // BLOCK_TOKENS)
+    blocks = [list(range(i * per_place, (i + 1) * per_place)) for i in range(len(prompts))]
+    answers: Answers = [[] for _ in prompts]
+    going: list[int] = []
+    for place, prompt in enumerate(prompts):
+        batch = Batch(prompt, [0, len(prompt)], [0], [blocks[place]], [len(prompt) - 1])
+        _take(answers[place], int(session.step(batch)[0].argmax()), ends, place, going)
+    while going:
+        places = [
+            place
+            for place in going
+            if len(answers[place]) < most and len(prompts[place]) + len(answers[place]) < longest
+        ]
+        going = []
+        if not places:
+            break
+        logits = session.step(
+            Batch(
+                [answers[place][-1] for place in places],
+                range(len(places) + 1),
+                [len(prompts[place]) + len(answers[place]) - 1 for place in places],
+                [blocks[place] for place in places],
+                range(len(places)),
+            )
+        )
+        for place, row in zip(places, logits, strict=True):
+            _take(answers[place], int(row.argmax()), ends, place, going)
+    return answers
+
+
+def _take(
+    answer: list[int], token: int, ends: Container[int], place: int, going: list[int]
+) -> None:
+    if token not in ends:
+        answer.append(token)
+        going.append(place)
+
+
+def with_answers(row: Compared, expected: Answers, found: Answers) -> Compared:
+    """The row of a model that answered so where the original answered as expected."""
+    pairs = list(zip(expected, found, strict=True))
+    return replace(
+        row,
+        chat_same=sum(one == other for one, other in pairs) / len(pairs),
+        chat_prefix=sum(common_prefix(one, other) for one, other in pairs) / len(pairs),
+        chat_tokens=sum(map(len, expected)) / len(pairs),
+    )
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two answers begin with alike."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
