@@ -271,6 +271,14 @@ static void test_packed_tensors(lw_model* model) {
     strcpy(packed.layout, "c4b");
     packed.n_bytes = UINT64_MAX;
     REFUSED(lw_model_load_packed(model, &packed, 1, LW_LOAD_MAP), LW_ERR_FORMAT, "packed bytes for shape");
+    REFUSED(lw_packed_rows(&packed, values, 1), LW_ERR_FORMAT, "packed bytes for shape");
+    memset(packed.table, 0, sizeof packed.table);
+    packed.n_bytes = 0, packed.type = LW_F32, packed.rows = 0;
+    ARGUMENT(lw_packed_rows(&packed, values, 1), "room for 1 bytes of rows, must be 0");
+    ARGUMENT(lw_packed_rows(NULL, values, 1), "must not be NULL");
+    ARGUMENT(lw_packed_rows(&packed, NULL, 1), "must not be NULL");
+    packed.data = NULL;
+    ARGUMENT(lw_packed_rows(&packed, values, 1), "must not be NULL");
     ARGUMENT(lw_model_packed(NULL, LW_ATTN_Q, 0, &found), "must not be NULL");
     ARGUMENT(lw_model_packed(model, LW_ATTN_Q, 0, NULL), "must not be NULL");
     ARGUMENT(lw_model_packed(model, LW_ATTN_Q, 0, &found), "not loaded");

@@ -94,7 +94,8 @@ static void test_coded_rows(lw_type type, uint32_t cols) {
     const size_t open_bytes = lw_open_row_bytes(f, cols), bytes = lw_panel_bytes(type, cols);
     uint8_t *panel = malloc(bytes), *open = malloc(open_bytes), *back = malloc(open_bytes);
     float *weights = malloc(cols * sizeof(float)), *first = malloc(LW_PANEL * cols * sizeof(float));
-    if (panel == NULL || open == NULL || back == NULL || weights == NULL || first == NULL) exit(2);
+    uint8_t* stored = malloc(lw_stored_row_of(f, cols).bytes);
+    if (panel == NULL || open == NULL || back == NULL || weights == NULL || first == NULL || stored == NULL) exit(2);
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
         lw_matrix w = lw_matrix_of(type, lw_level_layouts[level], LW_PANEL, cols);
         for (int i = 0; i < LW_TABLE_ENTRIES; ++i) w.table[i] = (int8_t)(8 * i - 60);
@@ -115,6 +116,11 @@ static void test_coded_rows(lw_type type, uint32_t cols) {
                 memset(back, 0x5A, open_bytes);
                 lw_take_open_row(&w, f, panel, output, back);
                 same &= memcmp(open, back, open_bytes) == 0;
+                if (type >= LW_CB2) {  // whose rows in files are stored rows
+                    lw_store_open_row(f, cols, open, stored);
+                    lw_open_row(type, f, cols, stored, back);
+                    same &= memcmp(open, back, open_bytes) == 0;
+                }
                 lw_decode_output(&w, f, panel, output, weights);
                 for (size_t k = 0; k < cols; ++k) {
                     const lw_coded_view view = lw_view_coded(f, &w, panel);
@@ -131,6 +137,7 @@ static void test_coded_rows(lw_type type, uint32_t cols) {
     free(panel);
     free(open);
     free(back);
+    free(stored);
     free(weights);
     free(first);
 }
@@ -206,6 +213,27 @@ static void test_load(lw_type type, const char* from, const char* to) {
     lw_model_close(model);
     free(copy);
     free(wanted);
+}
+
+// The rows of a tensor, whatever level it was packed for.
+static void test_rows(lw_type type, const char* from, const char* to) {
+    void *copy, *other;
+    const lw_packed_tensor packed = pack_one(type, from, &copy), same = pack_one(type, to, &other);
+    lw_format f;
+    const uint64_t row_bytes = lw_find_format(type, &f) ? lw_stored_row_of(f, COLS).bytes : lw_row_bytes(type, COLS);
+    uint8_t *rows = malloc(ROWS * row_bytes), *others = malloc(ROWS * row_bytes);
+    if (rows == NULL || others == NULL) exit(2);
+    expect(lw_packed_rows(&packed, rows, ROWS * row_bytes) == LW_OK, from, "no rows of a packed tensor");
+    expect(lw_packed_rows(&same, others, ROWS * row_bytes) == LW_OK, to, "no rows of a packed tensor");
+    expect(memcmp(rows, others, ROWS * row_bytes) == 0, to, "rows that depend on the level");
+    lw_packed_tensor damaged = packed;
+    damaged.checksum ^= 1;
+    expect(lw_packed_rows(&damaged, rows, ROWS * row_bytes) == LW_ERR_FORMAT, from, "a wrong checksum passes");
+    expect(lw_packed_rows(&packed, rows, ROWS * row_bytes - 1) == LW_ERR_ARGUMENT, from, "too little room passes");
+    free(rows);
+    free(others);
+    free(copy);
+    free(other);
 }
 
 static void refuse(lw_packed_tensor damaged, const char* says) {
@@ -290,8 +318,10 @@ int main(void) {
         test_every_layout_holds_the_same_rows(types[i]);
         for (int from = 0; from < LW_LEVEL_COUNT; ++from)
             for (int to = 0; to < LW_LEVEL_COUNT; ++to)
-                if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1)
+                if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1) {
                     test_load(types[i], lw_level_names[from], lw_level_names[to]);
+                    test_rows(types[i], lw_level_names[from], lw_level_names[to]);
+                }
     }
     for (size_t i = 0; i < sizeof coded_types / sizeof *coded_types; ++i) {
         const lw_type type = coded_types[i];
@@ -299,8 +329,10 @@ int main(void) {
         if (lw_row_bytes(type, 288) != 0) test_coded_rows(type, 288);
         for (int from = 0; from < LW_LEVEL_COUNT; ++from)
             for (int to = 0; to < LW_LEVEL_COUNT; ++to)
-                if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1)
+                if (lw_cpu_levels() >> from & lw_cpu_levels() >> to & 1) {
                     test_load(type, lw_level_names[from], lw_level_names[to]);
+                    test_rows(type, lw_level_names[from], lw_level_names[to]);
+                }
     }
     test_panels_take_no_more_than_files();
     test_bad_coded_tensors();

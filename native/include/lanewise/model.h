@@ -63,6 +63,11 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
 lw_status lw_model_load_packed(lw_model* model, const lw_packed_tensor* tensors, uint32_t n_tensors, lw_load how);
 // The packed form of one loaded tensor; its data belongs to the model. LW_ERR_ARGUMENT when it is not loaded.
 lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, lw_packed_tensor* out);
+// The rows of a packed matrix, whatever level it is packed for, after a check of its checksum: in the storage type's own
+// bytes if it is a float type, LW_Q4_0, LW_Q8_0 or LW_Q6_K, of all others as stored rows (quantizer/FORMAT.md, "Coded
+// types"). `n_bytes` must be what type, rows and cols give. After an error other than LW_ERR_ARGUMENT, what `rows` holds
+// is undefined.
+lw_status lw_packed_rows(const lw_packed_tensor* tensor, void* rows, uint64_t n_bytes);
 // Whether matrices of `type` in `layout` are what `model` reads, without being repacked: 1 or 0.
 uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* layout);
 // Checks that nothing is missing and that every kernel in use agrees with scalar. Once: LW_ERR_ARGUMENT when the model is

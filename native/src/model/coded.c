@@ -43,6 +43,17 @@ void lw_open_row(lw_type type, lw_format f, size_t cols, const uint8_t* row, uin
     memcpy(open + cols, row + s.scales, s.bytes - s.scales);
 }
 
+void lw_store_open_row(lw_format f, size_t cols, const uint8_t* open, uint8_t* row) {
+    const lw_stored_row s = lw_stored_row_of(f, cols);
+    const size_t in_byte = 8 / f.low, highs = f.high != 0 ? 8 / f.high : 1;
+    memset(row, 0, s.scales);
+    for (size_t k = 0; k < cols; ++k) {
+        row[k / in_byte] |= (uint8_t)((open[k] & ((1 << f.low) - 1)) << k % in_byte * f.low);
+        if (f.high != 0) row[s.high + k / highs] |= (uint8_t)(open[k] >> f.low << k % highs * f.high);
+    }
+    memcpy(row + s.scales, open + cols, s.bytes - s.scales);
+}
+
 void lw_open_zero_row(lw_format f, size_t cols, uint8_t* open) {
     memset(open, 0, lw_open_row_bytes(f, cols));
     if (f.scale == LW_SCALE_E8M0) memset(open + cols, 255, cols / LW_GROUP);

@@ -15,6 +15,9 @@ uint64_t lw_coded_row_bytes(lw_type type, lw_format f, uint32_t cols);
 // `row` as files have it, to an open row.
 void lw_open_row(lw_type type, lw_format f, size_t cols, const uint8_t* row, uint8_t* open);
 
+// An open row to a stored row.
+void lw_store_open_row(lw_format f, size_t cols, const uint8_t* open, uint8_t* row);
+
 // Whether all scales are finite, and row scales short enough for exact products.
 bool lw_open_row_is_valid(lw_format f, size_t cols, const uint8_t* open);
 

@@ -130,6 +130,44 @@ lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_pack
     return status;
 }
 
+// The rows of one panel; `room` is for an open row, or for rows past the last.
+static void unpack_panel(const lw_matrix* w, size_t panel, uint8_t* out, size_t row_bytes, uint8_t* room) {
+    const uint8_t* from = w->data + panel * w->panel_bytes;
+    const size_t first = panel * LW_PANEL, left = w->rows - first, n = left < LW_PANEL ? left : LW_PANEL;
+    lw_format f;
+    if (lw_find_format(w->type, &f)) {
+        for (size_t i = 0; i < n; ++i) {
+            lw_take_open_row(w, f, from, i, room);
+            lw_store_open_row(f, w->cols, room, out + (first + i) * row_bytes);
+        }
+        return;
+    }
+    uint8_t* rows[LW_PANEL];
+    for (size_t i = 0; i < LW_PANEL; ++i) rows[i] = i < n ? out + (first + i) * row_bytes : room + i * row_bytes;
+    lw_panel_unpack(w, from, rows);
+}
+
+lw_status lw_packed_rows(const lw_packed_tensor* tensor, void* rows, uint64_t n_bytes) {
+    if (tensor == NULL || rows == NULL || tensor->data == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_packed_rows: tensor, its data and rows must not be NULL");
+    const char* name = tensor->name != NULL ? tensor->name : "packed matrix";
+    lw_layout layout = {0};
+    lw_matrix w = {0};
+    LW_RETURN_IF_FAILED(check_packed(name, tensor, &layout, &w));
+    lw_format f;
+    const bool coded = lw_find_format(w.type, &f);
+    const size_t row_bytes = coded ? lw_stored_row_of(f, w.cols).bytes : lw_row_bytes(w.type, w.cols);
+    if (n_bytes != w.rows * (uint64_t)row_bytes)
+        return lw_fail(LW_ERR_ARGUMENT, "%s: room for %llu bytes of rows, must be %llu", name,
+                       (unsigned long long)n_bytes, (unsigned long long)(w.rows * (uint64_t)row_bytes));
+    LW_RETURN_IF_FAILED(check_sum(name, sum_words(tensor->data, tensor->n_bytes, 0), tensor->checksum));
+    uint8_t* room = malloc(coded ? lw_open_row_bytes(f, w.cols) : LW_PANEL * row_bytes);
+    if (room == NULL) return lw_fail(LW_ERR_MEMORY, "%s: no memory to unpack a panel", name);
+    for (size_t panel = 0; panel < w.panels; ++panel) unpack_panel(&w, panel, rows, row_bytes, room);
+    free(room);
+    return LW_OK;
+}
+
 lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out) {
     if (tensor->type != LW_F32)
         return lw_fail(LW_ERR_FORMAT, "%s: type %d, a packed vector must be F32", name, (int)tensor->type);

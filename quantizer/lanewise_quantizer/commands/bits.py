@@ -23,7 +23,7 @@ from lanewise_quantizer.commands.plan import (
     own_type,
     plan_as,
 )
-from lanewise_quantizer.commands.stream import Fitting
+from lanewise_quantizer.commands.tables import Fitting
 from lanewise_quantizer.fit.sensitivity import Losses, losses_on_text, losses_without_text
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.storage import row_bytes

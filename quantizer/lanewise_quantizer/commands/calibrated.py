@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +17,11 @@ from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Scale
 from lanewise_quantizer.commands.bundled import bundled_windows
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.commands.plan import Target, half_split_rows
-from lanewise_quantizer.commands.stream import Fitting
+from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.fit.feedback import rounds_for
 from lanewise_quantizer.fit.forward import CANNOT
 from lanewise_quantizer.fit.model import Plan, quantize_model
-from lanewise_quantizer.fit.samples import sample_groups
-from lanewise_quantizer.fit.source import Source, decode
-from lanewise_quantizer.fit.tables import fit_table
+from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.storage import checksum, decode_rows, encode_rows
 
 Floats = npt.NDArray[np.float32]
@@ -61,8 +58,6 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
     what = settings.format if settings.bits is None else f"--bits {settings.bits:g}"
     try:
         plain_layers(checkpoint.config, CANNOT)
-        for tensor in checkpoint.tensors:
-            decode(tensor, 0, 1)
     except ModelFileError as error:
         if "t2" in formats:
             raise
@@ -99,15 +94,6 @@ def _of_bundled(checkpoint: Checkpoint, tokens: int) -> npt.NDArray[np.int64]:
     return ids
 
 
-def fitted_tables(checkpoint: Checkpoint, targets: Sequence[Target]) -> Mapping[str, Any]:
-    """Return a table for each type that needs one, fitted to the model's weights."""
-    names = {t.type for t in targets if t.type in CODED_TYPES and CODED_TYPES[t.type].needs_table}
-    if not names:
-        return {}
-    samples = sample_groups(Source(checkpoint))
-    return {name: fit_table(CODED_TYPES[name], samples) for name in sorted(names)}
-
-
 class Calibrated:
     """The matrices of a result that are made on text, and how they get there."""
 
@@ -136,8 +122,7 @@ class Calibrated:
     def kind(self, role: Role, layer: int) -> CodedType | None:
         """Return what a matrix becomes, or None if it stays or becomes a float type."""
         target = self.targets[role, layer]
-        same = target.source.type.name.lower() == target.type
-        return None if same else CODED_TYPES.get(target.type)
+        return None if is_copied(target, self.fitting) else CODED_TYPES.get(target.type)
 
     def keep(self, role: Role, layer: int, parts: Iterable[CodedMatrix]) -> None:
         """Write a matrix, given as all its rows or as some after the others, in the result's order.

@@ -22,7 +22,7 @@ from lanewise.loading.packed_writer import Entry, header_of
 from lanewise.loading.plain import plain_layers
 from lanewise.text.gguf_export import gguf_tokenizer
 from lanewise_quantizer.commands.plan import Target, tensor_type
-from lanewise_quantizer.commands.stream import Fitting
+from lanewise_quantizer.commands.tables import Fitting
 
 
 @dataclass(frozen=True)

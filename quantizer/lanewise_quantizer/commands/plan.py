@@ -120,10 +120,6 @@ def kinds_of(targets: Iterable[Target]) -> Kinds:
 
 def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: bool) -> Target:
     """Return what becomes of one tensor."""
-    if tensor.packing is not None:
-        raise ModelFileError(
-            f"{checkpoint.path}: packed weights cannot be quantized; give the model that was packed"
-        )
     asked = "f32" if is_vector(tensor.role) else kinds[tensor.role, tensor.layer]
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)

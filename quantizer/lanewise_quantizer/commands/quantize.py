@@ -15,7 +15,6 @@ from lanewise.commands.opening import progress_bar, threads_of, warn
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
 from lanewise.runtime.fitting import use_threads
@@ -26,7 +25,6 @@ from lanewise_quantizer.commands.calibrated import (
     Calibrated,
     calibration_windows,
     chosen_text,
-    fitted_tables,
     has_one_scale,
 )
 from lanewise_quantizer.commands.divergence import divergence_line
@@ -46,7 +44,9 @@ from lanewise_quantizer.commands.plan import (
     plan_as,
     replaced,
 )
-from lanewise_quantizer.commands.stream import Fitting, Job, check_done, stream
+from lanewise_quantizer.commands.sources import open_source, quantized_twice
+from lanewise_quantizer.commands.stream import Job, check_done, stream
+from lanewise_quantizer.commands.tables import Fitting
 
 GGUF_WEIGHTS = "model.gguf"
 DEFAULT_FORMAT = "q4_0"
@@ -68,7 +68,7 @@ def run(settings: QuantizeSettings) -> None:
             raise SettingsError(f"--calibrate: {option} {kind} has no groups whose scales to fit")
     use_threads(threads_of(settings))
     source = resolve_model(settings.model)
-    with open_checkpoint(source) as checkpoint:
+    with open_source(source) as checkpoint:
         text = chosen_text(settings, checkpoint)
         ids = None
         if text is not None:
@@ -77,6 +77,8 @@ def run(settings: QuantizeSettings) -> None:
         for sentence in replaced(targets):
             warn(sentence)
         fitting = fit(checkpoint, targets, ids is not None)
+        if (warning := quantized_twice(targets, fitting)) is not None:
+            warn(f"{checkpoint.path}: {warning}")
         file: WeightsFile
         if settings.gguf:
             file = gguf_plan(checkpoint, targets)
@@ -128,7 +130,7 @@ def asked(settings: QuantizeSettings) -> dict[str, Any]:
 
 def fit(checkpoint: Checkpoint, targets: Sequence[Target], to_weights: bool) -> Fitting:
     """Return what the quantizer needs to know of the whole model."""
-    return Fitting(fitted_tables(checkpoint, targets)) if to_weights else Fitting.default(targets)
+    return Fitting.to_weights(checkpoint, targets) if to_weights else Fitting.default(targets)
 
 
 def fitted(fitting: Fitting, ids: npt.NDArray[np.int64] | None) -> dict[str, Any]:

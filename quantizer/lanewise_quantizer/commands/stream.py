@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.commands.partial_output import PartialOutput, write_all
 from lanewise_quantizer.commands.plan import Kinds, Target, plan_as
-from lanewise_quantizer.fit.tables import default_table
+from lanewise_quantizer.commands.sources import open_source
+from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.quantize import check_finite, quantize_matrix
 from lanewise_quantizer.storage import (
     FLOAT_BYTES,
@@ -38,24 +38,6 @@ Bytes = npt.NDArray[np.uint8]
 CHUNK_WEIGHTS = 1 << 20
 SMALL_MODEL = 1 << 25  # weights
 CHUNK_ROWS = 8  # a multiple of so many, which makes chunks begin at whole words of the checksum
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """What the numbers of a model say about how to quantize it."""
-
-    tables: Mapping[str, npt.NDArray[np.int8]]  # by type
-
-    @staticmethod
-    def default(targets: Iterable[Target]) -> Fitting:
-        """Tables for weights nobody has looked at, for the types that need one."""
-        kinds = {CODED_TYPES[t.type] for t in targets if t.type in CODED_TYPES}
-        return Fitting({k.name: default_table(k) for k in kinds if k.needs_table})
-
-    def table(self, kind: str) -> bytes | None:
-        """Return the table of a type as stored, if it has one."""
-        table = self.tables.get(kind)
-        return None if table is None else table.tobytes()
 
 
 @dataclass(frozen=True)
@@ -75,7 +57,7 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.checkpoint = open_checkpoint(job.model)
+        self.checkpoint = open_source(job.model)
         self.targets = plan_as(self.checkpoint, job.kinds, job.to_gguf)
         self.file = os.open(job.weights, os.O_WRONLY)
 
@@ -217,7 +199,7 @@ def quantized_rows(target: Target, start: int, stop: int, fitting: Fitting) -> B
     else:
         check_finite(weights)
         weights = weights if target.order is None else weights[:, target.order]
-    if name == target.type and target.is_matrix and own is None and target.columns is None:
+    if is_copied(target, fitting):
         return rows  # as it is: to quantize again what is quantized would only lose
     if target.type in FLOAT_BYTES:
         return encode_floats(target.type, weights)

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors as float32, rows of Q and K in half-split order."""
+"""Reads the tensors of a checkpoint, of whatever type, as float32; Q and K in half-split order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from lanewise.loading.quantized_sources import original_columns
 from lanewise_quantizer.storage import decode_rows
 
 Floats = npt.NDArray[np.float32]
-
-# Unquantized, or with so many bits that little is lost twice; and what others quantized already.
-ACCEPTED = ("f32", "f16", "bf16", "q8_0", *(f"a8_g{n}" for n in (32, 128)))
-ACCEPTED += ("q4_g64", "q4_g128", *(f"a4_g{n}" for n in (32, 64, 128)))
 
 SLAB_WEIGHTS = 1 << 24
 
@@ -71,11 +67,9 @@ def slab_rows(cols: int) -> int:
 
 def decode(tensor: Tensor, start: int, stop: int) -> Floats:
     """The values [rows, cols] of some rows of a tensor as stored."""
-    name = tensor.type.name.lower()
-    if name not in ACCEPTED:
-        raise ModelFileError(
-            f"tensor {tensor.name!r} has type {tensor.type.name}; calibration starts from"
-            f" {', '.join(ACCEPTED).upper()}"
-        )
     rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)[start:stop]
-    return decode_rows(name, rows, tensor.cols)
+    table = None if tensor.table is None else np.frombuffer(tensor.table, np.int8)
+    try:
+        return decode_rows(tensor.type.name.lower(), rows, tensor.cols, table)
+    except ValueError as error:  # scales that are not finite
+        raise ModelFileError(f"tensor {tensor.name!r}: from row {start} on: {error}") from None

@@ -340,20 +340,26 @@ def _load_way(checkpoint: Checkpoint, load: str, placement: Placement | None) ->
             f"{checkpoint.path}: load 'map' needs packed weights, which `lanewise pack` writes;"
             " accepted here: auto or copy"
         )
+    check_numerics(checkpoint)
     lib = native().lib
-    numerics = int(lib.LW_NUMERICS)
-    if any(packing.numerics != numerics for packing in packings):
-        raise ModelFileError(
-            f"{checkpoint.path}: packed for version {packings[0].numerics} of the numeric contract;"
-            f" this version computes by {numerics}: make it again from the original with"
-            f" `lanewise pack ORIGINAL --output {checkpoint.path}`"
-        )
     is_placed = placement is not None and placement.numa != "off"
     if load == "map" or (
         load == "auto" and packings and not is_placed and checkpoint.is_on_huge_pages()
     ):
         return int(lib.LW_LOAD_MAP)
     return int(lib.LW_LOAD_COPY)
+
+
+def check_numerics(checkpoint: Checkpoint) -> None:
+    """ModelFileError if tensors are packed for another version of the numeric contract."""
+    numerics = int(native().lib.LW_NUMERICS)
+    for tensor in checkpoint.tensors:
+        if tensor.packing is not None and tensor.packing.numerics != numerics:
+            raise ModelFileError(
+                f"{checkpoint.path}: packed for version {tensor.packing.numerics} of the numeric"
+                f" contract; this version computes by {numerics}: make it again from the original"
+                f" with `lanewise pack ORIGINAL --output {checkpoint.path}`"
+            )
 
 
 def _create(clib: Native, config: ModelConfig, isa: str | None, threads: int) -> Any:
