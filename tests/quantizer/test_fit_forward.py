@@ -5,13 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from family_models import GOLDEN as FAMILIES
+from family_models import family_model, write_model
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.opening import open_checkpoint
 from lanewise_quantizer.fit.calibrate import calibrate
 from lanewise_quantizer.fit.forward import STEPS, run
 from lanewise_quantizer.fit.source import Source
+from tests.correctness.test_programs import random_program, random_weights
+from tests.golden.reference import program as definition
 from tiny_models import CONFIGS, tiny_model, write_gguf, write_hf
 
+N_PROGRAMS = 30
+OF_FAMILIES = np.load(FAMILIES / "logits.npz")
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "reference" / "logits.npz")
 
 
@@ -31,6 +37,45 @@ def test_logits_are_those_of_transformers(family, kind, tmp_path):
         found = hidden[0, GOLDEN[f"{family}/positions"]] @ head.T
     expected = GOLDEN[f"{family}/logits"]
     assert np.abs(found - expected).max() / np.abs(expected).max() < 2e-4
+
+
+@pytest.mark.parametrize("name", sorted({key.split("/")[0] for key in OF_FAMILIES.files}))
+def test_every_family_is_computed_as_by_transformers(name, tmp_path):
+    with open_checkpoint(write_model(family_model(name), tmp_path / "m")) as checkpoint:
+        source = Source(checkpoint)
+        hidden = run(source.config, source, OF_FAMILIES[f"{name}/prompt"][None])
+        tied = source.config.tied_embeddings
+        head = source(Role.TOKEN_EMBEDDING if tied else Role.OUTPUT)
+        found = hidden[0, OF_FAMILIES[f"{name}/positions"]] @ head.T
+        found *= np.float32(source.config.logit_scale)
+    expected = OF_FAMILIES[f"{name}/logits"]
+    assert np.abs(found - expected).max() / np.abs(expected).max() < 2e-5
+
+
+def test_random_programs_are_computed_as_their_definition_says():
+    """Combinations that no family has yet, two windows of a text at a time."""
+    unclear = 0
+    for number in range(N_PROGRAMS):
+        rng = np.random.default_rng(number)
+        config = random_program(rng)
+        weights = {
+            key: values.reshape(-1) if key[0] == Role.SHARED_ROUTER else values
+            for key, values in random_weights(rng, config).items()
+        }
+        exact = {key: values.astype("f8") for key, values in weights.items()}
+        ids = rng.integers(0, config.vocab_size, (2, 30))
+        wanted, margins = zip(
+            *(definition.logits_of(config, exact, list(text)) for text in ids), strict=True
+        )
+        if min(margins) < 1e-5:  # rounding may choose another expert
+            unclear += 1
+            continue
+        head = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
+        hidden = run(config, lambda role, layer: weights[role, layer], ids)  # noqa: B023
+        found = hidden @ head.T * np.float32(config.logit_scale)
+        error = np.abs(found - wanted).max() / np.abs(wanted).max()
+        assert error < 2e-4, (number, error, config)
+    assert unclear <= N_PROGRAMS // 10
 
 
 def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path):

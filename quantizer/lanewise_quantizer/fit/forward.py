@@ -1,8 +1,8 @@
-"""The forward step of a Llama or Qwen model in float32, one layer at a time.
+"""The forward step of a model in float32, one layer at a time.
 
 Hidden states are [windows, tokens, hidden]: windows of one length that do not see each other. A
-layer is run in four steps, one for each set of matrices that share an input, so that the matrices
-of one step can be replaced before their outputs are needed by the next.
+layer is run in steps, one for each set of matrices that share an input, so that the matrices of one
+step can be replaced before their outputs are needed by the next.
 """
 
 from __future__ import annotations
@@ -13,69 +13,99 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.plain import plain_layers
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.binding import layer_shapes
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.names import ORDERS, is_vector
+from lanewise.loading.program import Attention, Experts, Layer, ModelConfig, Plain, Rope
 from lanewise.loading.rope import frequencies
+from lanewise_quantizer.fit.experts import mixed, silu
 
 Floats = npt.NDArray[np.float32]
 Weights = Callable[[Role, int], Floats]
 
-# The matrices of a layer in the order of the forward step; those of one step share their input.
-STEPS = (
+# The matrices of attention and of a gated layer in the order of the forward step; those of one step
+# share their input.
+ATTENTION_STEPS: tuple[tuple[Role, ...], ...] = (
     (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V),
     (Role.ATTN_OUTPUT,),
-    (Role.FFN_GATE, Role.FFN_UP),
-    (Role.FFN_DOWN,),
 )
+STEPS = (*ATTENTION_STEPS, (Role.FFN_GATE, Role.FFN_UP), (Role.FFN_DOWN,))
 CANNOT = "calibration cannot compute"
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
 
 
+def check_computable(config: ModelConfig) -> None:
+    """ModelFileError for models of which :class:`Forward` does not know how to run the layers."""
+    odd = None
+    if config.pooling is not None or config.norm != "rms":
+        odd = "encoders"
+    for layer in config.layers:
+        if not isinstance(layer.ffn, Experts) and (
+            isinstance(layer.ffn, Plain) or layer.ffn.activation != "silu"
+        ):
+            odd = "other activations than silu with a gate"
+        elif layer.attn_norm_replaces or layer.ffn_norm_replaces:
+            odd = "norms after each addition"
+    if odd is not None:
+        raise ModelFileError(
+            f"{config.architecture}: {CANNOT} {odd} yet; accepted are models that make logits,"
+            " with RMSNorm before attention and before gated layers or experts"
+        )
+
+
 @dataclass(frozen=True)
 class Vectors:
-    """Norms and biases of one layer."""
+    """What a layer is, and its vectors: norms, biases, sinks."""
 
-    attn_norm: Floats
-    ffn_norm: Floats
-    biases: Mapping[Role, Floats]  # of ATTN_Q, ATTN_K and ATTN_V
-    q_norm: Floats | None
-    k_norm: Floats | None
+    layer: Layer
+    of: Mapping[Role, Floats]
+
+    @property
+    def attn_norm(self) -> Floats:
+        """The weight of the norm before attention."""
+        return self.of[Role.ATTN_NORM]
+
+    @property
+    def ffn_norm(self) -> Floats:
+        """The weight of the norm before the feed-forward layer."""
+        return self.of[Role.FFN_NORM]
+
+
+class Turn:
+    """RoPE of one set of angles, for positions from 0."""
+
+    def __init__(self, rope: Rope, tokens: int) -> None:
+        inverse = np.array(frequencies(rope.theta, rope.rotated), np.float32)
+        if rope.factors is not None:
+            inverse /= np.array(rope.factors, np.float32)
+        angles = np.arange(tokens, dtype=np.float32)[:, None] * inverse
+        scale = np.float32(rope.scale)
+        self.cos, self.sin = np.cos(angles)[:, None] * scale, np.sin(angles)[:, None] * scale
+        self.half = rope.rotated // 2
+
+    def __call__(self, heads: Floats) -> Floats:
+        """Rotate the first dimensions of heads [windows, tokens, heads, head_dim]."""
+        low, high = heads[..., : self.half], heads[..., self.half : 2 * self.half]
+        turned = (low * self.cos - high * self.sin, high * self.cos + low * self.sin)
+        return np.concatenate((*turned, heads[..., 2 * self.half :]), axis=-1)
 
 
 class Forward:
     """Runs a model's layers on hidden states."""
 
     def __init__(self, config: ModelConfig, tokens: int) -> None:
+        check_computable(config)
         self.config = config
-        plain = plain_layers(config, CANNOT)
-        self.layer_kind = plain.attention
-        inverse = np.array(frequencies(plain.rope.theta, plain.attention.head_dim), np.float32)
-        if plain.rope.factors is not None:
-            inverse /= np.array(plain.rope.factors, np.float32)
-        angles = np.arange(tokens, dtype=np.float32)[:, None] * inverse
-        self.cos, self.sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        ages = np.arange(tokens)[:, None] - np.arange(tokens)
-        seen = ages >= 0
-        if plain.attention.window:
-            seen &= ages < plain.attention.window
-        self.mask = np.where(seen, np.float32(0), np.float32(-np.inf)).astype(np.float32)
+        self.turns = [Turn(rope, tokens) for rope in config.ropes]
+        self._masks = {
+            window: _mask(tokens, window)
+            for window in {layer.attention.window for layer in config.layers}
+        }
 
     def vectors(self, weights: Weights, layer: int) -> Vectors:
-        """Read a layer's norms and biases."""
-        kind = self.layer_kind
-        pairs = {
-            Role.ATTN_Q: Role.ATTN_Q_BIAS,
-            Role.ATTN_K: Role.ATTN_K_BIAS,
-            Role.ATTN_V: Role.ATTN_V_BIAS,
-        }
-        return Vectors(
-            weights(Role.ATTN_NORM, layer),
-            weights(Role.FFN_NORM, layer),
-            {m: weights(b, layer) for m, b in pairs.items()} if kind.qkv_bias else {},
-            weights(Role.ATTN_Q_NORM, layer) if kind.qk_norm != "none" else None,
-            weights(Role.ATTN_K_NORM, layer) if kind.qk_norm != "none" else None,
-        )
+        """Read a layer's vectors."""
+        roles = [r for r in layer_shapes(self.config, layer) if is_vector(r) and r not in ORDERS]
+        return Vectors(self.config.layers[layer], {role: weights(role, layer) for role in roles})
 
     def norm(self, x: Floats, weight: Floats) -> Floats:
         """RMSNorm over the last dimension."""
@@ -86,44 +116,67 @@ class Forward:
 
     def heads(self, x: Floats, role: Role, weight: Floats, vectors: Vectors) -> Floats:
         """One of Q, K and V as [windows, heads, tokens, head_dim], rotated where it must be."""
+        kind = vectors.layer.attention
         y: Floats = np.matmul(x, weight.T)
-        if role in vectors.biases:
-            y += vectors.biases[role]
-        y = y.reshape(x.shape[0], x.shape[1], -1, self.layer_kind.head_dim)
-        norm = {Role.ATTN_Q: vectors.q_norm, Role.ATTN_K: vectors.k_norm}.get(role)
-        if norm is not None:
-            y = self.norm(y, norm)
-        if role != Role.ATTN_V:
-            low, high = np.split(y, 2, axis=-1)
-            turned = (low * self.cos - high * self.sin, high * self.cos + low * self.sin)
-            y = np.concatenate(turned, axis=-1)
+        if kind.qkv_bias:
+            y += vectors.of[BIASES[role]]
+        norm = QK_NORMS.get(role)
+        if norm is not None and kind.qk_norm == "whole":
+            y = self.norm(y, vectors.of[norm])
+        y = y.reshape(x.shape[0], x.shape[1], -1, kind.head_dim)
+        if norm is not None and kind.qk_norm == "head":
+            y = self.norm(y, vectors.of[norm])
+        if role != Role.ATTN_V and kind.rope is not None:
+            y = self.turns[kind.rope](y)
+        if role == Role.ATTN_Q and kind.position_scale is not None:
+            beta, original = kind.position_scale
+            steps = np.log(1 + np.arange(x.shape[1]) // original)
+            y = y * (1 + beta * steps).astype(np.float32)[:, None, None]
         return y.swapaxes(1, 2)
 
     def attention(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> Floats:
         """What ATTN_OUTPUT is given, [windows, tokens, heads * head_dim], for normalized x."""
-        q, k, v = (self.heads(x, role, weights[role], vectors) for role in STEPS[0])
+        kind = vectors.layer.attention
+        q, k, v = (self.heads(x, role, weights[role], vectors) for role in ATTENTION_STEPS[0])
         n, _, tokens, size = q.shape
-        groups = q.reshape(n, self.layer_kind.n_kv_heads, -1, tokens, size)
+        groups = q.reshape(n, kind.n_kv_heads, -1, tokens, size)
         scores = groups @ k[:, :, None].swapaxes(-1, -2)
-        scores *= np.float32(size**-0.5)
-        scores += self.mask
-        scores -= scores.max(axis=-1, keepdims=True)
-        np.exp(scores, out=scores)
-        scores /= scores.sum(axis=-1, keepdims=True)
-        mixed: Floats = np.matmul(scores, v[:, :, None], dtype=np.float32)
-        mixed = mixed.reshape(n, -1, tokens, size)
-        return np.ascontiguousarray(mixed.swapaxes(1, 2)).reshape(n, tokens, -1)
+        scores *= np.float32(kind.score_scale)
+        scores += self._masks[kind.window]
+        _softmax(scores, _sinks(kind, vectors))
+        out: Floats = np.matmul(scores, v[:, :, None], dtype=np.float32)
+        out = out.reshape(n, -1, tokens, size)
+        return np.ascontiguousarray(out.swapaxes(1, 2)).reshape(n, tokens, -1)
 
-    def gated(self, x: Floats, weights: Mapping[Role, Floats]) -> Floats:
+    def gated(
+        self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors | None = None
+    ) -> Floats:
         """What FFN_DOWN is given, [windows, tokens, ffn], for normalized x."""
-        gate = x @ weights[Role.FFN_GATE].T
-        divisor = np.maximum(gate, np.float32(-80))
-        np.negative(divisor, out=divisor)
-        np.exp(divisor, out=divisor)
-        divisor += np.float32(1)
-        gate /= divisor
-        gate *= x @ weights[Role.FFN_UP].T
-        return gate
+        gate, up = x @ weights[Role.FFN_GATE].T, x @ weights[Role.FFN_UP].T
+        if vectors is not None and Role.FFN_GATE_BIAS in vectors.of:
+            gate += vectors.of[Role.FFN_GATE_BIAS]
+            up += vectors.of[Role.FFN_UP_BIAS]
+        return silu(gate, up)
+
+    def inputs(
+        self, role: Role, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors
+    ) -> Floats:
+        """What the step that begins with a matrix is given, for hidden states before its branch."""
+        if role == Role.ATTN_Q:
+            return self.norm(x, vectors.attn_norm)
+        if role == Role.ATTN_OUTPUT:
+            return self.attention(self.norm(x, vectors.attn_norm), weights, vectors)
+        normed = self.norm(x, vectors.ffn_norm)
+        return self.gated(normed, weights, vectors) if role == Role.FFN_DOWN else normed
+
+    def add(self, x: Floats, product: Floats, role: Role, vectors: Vectors) -> None:
+        """Add what a matrix that ends a branch gives to the hidden states, in place."""
+        bias = vectors.of.get(BIASES[role]) if role in BIASES else None
+        if bias is not None:
+            product = product + bias
+        if self.config.residual_scale != 1.0:
+            product = product * np.float32(self.config.residual_scale)
+        x += product
 
     def chunks(self, x: Floats) -> list[slice]:
         """Slices of whole windows of about CHUNK_TOKENS tokens."""
@@ -134,17 +187,79 @@ class Forward:
         """Run one layer, in place."""
         for part in self.chunks(x):
             normed = self.norm(x[part], vectors.attn_norm)
-            mixed = self.attention(normed, weights, vectors)
-            x[part] += mixed @ weights[Role.ATTN_OUTPUT].T
-            gated = self.gated(self.norm(x[part], vectors.ffn_norm), weights)
-            x[part] += gated @ weights[Role.FFN_DOWN].T
+            heads = self.attention(normed, weights, vectors)
+            self.add(x[part], heads @ weights[Role.ATTN_OUTPUT].T, Role.ATTN_OUTPUT, vectors)
+            normed = self.norm(x[part], vectors.ffn_norm)
+            if isinstance(vectors.layer.ffn, Experts):
+                rows = normed.reshape(-1, normed.shape[-1])
+                product = mixed(vectors.layer.ffn, weights, vectors.of, rows).reshape(normed.shape)
+                self.add(x[part], product, Role.EXPERTS_DOWN, vectors)
+            else:
+                inner = self.gated(normed, weights, vectors)
+                self.add(x[part], inner @ weights[Role.FFN_DOWN].T, Role.FFN_DOWN, vectors)
+
+
+# Of matrices whose outputs a vector is added to; an expert's are added before they are weighted.
+BIASES = {
+    Role.ATTN_Q: Role.ATTN_Q_BIAS,
+    Role.ATTN_K: Role.ATTN_K_BIAS,
+    Role.ATTN_V: Role.ATTN_V_BIAS,
+    Role.ATTN_OUTPUT: Role.ATTN_OUTPUT_BIAS,
+    Role.FFN_DOWN: Role.FFN_DOWN_BIAS,
+}
+QK_NORMS = {Role.ATTN_Q: Role.ATTN_Q_NORM, Role.ATTN_K: Role.ATTN_K_NORM}
+
+
+def _mask(tokens: int, window: int | None) -> Floats:
+    ages = np.arange(tokens)[:, None] - np.arange(tokens)
+    seen = ages >= 0
+    if window is not None:
+        seen &= ages < window
+    return np.where(seen, np.float32(0), np.float32(-np.inf)).astype(np.float32)
+
+
+def _sinks(kind: Attention, vectors: Vectors) -> Floats | None:
+    """The logits of the sinks as [kv heads, heads of each, 1, 1]."""
+    if not kind.sinks:
+        return None
+    return vectors.of[Role.ATTN_SINKS].reshape(kind.n_kv_heads, -1, 1, 1)
+
+
+def _softmax(scores: Floats, sinks: Floats | None) -> None:
+    """Over the last dimension, in place; a sink is one more term of the denominator."""
+    largest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks)
+    scores -= largest
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(sinks - largest)
+    scores /= total
+
+
+def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
+    """The steps of a layer; its experts, which are none, come after them."""
+    return ATTENTION_STEPS if isinstance(layer.ffn, Experts) else STEPS
+
+
+def matrices_of(config: ModelConfig, layer: int) -> list[Role]:
+    """The roles of a layer's matrices, in the order of the forward step."""
+    return [role for role in layer_shapes(config, layer) if not is_vector(role)]
+
+
+def embedded(config: ModelConfig, vectors: Floats) -> Floats:
+    """The hidden states that vectors of the embedding begin as."""
+    if config.embedding_scale == 1.0:
+        return vectors
+    return vectors * np.float32(config.embedding_scale)
 
 
 def run(config: ModelConfig, weights: Weights, ids: npt.NDArray[np.integer]) -> Floats:
     """The normalized hidden states [windows, tokens, hidden] that the head is given."""
     forward = Forward(config, ids.shape[1])
-    x = weights(Role.TOKEN_EMBEDDING, 0)[ids]
+    x = embedded(config, weights(Role.TOKEN_EMBEDDING, 0)[ids])
     for layer in range(config.n_layers):
-        matrices = {role: weights(role, layer) for step in STEPS for role in step}
+        matrices = {role: weights(role, layer) for role in matrices_of(config, layer)}
         forward.layer(x, matrices, forward.vectors(weights, layer))
     return forward.norm(x, weights(Role.OUTPUT_NORM, 0))

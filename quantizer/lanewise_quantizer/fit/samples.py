@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
-from lanewise_quantizer.fit.forward import STEPS
+from lanewise_quantizer.fit.experts import STACKED
+from lanewise_quantizer.fit.forward import matrices_of
 from lanewise_quantizer.fit.source import Source
 
 Floats = npt.NDArray[np.float32]
@@ -39,22 +40,28 @@ def sample_groups(
 ) -> list[Sample]:
     """About ``count`` groups; ``importance`` is the mean squared input [inputs] of each matrix."""
     rng = np.random.default_rng(seed)
-    layers = range(source.config.n_layers)
-    roles = [role for step in STEPS for role in step]
-    share = max(1, count // (len(roles) * len(layers)))
+    matrices = [
+        (role, layer)
+        for layer in range(source.config.n_layers)
+        for role in matrices_of(source.config, layer)
+        if role != Role.ROUTER
+    ]
+    share = max(1, count // len(matrices))
     samples = []
-    for layer in layers:
-        for role in roles:
+    for role, layer in matrices:
+        if role in STACKED:
+            w = source.expert(role, layer, int(rng.integers(source.n_experts(layer))))
+        else:
             w = source(role, layer)
-            h = np.ones(w.shape[1], np.float32)
-            if importance is not None:
-                h = importance[role, layer] / np.float32(importance[role, layer].mean())
-            size = float(np.mean(np.square(w) * h, dtype=np.float64)) or 1.0
-            rows = min(len(w), -(-share // PLACES))
-            places = min(w.shape[1] // GROUP, max(1, share // rows))
-            for place in rng.choice(w.shape[1] // GROUP, places, replace=False):
-                span = slice(place * GROUP, (place + 1) * GROUP)
-                picked = rng.choice(len(w), rows, replace=False)
-                part = np.ascontiguousarray(w[picked, span].T)
-                samples.append(Sample(layer, part, (h[span] / size).astype(np.float32)))
+        h = np.ones(w.shape[1], np.float32)
+        if importance is not None:
+            h = importance[role, layer] / np.float32(importance[role, layer].mean())
+        size = float(np.mean(np.square(w) * h, dtype=np.float64)) or 1.0
+        rows = min(len(w), -(-share // PLACES))
+        places = min(w.shape[1] // GROUP, max(1, share // rows))
+        for place in rng.choice(w.shape[1] // GROUP, places, replace=False):
+            span = slice(place * GROUP, (place + 1) * GROUP)
+            picked = rng.choice(len(w), rows, replace=False)
+            part = np.ascontiguousarray(w[picked, span].T)
+            samples.append(Sample(layer, part, (h[span] / size).astype(np.float32)))
     return samples

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.program import Experts
 from lanewise.loading.quantized_sources import original_columns
 from lanewise_quantizer.storage import decode_rows
 
@@ -37,6 +38,17 @@ class Source:
             halves = flat.reshape(tensor.rope_heads, -1, 2, flat.shape[1])
             values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
         return values if tensor.rows > 1 else values[0]
+
+    def n_experts(self, layer: int) -> int:
+        """Return how many experts a layer chooses from; 0 if it has none."""
+        ffn = self.config.layers[layer].ffn
+        return ffn.n if isinstance(ffn, Experts) else 0
+
+    def expert(self, role: Role, layer: int, number: int) -> Floats:
+        """Return one expert's part [outputs, inputs] of a matrix of all experts."""
+        tensor = self.tensors[role, layer]
+        rows = tensor.rows // self.n_experts(layer)
+        return self._read(tensor, number * rows, (number + 1) * rows)
 
     def slabs(self, role: Role, layer: int = 0) -> Iterator[tuple[int, Floats]]:
         """Return some rows of a matrix after the other, each time with the first one's number.

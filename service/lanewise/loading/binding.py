@@ -187,8 +187,8 @@ def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
             Role.SHARED_UP: (ffn.shared_size, hidden),
             Role.SHARED_DOWN: (hidden, ffn.shared_size),
         }
-    if ffn.shared_gate:
-        shapes[Role.SHARED_ROUTER] = (1, hidden)
+        if ffn.shared_gate:
+            shapes[Role.SHARED_ROUTER] = (1, hidden)
     return shapes
 
 

@@ -352,13 +352,16 @@ def _load_way(checkpoint: Checkpoint, load: str, placement: Placement | None) ->
 
 def check_numerics(checkpoint: Checkpoint) -> None:
     """ModelFileError if tensors are packed for another version of the numeric contract."""
+    packings = [tensor.packing for tensor in checkpoint.tensors if tensor.packing is not None]
+    if not packings:
+        return
     numerics = int(native().lib.LW_NUMERICS)
-    for tensor in checkpoint.tensors:
-        if tensor.packing is not None and tensor.packing.numerics != numerics:
+    for packing in packings:
+        if packing.numerics != numerics:
             raise ModelFileError(
-                f"{checkpoint.path}: packed for version {tensor.packing.numerics} of the numeric"
-                f" contract; this version computes by {numerics}: make it again from the original"
-                f" with `lanewise pack ORIGINAL --output {checkpoint.path}`"
+                f"{checkpoint.path}: packed for version {packing.numerics} of the numeric contract;"
+                f" this version computes by {numerics}: make it again from the original with"
+                f" `lanewise pack ORIGINAL --output {checkpoint.path}`"
             )
 
 

@@ -1,0 +1,145 @@
+"""Mixtures of experts in float32: which tokens go where, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.program import Experts
+
+Floats = npt.NDArray[np.float32]
+Vectors = Mapping[Role, Floats]
+
+# Matrices of all experts, one below the other.
+STACKED = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
+SHARED = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The experts of each token [tokens, used], and their weights."""
+
+    experts: npt.NDArray[np.intp]
+    weights: Floats
+
+    def tokens_of(self, expert: int) -> tuple[npt.NDArray[np.intp], Floats]:
+        """The tokens that go to an expert, ascending, and the weight it has for each."""
+        tokens, places = np.nonzero(self.experts == expert)
+        return tokens, self.weights[tokens, places]
+
+
+def route(ffn: Experts, router: Floats, vectors: Vectors, x: Floats) -> Routes:
+    """Choose experts for normalized rows x [tokens, hidden]."""
+    logits: Floats = x @ router.T
+    if ffn.router_bias:
+        logits += vectors[Role.ROUTER_BIAS]
+    scores = logits
+    if ffn.router == "softmax":
+        scores = softmax(logits)
+    elif ffn.router == "sigmoid":
+        scores = sigmoid(logits)
+    keys = scores + vectors[Role.ROUTER_CHOICE_BIAS] if ffn.choice_bias else scores.copy()
+    if ffn.groups_used < ffn.groups:
+        _keep_groups(ffn, keys)
+    chosen = _largest(keys, ffn.n_used)
+    weights = np.take_along_axis(scores, chosen, axis=1)
+    if ffn.router == "top_softmax":
+        weights = softmax(weights)
+    if ffn.renormalize:
+        total = weights.sum(axis=1, keepdims=True) + np.float32(ffn.denominator_eps)
+        weights = weights / np.maximum(total, np.float32(ffn.denominator_least))
+    return Routes(chosen, weights * np.float32(ffn.scale))
+
+
+def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Floats) -> Floats:
+    """What a layer of experts gives for normalized rows x [tokens, hidden]."""
+    routes = route(ffn, weights[Role.ROUTER], vectors, x)
+    out = np.zeros_like(x)
+    gates, ups, downs = (stack_of(ffn, weights[role]) for role in STACKED)
+    for expert, tokens, shares in by_expert(ffn, routes):
+        rows = x[tokens]
+        gate = with_bias(ffn, rows @ gates[expert].T, vectors, Role.EXPERTS_GATE_BIAS, expert)
+        up = with_bias(ffn, rows @ ups[expert].T, vectors, Role.EXPERTS_UP_BIAS, expert)
+        product = activate(ffn, gate, up) @ downs[expert].T
+        product = with_bias(ffn, product, vectors, Role.EXPERTS_DOWN_BIAS, expert)
+        out[tokens] += shares[:, None] * product
+    if ffn.shared_size:
+        inner = activate(ffn, x @ weights[Role.SHARED_GATE].T, x @ weights[Role.SHARED_UP].T)
+        out += shared_part(ffn, vectors, x, inner @ weights[Role.SHARED_DOWN].T)
+    return out
+
+
+def by_expert(ffn: Experts, routes: Routes) -> Iterator[tuple[int, npt.NDArray[np.intp], Floats]]:
+    """Each expert that some tokens go to, those, and the weight that it has for each."""
+    for expert in range(ffn.n):
+        tokens, shares = routes.tokens_of(expert)
+        if len(tokens):
+            yield expert, tokens, shares
+
+
+def shared_part(ffn: Experts, vectors: Vectors, x: Floats, product: Floats) -> Floats:
+    """What the shared expert's product adds."""
+    if not ffn.shared_gate:
+        return product
+    return product * sigmoid(x @ vectors[Role.SHARED_ROUTER])[:, None]
+
+
+def stack_of(ffn: Experts, weights: Floats) -> Floats:
+    """The matrices [experts, outputs, inputs] in one of all experts."""
+    return weights.reshape(ffn.n, -1, weights.shape[-1])
+
+
+def with_bias(ffn: Experts, y: Floats, vectors: Vectors, role: Role, expert: int) -> Floats:
+    """Outputs of one expert's matrix, its bias added if it has one."""
+    return y + vectors[role].reshape(ffn.n, -1)[expert] if ffn.bias else y
+
+
+def activate(ffn: Experts, gate: Floats, up: Floats) -> Floats:
+    """What the down projection is given."""
+    if ffn.activation == "silu":
+        return silu(gate, up)
+    limit = np.float32(ffn.limit)
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return gate * sigmoid(np.float32(ffn.alpha) * gate) * (up + np.float32(1))
+
+
+def silu(gate: Floats, up: Floats) -> Floats:
+    """gate * sigmoid(gate) * up, in the place of ``gate``."""
+    gate *= sigmoid(gate)
+    gate *= up
+    return gate
+
+
+def sigmoid(x: Floats) -> Floats:
+    """1 / (1 + exp(-x))."""
+    out = np.maximum(x, np.float32(-80))
+    np.negative(out, out=out)
+    np.exp(out, out=out)
+    out += np.float32(1)
+    np.divide(np.float32(1), out, out=out)
+    return out
+
+
+def softmax(x: Floats) -> Floats:
+    """Over the last dimension."""
+    terms: Floats = np.exp(x - x.max(axis=-1, keepdims=True))
+    terms /= terms.sum(axis=-1, keepdims=True)
+    return terms
+
+
+def _largest(keys: Floats, n: int) -> npt.NDArray[np.intp]:
+    """Places of the n largest of each row, the first of equal ones first."""
+    return np.argsort(-keys, axis=1, kind="stable")[:, :n]
+
+
+def _keep_groups(ffn: Experts, keys: Floats) -> None:
+    """Leave only the groups that may be chosen from: those whose two best are best together."""
+    groups = keys.reshape(len(keys), ffn.groups, -1)
+    best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+    kept = np.zeros((len(keys), ffn.groups), bool)
+    np.put_along_axis(kept, _largest(best, ffn.groups_used), values=True, axis=1)
+    groups[~kept] = -np.inf
