@@ -175,7 +175,7 @@ static void free_cache(cache c) { guarded_free(c.data, c.n_bytes); }
 
 static void attend(const lw_lane_ops* ops, lw_attention_job job, values out, bool in_splits) {
     const size_t rows = lw_attention_rows(job.n_tokens, job.group);
-    const lw_tokens splits = lw_attention_splits(job.first_position, job.n_tokens, job.window);
+    const lw_tokens splits = lw_attention_splits(job.first_position, job.n_tokens, job.window, job.length);
     const size_t floats = lw_attention_state_floats(rows, job.kv.value_dim), n = splits.end - splits.first;
     const values scratch =
         make_values(lw_align_floats(lw_attention_scratch_floats(job.n_tokens, job.group, job.kv.value_dim)));
