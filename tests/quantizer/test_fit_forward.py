@@ -78,6 +78,14 @@ def test_random_programs_are_computed_as_their_definition_says():
     assert unclear <= N_PROGRAMS // 10
 
 
+def mean_of(x, behind=None):
+    """The mean of x x^T over tokens, or of (y - x) x^T, each token by 1 / (x . x)."""
+    rows = x.reshape(-1, x.shape[-1])
+    scaled = rows / np.square(rows).sum(axis=1, keepdims=True)
+    left = rows if behind is None else behind.reshape(rows.shape) - rows
+    return left.T @ scaled / len(rows)
+
+
 def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path):
     """With matrices replaced by others, moments and outputs are those of the others' model."""
     with open_checkpoint(written("qwen3", "safetensors", tmp_path)) as checkpoint:
@@ -102,14 +110,37 @@ def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path
             return replaced[key] if key in replaced else source(role, layer)
 
         hidden = run(source.config, weights, ids)
-        rows = hidden.reshape(-1, hidden.shape[-1])
-        np.testing.assert_allclose(head.mean(), rows.T @ rows / len(rows), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(head.mean(), mean_of(hidden), rtol=1e-3, atol=1e-5)
         first = embedding[ids].reshape(-1, embedding.shape[1])
         scale = 1 / np.sqrt(np.mean(first**2, axis=1, keepdims=True) + source.config.rms_norm_eps)
         normed = first * scale * source(Role.ATTN_NORM)
-        expected = normed.T @ normed / len(normed)
-        np.testing.assert_allclose(traces[Role.ATTN_V, 0], expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(traces[Role.ATTN_V, 0], mean_of(normed), rtol=1e-3, atol=1e-5)
         assert traces[Role.FFN_DOWN, 1].shape == (source.config.layers[0].ffn.size,) * 2
+
+
+def test_drift_is_from_the_inputs_of_the_model_as_it_is(tmp_path):
+    with open_checkpoint(written("qwen3", "safetensors", tmp_path)) as checkpoint:
+        source = Source(checkpoint)
+        ids = np.arange(2 * 24).reshape(2, 24) % 200 + 2
+        replaced, moments = {}, {}
+
+        def quantize(role, layer, weights, moment):
+            moments[role, layer] = moment
+            replaced[role, layer] = np.round(weights * 16) / np.float32(16)
+            return replaced[role, layer]
+
+        def weights(role, layer=0):
+            key = (role, layer)
+            return replaced[key] if key in replaced else source(role, layer)
+
+        embedding = source(Role.TOKEN_EMBEDDING)
+        head = calibrate(source, embedding[ids], quantize, embedding[ids])
+        assert not moments[Role.ATTN_Q, 0].drift.any()
+        assert moments[Role.FFN_DOWN, 0].drift.any()
+        x, y = run(source.config, weights, ids), run(source.config, source, ids)
+        expected = mean_of(x, y)
+        found = head.drift / head.tokens
+        assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
 
 
 def test_a_tensor_with_nan_is_named(tmp_path):

@@ -104,7 +104,7 @@ def test_an_embedding_comes_in_parts_that_make_no_difference(stories, monkeypatc
     kind = CODED_TYPES["q4_0"]
     plan = Plan(lambda role, _: kind if role == Role.TOKEN_EMBEDDING else None, {})
     texts, matrices = [], []
-    monkeypatch.setattr(model, "calibrate", lambda _source, x, _quantize: texts.append(x))
+    monkeypatch.setattr(model, "calibrate", lambda _source, x, *_: texts.append(x))
     for weights in (1 << 24, 5000):
         monkeypatch.setattr(fit_source, "SLAB_WEIGHTS", weights)
         parts = []

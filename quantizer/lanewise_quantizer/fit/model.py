@@ -10,14 +10,15 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CodedMatrix, CodedType
-from lanewise_quantizer.fit.calibrate import Moment, calibrate, looked_up_too, moment_of
+from lanewise_quantizer.fit.calibrate import calibrate
 from lanewise_quantizer.fit.feedback import (
     ROUNDS,
     quantize_by_importance,
     quantize_with_feedback,
 )
-from lanewise_quantizer.fit.forward import run
+from lanewise_quantizer.fit.forward import embedded, run
 from lanewise_quantizer.fit.hessian import DAMPING
+from lanewise_quantizer.fit.moments import Moment, looked_up_too, moment_of
 from lanewise_quantizer.fit.source import Source
 
 Floats = npt.NDArray[np.float32]
@@ -61,7 +62,7 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
         keep(role, layer, [matrix])
         return matrix.decode()
 
-    moment = calibrate(source, x, quantize)
+    moment = calibrate(source, x, quantize, _as_it_is(source, ids))
     if source.config.tied_embeddings:
         return
     kind = plan.kind(Role.OUTPUT, 0)
@@ -80,10 +81,10 @@ def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Ke
     """Quantize the embedding; returns the text [windows, tokens, hidden] as it gives it."""
     kind = plan.kind(Role.TOKEN_EMBEDDING, 0)
     if kind is None:
-        return _looked_up(source(Role.TOKEN_EMBEDDING), ids)
+        return _as_it_is(source, ids)
     known = plan.known(Role.TOKEN_EMBEDDING, 0)
     if known is not None:
-        return _looked_up(known, ids)
+        return _states(source, known, ids)
     moment = None
     if source.config.tied_embeddings and kind.bits < FINE_BITS:
         moment = looked_up_too(head_moment(source, ids))
@@ -101,14 +102,25 @@ def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Ke
             yield part
 
     keep(Role.TOKEN_EMBEDDING, 0, parts())
-    return _looked_up(vectors, places.reshape(ids.shape))
+    return _states(source, vectors, places.reshape(ids.shape))
 
 
-def _looked_up(vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
-    x: Floats = vectors[ids]
-    return x
+def _as_it_is(source: Source, ids: npt.NDArray[np.integer]) -> Floats:
+    """The text [windows, tokens, hidden] as the unquantized embedding gives it."""
+    tokens, places = np.unique(ids, return_inverse=True)
+    vectors = np.empty((len(tokens), source.config.hidden_size), np.float32)
+    for start, weights in source.slabs(Role.TOKEN_EMBEDDING):
+        first, end = np.searchsorted(tokens, (start, start + len(weights)))
+        vectors[first:end] = weights[tokens[first:end] - start]
+    return _states(source, vectors, places.reshape(ids.shape))
+
+
+def _states(source: Source, vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
+    looked_up: Floats = vectors[ids]
+    return embedded(source.config, looked_up)
 
 
 def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> CodedMatrix:
     hessian = moment.hessian(kind, plan.damping)
-    return quantize_with_feedback(weights, kind, hessian, plan.tables.get(kind.name), plan.rounds)
+    wanted = moment.corrected(weights, plan.damping)
+    return quantize_with_feedback(wanted, kind, hessian, plan.tables.get(kind.name), plan.rounds)

@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
-from lanewise_quantizer.fit.calibrate import Moment, calibrate, looked_up_too
+from lanewise_quantizer.fit.calibrate import calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance
-from lanewise_quantizer.fit.forward import STEPS, Forward
+from lanewise_quantizer.fit.forward import STEPS, Forward, embedded
+from lanewise_quantizer.fit.moments import Moment, looked_up_too
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.storage import FLOAT_BYTES, decode_rows, encode_floats
@@ -95,7 +96,7 @@ def losses_on_text(
         return weights
 
     embedding = source(Role.TOKEN_EMBEDDING)
-    head = calibrate(source, embedding[ids], take)
+    head = calibrate(source, embedded(source.config, embedding[ids]), take)
     if source.config.tied_embeddings:
         take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
     else:
@@ -140,7 +141,9 @@ class _Probed:
         self.source, self.ids = source, ids
         self.forward = Forward(source.config, ids.shape[1])
         self.norm = source(Role.OUTPUT_NORM)
-        self.states = [source(Role.TOKEN_EMBEDDING)[ids]]  # before each layer
+        self.states = [
+            embedded(source.config, source(Role.TOKEN_EMBEDDING)[ids])
+        ]  # before each layer
         for layer in range(source.config.n_layers):
             self.states.append(self._layer(layer, self.states[-1], None, None))
         self.head = Role.TOKEN_EMBEDDING if source.config.tied_embeddings else Role.OUTPUT
@@ -153,7 +156,7 @@ class _Probed:
         if role in (Role.TOKEN_EMBEDDING, Role.OUTPUT):
             x = self.states[-1]
             if role == Role.TOKEN_EMBEDDING:
-                x = probe[self.ids]
+                x = embedded(self.source.config, probe[self.ids])
                 for number in range(self.source.config.n_layers):
                     x = self._layer(number, x, None, None)
             found = self._predictions(x, probe if role == self.head else self.source(self.head))

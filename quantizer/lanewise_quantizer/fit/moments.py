@@ -1,0 +1,109 @@
+"""What is known of a matrix's inputs: their second moment, and how far they drifted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise_quantizer.coded import CodedType, Map
+from lanewise_quantizer.fit.hessian import DAMPING, Hessian
+
+Floats = npt.NDArray[np.float32]
+
+# The share of H that goes to its diagonal: what inputs have in common in one text they have less
+# in common in another (DECISIONS.md has the measurement).
+APART = np.float32(0.5)
+TINY = np.float32(1e-30)
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Sums over tokens for a matrix of inputs x, each token by the weight 1 / (x . x).
+
+    A few tokens, above all the first of a text, have inputs a thousand times larger than others;
+    unweighed they would be all that is in the sum. What is quantized before the matrix makes its
+    inputs x differ from those that the unquantized model has there, y.
+    """
+
+    sum: Floats  # [inputs, inputs]: sum of x x^T / (x . x)
+    tokens: int
+    drift: Floats | None = None  # [inputs, inputs]: sum of (y - x) x^T / (x . x); None: y is x
+    _hessians: dict[tuple[float, int, bool], Hessian] = field(default_factory=dict)
+
+    def mean(self) -> Floats:
+        """The mean per token."""
+        return self.sum / np.float32(self.tokens)
+
+    def apart(self) -> Floats:
+        """The sum with a share of it moved to the diagonal."""
+        mixed = self.sum * (1 - APART)
+        mixed[np.diag_indices(len(mixed))] = np.diag(self.sum)
+        return mixed
+
+    def hessian(self, kind: CodedType, damping: float = DAMPING) -> Hessian:
+        """See :meth:`Hessian.of`; matrices that share their inputs share what is computed here."""
+        key = damping, kind.group, kind.map is Map.TRELLIS
+        if key not in self._hessians:
+            self._hessians[key] = Hessian.of(self.apart(), kind, damping)
+        return self._hessians[key]
+
+    def corrected(self, weights: Floats, damping: float = DAMPING) -> Floats:
+        """The weights [outputs, inputs] that give on x what ``weights`` W give on y.
+
+        They are the least of sum |W y - Q x|^2 / (x . x), with the diagonal's share and the damping
+        pulling Q to W: W + (1 - APART) W drift H^-1, H the sum as :meth:`hessian` has it.
+        """
+        if self.drift is None:
+            return weights
+        h = self.apart()
+        h[np.diag_indices(len(h))] += np.float32(damping) * np.diag(h).mean()
+        root = 1 / np.sqrt(np.maximum(np.diag(h), TINY))  # well conditioned, for float32
+        h *= root
+        h *= root[:, None]
+        wanted = ((weights @ self.drift) * ((1 - APART) * root)).T
+        moved: Floats = np.linalg.solve(h, wanted).T
+        moved *= root
+        moved += weights
+        return moved
+
+
+class Moments:
+    """Collects a moment from inputs, part after part."""
+
+    def __init__(self, inputs: int, drifts: bool) -> None:
+        self.sum = np.zeros((inputs, inputs), np.float32)
+        self.drift = np.zeros((inputs, inputs), np.float32) if drifts else None
+        self.tokens = 0
+
+    def add(self, x: Floats, unquantized: Floats | None = None) -> None:
+        """Add inputs x [..., inputs], and those of the unquantized model in the same places."""
+        rows = x.reshape(-1, x.shape[-1])
+        size = np.square(rows).sum(axis=1, keepdims=True)
+        scale = 1 / np.sqrt(np.maximum(size, TINY))
+        scaled = rows * scale
+        self.sum += scaled.T @ scaled
+        if unquantized is not None and self.drift is not None:
+            behind = (unquantized.reshape(rows.shape) - rows) * scale
+            self.drift += behind.T @ scaled
+        self.tokens += len(rows)
+
+    def found(self) -> Moment:
+        """The moment of what was added."""
+        return Moment(self.sum, self.tokens, self.drift)
+
+
+def moment_of(x: Floats) -> Moment:
+    """The moment of inputs x [..., inputs]."""
+    moments = Moments(x.shape[-1], drifts=False)
+    moments.add(x)
+    return moments.found()
+
+
+def looked_up_too(head: Moment) -> Moment:
+    """The moment for a tied embedding: of the head's inputs, and of tokens looked up, where every
+    input counts alike, with as much weight."""
+    size = len(head.sum)
+    equal = np.eye(size, dtype=np.float32) * (np.trace(head.sum) / np.float32(size))
+    return Moment(head.sum + equal, head.tokens)
