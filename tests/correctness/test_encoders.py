@@ -19,11 +19,13 @@ import pytest
 
 from encoder_configs import CASES, PUBLISHED
 from encoder_models import (
+    GGUF_CASES,
     GOLDEN,
     encoder_model,
     is_classifier,
     texts_of,
     types_of,
+    write_gguf,
 )
 from family_models import write_model
 from lanewise.loading.opening import open_checkpoint
@@ -78,6 +80,13 @@ def test_the_published_config_means_the_same_program(name: str, path: Path, tmp_
     other = write_model(encoder_model(name), tmp_path / "published", PUBLISHED[name])
     with open_checkpoint(path) as one, open_checkpoint(other) as two:
         assert one.config == two.config
+
+
+@pytest.mark.parametrize("name", GGUF_CASES)
+def test_a_gguf_file_has_the_bits_of_the_directory(name: str, path: Path, tmp_path: Path) -> None:
+    with opened(path) as one, opened(write_gguf(name, tmp_path / "m.gguf")) as other:
+        assert one.model.config.pooling == other.model.config.pooling
+        assert results(one, name).tobytes() == results(other, name).tobytes()
 
 
 @pytest.mark.parametrize("weights", [None, "q8_0"])

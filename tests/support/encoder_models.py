@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,58 @@ def encoder_model(name: str) -> FamilyModel:
     written = json.loads((GOLDEN / "encoders.json").read_text())[name]
     tensors = {key: values_of(key, tuple(shape)) for key, shape in written["tensors"].items()}
     return FamilyModel(name, written["config"], tensors)
+
+
+# Names of tensors in GGUF files, of the public converter.
+GGUF_NAMES = {
+    r"^(bert|roberta)\.": "",
+    r"^embeddings\.word_embeddings": "token_embd",
+    r"^embeddings\.position_embeddings": "position_embd",
+    r"^embeddings\.token_type_embeddings": "token_types",
+    r"^(embeddings\.LayerNorm|emb_ln)": "token_embd_norm",
+    r"^encoder\.layers?\.": "blk.",
+    r"attention\.self\.(.)\w+": r"attn_\1",
+    r"(attention\.output\.dense|attn\.out_proj)": "attn_output",
+    r"(attention\.output\.LayerNorm|norm1)": "attn_output_norm",
+    r"(intermediate\.dense|mlp\.fc11)": "ffn_up",
+    r"mlp\.fc12": "ffn_gate",
+    r"(output\.dense|mlp\.fc2)": "ffn_down",
+    r"(output\.LayerNorm|norm2)": "layer_output_norm",
+    r"attn\.Wqkv": "attn_qkv",
+    r"classifier\.dense": "cls",
+    r"classifier\.out_proj": "cls.output",
+}
+GGUF_CASES = {"bert": "bert", "xlm_roberta_reranker": "bert", "nomic_bert": "nomic-bert"}
+
+
+def write_gguf(name: str, path: Path) -> Path:
+    """Write a case as the public converter does."""
+    model, arch = encoder_model(name), GGUF_CASES[name]
+    config, writer = model.config, gguf.GGUFWriter(path, arch)
+    first = config["pad_token_id"] + 1 if "roberta" in name else 0
+    writer.add_context_length(config["max_position_embeddings"] - first)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    rank = gguf.PoolingType.RANK if is_classifier(name) else gguf.PoolingType.MEAN
+    writer.add_pooling_type(rank)
+    if name == "nomic_bert":
+        writer.add_rope_freq_base(1000.0)
+    for key, array in model.tensors.items():
+        if key.startswith("pooler"):
+            continue
+        for old, new in GGUF_NAMES.items():
+            key = re.sub(old, new, key)
+        values = array[first:] if key.startswith("position_embd") else array
+        writer.add_tensor(key, values.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def texts_of(lengths: tuple[int, ...] = LENGTHS) -> list[Ids]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.encoders import (
@@ -17,6 +19,7 @@ from lanewise.loading.families.encoders import (
     plain_names,
     usual,
 )
+from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
@@ -79,6 +82,12 @@ def bert_model(
     )
 
 
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata, which RoBERTa's files have of the same kind."""
+    ffn = Plain(fields.integer("bert.feed_forward_length"), True)
+    return gguf_encoder(fields, sources, "bert", ffn)
+
+
 def hf_tensors(
     sources: Sources, config: ModelConfig, heads: tuple[str, str] = HEADS
 ) -> dict[str, SourceTensor]:
@@ -108,4 +117,9 @@ def hf_tensors(
     return tensors.out
 
 
-FAMILY = encoder_family("bert", from_hf, hf_tensors)
+FAMILY = replace(
+    encoder_family("bert", from_hf, hf_tensors),
+    gguf="bert",
+    from_gguf=from_gguf,
+    gguf_tensors=gguf_tensors,
+)

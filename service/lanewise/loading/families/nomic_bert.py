@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lanewise.loading.families.encoders import curve, encoder_family
+from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Gated, ModelConfig
@@ -63,9 +65,20 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     return config
 
 
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata."""
+    ffn = Gated(fields.integer("nomic-bert.feed_forward_length"))
+    return gguf_encoder(fields, sources, "nomic_bert", ffn, theta=1000.0)
+
+
 def _model(fields: Fields, sources: Sources) -> ModelConfig:
     ffn = Gated(fields.integer("intermediate_size"), activation=curve(fields, "hidden_act", "silu"))
     return rotary_model(fields, sources, "nomic_bert", ffn, bias=False, theta=1000.0)
 
 
-FAMILY = encoder_family("nomic_bert", from_hf, hf_tensors, HARMLESS)
+FAMILY = replace(
+    encoder_family("nomic_bert", from_hf, hf_tensors, HARMLESS),
+    gguf="nomic-bert",
+    from_gguf=from_gguf,
+    gguf_tensors=gguf_tensors,
+)

@@ -76,7 +76,7 @@ REASONS = {
     ),
     ENCODER: (
         *("distilbert", "modern-bert", "mpnet"),
-        *("nomic-bert", "nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
+        *("nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
     ),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
     "it sees or hears, and its text is not that of a supported family": (

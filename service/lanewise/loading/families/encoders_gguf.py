@@ -1,0 +1,111 @@
+"""What the metadata and tensors of encoders' GGUF files have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.checks import check_heads
+from lanewise.loading.families.common import has
+from lanewise.loading.families.encoders import layers_after
+from lanewise.loading.families.gguf import arch_of, gguf_n_layers, gguf_rope, gguf_uniform
+from lanewise.loading.formats import round_to_f32
+from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF, TENSOR_NAMES
+from lanewise.loading.program import Attention, Dense, Gated, ModelConfig, Plain, Pooling, Rope
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.sources import Sources
+
+# pooling_type by number; what says nothing is the mean, as for directories.
+POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+RANK = 4  # a classifier's heads, of the first row
+HEADS = ("cls", "cls.output")
+
+
+def gguf_pooling(fields: Fields, sources: Sources) -> Pooling:
+    """Return how rows are pooled, and the heads of a classifier."""
+    key = f"{arch_of(fields)}.pooling_type"
+    kind = fields.integer(key, default=0, least=0)
+    heads = [sources.get(f"{name}.weight") for name in HEADS]
+    if kind == RANK:
+        if None in heads:
+            raise ModelFileError(f"{fields.source}: {key} is {RANK}; tensors {HEADS} are needed")
+        dense = [
+            Dense(head.shape[0], f"{name}.bias" in sources)
+            for name, head in zip(HEADS, heads, strict=True)
+            if head is not None
+        ]
+        return Pooling("cls", dense=(replace(dense[0], activation="tanh"), dense[1]))
+    if kind not in POOLING_TYPES:
+        raise fields.fail(key, "0 to 4")
+    return Pooling(POOLING_TYPES[kind])
+
+
+def gguf_encoder(
+    fields: Fields, sources: Sources, name: str, ffn: Gated | Plain, theta: float | None = None
+) -> ModelConfig:
+    """Return a model that normalizes after each addition, with RoPE if it has a ``theta``."""
+    arch = arch_of(fields)
+    fields.ignore(f"{arch}.vocab_size")
+    if fields.flag(f"{arch}.attention.causal", default=True):
+        raise fields.fail(f"{arch}.attention.causal", "false")
+    embedding = sources.get("token_embd.weight")
+    types, positions = (sources.get(f"{one}.weight") for one in ("token_types", "position_embd"))
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelFileError(f"{fields.source}: missing tensor 'token_embd.weight'")
+    hidden = fields.integer(f"{arch}.embedding_length")
+    n_heads = gguf_uniform(fields, f"{arch}.attention.head_count")
+    fields.ignore(f"{arch}.attention.head_count_kv")
+    attention = Attention(
+        n_heads,
+        n_heads,
+        hidden // n_heads,
+        rope=None if theta is None else 0,
+        both_ways=True,
+        qkv_bias=has(sources, Role.ATTN_Q_BIAS, GGUF) or "blk.0.attn_qkv.bias" in sources,
+        output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, GGUF),
+    )
+    check_heads(attention, fields.source)
+    context = fields.integer(f"{arch}.context_length")
+    ropes: tuple[Rope, ...] = ()
+    if theta is not None:
+        rope, context = gguf_rope(fields, sources, attention.head_dim, theta, truncate=True)
+        ropes = (rope,)
+    eps = fields.number(f"{arch}.attention.layer_norm_epsilon")
+    return ModelConfig(
+        architecture=name,
+        hidden_size=hidden,
+        vocab_size=embedding.shape[0],
+        context_length=context,
+        rms_norm_eps=round_to_f32(eps),
+        tied_embeddings=True,
+        ropes=ropes,
+        layers=layers_after(attention, ffn, gguf_n_layers(fields, sources)),
+        norm="layer",
+        norm_bias=True,
+        pooling=gguf_pooling(fields, sources),
+        learned_positions=positions is not None,
+        n_token_types=types.shape[0] if types is not None and types.shape else 0,
+    )
+
+
+def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Give tensors their usual names; the norms after additions are those before the next."""
+    tensors = Rearranged(sources)
+    for end, bias in (("weight", ""), ("bias", "_BIAS")):
+
+        def name(role: str, number: int = 0, bias: str = bias) -> str:
+            return TENSOR_NAMES[Role[role + bias]][GGUF].format(number)
+
+        tensors.rename(f"token_embd_norm.{end}", name("ATTN_NORM"))
+        for number, layer in enumerate(config.layers):
+            last = number + 1 == config.n_layers
+            after = name("OUTPUT_NORM") if last else name("ATTN_NORM", number + 1)
+            rows = layer.attention.n_heads * layer.attention.head_dim
+            tensors.rename(f"blk.{number}.attn_output_norm.{end}", name("FFN_NORM", number))
+            tensors.rename(f"blk.{number}.layer_output_norm.{end}", after)
+            parts = {name(f"ATTN_{x}", number): rows for x in "QKV"}
+            tensors.split_rows(f"blk.{number}.attn_qkv.{end}", parts)
+        for number, head in enumerate(HEADS):
+            tensors.rename(f"{head}.{end}", name("DENSE", number))
+    return tensors.out
