@@ -153,7 +153,7 @@ def test_formats_of_few_bits_are_calibrated_unasked(
     status = cli.main(["quantize", str(source), "-o", str(tmp_path / "out"), *options])
     assert (status != 0) == bool(told)
     assert texts == ["bundled"] * bool(told)
-    assert told in capsys.readouterr().out
+    assert told in capsys.readouterr().err
 
 
 def test_what_cannot_be_calibrated_is_rounded_and_told(tmp_path, capsys):

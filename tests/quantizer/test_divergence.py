@@ -1,5 +1,7 @@
 """What ``lanewise quantize`` says of its result: a word, measured as the result would be served."""
 
+import errno
+import os
 import re
 
 import pytest
@@ -59,6 +61,17 @@ def test_a_model_that_takes_most_of_the_memory_is_not_run(tmp_path, capsys, monk
     monkeypatch.setattr(divergence, "memory_limit", lambda: MemoryLimit(1 << 20, "a test", True))
     line = quantize(capsys, tmp_path / "out")
     assert re.search(r"not measured: .* MiB of weights, 1.00 MiB of memory", line)
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_disk_without_room_for_logits_is_told(tmp_path, capsys, monkeypatch):
+    """The result is whole all the same."""
+
+    def full(**_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(divergence.tempfile, "TemporaryFile", full)
+    assert "not measured: No space left on device" in quantize(capsys, tmp_path / "out")
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 

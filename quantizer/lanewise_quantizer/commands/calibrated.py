@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -63,7 +64,8 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
             raise
         warn(f"{what} would be better calibrated: {error}")
         return None
-    print(f"{what}: calibrating on the bundled text; --calibrate {NONE} is quicker, and worse")
+    told = f"{what}: calibrating on the bundled text; --calibrate {NONE} is quicker, and worse"
+    print(told, file=sys.stderr)
     return BUNDLED
 
 

@@ -58,8 +58,9 @@ def divergence_line(source: Path, result: Path, tokens: int, threads: int) -> st
     """Return the line that says how far ``result`` is from ``source``, or why that is not known."""
     try:
         found = measured(source, result, tokens, threads)
-    except (ModelFileError, NativeError) as error:
-        return f"divergence from the source: not measured: {error}"
+    except (ModelFileError, NativeError, OSError) as error:  # such as a disk that is full now
+        why = error.strerror if isinstance(error, OSError) else error
+        return f"divergence from the source: not measured: {why}"
     if math.isfinite(found.kl) and found.word != "broken":
         return str(found)
     return f"{found}; more bits, another --format or --calibrate keep more"
