@@ -29,6 +29,8 @@ CONTAINED = (
     "lanewise/runtime/include/lanewise.h",
     "lanewise/demo/",
     "lanewise/api/endpoints/page/",
+    "lanewise_quantizer/text/held_out.txt",
+    "lanewise_quantizer/text/prose.txt",
 )
 LEFT_OUT = re.compile(r"^lanewise/demo/training/|DECISIONS.md$|\.pyc$|^tests/|^deploy/")
 PAGE_BYTES = {"x86_64": 0x1000, "aarch64": 0x10000}  # the largest that Linux is built with
