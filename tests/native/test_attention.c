@@ -32,7 +32,13 @@ typedef struct sample {
     uint8_t* cache;
     float *q, *out;
     uint32_t blocks[MAX_BLOCKS];
+    bool falls;  // scores with the distance
+    float slopes[9];
 } sample;
+
+// Of the query that is being defined.
+static float query_slope;
+static size_t query_place;
 
 static void* allocate(size_t bytes) {
     void* p = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -112,6 +118,8 @@ static sample make(void) {
         s.job.length = s.context;
         s.job.first_position = draw(s.context - s.job.n_tokens + 1);
     }
+    s.falls = kv->type != LW_I8 && draw(3) == 0;
+    for (size_t i = 0; i < 9; ++i) s.slopes[i] = 1.0f / (float)(2 << i);
     s.job.kv_head = draw(s.kv_heads);
     s.cache = allocate(MAX_BLOCKS * kv->block_bytes);
     kv->base = s.cache;
@@ -196,6 +204,8 @@ static void step_block(const sample* s, softmax* p, const float* q, size_t first
     float probability[LW_BLOCK_TOKENS] = {0}, largest = p->largest;
     for (size_t t = first - base; t < end - base; ++t) {
         probability[t] = score_of(s, q, head, t);
+        const float distance = fabsf((float)(base + t) - (float)query_place);
+        if (s->falls) probability[t] = fmaf(-query_slope, distance, probability[t]);
         if (probability[t] > largest) largest = probability[t];
     }
     const float shrink = p->largest == largest ? 1.0f : exp_of(p->largest - largest);
@@ -225,6 +235,8 @@ static void define_row(const sample* s, size_t token, size_t head, float* out) {
     const size_t place = s->job.first_position + token, window = s->job.window, length = s->job.length;
     size_t first = window != 0 && place + 1 > window ? place + 1 - window : 0, end = place + 1;
     if (length != 0) end = window != 0 && place + window < length ? place + window : length;
+    query_slope = s->slopes[head];
+    query_place = place;
     softmax total = {.largest = -INFINITY};
     while (first < end) {
         const size_t split_end = (first / LW_SPLIT_TOKENS + 1) * LW_SPLIT_TOKENS;
@@ -302,6 +314,7 @@ int main(int argc, char** argv) {
     for (unsigned long i = 0; i < samples; ++i) {
         sample s = make();
         s.job.blocks = s.blocks;
+        s.job.slopes = s.falls ? s.slopes : NULL;
         s.job.scratch =
             allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group, s.job.kv.value_dim));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {

@@ -1,4 +1,4 @@
-"""BERT: an encoder that normalizes after each addition, with learned positions."""
+"""BERT: an encoder that normalizes after each addition; JinaBERT v2, which has the same name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lanewise.loading.families.encoders import (
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import ModelConfig, Plain, Pooling
+from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
 
@@ -34,7 +34,10 @@ OF_LAYER = {
     "attention.output.LayerNorm": (Role.FFN_NORM, Role.FFN_NORM_BIAS),
     "intermediate.dense": (Role.FFN_UP, Role.FFN_UP_BIAS),
     "output.dense": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
+    "mlp.wo": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
 }
+# Of JinaBERT, which is a BERT by name.
+GATED = {"geglu": "gelu", "reglu": "relu"}
 EMBEDDINGS = {
     "word_embeddings": Role.TOKEN_EMBEDDING,
     "position_embeddings": Role.POSITION_EMBEDDING,
@@ -57,14 +60,16 @@ def bert_model(
     fields: Fields, sources: Sources, name: str, pooling: Pooling, first_position: int
 ) -> ModelConfig:
     """Return the whole of a model whose table of positions has ``first_position`` unused rows."""
-    if fields.text("position_embedding_type", default="absolute") != "absolute":
-        raise fields.fail("position_embedding_type", "'absolute'")
+    positions_by = fields.text("position_embedding_type", default="absolute")
+    if positions_by not in ("absolute", "alibi"):
+        raise fields.fail("position_embedding_type", "'absolute' or 'alibi'")
     if fields.flag("is_decoder", default=False):
         raise fields.fail("is_decoder", "false")
     positions = fields.integer("max_position_embeddings")
     if positions <= first_position:
         raise fields.fail("max_position_embeddings", f"more than {first_position}")
-    ffn = Plain(fields.integer("intermediate_size"), True, curve(fields, "hidden_act", "gelu"))
+    alibi = positions_by == "alibi"
+    attention = replace(encoder_attention(fields), alibi=alibi)
     return ModelConfig(
         architecture=name,
         hidden_size=fields.integer("hidden_size"),
@@ -73,13 +78,24 @@ def bert_model(
         rms_norm_eps=norm_eps(fields),
         tied_embeddings=True,
         ropes=(),
-        layers=layers_after(encoder_attention(fields), ffn, hf_n_layers(fields, sources)),
+        layers=layers_after(attention, read_ffn(fields), hf_n_layers(fields, sources)),
         norm="layer",
         norm_bias=True,
         pooling=pooling,
-        learned_positions=True,
+        learned_positions=not alibi,
         n_token_types=fields.integer("type_vocab_size", default=2),
     )
+
+
+def read_ffn(fields: Fields) -> Plain | Gated:
+    """Return BERT's FFN, or a gated one as JinaBERT has it."""
+    size, kind = fields.integer("intermediate_size"), fields.text("feed_forward_type", "original")
+    activation = curve(fields, "hidden_act", "gelu")
+    if kind == "original":
+        return Plain(size, True, activation)
+    if kind not in GATED:
+        raise fields.fail("feed_forward_type", f"'original', {' or '.join(map(repr, GATED))}")
+    return Gated(size, activation=GATED[kind], down_bias=True)
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -102,13 +118,17 @@ def hf_tensors(
     give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
     for number in range(config.n_layers):
         folder = f"encoder.layer.{number}"
+        size = config.layers[number].ffn.size
+        parts = {usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
+        tensors.split_rows(f"{folder}.mlp.gated_layers.weight", parts)
         for name, (weight, bias) in OF_LAYER.items():
             give_roles(tensors, f"{folder}.{name}", weight, bias, number)
         last = number + 1 == config.n_layers
         roles = (Role.OUTPUT_NORM, Role.OUTPUT_NORM_BIAS)
         if not last:
             roles = (Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
-        give_roles(tensors, f"{folder}.output.LayerNorm", *roles, 0 if last else number + 1)
+        for norm in ("output.LayerNorm", "mlp.layernorm"):
+            give_roles(tensors, f"{folder}.{norm}", *roles, 0 if last else number + 1)
     assert config.pooling is not None
     if config.pooling.dense:
         for number, name in enumerate(heads):
