@@ -10,6 +10,7 @@ from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.opening import open_checkpoint
 from lanewise.text.detokenizer import StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
+from lanewise.text.whole_texts import WholeTexts
 from tests.fuzz.reader import accept
 
 # What stands for weights after a header, 1 in F32: nothing, a little, enough for any tiny model.
@@ -47,6 +48,8 @@ def build_tokenizer(files: TokenizerFiles) -> None:
     """Build a tokenizer and use it: pieces of text joined must be the whole."""
     tokenizer = Tokenizer.from_files(files)
     assert len(tokenizer.all_token_bytes()) == tokenizer.vocab_size
+    whole = WholeTexts(tokenizer).encode([*TEXTS, ("Hello", "world")], 12, "right")
+    assert all(0 <= token < files.vocab_size for text in whole for token in text.ids), whole
     for text in TEXTS:
         ids = tokenizer.encode(text, add_bos=True, parse_special=len(text) % 2 == 0)
         assert all(0 <= token < files.vocab_size for token in ids), ids

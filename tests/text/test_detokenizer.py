@@ -44,7 +44,10 @@ def test_pieces_joined_are_the_whole(name: str, data: st.DataObject, skip_specia
 def test_text_comes_back_in_whole_characters(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
     pieces = stream(tokenizer, tokenizer.encode(text, add_bos=False, parse_special=False))
-    assert "".join(pieces) == text.encode("utf-8", "replace").decode()
+    wanted = text.encode("utf-8", "replace").decode()
+    if name != "byte-level":
+        wanted = wanted.replace("▁", " ")  # SentencePiece's own sign for one
+    assert "".join(pieces) == wanted
     if "\N{REPLACEMENT CHARACTER}" not in text:
         assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces)
 

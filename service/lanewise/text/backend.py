@@ -48,6 +48,7 @@ class Backend:
     special_tokens: Mapping[str, str]  # bos_token, eos_token ... for templates
     templates: Mapping[str, str]
     fim_ids: Mapping[str, int] = field(default_factory=dict)  # by GGUF's names for them
+    word_pieces: bool = False  # WordPiece: ## goes on with a word, all others begin one
 
 
 def end_of_turn_ids(tokenizer: Tokenizer) -> set[int]:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.tokenizer_files import GGUF_TEXT_KEYS
 from lanewise.text.backend import Backend
-from lanewise.text.gguf_tokenizer import PREFIX, TokenType
+from lanewise.text.gguf_vocabulary import PREFIX, TokenType
 from lanewise.text.hf_tokenizer import hf_backend
 from lanewise.text.pre_tokenizers import GPT2, PRE_TOKENIZERS
 from lanewise.text.sampling_defaults import SamplingDefaults

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import Any
+from collections.abc import Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
+from lanewise.text.backend import Backend, build, end_of_turn_ids
 from lanewise.text.fim import GGUF_KEYS
+from lanewise.text.gguf_encoders import put_around, unigram, word_piece
+from lanewise.text.gguf_vocabulary import (
+    CONTROL_TYPES,
+    LITERAL_TYPES,
+    PREFIX,
+    SPACE,
+    TokenType,
+    Vocabulary,
+)
 from lanewise.text.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
 
 logger = logging.getLogger(__name__)
 
-UNUSED = ("padding_token_id",)  # some converters write 2^32 - 1 for none
-
-PREFIX = "tokenizer.ggml."
-SPACE = "▁"
-
-
-class TokenType(IntEnum):
-    """Kinds of token in tokenizer.ggml.token_type."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-CONTROL_TYPES = frozenset({2, 3})  # UNKNOWN, CONTROL
-LITERAL_TYPES = frozenset({2, 3, 4, 5})  # all but NORMAL and BYTE
-ADDED_TYPES = frozenset({3, 4, 5})  # CONTROL, USER_DEFINED, UNUSED: no text needs them
-
 
 def gguf_backend(files: TokenizerFiles) -> Backend:
     """Return the tokenizer that GGUF metadata describes."""
-    vocabulary = _Vocabulary(files)
+    vocabulary = Vocabulary(files)
     model = vocabulary.get("model", str)
     if model == "gpt2":
         tokenizer, add_bos = _byte_level(vocabulary)
@@ -49,10 +35,15 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         tokenizer, add_bos = _sentencepiece(vocabulary), True
     elif model == "gemma4":
         tokenizer, add_bos = _gemma4(vocabulary), True
+    elif model == "bert":
+        tokenizer, add_bos = word_piece(vocabulary), False
+    elif model == "t5":
+        tokenizer, add_bos = unigram(vocabulary), False
     else:
-        accepted = "accepted are gpt2, llama and gemma4"
+        accepted = "accepted are gpt2, llama, gemma4, bert and t5"
         raise vocabulary.error("model", f"{model!r} is not supported; {accepted}")
     _add_tokens(tokenizer, vocabulary)
+    put_around(tokenizer, vocabulary)
     tokens = vocabulary.tokens
     eos = {
         token_id
@@ -78,82 +69,16 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         special_tokens=special,
         templates=_templates(vocabulary),
         fim_ids=_fim_ids(vocabulary),
+        word_pieces=model == "bert",
     )
 
 
-def _fim_ids(vocabulary: _Vocabulary) -> dict[str, int]:
+def _fim_ids(vocabulary: Vocabulary) -> dict[str, int]:
     keys = (key for keys in GGUF_KEYS for key in keys)
     return {key: found for key in keys if (found := vocabulary.token_id(key)) is not None}
 
 
-class _Vocabulary:
-    """Checked access to the tokenizer's metadata."""
-
-    def __init__(self, files: TokenizerFiles) -> None:
-        self.path = files.path
-        self.metadata: Mapping[str, Any] = files.gguf or {}
-        if f"{PREFIX}model" not in self.metadata:
-            raise ModelFileError(
-                f"{self.path}: {PREFIX}model is missing: the file holds no tokenizer"
-            )
-        self.tokens = self.array("tokens", str)
-        if "" in self.tokens:
-            self.tokens = [text or f"[EMPTY_{index}]" for index, text in enumerate(self.tokens)]
-        self.types: Sequence[int] = self.array("token_type", int, required=False)
-        if not self.types:
-            self.types = [TokenType.NORMAL] * len(self.tokens)
-        if len(self.types) != len(self.tokens):
-            raise self.error("token_type", f"{len(self.types)} entries, {len(self.tokens)} tokens")
-        self.n_left_out = 0  # tokens
-        self._leave_out_rowless(files.vocab_size)
-        # Most tokens are normal: those that are not, as (id, kind).
-        normal = TokenType.NORMAL.value
-        self.unusual = [(i, kind) for i, kind in enumerate(self.types) if kind != normal]
-        self.ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
-        if len(self.ids) != len(self.tokens):
-            twice = next(text for index, text in enumerate(self.tokens) if self.ids[text] != index)
-            raise self.error("tokens", f"{twice!r} occurs twice")
-
-    def _leave_out_rowless(self, n_rows: int) -> None:
-        """Forget tokens at the end that were added without rows of the model for them."""
-        if set(self.types[n_rows:]) <= ADDED_TYPES and len(self.tokens) > n_rows > 0:
-            warn_of_rowless(str(self.path), self.tokens[n_rows:])
-            self.n_left_out = len(self.tokens) - n_rows
-            self.tokens, self.types = self.tokens[:n_rows], self.types[:n_rows]
-
-    def error(self, key: str, problem: str) -> ModelFileError:
-        return ModelFileError(f"{self.path}: {PREFIX}{key}: {problem}")
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        value = self.metadata.get(PREFIX + key, default)
-        if type(value) is not kind:
-            found = "missing" if value is None else repr(value)[:80]
-            raise self.error(key, f"{found}; a {kind.__name__} is needed")
-        return value
-
-    def array(self, key: str, kind: type, required: bool = True) -> list[Any]:
-        value = self.get(key, list, default=None if required else [])
-        if set(map(type, value)) - {kind}:
-            raise self.error(key, f"not an array of {kind.__name__}")
-        return list(value)
-
-    def token_id(self, key: str) -> int | None:
-        if PREFIX + key not in self.metadata:
-            return None
-        token_id: int = self.get(key, int)
-        if not 0 <= token_id < len(self.tokens):
-            if key in UNUSED:
-                logger.info("%s: %s%s: %d is no token; ignored", self.path, PREFIX, key, token_id)
-                return None
-            raise self.error(key, f"{token_id} is not one of the {len(self.tokens)} tokens")
-        return token_id
-
-    @property
-    def adds_space_prefix(self) -> bool:
-        return bool(self.get("add_space_prefix", bool, default=True))
-
-
-def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+def _byte_level(vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
     name = vocabulary.get("pre", str, default=DEFAULT)
     if PREFIX + "pre" not in vocabulary.metadata:
         logger.warning(
@@ -184,7 +109,7 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     return tokenizer, pre.add_bos
 
 
-def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     texts = vocabulary.array("merges", str)
     merges = [tuple(text.split(" ")) for text in texts]
     if set(map(len, merges)) - {2}:
@@ -195,7 +120,7 @@ def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
-def _gemma4(vocabulary: _Vocabulary) -> Tokenizer:
+def _gemma4(vocabulary: Vocabulary) -> Tokenizer:
     """SentencePiece's pieces with merges of their own."""
     tokenizer = _pieces(vocabulary, "merges", _merges(vocabulary))
     # No token has a line break and something else.
@@ -204,17 +129,12 @@ def _gemma4(vocabulary: _Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _sentencepiece(vocabulary: _Vocabulary) -> Tokenizer:
-    scores = vocabulary.array("scores", float)
-    if vocabulary.n_left_out:
-        scores = scores[: -vocabulary.n_left_out]
-    if len(scores) != len(vocabulary.tokens):
-        raise vocabulary.error("scores", f"{len(scores)} for {len(vocabulary.tokens)} tokens")
-    merges = merges_from_scores(vocabulary.tokens, scores, vocabulary.types)
+def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
+    merges = merges_from_scores(vocabulary.tokens, vocabulary.scores(), vocabulary.types)
     return _pieces(vocabulary, "tokens", merges)
 
 
-def _pieces(vocabulary: _Vocabulary, key: str, merges: list[tuple[str, str]]) -> Tokenizer:
+def _pieces(vocabulary: Vocabulary, key: str, merges: list[tuple[str, str]]) -> Tokenizer:
     """BPE of characters, with bytes for those that are no tokens."""
     unknown = vocabulary.token_id("unknown_token_id")
     tokenizer = build(
@@ -264,7 +184,7 @@ def merges_from_scores(
     return [(left, right) for _, _, _, left, right in merges]
 
 
-def _add_tokens(tokenizer: Tokenizer, vocabulary: _Vocabulary) -> None:
+def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     # Order matters only for new tokens, and all of these are in the vocabulary.
     special, plain = [], []
     for token_id, kind in vocabulary.unusual:
@@ -277,7 +197,7 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: _Vocabulary) -> None:
     tokenizer.add_tokens(plain)
 
 
-def _templates(vocabulary: _Vocabulary) -> dict[str, str]:
+def _templates(vocabulary: Vocabulary) -> dict[str, str]:
     templates = {}
     key = "tokenizer.chat_template"
     for name, value in vocabulary.metadata.items():

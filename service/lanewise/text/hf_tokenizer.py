@@ -8,13 +8,20 @@ from itertools import compress
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.models import Unigram
+from tokenizers.models import Unigram, WordPiece
+from tokenizers.normalizers import BertNormalizer
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.json_files import parse_object
 from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
 
 SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+BERT_SETTINGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 
 
 def hf_backend(files: TokenizerFiles) -> Backend:
@@ -46,11 +53,15 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     bos_id = _token_id(tokenizer, special.get("bos_token"))
     decoder = json.dumps(parsed.get("decoder"))
     byte_level = '"ByteLevel"' in decoder
-    if not byte_level and '"ByteFallback"' not in decoder and '"Metaspace"' not in decoder:
+    word_pieces = isinstance(tokenizer.model, WordPiece)
+    pieces = ('"ByteFallback"', '"Metaspace"', '"WordPiece"')
+    if not byte_level and not word_pieces and not any(kind in decoder for kind in pieces):
         raise ModelFileError(
-            f"{where}: decoder {decoder[:80]} is not supported; accepted are ByteLevel, and"
-            " ByteFallback or Metaspace (SentencePiece)"
+            f"{where}: decoder {decoder[:80]} is not supported; accepted are ByteLevel,"
+            " ByteFallback or Metaspace (SentencePiece), and WordPiece"
         )
+    if word_pieces:
+        _follow_config(tokenizer, config, where)
     return Backend(
         tokenizer=tokenizer,
         ids=frozenset(tokenizer.get_vocab(with_added_tokens=True).values()),
@@ -58,11 +69,31 @@ def hf_backend(files: TokenizerFiles) -> Backend:
         eos_ids=frozenset(_eos_ids(files, tokenizer, special)),
         add_bos=_adds_bos(config, tokenizer, bos_id, where),
         byte_level=byte_level,
-        strips_leading_space=not byte_level and _strips_leading_space(parsed.get("decoder")),
+        strips_leading_space=word_pieces
+        or (not byte_level and _strips_leading_space(parsed.get("decoder"))),
         raw_ids=frozenset(tokenizer.get_added_tokens_decoder()),
         special_tokens=special,
         templates=_templates(files, config),
+        word_pieces=word_pieces,
     )
+
+
+def _follow_config(tokenizer: Tokenizer, config: Mapping[str, Any], where: str) -> None:
+    """What tokenizer_config.json says of letters wins over tokenizer.json, as in transformers."""
+    normalizer = tokenizer.normalizer
+    if not isinstance(normalizer, BertNormalizer):
+        return
+    for name, attribute in BERT_SETTINGS.items():
+        value = config.get(name, ...)
+        if value is ... or value == getattr(normalizer, attribute):
+            continue
+        if not isinstance(value, bool) and not (value is None and name == "strip_accents"):
+            folder = where.removesuffix("tokenizer.json")
+            raise ModelFileError(
+                f"{folder}tokenizer_config.json: {name}: {value!r}; true or false is needed"
+            )
+        setattr(normalizer, attribute, value)
+    tokenizer.normalizer = normalizer
 
 
 def _leave_out_rowless(parsed: dict[str, Any], n_rows: int, where: str) -> bool:

@@ -15,3 +15,12 @@ def as_characters(text: str) -> str:
     if "\\ud" not in text and "\\uD" not in text:
         return text
     return ESCAPE.sub(lambda found: found[0] if found[1] is None else "\\ufffd", text)
+
+
+def without_surrogates(text: str) -> str:
+    """The text with question marks for halves of characters, which have no UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode("utf-8")
+    return text

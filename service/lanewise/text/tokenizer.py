@@ -15,8 +15,10 @@ from lanewise.text.backend import Backend
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.control_tokens import choose_mark, control_tokens, remove_mark
 from lanewise.text.fim import find_fim
-from lanewise.text.gguf_tokenizer import SPACE, gguf_backend
+from lanewise.text.gguf_tokenizer import gguf_backend
+from lanewise.text.gguf_vocabulary import SPACE
 from lanewise.text.hf_tokenizer import hf_backend
+from lanewise.text.surrogates import without_surrogates
 
 # One prompt at a time gains nothing from the library's own threads, which would take cores from the
 # model's.
@@ -33,6 +35,7 @@ class Tokenizer:
     def __init__(self, backend: Backend, model_vocab_size: int, source: str) -> None:
         self._tokenizer = backend.tokenizer
         self._byte_level = backend.byte_level
+        self._word_pieces = backend.word_pieces
         self._raw_ids = backend.raw_ids
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
@@ -153,6 +156,11 @@ class Tokenizer:
         text = b"".join(self.token_bytes(i) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.strips_leading_space else text
 
+    @property
+    def whole(self) -> tokenizers.Tokenizer:
+        """What puts the special tokens around a whole text or a pair that its model reads."""
+        return self._tokenizer
+
     def is_special(self, token_id: int) -> bool:
         """Return whether a token is a control token, which plain text never contains."""
         return token_id in self._special_ids
@@ -210,6 +218,8 @@ class Tokenizer:
                 return bytes(BYTE_OF_CHAR[char] for char in text)
             except KeyError:
                 return text.encode()
+        if self._word_pieces:
+            return (text[2:] if text.startswith("##") else f" {text}").encode()
         if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
             try:
                 return bytes([int(text[3:5], 16)])
@@ -219,19 +229,10 @@ class Tokenizer:
 
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-    # Lone surrogates, which JSON can carry, have no UTF-8 form.
-    clean = text.encode("utf-8", "replace").decode("utf-8") if _has_surrogate(text) else text
+    clean = without_surrogates(text)  # JSON can carry them
     # The batch call lets other threads run meanwhile, which the call for one text does not; a
     # prompt of megabytes takes seconds.
     return list(tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids)
-
-
-def _has_surrogate(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _plain_copy(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -1,19 +1,26 @@
 """Tokenizers of GGUF metadata: the values of a right vocabulary, changed one after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tiny_tokenizers import byte_level_metadata, sentencepiece_metadata
 
+from encoder_tokenizers import converted, unigram, word_piece
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.pre_tokenizers import PRE_TOKENIZERS
 from tests.fuzz.model_paths import build_tokenizer
 from tests.fuzz.reader import Reader, accept
 
-FLAGS = ("add_bos_token", "add_space_prefix")
-IDS = ("bos", "eos", "eot", "eom", "unknown", "padding")
-LISTS = ("tokens", "token_type", "merges", "scores")
+FLAGS = ("add_bos_token", "add_eos_token", "add_space_prefix", "remove_extra_whitespaces")
+MODELS: tuple[Callable[[], dict[str, Any]], ...] = (
+    sentencepiece_metadata,
+    byte_level_metadata,
+    lambda: converted(word_piece()),
+    lambda: converted(unigram()),
+)
+IDS = ("bos", "eos", "eot", "eom", "unknown", "padding", "cls", "seperator")
+LISTS = ("tokens", "token_type", "merges", "scores", "precompiled_charsmap")
 PRE = sorted(PRE_TOKENIZERS)
 ODD = (None, 0, -1, 2**31, 2**64 - 1, 1.5, float("nan"), True, "", "x", [], [[]], ["a", 1])
 PIECES = (
@@ -35,7 +42,7 @@ PIECES = (
 def one_input(data: bytes) -> None:
     """Change a vocabulary as the bytes say, then use it."""
     reader = Reader(data)
-    metadata = (byte_level_metadata if reader.byte() % 2 else sentencepiece_metadata)()
+    metadata = MODELS[reader.byte() % len(MODELS)]()
     vocab_size = len(metadata["tokenizer.ggml.tokens"]) + reader.below(4)
     for _ in range(8):
         if reader.is_empty:
@@ -89,10 +96,9 @@ def _change_list(reader: Reader, metadata: dict[str, Any]) -> None:
 
 def seeds(_folder: Path) -> Iterator[bytes]:
     """One change of each kind, and none."""
-    yield b"\x00"
-    yield b"\x01"
+    yield from (bytes([model]) for model in range(len(MODELS)))
     for kind in range(7):
-        for model in range(2):
+        for model in range(len(MODELS)):
             yield bytes([model, 0, kind, 1, 2, 3, 4])
 
 

@@ -1,0 +1,219 @@
+"""What a sentence-transformers directory says beside the model: pooling, heads, prompts, limits.
+
+``modules.json`` lists what a text goes through; a module or field that is not known refuses the
+directory, as a vector without it would be almost right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.json_files import Fields, read_object, read_text
+
+MODULES = "modules.json"
+CONFIG = "config_sentence_transformers.json"
+MODEL_CONFIG = "sentence_bert_config.json"
+# Each of these has the same fields: the first is what newer versions write.
+MODEL_CONFIGS = (MODEL_CONFIG, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
+FLAG = "pooling_mode_"
+# What 1_Pooling/config.json calls a kind of pooling, with and without flags.
+POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
+POOLINGS |= {"cls": "cls", "mean": "mean"}
+SQRT = "mean_sqrt_len_tokens"  # a mean of another length, which is the same if that is made 1
+ACTIVATIONS = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "GELU": "gelu",
+    "ReLU": "relu",
+    "SiLU": "silu",
+}
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "model_args": ({},),
+    "tokenizer_args": ({},),
+    "config_args": ({},),
+    "processor_args": ({},),
+    "model_kwargs": ({},),
+    "tokenizer_kwargs": ({},),
+    "config_kwargs": ({},),
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+    "unpad_inputs": (False, True),  # nothing is padded here
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DenseModule:
+    """A matrix behind the pooling: ``folder`` has its weights, linear.weight and linear.bias."""
+
+    folder: Path
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str  # one of ACTIVATIONS' values
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceModel:
+    """What a directory says about texts and their vectors."""
+
+    pooling: str  # mean | cls | last
+    normalize: bool  # to length 1, behind everything else
+    dense: tuple[DenseModule, ...] = ()
+    max_tokens: int | None = None  # of a text with its special tokens; None: what the model takes
+    lower_case: bool = False  # texts are made so before they are cut into tokens
+    prompts: Mapping[str, str] = field(default_factory=dict)  # by name; put before a text
+    default_prompt: str | None = None  # the name of the one for requests that name none
+    similarity: str = "cosine"
+
+    def prepare(self, text: str) -> str:
+        """Return a text as it is cut into tokens."""
+        text = text.strip()
+        return text.lower() if self.lower_case else text
+
+
+def read_sentence_model(path: Path) -> SentenceModel | None:
+    """Read a directory's files; None if it has no ``modules.json``.
+
+    Raises ModelFileError for modules and fields that are not known.
+    """
+    if not (path / MODULES).is_file():
+        return None
+    modules = _modules(path)
+    kinds = [kind for kind, _ in modules]
+    n_dense = kinds.count("Dense")
+    order = ["Transformer", "Pooling", *["Dense"] * n_dense]
+    if kinds not in (order, [*order, "Normalize"]):
+        raise ModelFileError(
+            f"{path / MODULES}: the modules are {', '.join(kinds) or 'none'}; accepted: a"
+            " Transformer, Pooling, any number of Dense, perhaps Normalize, in this order"
+        )
+    if modules[0][1] != path:
+        raise ModelFileError(
+            f"{path / MODULES}: the Transformer is in {modules[0][1].name}; accepted: in the folder"
+            " itself, as newer versions of sentence-transformers save it"
+        )
+    normalize = kinds[-1] == "Normalize"
+    max_tokens, lower_case = _read_model_config(path)
+    prompts, default, similarity = _read_config(path)
+    return SentenceModel(
+        pooling=_read_pooling(modules[1][1], normalize, has_prompts=any(prompts.values())),
+        normalize=normalize,
+        dense=tuple(_read_dense(folder) for kind, folder in modules if kind == "Dense"),
+        max_tokens=max_tokens,
+        lower_case=lower_case,
+        prompts=prompts,
+        default_prompt=default,
+        similarity=similarity,
+    )
+
+
+def _modules(path: Path) -> list[tuple[str, Path]]:
+    """The kind and folder of each module, in order."""
+    source = path / MODULES
+    try:
+        listed = json.loads(read_text(source))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{source}: not valid JSON: {error}") from error
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise ModelFileError(f"{source}: a list of objects is needed")
+    found: list[tuple[str, Path]] = []
+    for index, one in enumerate(listed):
+        fields = Fields(one, f"{source}: module {index}")
+        fields.ignore("idx", "name", "kwargs")
+        folder = path / fields.text("path")
+        if not folder.resolve().is_relative_to(path.resolve()):
+            raise fields.fail("path", "a folder in this one")
+        found.append((fields.text("type").rpartition(".")[2], folder))
+        fields.refuse_unread()
+    return found
+
+
+def _read_pooling(folder: Path, normalize: bool, has_prompts: bool) -> str:
+    fields = Fields(read_object(folder / "config.json"), str(folder / "config.json"))
+    fields.ignore("word_embedding_dimension", "embedding_dimension")
+    if not fields.flag("include_prompt", default=True) and has_prompts:
+        raise fields.fail("include_prompt", "true: prompts are pooled with their texts")
+    chosen = [
+        key.removeprefix(FLAG)
+        for key in fields.values
+        if key.startswith(FLAG) and fields.flag(key, default=False)
+    ]
+    if fields.is_set("pooling_mode"):
+        chosen.append(fields.text("pooling_mode"))
+    fields.refuse_unread()
+    if chosen == [SQRT] and normalize:
+        return "mean"
+    if len(chosen) != 1 or chosen[0] not in POOLINGS:
+        raise ModelFileError(
+            f"{fields.source}: the pooling is {' and '.join(chosen) or 'none'}; accepted: one of"
+            " cls_token, mean_tokens and lasttoken"
+        )
+    return POOLINGS[chosen[0]]
+
+
+def _read_dense(folder: Path) -> DenseModule:
+    fields = Fields(read_object(folder / "config.json"), str(folder / "config.json"))
+    name = "activation_function"
+    activation = fields.text(name, default="torch.nn.modules.activation.Tanh").rpartition(".")[2]
+    if activation not in ACTIVATIONS:
+        raise fields.fail(name, f"one of {', '.join(ACTIVATIONS)} of torch.nn")
+    for name in ("module_input_name", "module_output_name"):
+        if fields.text(name, default="sentence_embedding") != "sentence_embedding":
+            raise fields.fail(name, "sentence_embedding")
+    module = DenseModule(
+        folder=folder,
+        inputs=fields.integer("in_features"),
+        outputs=fields.integer("out_features"),
+        bias=fields.flag("bias", default=True),
+        activation=ACTIVATIONS[activation],
+    )
+    fields.refuse_unread()
+    return module
+
+
+def _read_model_config(path: Path) -> tuple[int | None, bool]:
+    """The most tokens of a text, and whether it is made lower case."""
+    source = next((path / name for name in MODEL_CONFIGS if (path / name).is_file()), None)
+    if source is None:
+        return None, False
+    fields = Fields(read_object(source), str(source))
+    has_limit = fields.is_set("max_seq_length")
+    limit = fields.integer("max_seq_length") if has_limit else None
+    lower_case = fields.flag("do_lower_case", default=False)
+    _refuse_unread(fields)
+    return limit, lower_case
+
+
+def _read_config(path: Path) -> tuple[dict[str, str], str | None, str]:
+    """The prompts by name, which of them is the default, and how vectors are compared."""
+    if not (path / CONFIG).is_file():
+        return {}, None, SIMILARITIES[0]
+    fields = Fields(read_object(path / CONFIG), str(path / CONFIG))
+    fields.ignore("__version__", "model_type")
+    prompts = fields.raw("prompts") or {}
+    if not isinstance(prompts, Mapping) or not all(map(_is_text, prompts.values())):
+        raise fields.fail("prompts", "an object of strings")
+    default = fields.text("default_prompt_name") if fields.is_set("default_prompt_name") else None
+    if default is not None and default not in prompts:
+        raise fields.fail("default_prompt_name", f"one of {', '.join(prompts) or 'no prompts'}")
+    similarity = fields.text("similarity_fn_name", default=SIMILARITIES[0])
+    if similarity not in SIMILARITIES:
+        raise fields.fail("similarity_fn_name", f"one of {', '.join(SIMILARITIES)}")
+    _refuse_unread(fields)
+    return dict(prompts), default, similarity
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _refuse_unread(fields: Fields) -> None:
+    for key in fields.unread():
+        if fields.values[key] not in NEUTRAL.get(key, ()):
+            raise fields.fail(key, "a field that is known here")

@@ -1,0 +1,120 @@
+"""Whole texts and pairs as the token ids that a model which is pooled reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lanewise.text.surrogates import without_surrogates
+from lanewise.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Side = Literal["right", "left"]
+Text = str | tuple[str, str]
+# Of a text that is longer, only its beginning is cut into tokens first: that may be too long too.
+LONG_TEXT = 1 << 16  # characters
+CHARACTERS_OF_TOKEN = 64
+
+
+class WholeText(NamedTuple):
+    """The token ids of a text with the special tokens around it, and their types."""
+
+    ids: Sequence[int]
+    types: Sequence[int]
+
+
+class TooLongError(Exception):
+    """A text has more tokens than its model takes."""
+
+    def __init__(self, index: int, n_tokens: int, is_exact: bool) -> None:
+        super().__init__(f"text {index} has {n_tokens} tokens")
+        self.index = index
+        self.n_tokens = n_tokens
+        self.is_exact = is_exact  # or there are more
+
+
+class WholeTexts:
+    """Cuts whole texts into tokens; several threads may."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, prepare: Callable[[str], str] = lambda text: text
+    ) -> None:
+        self._tokenizer = tokenizer.whole
+        self._prepare = prepare  # what is done to a text before
+        self.n_special = self._tokenizer.num_special_tokens_to_add(False)
+        self.n_special_of_pair = self._tokenizer.num_special_tokens_to_add(True)
+        self._begin, self._end = self._ends()
+
+    def encode(self, texts: Sequence[Text], limit: int, cut: Side | None = None) -> list[WholeText]:
+        """Return the tokens of texts; of a tuple those of a pair.
+
+        What has more than ``limit`` tokens loses those of its end, or of its beginning with "left";
+        of pairs the longer text loses first. Without ``cut`` TooLongError is raised of the first.
+        """
+        clean = [self._clean(text, limit, cut) for text in texts]
+        found = self._tokenizer.encode_batch_fast([text for text, _ in clean])
+        whole: list[WholeText] = []
+        for index, ((text, is_all), encoding) in enumerate(zip(clean, found, strict=True)):
+            n_tokens = len(encoding)
+            if n_tokens > limit and cut is None:
+                raise TooLongError(index, n_tokens, is_all)
+            if n_tokens > limit:
+                encoding = self._cut(text, limit, cut or "right")
+            whole.append(WholeText(encoding.ids, encoding.type_ids))
+        return whole
+
+    def around(self, ids: Sequence[int]) -> list[int]:
+        """Return token ids that a client has made, with what a whole text has around it."""
+        return [*self._begin, *ids, *self._end]
+
+    def _ends(self) -> tuple[list[int], list[int]]:
+        (probe,) = self._tokenizer.encode_batch(["a"])  # a template itself cannot be asked
+        own = [
+            index for index, is_special in enumerate(probe.special_tokens_mask) if not is_special
+        ]
+        first, last = (own[0], own[-1]) if own else (len(probe), len(probe))
+        return probe.ids[:first], probe.ids[last + 1 :]
+
+    def _clean(self, text: Text, limit: int, cut: Side | None) -> tuple[Text, bool]:
+        """A text as it is cut into tokens, and whether that is all of it."""
+        if isinstance(text, tuple):
+            parts = [self._one(part, limit, cut) for part in text]
+            return (parts[0][0], parts[1][0]), parts[0][1] and parts[1][1]
+        return self._one(text, limit, cut)
+
+    def _one(self, text: str, limit: int, cut: Side | None) -> tuple[str, bool]:
+        text = self._prepare(without_surrogates(text))
+        if len(text) <= LONG_TEXT or cut == "left":
+            return text, True
+        # At a space, before which tokens end: they are the first of the whole text.
+        end = text.rfind(" ", 0, max(LONG_TEXT, limit * CHARACTERS_OF_TOKEN))
+        if end <= 0:
+            return text, True
+        (begin,) = self._tokenizer.encode_batch_fast([text[:end]], add_special_tokens=False)
+        return (text[:end], False) if len(begin) > limit else (text, True)
+
+    def _cut(self, text: Text, limit: int, side: Side) -> Encoding:
+        encode, post = self._tokenizer.encode_batch_fast, self._tokenizer.post_process
+        if isinstance(text, str):
+            (one,) = encode([text], add_special_tokens=False)
+            one.truncate(max(0, limit - self.n_special), direction=side)
+            return post(one)
+        first, second = encode(list(text), add_special_tokens=False)
+        sizes = longest_first(len(first), len(second), max(0, limit - self.n_special_of_pair))
+        for one, size in zip((first, second), sizes, strict=True):
+            one.truncate(size, direction=side)
+        return post(first, second)
+
+
+def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
+    """How many tokens are left of each text of a pair, as the tokenizers library cuts them."""
+    if first + second <= limit:
+        return first, second
+    short = min(first, second)
+    long = short if short > limit else max(short, limit - short)
+    if short + long > limit:
+        short = limit // 2
+        long = short + limit % 2
+    return (short, long) if first <= second else (long, short)

@@ -1,0 +1,131 @@
+"""Small tokenizers of encoders, trained here, and what the public converter makes of them."""
+
+import json
+import random
+import unicodedata
+from functools import cache
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
+from tokenizers.models import Unigram, WordPiece
+from tokenizers.processors import TemplateProcessing
+
+TEXT = (
+    "the river rises slowly over wide fields and nobody counts the houses that it takes with it "
+    "unbelievable playing plays player replay embedding embeddings ranked ranking query passage "
+    "naïve café Ærø straße 東京 京都 пример текст 12 2024 3.14 can't won't e-mail C++ x=1; don't "
+)
+WORDS = TEXT.split()
+CONTROL, NORMAL, UNKNOWN = 3, 1, 2
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    """Texts of words, their parts, and characters of every kind."""
+    rng = random.Random(seed)
+    odd = "\t\n\r  \u00a0\u2003\u200b\ufeff\x00\x07'\"()[]{}<>#▁_-\u2013—…@€£🙂한글"
+    odd += "\u0301\u0308İ\u017fﬁⅣ①ª\ufffd👩\u200d👧"
+    texts = []
+    for _ in range(count):
+        parts = []
+        for _ in range(rng.randrange(12)):
+            kind = rng.randrange(6)
+            if kind < 3:
+                word = rng.choice(WORDS)
+                parts.append(word.upper() if rng.random() < 0.1 else word)
+            elif kind == 3:
+                parts.append("".join(rng.choice(odd) for _ in range(rng.randrange(1, 5))))
+            elif kind == 4:
+                parts.append(rng.choice(["[SEP]", "[CLS] ", "</s>", "<s>", "##ing", "▁the", "[x]"]))
+            else:
+                codes = (rng.randrange(0x20, 0x3100) for _ in range(3))
+                chars = (chr(code) for code in codes)
+                parts.append("".join(c for c in chars if unicodedata.category(c) != "Cn"))
+            if rng.random() < 0.7:
+                parts.append(" " * rng.randrange(1, 3))
+        texts.append("".join(parts))
+    return texts
+
+
+@cache
+def word_piece(lower: bool = True) -> Tokenizer:
+    """As bert-base's tokenizer.json, with a vocabulary of a few hundred."""
+    tokenizer = Tokenizer(WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=400, special_tokens=special, show_progress=False, limit_alphabet=200
+    )
+    tokenizer.train_from_iterator([TEXT] * 3 + WORDS, trainer)
+    ids = [(text, tokenizer.token_to_id(text)) for text in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+@cache
+def unigram() -> Tokenizer:
+    """As XLM-RoBERTa's tokenizer.json, without its map of characters."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokenizer = Tokenizer(Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=220, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT] * 3 + WORDS, trainer)
+    ids = [(text, tokenizer.token_to_id(text)) for text in ("<s>", "</s>")]
+    tokenizer.post_processor = TemplateProcessing("<s> $A </s>", "<s> $A </s> </s> $B </s>", ids)
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def converted(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The metadata that the public converter writes of one of these."""
+    state = json.loads(tokenizer.to_str())["model"]
+    if state["type"] == "WordPiece":
+        return _converted_words(state["vocab"])
+    pieces = state["vocab"]
+    kinds = [CONTROL, CONTROL, CONTROL, UNKNOWN] + [NORMAL] * (len(pieces) - 4)
+    return {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [text for text, _ in pieces],
+        "tokenizer.ggml.scores": [float(score) for _, score in pieces],
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.add_space_prefix": True,
+        "tokenizer.ggml.token_type_count": 1,
+        "tokenizer.ggml.remove_extra_whitespaces": True,
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.padding_token_id": 1,
+        "tokenizer.ggml.seperator_token_id": 2,
+        "tokenizer.ggml.cls_token_id": 0,
+    }
+
+
+def _converted_words(vocab: dict[str, int]) -> dict[str, Any]:
+    def phantom(text: str) -> str:
+        if text.startswith("[") and text.endswith("]"):
+            return text
+        return text[2:] if text.startswith("##") else "▁" + text
+
+    tokens = [text for text, _ in sorted(vocab.items(), key=lambda item: item[1])]
+    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [phantom(text) for text in tokens],
+        "tokenizer.ggml.token_type": [CONTROL if text in special else NORMAL for text in tokens],
+        "tokenizer.ggml.token_type_count": 2,
+        "tokenizer.ggml.unknown_token_id": vocab["[UNK]"],
+        "tokenizer.ggml.seperator_token_id": vocab["[SEP]"],
+        "tokenizer.ggml.padding_token_id": vocab["[PAD]"],
+        "tokenizer.ggml.cls_token_id": vocab["[CLS]"],
+        "tokenizer.ggml.mask_token_id": vocab["[MASK]"],
+    }
