@@ -29,7 +29,7 @@ GUARDED = {
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"),
     *("/api/blobs/{name:path}", "/api/embed", "/api/embeddings"),
     *("/completion", "/infill", "/props", "/slots", "/apply-template", "/embedding"),
-    *("/invocations", *absent.AT),
+    *("/invocations", "/embed", "/info", *absent.AT),
 }
 
 

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.sentence_transformers import (
-    DenseModule,
-    SentenceModel,
-    read_sentence_model,
-)
+from lanewise.loading.sentence_transformers import read_sentence_model
+from lanewise.loading.sentences import DenseModule, SentenceModel
 
 MEAN = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
 

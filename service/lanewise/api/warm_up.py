@@ -4,9 +4,12 @@ import asyncio
 import logging
 import time
 
+import numpy as np
+
 from lanewise.api.shared.state import Phase, ServerState
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError
+from lanewise.engine.text_queue import EncodingRequest
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +57,17 @@ async def _try_again(state: ServerState) -> None:
 
 
 async def _ask(state: ServerState) -> None:
+    if state.pooling is not None:
+        (text,) = state.pooling.whole.encode(["Hello"], state.max_model_len, "right")
+        ids = np.array(text.ids or [0], np.uint32)
+        await state.encoder.encode(EncodingRequest([ids]), is_counted=False)
+        return
     prompt = state.tokenizer.encode("Hello", add_bos=True, parse_special=False)
     prompt = prompt[: max(1, state.max_model_len - WARM_UP_TOKENS)]
     max_tokens = min(WARM_UP_TOKENS, state.max_model_len - len(prompt))
     params = SamplingParams(seed=0, max_tokens=max_tokens, temperature=0.0)
-    async with state.engine.submit([GenerationRequest(prompt, params)], is_counted=False) as stream:
+    async with state.generator.submit(
+        [GenerationRequest(prompt, params)], is_counted=False
+    ) as stream:
         async for _ in stream:
             pass

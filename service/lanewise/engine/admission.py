@@ -51,7 +51,15 @@ class Admission:
     taken keeps no other out: each may always have an eighth of both limits.
     """
 
-    def __init__(self, max_sequences: int, max_queued_tokens: int, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        max_sequences: int,
+        max_queued_tokens: int,
+        metrics: Metrics,
+        counted: str = "sequences",
+        read: str = "prompts",
+    ) -> None:
+        self._counted, self._read = counted, read  # what messages call them
         self._max_sequences = max_sequences
         self._max_queued_tokens = max_queued_tokens
         self._rejected = metrics.rejected
@@ -124,7 +132,7 @@ class Admission:
         if over > 0 and self._unfinished[client] + count > RESERVED * limit:
             self._rejected["queue_full"].inc()
             raise QueueFullError(
-                f"{unfinished} sequences run or wait already; the limit is {limit}",
+                f"{unfinished} {self._counted} run or wait already; the limit is {limit}",
                 retry_after_s=self._whole_seconds(self._ended, over),
             )
 
@@ -134,7 +142,7 @@ class Admission:
         if over > 0 and queued and self._queued_tokens[client] + count > RESERVED * limit:
             self._rejected["queued_tokens"].inc()
             raise QueueFullError(
-                f"prompts of {queued} tokens wait already, and this request has "
+                f"{self._read} of {queued} tokens wait already, and this request has "
                 f"{count}; the limit is {limit}",
                 retry_after_s=self._whole_seconds(self._started, min(over, queued)),
             )

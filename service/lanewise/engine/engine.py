@@ -78,8 +78,10 @@ class Engine:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
-        self._in_queue = Deadlines(config.queue_timeout_s, lambda group: group.has_started)
-        self._in_work = Deadlines(config.request_timeout_s, lambda group: group.is_over)
+        self._in_queue = Deadlines[JobGroup](
+            config.queue_timeout_s, lambda group: group.has_started
+        )
+        self._in_work = Deadlines[JobGroup](config.request_timeout_s, lambda group: group.is_over)
         self._stopping = False  # the engine's thread only
         self._busy = False  # with sequences to run
         self._busy_since = 0.0  # what came before is in the metrics
@@ -129,6 +131,11 @@ class Engine:
     def is_alive(self) -> bool:
         """Whether the engine's thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self.config.max_model_len
 
     @property
     def largest_request(self) -> int:

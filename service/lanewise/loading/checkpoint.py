@@ -13,6 +13,7 @@ from typing import Any
 
 from lanewise.loading.formats import TensorType
 from lanewise.loading.program import ModelConfig
+from lanewise.loading.sentences import SentenceModel
 
 
 class ModelFileError(Exception):
@@ -182,6 +183,7 @@ class Checkpoint:
         self.tokenizer = tokenizer
         self.weights_name = most_common_type(tensors)
         self.is_on_huge_pages = is_on_huge_pages  # of packed weights: how well they are mapped
+        self.sentences: SentenceModel | None = None  # what a directory says of texts and vectors
         self._close = close
 
     def limit_context(self, longest: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
@@ -9,6 +10,8 @@ from lanewise.loading.gguf_checkpoint import open_gguf
 from lanewise.loading.hf_checkpoint import open_hugging_face
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.packed_checkpoint import is_packed, open_packed
+from lanewise.loading.sentence_transformers import MODULES, read_sentence_model
+from lanewise.loading.sentences import SentenceModel
 from lanewise.loading.weights_files import WEIGHTS, other_weights
 
 
@@ -40,4 +43,24 @@ def open_directory(path: Path) -> Checkpoint:
             f" tokenizer.json and {WEIGHTS}{other_weights(path)}"
         )
     fields = Fields(read_object(config), str(config))
-    return open_packed(path, fields) if is_packed(fields) else open_hugging_face(path, fields)
+    sentences = read_sentence_model(path)
+    opened = open_packed(path, fields) if is_packed(fields) else open_hugging_face(path, fields)
+    if sentences is not None:
+        _make_vectors_as(sentences, opened)
+    return opened
+
+
+def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint) -> None:
+    """Have a model pooled as its directory says."""
+    pooling = checkpoint.config.pooling
+    if pooling is None:
+        return  # it writes text
+    if len(sentences.dense) != len(pooling.dense):
+        checkpoint.close()
+        raise ModelFileError(
+            f"{checkpoint.path}/{MODULES}: {len(sentences.dense)} Dense modules, of which"
+            f" {len(pooling.dense)} are supported for {checkpoint.config.architecture}"
+        )
+    pooling = replace(pooling, kind=sentences.pooling, normalize=sentences.normalize)
+    checkpoint.config = replace(checkpoint.config, pooling=pooling)
+    checkpoint.sentences = sentences

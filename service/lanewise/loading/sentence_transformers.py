@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields, read_object, read_text
+from lanewise.loading.sentences import COSINE, DenseModule, SentenceModel
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -32,7 +32,7 @@ ACTIVATIONS = {
     "ReLU": "relu",
     "SiLU": "silu",
 }
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+SIMILARITIES = (COSINE, "dot", "euclidean", "manhattan")
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "model_args": ({},),
     "tokenizer_args": ({},),
@@ -45,36 +45,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "module_output_name": ("token_embeddings",),
     "unpad_inputs": (False, True),  # nothing is padded here
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DenseModule:
-    """A matrix behind the pooling: ``folder`` has its weights, linear.weight and linear.bias."""
-
-    folder: Path
-    inputs: int
-    outputs: int
-    bias: bool
-    activation: str  # one of ACTIVATIONS' values
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceModel:
-    """What a directory says about texts and their vectors."""
-
-    pooling: str  # mean | cls | last
-    normalize: bool  # to length 1, behind everything else
-    dense: tuple[DenseModule, ...] = ()
-    max_tokens: int | None = None  # of a text with its special tokens; None: what the model takes
-    lower_case: bool = False  # texts are made so before they are cut into tokens
-    prompts: Mapping[str, str] = field(default_factory=dict)  # by name; put before a text
-    default_prompt: str | None = None  # the name of the one for requests that name none
-    similarity: str = "cosine"
-
-    def prepare(self, text: str) -> str:
-        """Return a text as it is cut into tokens."""
-        text = text.strip()
-        return text.lower() if self.lower_case else text
 
 
 def read_sentence_model(path: Path) -> SentenceModel | None:
@@ -193,7 +163,7 @@ def _read_model_config(path: Path) -> tuple[int | None, bool]:
 def _read_config(path: Path) -> tuple[dict[str, str], str | None, str]:
     """The prompts by name, which of them is the default, and how vectors are compared."""
     if not (path / CONFIG).is_file():
-        return {}, None, SIMILARITIES[0]
+        return {}, None, COSINE
     fields = Fields(read_object(path / CONFIG), str(path / CONFIG))
     fields.ignore("__version__", "model_type")
     prompts = fields.raw("prompts") or {}
@@ -202,7 +172,7 @@ def _read_config(path: Path) -> tuple[dict[str, str], str | None, str]:
     default = fields.text("default_prompt_name") if fields.is_set("default_prompt_name") else None
     if default is not None and default not in prompts:
         raise fields.fail("default_prompt_name", f"one of {', '.join(prompts) or 'no prompts'}")
-    similarity = fields.text("similarity_fn_name", default=SIMILARITIES[0])
+    similarity = fields.text("similarity_fn_name", default=COSINE)
     if similarity not in SIMILARITIES:
         raise fields.fail("similarity_fn_name", f"one of {', '.join(SIMILARITIES)}")
     _refuse_unread(fields)

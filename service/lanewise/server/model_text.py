@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lanewise.loading.checkpoint import TokenizerFiles
+from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.sampling_defaults import SamplingDefaults, source_of
 
 if TYPE_CHECKING:
+    from lanewise.text.pooled_text import PooledText
     from lanewise.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,27 @@ class Text(NamedTuple):
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     sampling: SamplingDefaults
+    pooling: PooledText | None = None  # of a model that is pooled
+
+
+def text_of_pooled(checkpoint: Checkpoint, text: Text) -> Text:
+    """The same with what belongs to vectors, of a model that is pooled."""
+    from lanewise.text.pooled_text import pooled_text
+
+    config = checkpoint.config
+    if config.pooling is None:
+        return text
+    dense = config.pooling.dense
+    pooled = pooled_text(
+        text.tokenizer,
+        checkpoint.tokenizer,
+        checkpoint.sentences,
+        has_types=config.n_token_types > 1,
+        pooling=config.pooling.kind,
+        normalize=config.pooling.normalize,
+        n_outputs=dense[-1].outputs if dense else config.hidden_size,
+    )
+    return text._replace(pooling=pooled, chat_template=None)
 
 
 def make_text(settings: Settings, files: TokenizerFiles) -> Text:

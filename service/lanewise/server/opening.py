@@ -13,7 +13,7 @@ from lanewise import host, topology
 from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
-from lanewise.server.model_text import Text, make_text
+from lanewise.server.model_text import Text, make_text, text_of_pooled
 from lanewise.server.progress import progress_of
 from lanewise.settings import Settings
 
@@ -48,7 +48,7 @@ def load_beside(
             # The tokenizer library keeps the interpreter for a third of a second at a time: a
             # thread that has not reached native code by then waits as long.
             begun.wait()
-            text = make_text(settings, checkpoint.tokenizer)
+            text = text_of_pooled(checkpoint, make_text(settings, checkpoint.tokenizer))
             importlib.import_module("lanewise.server.serve")
             return loading.result(), text
         except BaseException:

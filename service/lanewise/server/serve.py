@@ -19,12 +19,15 @@ from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.state import ModelCard, Phase, ServerState
 from lanewise.api.shared.workers import Workers
+from lanewise.engine.encoding import EncoderEngine
+from lanewise.engine.engine import Engine
 from lanewise.loading.lora import files_under
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError
 from lanewise.server import file_watch, machine
 from lanewise.server.adapters import make_adapters
 from lanewise.server.draft import open_draft
+from lanewise.server.make_encoder import make_encoder
 from lanewise.server.make_engine import make_engine
 from lanewise.server.model_text import Text
 from lanewise.server.names import names_of
@@ -46,11 +49,15 @@ def serve(
     tokenizer = text.tokenizer
     with contextlib.ExitStack() as models:
         models.enter_context(model)
-        draft = open_draft(settings, tokenizer, threads, model.placement)
-        if draft is not None:
-            models.enter_context(draft.model)
         adapters = make_adapters(settings, model)
-        engine = make_engine(settings, model, draft, tokenizer, threads, limit, adapters)
+        engine: Engine | EncoderEngine
+        if text.pooling is not None:
+            engine = make_encoder(settings, model, threads, text.pooling.max_tokens)
+        else:
+            draft = open_draft(settings, tokenizer, threads, model.placement)
+            if draft is not None:
+                models.enter_context(draft.model)
+            engine = make_engine(settings, model, draft, tokenizer, threads, limit, adapters)
         state = ServerState(
             engine=engine,
             tokenizer=tokenizer,
@@ -58,6 +65,7 @@ def serve(
             version=__version__,
             fingerprint=_fingerprint(model),
             chat_template=text.chat_template,
+            pooling=text.pooling,
             sampling_defaults=text.sampling,
             card=ModelCard(
                 model.config.architecture, model.info.held_weights, model.info.packed_bytes

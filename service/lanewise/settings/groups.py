@@ -29,7 +29,13 @@ GROUPS = {
     "adapters": ("lora", "allow_runtime_lora", "lora_root", "max_loras", "max_lora_rank"),
     "bounds of a request": (
         *("max_messages", "max_tools", "max_tool_bytes", "max_stop_strings", "max_stop_token_ids"),
-        *("max_logit_bias", "max_grammar_bytes", "grammar_timeout_s", "grammar_memory"),
+        *(
+            "max_logit_bias",
+            "max_texts",
+            "max_grammar_bytes",
+            "grammar_timeout_s",
+            "grammar_memory",
+        ),
         *("grammar_cache_memory", "template_timeout_s", "template_memory"),
     ),
     "log": ("log_level", "log_format"),

@@ -336,6 +336,12 @@ class Settings(ModelSettings):
     max_logit_bias: int = field(
         default=1024, metadata=knob(integer(0), "most entries of a request's logit_bias")
     )
+    max_texts: int = field(
+        default=2048,
+        metadata=knob(
+            integer(1, 1 << 18), "most texts of a request for embeddings, scores or classes"
+        ),
+    )
     response_store_bytes: int = field(
         default=64 * MIB,
         metadata=knob(SIZE, "memory of answers of /v1/responses that are kept to go on from"),

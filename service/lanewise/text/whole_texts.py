@@ -16,6 +16,7 @@ Text = str | tuple[str, str]
 # Of a text that is longer, only its beginning is cut into tokens first: that may be too long too.
 LONG_TEXT = 1 << 16  # characters
 CHARACTERS_OF_TOKEN = 64
+AT_ONCE = 256  # texts: their tokens as the library has them take much memory
 
 
 class WholeText(NamedTuple):
@@ -45,7 +46,6 @@ class WholeTexts:
         self._prepare = prepare  # what is done to a text before
         self.n_special = self._tokenizer.num_special_tokens_to_add(False)
         self.n_special_of_pair = self._tokenizer.num_special_tokens_to_add(True)
-        self._begin, self._end = self._ends()
 
     def encode(self, texts: Sequence[Text], limit: int, cut: Side | None = None) -> list[WholeText]:
         """Return the tokens of texts; of a tuple those of a pair.
@@ -53,29 +53,18 @@ class WholeTexts:
         What has more than ``limit`` tokens loses those of its end, or of its beginning with "left";
         of pairs the longer text loses first. Without ``cut`` TooLongError is raised of the first.
         """
-        clean = [self._clean(text, limit, cut) for text in texts]
-        found = self._tokenizer.encode_batch_fast([text for text, _ in clean])
         whole: list[WholeText] = []
-        for index, ((text, is_all), encoding) in enumerate(zip(clean, found, strict=True)):
-            n_tokens = len(encoding)
-            if n_tokens > limit and cut is None:
-                raise TooLongError(index, n_tokens, is_all)
-            if n_tokens > limit:
-                encoding = self._cut(text, limit, cut or "right")
-            whole.append(WholeText(encoding.ids, encoding.type_ids))
+        for first in range(0, len(texts), AT_ONCE):
+            clean = [self._clean(text, limit, cut) for text in texts[first : first + AT_ONCE]]
+            found = self._tokenizer.encode_batch_fast([text for text, _ in clean])
+            for (text, is_all), encoding in zip(clean, found, strict=True):
+                n_tokens = len(encoding)
+                if n_tokens > limit and cut is None:
+                    raise TooLongError(len(whole), n_tokens, is_all)
+                if n_tokens > limit:
+                    encoding = self._cut(text, limit, cut or "right")
+                whole.append(WholeText(encoding.ids, encoding.type_ids))
         return whole
-
-    def around(self, ids: Sequence[int]) -> list[int]:
-        """Return token ids that a client has made, with what a whole text has around it."""
-        return [*self._begin, *ids, *self._end]
-
-    def _ends(self) -> tuple[list[int], list[int]]:
-        (probe,) = self._tokenizer.encode_batch(["a"])  # a template itself cannot be asked
-        own = [
-            index for index, is_special in enumerate(probe.special_tokens_mask) if not is_special
-        ]
-        first, last = (own[0], own[-1]) if own else (len(probe), len(probe))
-        return probe.ids[:first], probe.ids[last + 1 :]
 
     def _clean(self, text: Text, limit: int, cut: Side | None) -> tuple[Text, bool]:
         """A text as it is cut into tokens, and whether that is all of it."""

@@ -27,19 +27,35 @@ NO_VECTORS = Absent(
     "an embedding model, on a server that runs one",
     ("/v1/embeddings", "/pooling"),
 )
+NO_RANKING = Absent(
+    f"{MODEL} writes text and ranks no documents",
+    "a reranker, on a server that runs one",
+    ("/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
+)
+NO_CLASSES = Absent(
+    f"{MODEL} writes text and is no classifier",
+    'the classes as structured_outputs {"choice": […]} of /v1/chat/completions, whose answer is'
+    " one of them",
+    ("/classify",),
+)
+# What any model lacks that is not pooled.
+NOT_POOLED = Absent(
+    f"{MODEL} writes text", "/v1/models, or /props, which say what it is", ("/info",)
+)
+# What a model that is pooled lacks.
+NO_TEXT = Absent(
+    f"{MODEL} cannot generate: it makes vectors, scores or classes of texts",
+    "/v1/embeddings, /v1/rerank or /classify, as /v1/models says; a chat model on a server of its"
+    " own",
+    (),
+)
+EMBEDS = "{model} makes vectors of texts; accepted: /v1/embeddings, /v1/rerank and /v1/score"
+RANKS = "{model} scores pairs of texts; accepted: /v1/rerank, /v1/score and /classify"
+CLASSIFIES = "{model} names the classes of texts; accepted: /classify"
 ABSENT = (
     NO_VECTORS,
-    Absent(
-        f"{MODEL} writes text and ranks no documents",
-        "a reranker, on a server that runs one",
-        ("/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
-    ),
-    Absent(
-        f"{MODEL} writes text and is no classifier",
-        'the classes as structured_outputs {"choice": […]} of /v1/chat/completions, whose answer is'
-        " one of them",
-        ("/classify",),
-    ),
+    NO_RANKING,
+    NO_CLASSES,
     Absent(
         "judging texts is for a model that was trained for it",
         "/v1/chat/completions of a server that runs a guard model",
@@ -85,6 +101,41 @@ def absent_at(path: str) -> Absent | None:
     while path and path not in AT:
         path = path.rpartition("/")[0]
     return AT.get(path)
+
+
+def lacks(absent: Absent, state: ServerState) -> bool:
+    """Whether there is no answer at such paths, the model being what it is."""
+    pooled = state.pooling
+    if absent in (NO_TEXT, NOT_POOLED):
+        return (pooled is not None) == (absent is NO_TEXT)
+    if pooled is None or absent not in (NO_VECTORS, NO_RANKING, NO_CLASSES):
+        return True
+    has = {
+        NO_VECTORS: not pooled.labels,
+        NO_RANKING: len(pooled.labels) < 2,
+        NO_CLASSES: bool(pooled.labels),
+    }
+    return not has[absent]
+
+
+def reason_of(absent: Absent, state: ServerState) -> str:
+    """Why, and what to ask instead, of this model."""
+    pooled = state.pooling
+    if pooled is None or absent not in (NO_VECTORS, NO_RANKING, NO_CLASSES):
+        return absent.reason
+    if not pooled.labels:
+        return EMBEDS
+    return RANKS if pooled.ranks else CLASSIFIES
+
+
+def tasks(state: ServerState) -> list[str]:
+    """What the model is for, in vLLM's words."""
+    pooled = state.pooling
+    if pooled is None:
+        return ["generate"]
+    if not pooled.labels:
+        return ["embed", "token_embed", "score"]
+    return ["classify", "score"] if pooled.ranks else ["classify"]
 
 
 def refusal_of(path: str, reason: str, state: ServerState) -> NotSupportedError:

@@ -14,6 +14,7 @@ from lanewise.api.generation.rendering import form_of, render_text
 from lanewise.api.generation.writing import dumps
 from lanewise.api.schemas import FirstProblemOnly, Messages, Strict, Tool
 from lanewise.api.shared.state import ServerState
+from lanewise.engine.engine import Engine
 from lanewise.text.control_tokens import remove_mark
 
 
@@ -71,7 +72,7 @@ async def props(_: Request, state: ServerState) -> Response:
     template = state.chat_template
     shown = {
         "default_generation_settings": {"id": 0, "n_ctx": state.max_model_len, "params": params},
-        "total_slots": state.engine.config.max_seqs,
+        "total_slots": total_slots(state),
         "model_path": state.model_name,
         "model_alias": state.model_name,
         "chat_template": "" if template is None else template.source(),
@@ -84,9 +85,14 @@ async def props(_: Request, state: ServerState) -> Response:
     return JSONResponse(shown)
 
 
+def total_slots(state: ServerState) -> int:
+    """Sequences that run at once; a model that is pooled runs a step of texts at a time."""
+    return state.engine.config.max_seqs if isinstance(state.engine, Engine) else 1
+
+
 async def slots(request: Request, state: ServerState) -> Response:
     """How many sequences run at once and how many do now; not what they say."""
-    config, running = state.engine.config, int(state.engine.metrics.load().running)
+    config, running = state.generator.config, int(state.engine.metrics.load().running)
     if "fail_on_no_slot" in request.query_params and running >= config.max_seqs:
         raise UnavailableError("no slot is free", headers={"retry-after": "1"})
     shown = {"id_task": -1, "n_ctx": state.max_model_len, "speculative": config.max_draft > 0}

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from lanewise.api.endpoints.absent import tasks
 from lanewise.api.errors import ModelNotFoundError
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
+from lanewise.text.pooled_text import PooledText
 
 
 def list_models(state: ServerState) -> dict[str, Any]:
@@ -36,7 +38,19 @@ def _model(name: str, state: ServerState) -> dict[str, Any]:
         "root": state.model_name,
         "parent": None,
         "max_model_len": state.max_model_len,
+        **({} if state.pooling is None else _pooled(state.pooling, state)),
     }
+
+
+def _pooled(pooled: PooledText, state: ServerState) -> dict[str, Any]:
+    """What is to be known of a model that is pooled."""
+    shown: dict[str, Any] = {
+        "supported_tasks": tasks(state),
+        "dimensions": state.encoder.config.dims,
+    }
+    if pooled.prompts:
+        shown |= {"prompts": dict(pooled.prompts), "default_prompt_name": pooled.default_prompt}
+    return shown
 
 
 def _adapter(adapter: LoadedAdapter, state: ServerState) -> dict[str, Any]:

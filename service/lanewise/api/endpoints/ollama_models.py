@@ -66,6 +66,8 @@ async def ollama_show(request: Request, state: ServerState) -> Response:
 
 def capabilities(state: ServerState) -> list[str]:
     """What the model can do, in Ollama's words."""
+    if state.pooling is not None:
+        return ["embedding"]
     insert = [] if state.tokenizer.fim is None else ["insert"]
     if state.chat_template is None:
         return ["completion", *insert]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from lanewise.api.endpoints.absent import absent_at, refusal_of
+from lanewise.api.endpoints.absent import absent_at, lacks, reason_of, refusal_of
 from lanewise.api.endpoints.table import Endpoint
 from lanewise.api.errors import ApiError, BadRequestError, cut
 from lanewise.api.shared.state import ServerState
@@ -57,8 +57,9 @@ class Paths:
     def error(self, request: Request, error: HTTPException, state: ServerState) -> ApiError:
         """What is said where no endpoint answers: neither this path nor this method."""
         path, status = request.url.path, error.status_code
-        if status in (404, 405) and (absent := absent_at(path)) is not None:
-            return refusal_of(path, absent.reason, state)
+        absent = absent_at(path) if status in (404, 405) else None
+        if absent is not None and lacks(absent, state):
+            return refusal_of(path, reason_of(absent, state), state)
         shown, headers = cut(path, LONGEST), error.headers
         if status == 404:
             near = self.nearest(path)

@@ -17,8 +17,21 @@ from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.schema import ResponsesRequest
+from lanewise.api.encoding import elsewhere, embeddings, ranking
 from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
-from lanewise.api.endpoints.absent import ABSENT, MODEL, NO_VECTORS, refusal_of
+from lanewise.api.endpoints.absent import (
+    ABSENT,
+    MODEL,
+    NO_CLASSES,
+    NO_RANKING,
+    NO_TEXT,
+    NO_VECTORS,
+    NOT_POOLED,
+    Absent,
+    lacks,
+    reason_of,
+    refusal_of,
+)
 from lanewise.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from lanewise.api.errors import ApiError
 from lanewise.api.generation import path
@@ -50,6 +63,7 @@ class Endpoint:
     refusal: Refusal = ApiError.response  # how errors look, here and below this path
     is_missing: bool = False  # it does nothing but say why it does nothing
     speaks: bool = False  # it answers in a dialect
+    unless: Absent | None = None  # what is said where the model is not of the kind for it
 
     @classmethod
     def speaking(cls, path_: str, dialect: Dialect[Any], do: Speaking = ANSWER) -> Self:
@@ -60,7 +74,13 @@ class Endpoint:
 
         answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
         return cls(
-            path_, dialect.summary, answer, dialect.body, refusal=dialect.refusal, speaks=True
+            path_,
+            dialect.summary,
+            answer,
+            dialect.body,
+            refusal=dialect.refusal,
+            speaks=True,
+            unless=NO_TEXT,
         )
 
     @classmethod
@@ -94,7 +114,12 @@ class Endpoint:
         async def answer(request: Request) -> Response:
             return await self.answer(request, state)
 
-        return answer
+        async def refuse(_: Request) -> Response:
+            assert self.unless is not None
+            reason = reason_of(self.unless, state)
+            raise refusal_of(self.path.split("/{")[0], reason, state)
+
+        return refuse if self.unless is not None and lacks(self.unless, state) else answer
 
 
 async def list_models(_: Request, state: ServerState) -> Response:
@@ -150,6 +175,17 @@ async def version(_: Request, state: ServerState) -> Response:
 ELSEWHERE = ollama_models.ELSEWHERE
 LLAMAS = LLAMA_COMPLETION.refusal
 KEPT_RESPONSE = "/v1/responses/{response_id}"
+
+
+def _vectors(
+    path_: str,
+    answer: Callable[[Request, ServerState], Awaitable[Response]],
+    body: type[BaseModel],
+    refusal: Refusal = ApiError.response,
+) -> Endpoint:
+    return Endpoint(path_, "Vectors of texts", answer, body, refusal=refusal, unless=NO_VECTORS)
+
+
 ENDPOINTS = (
     Endpoint.speaking("/v1/completions", COMPLETIONS),
     Endpoint.speaking("/v1/chat/completions", CHAT_COMPLETIONS),
@@ -159,6 +195,7 @@ ENDPOINTS = (
         responses.create_response,
         ResponsesRequest,
         speaks=True,
+        unless=NO_TEXT,
     ),
     Endpoint(KEPT_RESPONSE, "A response that is kept", responses.get_response),
     Endpoint(KEPT_RESPONSE, "Keep it no longer", responses.delete_response, verb="DELETE"),
@@ -183,6 +220,36 @@ ENDPOINTS = (
         UnloadAdapterRequest,
     ),
     Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
+    # What models that are pooled do.
+    _vectors("/v1/embeddings", embeddings.embeddings, embeddings.EmbeddingRequest),
+    _vectors("/pooling", embeddings.pooling, embeddings.PoolingRequest),
+    *(
+        Endpoint(
+            path_,
+            "Rank documents",
+            ranking.rerank,
+            ranking.RerankRequest,
+            unless=NO_RANKING,
+        )
+        for path_ in ("/v1/rerank", "/v2/rerank", "/v1/reranking")
+    ),
+    Endpoint(
+        "/v1/score",
+        "How well texts fit together",
+        ranking.score,
+        ranking.ScoreRequest,
+        unless=NO_RANKING,
+    ),
+    Endpoint(
+        "/classify",
+        "Classes of texts",
+        ranking.classify,
+        ranking.ClassifyRequest,
+        unless=NO_CLASSES,
+    ),
+    # text-embeddings-inference.
+    _vectors("/embed", elsewhere.tei_embed, elsewhere.TeiEmbedRequest),
+    Endpoint("/info", "What the model is", elsewhere.tei_info, unless=NOT_POOLED),
     # Ollama's API.
     Endpoint.speaking("/api/chat", OLLAMA_CHAT),
     Endpoint.speaking("/api/generate", OLLAMA_GENERATE),
@@ -197,21 +264,24 @@ ENDPOINTS = (
     Endpoint.missing("/api/delete", "ollama_delete", ELSEWHERE, "DELETE"),
     Endpoint.missing("/api/blobs/{name:path}", "ollama_create_blob", ELSEWHERE),
     Endpoint.missing("/api/blobs/{name:path}", "ollama_find_blob", ELSEWHERE, "HEAD"),
-    Endpoint.missing("/api/embed", "ollama_embed", NO_VECTORS.reason),
-    Endpoint.missing("/api/embeddings", "ollama_embeddings", NO_VECTORS.reason),
+    _vectors("/api/embed", elsewhere.ollama_embed, elsewhere.OllamaEmbedRequest),
+    _vectors("/api/embeddings", elsewhere.ollama_embeddings, elsewhere.OllamaEmbeddingsRequest),
     # llama.cpp's server.
     Endpoint.speaking("/completion", LLAMA_COMPLETION),
     Endpoint.speaking("/infill", LLAMA_INFILL),
     Endpoint("/props", "What the server is", llama_server.props),
-    Endpoint("/slots", "Sequences that run at once", llama_server.slots, refusal=LLAMAS),
+    Endpoint(
+        "/slots", "Sequences that run at once", llama_server.slots, refusal=LLAMAS, unless=NO_TEXT
+    ),
     Endpoint(
         "/apply-template",
         "Messages to the text that the model gets",
         llama_server.apply_template,
         llama_server.ApplyTemplateRequest,
         refusal=LLAMAS,
+        unless=NO_TEXT,
     ),
-    Endpoint.missing("/embedding", "llama_embedding", NO_VECTORS.reason, refusal=LLAMAS),
+    _vectors("/embedding", elsewhere.llama_embedding, elsewhere.LlamaEmbeddingRequest, LLAMAS),
     # Probes and scrapers carry no keys.
     Endpoint("/health", "Alive?", live, public=True),
     Endpoint("/health/live", "Alive?", live, public=True),
@@ -226,12 +296,14 @@ ENDPOINTS = (
         invocations,
         Invocation,
         speaks=True,
+        unless=NO_TEXT,
     ),
     Endpoint("/metrics", "Prometheus metrics", metrics, public=True),
     Endpoint("/version", "The server's version", version, public=True),
     *(
         Endpoint.missing(path_, path_[1:].replace("/", "_"), absent.reason)
         for absent in ABSENT
+        if absent not in (NO_VECTORS, NO_RANKING, NO_CLASSES)
         for path_ in absent.paths
     ),
 )

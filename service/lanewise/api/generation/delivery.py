@@ -77,7 +77,7 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             choices[piece.choice].add(piece)
 
     trace_id = request.scope.get("trace_id")
-    async with generating(state.engine, order.requests, request.receive, trace_id) as stream:
+    async with generating(state.generator, order.requests, request.receive, trace_id) as stream:
         answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
@@ -153,7 +153,7 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
         try:
-            engine, requests = self._state.engine, self._order.requests
+            engine, requests = self._state.generator, self._order.requests
             async with generating(engine, requests, receive, scope.get("trace_id")) as stream:
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

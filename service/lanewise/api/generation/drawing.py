@@ -26,7 +26,7 @@ def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> 
     for prompt in prompts:
         check_length(len(prompt.ids), needed, most, param)
     what = "n" if isinstance(ask.input, Conversation) else param
-    check_count(len(prompts), ask.n_drawn, state.engine, what)
+    check_count(len(prompts), ask.n_drawn, state.generator, what)
     left = most - max(len(prompt.ids) for prompt in prompts)
     max_tokens = left if asked is None else min(asked, left)
     _check_tokens(ask, state, max_tokens)

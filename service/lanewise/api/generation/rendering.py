@@ -142,7 +142,7 @@ def read_prompts(prompts: Prompts, ask: Ask, state: ServerState) -> list[Prompt]
     """Texts, token ids and gaps, checked."""
     param, tokenizer = prompts.param, state.tokenizer
     add_bos = prompts.add_special_tokens
-    check_count(len(prompts.items), ask.n_drawn, state.engine, param)
+    check_count(len(prompts.items), ask.n_drawn, state.generator, param)
     for item in prompts.items:
         if isinstance(item, str):
             check_size(len(item), state.max_model_len, param)

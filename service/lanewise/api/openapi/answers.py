@@ -5,6 +5,7 @@ from typing import NamedTuple
 from lanewise.api.http.refusals import PROBED
 from lanewise.api.openapi import openai_answers as openai
 from lanewise.api.openapi import other_answers as other
+from lanewise.api.openapi import pooled_answers as pooled
 from lanewise.api.openapi.shapes import TEXT, Schema, either
 
 JSON, SSE, NDJSON = "application/json", "text/event-stream", "application/x-ndjson"
@@ -33,6 +34,18 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("GET", "/v1/responses/{response_id}/input_items"): Answer(openai.ITEM_LIST),
     ("POST", "/v1/messages"): Answer(other.MESSAGE, other.MESSAGE_EVENT),
     ("POST", "/v1/messages/count_tokens"): Answer(other.MESSAGE_TOKENS),
+    ("POST", "/v1/embeddings"): Answer(pooled.EMBEDDINGS),
+    ("POST", "/pooling"): Answer(pooled.POOLED),
+    ("POST", "/v1/rerank"): Answer(pooled.RANKED),
+    ("POST", "/v2/rerank"): Answer(pooled.RANKED),
+    ("POST", "/v1/reranking"): Answer(pooled.RANKED),
+    ("POST", "/v1/score"): Answer(pooled.SCORES),
+    ("POST", "/classify"): Answer(pooled.CLASSES),
+    ("POST", "/embed"): Answer(pooled.VECTORS),
+    ("GET", "/info"): Answer(pooled.INFO),
+    ("POST", "/api/embed"): Answer(pooled.OLLAMA_VECTORS),
+    ("POST", "/api/embeddings"): Answer(pooled.OLLAMA_VECTOR),
+    ("POST", "/embedding"): Answer(pooled.LLAMA_VECTORS),
     ("POST", "/tokenize"): Answer(openai.TOKENS),
     ("POST", "/detokenize"): Answer(openai.DETOKENIZED),
     ("GET", "/v1/models"): Answer(openai.MODELS),

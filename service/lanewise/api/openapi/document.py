@@ -51,7 +51,7 @@ def _responses(endpoint: Endpoint, path: str, schemas: dict[str, Schema]) -> dic
     found = statuses(
         path,
         has_body=endpoint.body is not None,
-        is_missing=endpoint.is_missing,
+        is_missing=endpoint.is_missing or endpoint.unless is not None,
         is_public=endpoint.public,
     )
     for status in found:

@@ -67,6 +67,7 @@ class RequestBudgets:
     max_stop_strings: int = Settings.max_stop_strings
     max_stop_token_ids: int = Settings.max_stop_token_ids
     max_logit_bias: int = Settings.max_logit_bias
+    max_texts: int = Settings.max_texts
 
     @classmethod
     def of(cls, settings: Settings) -> "RequestBudgets":

@@ -16,10 +16,12 @@ from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.templates import TemplateService
 from lanewise.api.shared.workers import Workers
 from lanewise.engine.adapters import Adapters, LoadedAdapter
+from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarCompiler
+from lanewise.text.pooled_text import PooledText
 from lanewise.text.sampling_defaults import SamplingDefaults
 from lanewise.text.tokenizer import Tokenizer
 
@@ -47,12 +49,13 @@ class ModelCard:
 class ServerState:
     """Shared by all requests; made once."""
 
-    engine: Engine
+    engine: Engine | EncoderEngine
     tokenizer: Tokenizer
     names: tuple[str, ...]  # of the model; the first where a request says none
     version: str
     fingerprint: str  # changes when the same request may give another answer
     chat_template: ChatTemplate | None
+    pooling: PooledText | None = None  # of a model that is pooled, whose engine encodes
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     card: ModelCard = field(default_factory=ModelCard)
     max_body_bytes: int = 8 << 20
@@ -97,7 +100,25 @@ class ServerState:
     @property
     def max_model_len(self) -> int:
         """Tokens that prompt and answer may have together."""
-        return self.engine.config.max_model_len
+        return self.engine.max_model_len
+
+    @property
+    def generator(self) -> Engine:
+        """The engine of a model that writes text; endpoints without one are never called."""
+        assert isinstance(self.engine, Engine)
+        return self.engine
+
+    @property
+    def encoder(self) -> EncoderEngine:
+        """The engine of a model that is pooled; endpoints without one are never called."""
+        assert isinstance(self.engine, EncoderEngine)
+        return self.engine
+
+    @property
+    def pooled(self) -> PooledText:
+        """What belongs to its texts; as before."""
+        assert self.pooling is not None
+        return self.pooling
 
     @property
     def model_name(self) -> str:

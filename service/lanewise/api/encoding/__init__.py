@@ -1,0 +1,1 @@
+"""From requests of texts to their vectors, scores and classes."""

@@ -1,0 +1,62 @@
+"""Rows as vectors: fewer dimensions, length 1, and how JSON writes them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+import numpy as np
+
+from lanewise.api.errors import BadRequestError
+from lanewise.engine.text_queue import Floats
+
+ROWS_AT_ONCE = 64  # the interpreter is free between
+
+
+def check_dimensions(wanted: int | None, dims: int) -> None:
+    """Refuse more dimensions than a vector has."""
+    if wanted is not None and wanted > dims:
+        raise BadRequestError(
+            f"dimensions: {wanted} is more than the model has; accepted: 1 to {dims}",
+            param="dimensions",
+        )
+
+
+def shaped(rows: Sequence[Floats], dimensions: int | None, *, unit: bool) -> list[Floats]:
+    """Rows, or the beginnings of rows, which have length 1 again; with ``unit`` in any case."""
+    if dimensions is not None:
+        rows = [row[..., :dimensions] for row in rows]
+    if dimensions is None and not unit:
+        return list(rows)
+    return [_unit(row) for row in rows]
+
+
+def _unit(row: Floats) -> Floats:
+    # Each sum is of its own row alone, in double precision: the same bits in any company.
+    squares = np.square(row, dtype=np.float64).sum(axis=-1, keepdims=True)
+    lengths = np.sqrt(squares)
+    return np.divide(row, np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def written(row: Floats) -> str:
+    """A vector, or a list of them, as JSON: the shortest numbers that are read as the same."""
+    if row.ndim > 1:
+        return "[" + ",".join(map(written, row)) + "]"
+    return _form(len(row)) % tuple(row.tolist())
+
+
+@cache
+def _form(dims: int) -> str:
+    return "[" + ",".join(["%.9g"] * dims) + "]"
+
+
+def encoded(row: Floats) -> str:
+    """A vector as a string of JSON: base64 of its floats, the lowest byte first."""
+    return '"' + base64.b64encode(row.astype("<f4").tobytes()).decode() + '"'
+
+
+def in_pieces(rows: Iterable[Floats], write: str) -> Iterator[str]:
+    """Each row as JSON, in the form that was asked for: float or base64."""
+    form = encoded if write == "base64" else written
+    yield from map(form, rows)

@@ -1,0 +1,96 @@
+"""What endpoints of models that are pooled answer."""
+
+from lanewise.api.openapi.shapes import (
+    ANY,
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    always,
+    array,
+    either,
+    or_null,
+    record,
+)
+
+USAGE = record({"prompt_tokens": COUNT, "total_tokens": COUNT})
+ENCODED = {"type": "string", "contentEncoding": "base64"}
+VECTOR = array(NUMBER)
+LISTED = {"id": TEXT, "object": always("list"), "created": COUNT, "model": TEXT, "usage": USAGE}
+EMBEDDINGS = record(
+    LISTED
+    | {
+        "data": array(
+            record(
+                {
+                    "object": always("embedding"),
+                    "index": COUNT,
+                    "embedding": either(VECTOR, ENCODED),
+                }
+            )
+        )
+    }
+)
+POOLED = record(
+    LISTED
+    | {
+        "data": array(
+            record(
+                {
+                    "object": always("pooling"),
+                    "index": COUNT,
+                    "data": either(VECTOR, array(VECTOR), ENCODED),
+                }
+            )
+        )
+    }
+)
+SCORES = record(
+    LISTED | {"data": array(record({"object": always("score"), "index": COUNT, "score": NUMBER}))}
+)
+CLASSES = record(
+    LISTED
+    | {
+        "data": array(
+            record({"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT})
+        )
+    }
+)
+RANKED = either(
+    record(
+        {
+            "id": TEXT,
+            "object": always("list"),
+            "model": TEXT,
+            "results": array(
+                record(
+                    {"index": COUNT, "relevance_score": NUMBER},
+                    {"document": record({"text": TEXT})},
+                )
+            ),
+            "usage": USAGE,
+            "meta": ANY,
+        }
+    ),
+    array(record({"index": COUNT, "score": NUMBER}, {"text": TEXT})),
+)
+VECTORS = array(VECTOR)
+OLLAMA_VECTORS = record(
+    {"model": TEXT, "embeddings": VECTORS, "total_duration": COUNT, "prompt_eval_count": COUNT}
+)
+OLLAMA_VECTOR = record({"embedding": VECTOR})
+LLAMA_VECTORS = array(record({"index": COUNT, "embedding": VECTORS}))
+INFO = record(
+    {
+        "model_id": TEXT,
+        "model_sha": or_null(TEXT),
+        "model_dtype": TEXT,
+        "model_type": ANY,
+        "max_concurrent_requests": COUNT,
+        "max_input_length": COUNT,
+        "max_batch_tokens": COUNT,
+        "max_client_batch_size": COUNT,
+        "auto_truncate": FLAG,
+        "version": TEXT,
+    }
+)

@@ -1,0 +1,314 @@
+"""The engine of a model that is pooled: one thread that runs whole texts, a step of them a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from lanewise.engine.admission import Admission
+from lanewise.engine.deadlines import Deadlines
+from lanewise.engine.encoding_metrics import EncodingMetrics
+from lanewise.engine.engine import SWITCH_INTERVAL_S
+from lanewise.engine.failures import FailureStreak
+from lanewise.engine.metrics import Metrics
+from lanewise.engine.stream import (
+    EngineError,
+    EngineStoppedError,
+    QueueTimeoutError,
+    TimeLimitError,
+)
+from lanewise.engine.text_queue import EncodingJob, EncodingRequest, Floats, Ids, TextQueue, Turn
+
+logger = logging.getLogger(__name__)
+
+
+class EncoderRunner(Protocol):
+    """What the engine needs of a model: ``lanewise.runtime.Encoder`` has it, and so has a fake."""
+
+    def run(
+        self,
+        texts: Items[Ids],
+        token_types: Items[Ids] | None = None,
+        *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+    ) -> Floats:
+        """A row for each text, or for each token with pooling "none"."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """What the engine may use, and what it may keep its users waiting for."""
+
+    max_text_tokens: int
+    vocab_size: int
+    dims: int  # of a row
+    max_step_tokens: int = 512  # a longer text is a step of its own
+    max_step_texts: int = 512
+    max_requests: int = 320  # that run or wait
+    max_queued_tokens: int = 1 << 20
+    queue_timeout_s: float = 0.0  # 0 = none, as for the next
+    request_timeout_s: float = 0.0
+
+
+class EncoderEngine:
+    """Takes texts on event loops, answers with their rows from its own thread."""
+
+    def __init__(self, runner: EncoderRunner, config: EncoderConfig, metrics: Metrics) -> None:
+        self.config = config
+        self.metrics = metrics
+        self.failures = FailureStreak()
+        self._runner = runner
+        self._counts = EncodingMetrics(metrics)
+        self._queue = TextQueue()
+        self._jobs: set[EncodingJob] = set()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._admission = Admission(
+            config.max_requests, config.max_queued_tokens, metrics, "requests", "texts"
+        )
+        self._in_queue = Deadlines[EncodingJob](
+            config.queue_timeout_s, lambda job: job.is_over or job.has_started
+        )
+        self._in_work = Deadlines[EncodingJob](config.request_timeout_s, lambda job: job.is_over)
+        self._stopping = False  # the engine's thread only
+        self._began: float | None = None  # the step that runs now
+        metrics.step_age.set_function(self.step_age_s)
+        metrics.queued_tokens.set_function(lambda: self._admission.queued_tokens)
+        self._thread = threading.Thread(target=self._main, name="lanewise-encoder", daemon=True)
+
+    # Called from event loops and from whoever starts and stops the engine.
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._admission.open()
+        self._thread.start()
+
+    def stop_accepting(self) -> None:
+        """Turn new requests away; those accepted go on."""
+        self._admission.close()
+
+    def stop(self) -> None:
+        """Fail what is still running, free the model's workspace and end the thread."""
+        self.stop_accepting()
+        if self._thread.is_alive():
+            self._inbox.put(self._handle_stop)
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine's thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def unfinished(self) -> int:
+        """Requests accepted and not yet ended."""
+        return self._admission.unfinished
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that a text may have."""
+        return self.config.max_text_tokens
+
+    def step_age_s(self) -> float:
+        """Seconds that the step running now has been running; 0 between steps."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    async def encode(
+        self, request: EncodingRequest, *, is_counted: bool = True, trace_id: str | None = None
+    ) -> list[Floats]:
+        """The row of each text, or with pooling "none" the rows of its tokens.
+
+        Who is cancelled gives its texts up. QueueFullError or EngineStoppedError if they are not
+        accepted, EngineError if the model fails.
+        """
+        loop = asyncio.get_running_loop()
+        job = EncodingJob(
+            request, time.monotonic(), loop, loop.create_future(), is_counted, trace_id
+        )
+        self._admission.enter(
+            request.client, 1, job.n_tokens, lambda: self._inbox.put(lambda: self._handle_add(job))
+        )
+        try:
+            return await job.done
+        finally:
+            if job.done.cancelled():
+                self._inbox.put(lambda: self._handle_cancel(job))
+
+    # Everything below runs on the engine's thread.
+
+    def _main(self) -> None:
+        try:
+            while self._receive():
+                self._step()
+        except Exception:
+            logger.exception("the engine has a fault and stops")
+            self._admission.close("the engine has stopped after a fault")
+        finally:
+            self.stop_accepting()
+            self._drain_inbox()
+            for job in list(self._jobs):
+                self._fail(job, EngineStoppedError(self._admission.why_closed))
+            self._runner.close()
+
+    def _receive(self) -> bool:
+        """Handle what has been asked for since the last step; wait when there is nothing to run."""
+        self._drain_inbox()
+        self._give_up_late(time.monotonic())
+        while not self._jobs and not self._stopping:
+            self._inbox.get()()
+            self._drain_inbox()
+        return not self._stopping
+
+    def _drain_inbox(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get_nowait()()
+
+    def _handle_add(self, job: EncodingJob) -> None:
+        self._in_queue.add(job, job.arrived)
+        self._in_work.add(job, job.arrived)
+        self._jobs.add(job)
+        self._queue.add(job)
+        self._show_load()
+        if not job.request.texts:
+            self._finish(job)
+
+    def _handle_cancel(self, job: EncodingJob) -> None:
+        if job in self._jobs:
+            self.metrics.cancelled["prefill" if job.has_started else "queue"].inc()
+            self._end(job, "abort")
+
+    def _handle_stop(self) -> None:
+        self._stopping = True
+
+    def _give_up_late(self, now: float) -> None:
+        for job in self._in_queue.missed(now):
+            self.metrics.rejected["queue_timeout"].inc()
+            message = f"the request has waited for {self._in_queue.limit_s:g} s, which is the limit"
+            self._fail(job, QueueTimeoutError(message, self._admission.retry_after_s()))
+        for job in self._in_work.missed(now):
+            self.metrics.rejected["time_limit"].inc()
+            message = f"the request has taken {self._in_work.limit_s:g} s, which is the limit"
+            self._fail(job, TimeLimitError(message))
+
+    def _step(self) -> None:
+        """Run some texts, those with equal modes in one call, and pass on what is complete."""
+        turns = self._queue.take(self.config.max_step_tokens, self.config.max_step_texts)
+        now = time.monotonic()
+        for turn in turns:
+            self._note_started(turn, now)
+        self._show_load()
+        turns.sort(key=lambda turn: repr(turn.job.request.mode))
+        for _, equal in groupby(turns, key=lambda turn: turn.job.request.mode):
+            self._run(list(equal))
+        for turn in turns:
+            job = turn.job
+            if job in self._jobs and not job.n_left:
+                self._finish(job)
+
+    def _note_started(self, turn: Turn, now: float) -> None:
+        job = turn.job
+        self._admission.note_started(job.request.client, turn.n_tokens, now)
+        if job.started is None:
+            job.started = now
+            if job.is_counted:
+                self.metrics.queue.observe(now - job.arrived, trace_id=job.trace_id)
+
+    def _run(self, turns: Items[Turn]) -> None:
+        self._began = time.monotonic()
+        began = time.perf_counter()
+        try:
+            self._compute(turns)
+        except Exception as error:
+            self._began = None
+            self._run_each(turns, error)
+            return
+        finally:
+            self._began = None
+        self.failures.note_success()
+        counted = [turn for turn in turns if turn.job.is_counted]
+        if counted:
+            self._counts.note_step(
+                sum(turn.end - turn.first for turn in counted),
+                sum(turn.n_tokens for turn in counted),
+                time.perf_counter() - began,
+            )
+
+    def _compute(self, turns: Items[Turn]) -> None:
+        texts: list[Ids] = []
+        types: list[Ids] = []
+        for turn in turns:
+            texts += turn.job.request.texts[turn.first : turn.end]
+            types += (turn.job.request.types or ())[turn.first : turn.end]
+        request = turns[0].job.request
+        rows = self._runner.run(
+            texts, types or None, pooling=request.pooling, normalize=request.normalize
+        )
+        at = 0
+        for turn in turns:
+            for text in turn.job.request.texts[turn.first : turn.end]:
+                if request.pooling == "none":
+                    turn.job.rows.append(rows[at : at + len(text)])
+                    at += len(text)
+                else:
+                    turn.job.rows.append(rows[at])
+                    at += 1
+
+    def _run_each(self, turns: Items[Turn], error: Exception) -> None:
+        """A step failed: perhaps one text is at fault; other requests get what they would have."""
+        logger.error("a step of %d requests failed: %s", len(turns), error)
+        self.metrics.step_errors.inc()
+        if len(turns) == 1:
+            self.failures.note_failure(error)
+            self._fail(turns[0].job, EngineError(f"the model failed: {error}"))
+            return
+        for turn in turns:
+            self._run([turn])
+
+    def _finish(self, job: EncodingJob) -> None:
+        now = time.monotonic()
+        if job.is_counted:
+            self._counts.note_answer(job, now)
+        self._deliver(job, lambda: job.done.set_result(job.rows))
+        self._end(job, "stop")
+
+    def _fail(self, job: EncodingJob, error: EngineError) -> None:
+        self._deliver(job, lambda: job.done.set_exception(error))
+        self._end(job, "error")
+
+    def _deliver(self, job: EncodingJob, settle: Callable[[], None]) -> None:
+        def deliver() -> None:
+            if not job.done.done():
+                settle()
+
+        try:
+            job.loop.call_soon_threadsafe(deliver)
+        except RuntimeError:  # the loop was closed: nobody waits any more
+            logger.warning("an answer lost its event loop")
+
+    def _end(self, job: EncodingJob, reason: str) -> None:
+        job.is_over = True
+        self._jobs.discard(job)
+        self._queue.remove(job)
+        if job.is_counted:
+            self.metrics.success[reason].inc()
+        self._admission.note_ended(job.request.client, job.n_left_tokens, time.monotonic())
+        self._show_load()
+
+    def _show_load(self) -> None:
+        running = sum(job.has_started for job in self._jobs)
+        self.metrics.set_load(running, len(self._jobs) - running, 0)
+        self._counts.queued_texts.set(self._queue.n_texts)

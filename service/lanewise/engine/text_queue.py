@@ -1,0 +1,152 @@
+"""Whole texts that wait to be run: which of them are in the next step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.uint32]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingRequest:
+    """Texts of one request, as token ids with the special tokens around them."""
+
+    texts: Items[Ids]
+    types: Items[Ids] | None = None  # of tokens; None: all are 0
+    pooling: str | None = None  # mean, cls, last or none, which gives a row for each token
+    normalize: bool | None = None  # as the model says, like pooling, if it is None
+    client: int = 0
+
+    @property
+    def mode(self) -> tuple[Any, ...]:
+        """Texts of equal modes are run in one call."""
+        return self.pooling, self.normalize, self.types is None
+
+
+@dataclass(eq=False, slots=True)
+class EncodingJob:
+    """One request being answered."""
+
+    request: EncodingRequest
+    arrived: float
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[list[Floats]]
+    is_counted: bool = True
+    trace_id: str | None = None
+    n_tokens: int = 0
+    n_begun: int = 0  # texts that have been in a step
+    n_left_tokens: int = 0  # of the others
+    started: float | None = None
+    is_over: bool = False
+    rows: list[Floats] = field(default_factory=list)  # of the texts that have been run, in order
+
+    def __post_init__(self) -> None:
+        self.n_tokens = self.n_left_tokens = sum(map(len, self.request.texts))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a text of it has been in a step."""
+        return self.started is not None
+
+    @property
+    def n_left(self) -> int:
+        """Texts that wait."""
+        return len(self.request.texts) - self.n_begun
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Some texts of a request that take part in a step."""
+
+    job: EncodingJob
+    first: int
+    end: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of these texts."""
+        return sum(map(len, self.job.request.texts[self.first : self.end]))
+
+
+class TextQueue:
+    """Requests in the order in which they get their share of a step: clients in turn, each's too.
+
+    In a step each client, and of a client each request, gets about as many tokens as any other, so
+    that neither a million texts nor a thousand requests keep one text of somebody else waiting for
+    longer than a step or two. Where there is room for more, those that came first have it.
+    """
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[int, deque[EncodingJob]] = OrderedDict()
+        self.n_texts = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._clients.values()))
+
+    def add(self, job: EncodingJob) -> None:
+        """A request has come."""
+        self._clients.setdefault(job.request.client, deque()).append(job)
+        self.n_texts += job.n_left
+
+    def remove(self, job: EncodingJob) -> None:
+        """A request is over; nothing if it waits no more."""
+        jobs = self._clients.get(job.request.client)
+        if jobs is not None and job in jobs:
+            jobs.remove(job)
+            self.n_texts -= job.n_left
+            if not jobs:
+                del self._clients[job.request.client]
+
+    def take(self, max_tokens: int, max_texts: int) -> list[Turn]:
+        """Take the texts of a step, at least one if any waits; they wait no more."""
+        taken: dict[EncodingJob, int] = {}  # where a request's texts of this step begin
+        left = [max_tokens, max_texts]
+        while self._clients and (not taken or min(left) > 0):
+            before = self.n_texts
+            quantum = max(1, left[0] // len(self))
+            for job in self._round():
+                first = job.n_begun
+                if self._begin(job, left, quantum, is_first=not taken):
+                    taken.setdefault(job, first)
+            if self.n_texts == before:
+                break
+        return [Turn(job, first, job.n_begun) for job, first in taken.items()]
+
+    def _round(self) -> Iterator[EncodingJob]:
+        """Every request once, clients in turn; who had a turn is last next time."""
+        for _ in range(len(self)):
+            client, jobs = next(iter(self._clients.items()))
+            job = jobs[0]
+            yield job
+            jobs.rotate(-1)
+            self._clients.move_to_end(client)
+            if not job.n_left:
+                jobs.remove(job)
+                if not jobs:
+                    del self._clients[client]
+
+    def _begin(self, job: EncodingJob, left: list[int], quantum: int, is_first: bool) -> bool:
+        """Take texts of a request: a quantum of tokens, or one text, while there is room."""
+        first = end = job.n_begun
+        texts, taken = job.request.texts, 0
+        while end < len(texts) and left[1] > 0 and taken < quantum:
+            n_tokens = len(texts[end])
+            if n_tokens > left[0] and not (is_first and end == first):
+                break
+            left[0] -= n_tokens
+            left[1] -= 1
+            taken += n_tokens
+            end += 1
+        job.n_begun = end
+        job.n_left_tokens -= taken
+        self.n_texts -= end - first
+        return end > first

@@ -1,0 +1,104 @@
+"""What belongs to the texts of a model that is pooled: limits, prompts, labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.sentences import SentenceModel
+from lanewise.text.tokenizer import Tokenizer
+from lanewise.text.whole_texts import WholeTexts
+
+CONFIG = "config.json"
+SCORES = "ForSequenceClassification"  # how an architecture's name ends that scores texts or pairs
+# Names of one another, where a model has a prompt under only one of them.
+ALIKE = (("query", "search_query"), ("document", "passage", "search_document", "corpus"))
+
+
+@dataclass(frozen=True)
+class PooledText:
+    """How texts become tokens, and what their rows are."""
+
+    whole: WholeTexts
+    has_types: bool = False  # the model tells the texts of a pair apart by types of tokens
+    labels: tuple[str, ...] = ()  # a row is a score of each; none: it is an embedding
+    is_multi_label: bool = False  # labels do not exclude each other
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    max_tokens: int | None = None  # of a text, where its makers say less than the model takes
+    pooling: str = "mean"
+    normalize: bool = False
+
+    @property
+    def ranks(self) -> bool:
+        """Whether it scores pairs by one number."""
+        return len(self.labels) == 1
+
+    def prompt(self, name: str | None) -> str | None:
+        """The text before a text for a prompt's name, or for none; None: there is no such."""
+        if name is None:
+            name = self.default_prompt
+            return "" if name is None else self.prompts[name]
+        if name in self.prompts:
+            return self.prompts[name]
+        alike = next((names for names in ALIKE if name in names), ())
+        return next((self.prompts[one] for one in alike if one in self.prompts), None)
+
+    def probabilities(self, row: Sequence[float]) -> list[float]:
+        """A row of scores as numbers from 0 to 1, in all 1 if one label excludes the others."""
+        if self.ranks or self.is_multi_label:
+            return [sigmoid(score) for score in row]
+        largest = max(row)
+        powers = [math.exp(score - largest) for score in row]
+        return [power / sum(powers) for power in powers]
+
+
+def sigmoid(score: float) -> float:
+    """A score as a number from 0 to 1."""
+    if score >= 0:
+        return 1 / (1 + math.exp(-score))
+    power = math.exp(score)
+    return power / (1 + power)
+
+
+def pooled_text(
+    tokenizer: Tokenizer,
+    files: TokenizerFiles,
+    sentence: SentenceModel | None,
+    *,
+    has_types: bool,
+    pooling: str,
+    normalize: bool,
+    n_outputs: int,
+) -> PooledText:
+    """Put together what a checkpoint's files say; ``n_outputs`` floats are in a row."""
+    config = files.json_files.get(CONFIG, {})
+    labels, is_multi_label = _labels(config, n_outputs, str(files.path))
+    prepare = (lambda text: text) if sentence is None else sentence.prepare
+    return PooledText(
+        whole=WholeTexts(tokenizer, prepare),
+        has_types=has_types,
+        labels=labels,
+        is_multi_label=is_multi_label,
+        prompts={} if sentence is None else sentence.prompts,
+        default_prompt=None if sentence is None else sentence.default_prompt,
+        max_tokens=None if sentence is None else sentence.max_tokens,
+        pooling=pooling,
+        normalize=normalize,
+    )
+
+
+def _labels(config: Mapping[str, Any], n_outputs: int, source: str) -> tuple[tuple[str, ...], bool]:
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
+    if not any(isinstance(name, str) and name.endswith(SCORES) for name in names):
+        return (), False
+    said = config.get("id2label")
+    given = said if isinstance(said, Mapping) else {}
+    labels = [given.get(str(index), f"LABEL_{index}") for index in range(n_outputs)]
+    if not all(isinstance(label, str) for label in labels):
+        raise ModelFileError(f"{source}/{CONFIG}: id2label: strings are needed")
+    return tuple(labels), config.get("problem_type") == "multi_label_classification"

@@ -1,0 +1,261 @@
+"""Vectors of texts over a real socket, in the words of all servers that make them."""
+
+import base64
+import json
+import threading
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from encoder_tokenizers import word_piece
+from lanewise.api.encoding.vectors import written
+from lanewise.api.endpoints.table import ENDPOINTS
+from lanewise.api.shared.request_budgets import RequestBudgets
+from toy_encoder import DIMS, LIMIT, encoder_server, error_of, unit, vector, wanted
+
+TEXTS = ["the river rises slowly", "nobody counts the houses", "", "東京 unbelievable"]
+LONG = "the river " * 40
+
+
+@pytest.fixture(scope="module")
+def server():
+    with encoder_server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    return server.client
+
+
+def vectors(answer: httpx.Response) -> list[list[float]]:
+    assert answer.status_code == 200, answer.text
+    return [one["embedding"] for one in answer.json()["data"]]
+
+
+def test_texts_become_vectors(client):
+    answer = client.post("/v1/embeddings", json={"model": "toy", "input": TEXTS})
+    found = vectors(answer)
+    assert np.allclose(found, [wanted(text) for text in TEXTS], atol=1e-6)
+    shown = answer.json()
+    n_tokens = sum(len(word_piece().encode(text)) for text in TEXTS)
+    assert shown["usage"] == {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    assert [one["index"] for one in shown["data"]] == [0, 1, 2, 3]
+    assert (shown["object"], shown["model"]) == ("list", "toy")
+    (alone,) = vectors(client.post("/embeddings", json={"input": TEXTS[1]}))
+    assert alone == found[1]
+
+
+def test_every_bit_of_a_vector_arrives_in_both_forms(client):
+    floats = vectors(client.post("/v1/embeddings", json={"input": TEXTS}))
+    body = {"input": TEXTS, "encoding_format": "base64"}
+    coded = vectors(client.post("/v1/embeddings", json=body))
+    rows = [np.frombuffer(base64.b64decode(one), "<f4") for one in coded]
+    assert np.array_equal(np.array(floats, np.float32), np.array(rows))
+
+
+def test_openais_client_reads_them(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x") as sdk:
+        found = sdk.embeddings.create(model="toy", input=TEXTS[:2], dimensions=8)
+    assert [len(one.embedding) for one in found.data] == [8, 8]
+    assert np.allclose(found.data[0].embedding, unit(wanted(TEXTS[0])[:8]), atol=1e-6)
+
+
+def test_token_ids_are_taken_as_they_are(client):
+    ids = word_piece().encode(TEXTS[0]).ids
+    for given in (ids, [ids]):
+        (found,) = vectors(client.post("/v1/embeddings", json={"input": given}))
+        assert np.allclose(found, wanted(TEXTS[0]), atol=1e-6)
+
+
+def test_fewer_dimensions_have_length_1_again(client):
+    (found,) = vectors(client.post("/v1/embeddings", json={"input": "the", "dimensions": 5}))
+    assert np.allclose(found, unit(wanted("the")[:5]), atol=1e-6)
+    error = error_of(client.post("/v1/embeddings", json={"input": "a", "dimensions": DIMS + 1}))
+    assert error["message"] == (
+        f"dimensions: {DIMS + 1} is more than the model has; accepted: 1 to {DIMS}"
+    )
+
+
+def test_what_is_too_long_is_refused_or_cut(client):
+    n_tokens = len(word_piece().encode(LONG))
+    error = error_of(client.post("/v1/embeddings", json={"input": ["a", LONG]}))
+    assert error["message"] == (
+        f"input[1]: the text has {n_tokens} tokens; accepted: at most {LIMIT}, or truncate: true"
+    )
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input[1]")
+    cut = (
+        ({"truncate": True}, LIMIT),
+        ({"truncate": "END"}, LIMIT),
+        ({"truncate_prompt_tokens": -1}, LIMIT),
+        ({"truncate_prompt_tokens": 9}, 9),
+    )
+    for asked, limit in cut:
+        (found,) = vectors(client.post("/v1/embeddings", json={"input": LONG} | asked))
+        assert np.allclose(found, wanted(LONG, limit), atol=1e-6), asked
+    ids = [7] * (LIMIT + 5)
+    assert error_of(client.post("/v1/embeddings", json={"input": ids}))["param"] == "input"
+    (found,) = vectors(client.post("/v1/embeddings", json={"input": ids, "truncate": True}))
+    assert np.allclose(found, unit(vector(ids[:LIMIT])), atol=1e-6)
+    for at in (0, LIMIT + 1):
+        body = {"input": "a", "truncate_prompt_tokens": at}
+        error = error_of(client.post("/v1/embeddings", json=body))
+        assert error["param"] == "truncate_prompt_tokens"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "input", "input is required"),
+        ({"input": []}, "input", "the list is empty"),
+        ({"input": [[]]}, "input", "the text has no tokens"),
+        ({"input": ["a", 1]}, "input[1]", "got"),
+        ({"input": [1, 2**31]}, "input", "is not a token; accepted: 0 to"),
+        ({"input": [[1], [400_000]]}, "input[1]", "400000 is not a token; accepted: 0 to"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
+        ({"input": "a", "prompt_name": "x"}, "prompt_name", "none: the model has no prompts"),
+        ({"input": "a", "truncate": "MIDDLE"}, "truncate", "'NONE', 'START' or 'END'"),
+    ],
+)
+def test_wrong_fields_are_named(client, body, param, message):
+    error = error_of(client.post("/v1/embeddings", json=body))
+    assert message in error["message"]
+    assert error["param"] == param
+
+
+def test_other_models_are_not_here(client):
+    error = error_of(client.post("/v1/embeddings", json={"model": "gpt", "input": "a"}), 404)
+    assert error["code"] == "model_not_found"
+
+
+def test_a_million_texts_and_megabytes_of_one_hurt_nobody(client):
+    before = vectors(client.post("/v1/embeddings", json={"input": "the"}))
+    many = b'{"input":[' + b",".join([b'"a"'] * 1_000_000) + b"]}"
+    error = error_of(client.post("/v1/embeddings", content=many))
+    assert "the body has 1000001 strings; accepted: at most" in error["message"]
+    error = error_of(client.post("/v1/embeddings", json={"input": ["a"] * 3000}))
+    assert error["message"] == "input: 3000 texts are too many; accepted: at most 2048 (max_texts)"
+    long = "the river " * 800_000
+    error = error_of(client.post("/v1/embeddings", json={"input": long}))
+    assert "the text has more than" in error["message"]
+    (cut,) = vectors(client.post("/v1/embeddings", json={"input": long, "truncate": True}))
+    assert np.allclose(cut, wanted(LONG, LIMIT), atol=1e-6)
+    word = "x" * 4_000_000
+    assert len(vectors(client.post("/v1/embeddings", json={"input": [word]}))) == 1
+    error = error_of(client.post("/v1/embeddings", content=b"x" * (9 << 20)), 413)
+    assert vectors(client.post("/v1/embeddings", json={"input": "the"})) == before
+
+
+def test_as_many_texts_as_the_server_was_told():
+    with encoder_server(options={"request_budgets": RequestBudgets(max_texts=2)}) as server:
+        assert len(vectors(server.client.post("/v1/embeddings", json={"input": ["a"] * 2}))) == 2
+        error = error_of(server.client.post("/v1/embeddings", json={"input": ["a"] * 3}))
+        assert "accepted: at most 2 (max_texts)" in error["message"]
+
+
+def test_rows_of_tokens(client):
+    ids = word_piece().encode(TEXTS[0]).ids
+    answer = client.post("/pooling", json={"input": [TEXTS[0]], "task": "token_embed"})
+    (one,) = answer.json()["data"]
+    assert np.allclose(one["data"], [vector([token]) for token in ids], atol=1e-6)
+    answer = client.post("/pooling", json={"input": TEXTS[0]})
+    assert np.allclose(answer.json()["data"][0]["data"], wanted(TEXTS[0]), atol=1e-6)
+
+
+def test_in_the_words_of_others(client):
+    first = wanted(TEXTS[0])
+    assert np.allclose(client.post("/embed", json={"inputs": TEXTS[0]}).json(), [first], atol=1e-6)
+    bare = client.post("/embed", json={"inputs": [TEXTS[0]], "normalize": False}).json()
+    assert np.allclose(bare, [vector(word_piece().encode(TEXTS[0]).ids)], atol=1e-6)
+    assert error_of(client.post("/embed", json={"inputs": LONG}))["param"] == "inputs"
+    answer = client.post("/api/embed", json={"model": "toy", "input": [TEXTS[0], LONG]}).json()
+    assert np.allclose(answer["embeddings"], [first, wanted(LONG, LIMIT)], atol=1e-6)
+    assert answer["model"] == "toy"
+    assert answer["prompt_eval_count"] > LIMIT
+    refused = client.post("/api/embed", json={"input": LONG, "truncate": False})
+    assert refused.status_code == 400
+    assert "at most 32" in refused.json()["error"]
+    answer = client.post("/api/embeddings", json={"prompt": TEXTS[0]}).json()
+    assert np.allclose(answer["embedding"], first, atol=1e-6)
+    answer = client.post("/embedding", json={"content": TEXTS[0]}).json()
+    assert np.allclose(answer[0]["embedding"], [first], atol=1e-6)
+    info = client.get("/info").json()
+    assert info["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert info["max_input_length"] == LIMIT
+
+
+def test_prompts_by_name():
+    prompts = {"query": "query the ", "document": ""}
+    with encoder_server(prompts=prompts, default_prompt="query") as server:
+        client = server.client
+        asked = (
+            ({}, "query the river"),
+            ({"prompt_name": "query"}, "query the river"),
+            ({"prompt_name": "document"}, "river"),
+            ({"input_type": "passage"}, "river"),
+            ({"input_type": "search_query"}, "query the river"),
+        )
+        for fields, text in asked:
+            answer = client.post("/v1/embeddings", json={"input": "river"} | fields)
+            assert np.allclose(vectors(answer), [wanted(text)], atol=1e-6), fields
+        error = error_of(client.post("/v1/embeddings", json={"input": "a", "prompt_name": "x"}))
+        assert error["message"].endswith("accepted: 'query', 'document'")
+        (model,) = client.get("/v1/models").json()["data"]
+        assert model["prompts"] == prompts
+        assert model["dimensions"] == DIMS
+
+
+def test_what_a_model_without_text_says_of_text(client):
+    for endpoint in ENDPOINTS:
+        if endpoint.speaks or endpoint.path in ("/slots", "/apply-template"):
+            answer = client.request(endpoint.method, endpoint.path, json={})
+            assert answer.status_code in (501, 529), endpoint.path
+            assert "cannot generate: it makes vectors" in answer.text
+    error = error_of(client.post("/classify", json={"input": "a"}), 501)
+    assert "makes vectors of texts; accepted: /v1/embeddings" in error["message"]
+    assert client.get("/v1/embeddings").json()["error"]["code"] == "method_not_allowed"
+    assert client.post("/api/show", json={"model": "toy"}).json()["capabilities"] == ["embedding"]
+    assert client.get("/props").json()["total_slots"] == 1
+    assert client.get("/v1/models").json()["data"][0]["supported_tasks"][0] == "embed"
+
+
+def test_who_leaves_is_waited_for_no_more(server):
+    server.runner.begun.clear()
+    server.runner.gate.clear()
+    try:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/embeddings", json={"input": ["the"] * 500}, timeout=0.3)
+        assert server.runner.begun.wait(10)
+        server.wait_until(lambda: not server.state.engine._inbox.empty())
+    finally:
+        server.runner.gate.set()
+    server.wait_until(lambda: server.state.engine.unfinished == 0)
+    assert server.metric("vllm:request_success_total", finished_reason="abort") >= 1
+
+
+def test_the_queue_has_a_limit_over_http():
+    with encoder_server(max_requests=1) as server:
+        server.runner.gate.clear()
+        server.runner.begun.clear()
+        body = {"input": "the"}
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            stream = other.build_request("POST", "/v1/embeddings", json=body)
+            thread = threading.Thread(target=lambda: other.send(stream))
+            thread.start()
+            assert server.runner.begun.wait(10)
+            refused = server.client.post("/v1/embeddings", json=body)
+            server.runner.gate.set()
+            thread.join()
+    error = error_of(refused, 429)
+    assert "1 requests run or wait already; the limit is 1" in error["message"]
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_the_numbers_of_a_vector_are_short_and_exact():
+    row = np.random.default_rng(1).standard_normal(5000).astype(np.float32)
+    assert np.array_equal(np.array(json.loads(written(row)), np.float32), row)
+    odd = np.array([0, -0.0, 1e-38, 3.4e38, 1 / 3], np.float32)
+    assert np.array_equal(np.array(json.loads(written(odd)), np.float32), odd)

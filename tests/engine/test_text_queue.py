@@ -1,0 +1,225 @@
+"""Whole texts wait: nobody waits for another's million, and no order changes an answer."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from lanewise.engine.stream import (
+    EngineError,
+    EngineStoppedError,
+    QueueFullError,
+    QueueTimeoutError,
+    TimeLimitError,
+)
+from lanewise.engine.text_queue import EncodingJob, EncodingRequest, TextQueue
+from toy_encoder import ToyEncoder, make_engine, vector
+from toy_server import metric
+
+
+def request(*lengths: int, client: int = 0, **options) -> EncodingRequest:
+    texts = [np.arange(10, 10 + length, dtype=np.uint32) for length in lengths]
+    return EncodingRequest(texts, client=client, **options)
+
+
+def job(*lengths: int, client: int = 0) -> EncodingJob:
+    return EncodingJob(request(*lengths, client=client), 0.0, None, None)
+
+
+def taken(queue: TextQueue, jobs: list[EncodingJob], tokens: int, texts: int = 99):
+    turns = queue.take(tokens, texts)
+    return {jobs.index(turn.job): (turn.first, turn.end) for turn in turns}
+
+
+def test_requests_share_a_step():
+    queue, jobs = TextQueue(), [job(*[4] * 100), job(4, 4), job(4)]
+    for one in jobs:
+        queue.add(one)
+    assert taken(queue, jobs, 24) == {0: (0, 3), 1: (0, 2), 2: (0, 1)}
+    assert taken(queue, jobs, 24) == {0: (3, 9)}
+    assert (len(queue), queue.n_texts) == (1, 91)
+
+
+def test_clients_share_a_step_however_many_requests_they_have():
+    jobs = [job(*[8] * 9, client=1) for _ in range(20)] + [job(8, 8, client=2)]
+    queue = TextQueue()
+    for one in jobs:
+        queue.add(one)
+    taken(queue, jobs, 16)
+    seen = taken(queue, jobs, 16)
+    assert 20 in seen or jobs[20].n_begun
+
+
+def test_a_long_text_is_a_step_of_its_own_and_comes():
+    queue, jobs = TextQueue(), [job(4, 50, 4)]
+    queue.add(jobs[0])
+    assert taken(queue, jobs, 10) == {0: (0, 1)}
+    assert taken(queue, jobs, 10) == {0: (1, 2)}
+    assert taken(queue, jobs, 10) == {0: (2, 3)}
+    assert taken(queue, jobs, 10) == {}
+
+
+def test_no_step_has_more_texts_than_it_may():
+    queue, jobs = TextQueue(), [job(*[1] * 10), job(*[1] * 10)]
+    for one in jobs:
+        queue.add(one)
+    assert sum(end - first for first, end in taken(queue, jobs, 100, 7).values()) == 7
+
+
+def test_what_is_removed_waits_no_more():
+    queue, jobs = TextQueue(), [job(1, 1), job(1)]
+    for one in jobs:
+        queue.add(one)
+    queue.remove(jobs[0])
+    queue.remove(jobs[0])
+    assert queue.n_texts == 1
+    assert taken(queue, jobs, 10) == {1: (0, 1)}
+
+
+@pytest.fixture
+def runner():
+    return ToyEncoder()
+
+
+def started(runner, **changes):
+    engine = make_engine(runner, **changes)
+    engine.start()
+    return engine
+
+
+def test_every_text_gets_its_row_in_any_company(runner):
+    engine = started(runner)
+
+    async def all_of_them():
+        lengths = [[1 + (i * j) % 20 for j in range(1, 1 + i % 7)] for i in range(1, 9)]
+        wanted = [request(*some, client=i % 3, normalize=False) for i, some in enumerate(lengths)]
+        return wanted, await asyncio.gather(*(engine.encode(one) for one in wanted))
+
+    wanted, found = asyncio.run(all_of_them())
+    for asked, rows in zip(wanted, found, strict=True):
+        assert [row.tolist() for row in rows] == [vector(ids).tolist() for ids in asked.texts]
+    engine.stop()
+    assert runner.closed
+    assert metric(engine, "lanewise_encoded_texts_total") == sum(map(len, runner.steps))
+    assert metric(engine, "vllm:request_success_total", finished_reason="stop") == 8
+    assert metric(engine, "vllm:prompt_tokens_total") == sum(map(sum, runner.steps))
+    assert metric(engine, "lanewise_request_texts_count") == 8
+    assert metric(engine, "lanewise_queued_texts") == 0
+
+
+def test_a_short_request_passes_a_long_one(runner):
+    engine = started(runner)
+
+    async def both():
+        long = asyncio.create_task(engine.encode(request(*[8] * 4000)))
+        await asyncio.to_thread(runner.begun.wait)
+        await engine.encode(request(8, client=1))
+        assert not long.done()
+        long.cancel()
+
+    asyncio.run(both())
+    engine.stop()
+    assert len(runner.steps) < 400
+
+
+def test_who_leaves_takes_its_texts_along(runner):
+    engine = started(runner)
+
+    async def leave():
+        runner.gate.clear()
+        task = asyncio.create_task(engine.encode(request(*[8] * 4000)))
+        await asyncio.to_thread(runner.begun.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        runner.gate.set()
+        await engine.encode(request(8))
+
+    asyncio.run(leave())
+    engine.stop()
+    assert engine.unfinished == 0
+    assert len(runner.steps) < 100
+    assert metric(engine, "vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_a_text_that_fails_fails_its_request_alone(runner):
+    engine = started(runner)
+    runner.fail_on_token = 17
+
+    async def three():
+        asked = (request(4, 4), request(2, 8), request(3))
+        return await asyncio.gather(*map(engine.encode, asked), return_exceptions=True)
+
+    runner.gate.clear()
+    results = None
+
+    async def run():
+        nonlocal results
+        task = asyncio.create_task(three())
+        await asyncio.sleep(0.01)
+        runner.gate.set()
+        results = await task
+
+    asyncio.run(run())
+    engine.stop()
+    assert [len(results[0]), len(results[2])] == [2, 1]
+    assert isinstance(results[1], EngineError)
+    assert "layer 0 is not finite" in str(results[1])
+    assert engine.unfinished == 0
+
+
+def test_too_many_are_turned_away(runner):
+    engine = started(runner, max_requests=2, max_queued_tokens=100)
+
+    async def fill():
+        runner.gate.clear()
+        kept = [asyncio.create_task(engine.encode(request(30))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="2 requests run or wait already; the limit is 2"):
+            await engine.encode(request(1))
+        runner.gate.set()
+        await asyncio.gather(*kept)
+
+    asyncio.run(fill())
+    engine.stop()
+    with pytest.raises(EngineStoppedError, match="shutting down"):
+        asyncio.run(engine.encode(request(1)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "error"),
+    [
+        ({"queue_timeout_s": 0.01}, QueueTimeoutError),
+        ({"request_timeout_s": 0.01}, TimeLimitError),
+    ],
+)
+def test_who_waits_for_too_long_is_told(runner, limits, error):
+    engine = started(runner, **limits)
+
+    async def wait():
+        runner.gate.clear()
+        first = asyncio.create_task(engine.encode(request(*[60] * 4)))
+        await asyncio.to_thread(runner.begun.wait)
+        late = asyncio.create_task(engine.encode(request(4, client=1)))
+        await asyncio.sleep(0.05)
+        runner.gate.set()
+        return await asyncio.gather(first, late, return_exceptions=True)
+
+    first, late = asyncio.run(wait())
+    engine.stop()
+    assert isinstance(late, error)
+    assert isinstance(first, error) == (error is TimeLimitError)
+
+
+def test_rows_of_tokens_and_other_modes_run_beside_each_other(runner):
+    engine = started(runner)
+
+    async def both():
+        asked = (request(3, 2, pooling="none"), request(3), request(2, normalize=False))
+        return await asyncio.gather(*map(engine.encode, asked))
+
+    tokens, unit, plain = asyncio.run(both())
+    engine.stop()
+    assert [rows.shape[0] for rows in tokens] == [3, 2]
+    assert tokens[1][1].tolist() == vector([11]).tolist()
+    assert np.linalg.norm(unit[0]) == pytest.approx(1, abs=1e-6)
+    assert plain[0].tolist() == vector([10, 11]).tolist()
