@@ -133,6 +133,23 @@ PANELS = (
         " many small ones waste weights that are read, few large ones are an imbalance.",
         *("lanewise_expert_rows", None),
     ),
+    row("Embeddings and scores"),
+    lines(
+        "Texts",
+        "Texts and pairs per second that became vectors or scores.",
+        [(rate("lanewise_encoded_texts_total"), "texts")],
+        "ops",
+    ),
+    lines(
+        "Texts waiting",
+        "Texts and pairs that wait for a step.",
+        [(f"sum(lanewise_queued_texts{{{MODEL}}})", "texts")],
+    ),
+    heatmap(
+        "Texts in a step",
+        "Steps per second by their texts: how well requests are batched.",
+        *("lanewise_step_texts", None),
+    ),
     row("Structured output"),
     lines(
         "Forced tokens",

@@ -115,7 +115,7 @@ class FakeModel:
 def fake_loading(monkeypatch, load, make_text):
     monkeypatch.setattr(opening, "load_weights", load)
     monkeypatch.setattr(opening, "make_text", make_text)
-    checkpoint = SimpleNamespace(tokenizer=None)
+    checkpoint = SimpleNamespace(tokenizer=None, config=SimpleNamespace(pooling=None))
     limit = MemoryLimit(1 << 30, "test", dedicated=True)
     return opening.load_beside(Settings(), checkpoint, 1, limit)
 

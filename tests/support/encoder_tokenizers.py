@@ -47,14 +47,14 @@ def random_texts(count: int, seed: int) -> list[str]:
 
 
 @cache
-def word_piece(lower: bool = True) -> Tokenizer:
+def word_piece(lower: bool = True, size: int = 400) -> Tokenizer:
     """As bert-base's tokenizer.json, with a vocabulary of a few hundred."""
     tokenizer = Tokenizer(WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=400, special_tokens=special, show_progress=False, limit_alphabet=200
+        vocab_size=size, special_tokens=special, show_progress=False, limit_alphabet=size // 4
     )
     tokenizer.train_from_iterator([TEXT] * 3 + WORDS, trainer)
     ids = [(text, tokenizer.token_to_id(text)) for text in ("[CLS]", "[SEP]")]

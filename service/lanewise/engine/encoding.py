@@ -16,7 +16,6 @@ from typing import Protocol
 
 from lanewise.engine.admission import Admission
 from lanewise.engine.deadlines import Deadlines
-from lanewise.engine.encoding_metrics import EncodingMetrics
 from lanewise.engine.engine import SWITCH_INTERVAL_S
 from lanewise.engine.failures import FailureStreak
 from lanewise.engine.metrics import Metrics
@@ -71,7 +70,6 @@ class EncoderEngine:
         self.metrics = metrics
         self.failures = FailureStreak()
         self._runner = runner
-        self._counts = EncodingMetrics(metrics)
         self._queue = TextQueue()
         self._jobs: set[EncodingJob] = set()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -241,11 +239,7 @@ class EncoderEngine:
         self.failures.note_success()
         counted = [turn for turn in turns if turn.job.is_counted]
         if counted:
-            self._counts.note_step(
-                sum(turn.end - turn.first for turn in counted),
-                sum(turn.n_tokens for turn in counted),
-                time.perf_counter() - began,
-            )
+            self._note_step(counted, time.perf_counter() - began)
 
     def _compute(self, turns: Items[Turn]) -> None:
         texts: list[Ids] = []
@@ -281,7 +275,7 @@ class EncoderEngine:
     def _finish(self, job: EncodingJob) -> None:
         now = time.monotonic()
         if job.is_counted:
-            self._counts.note_answer(job, now)
+            self._note_answer(job, now)
         self._deliver(job, lambda: job.done.set_result(job.rows))
         self._end(job, "stop")
 
@@ -308,7 +302,27 @@ class EncoderEngine:
         self._admission.note_ended(job.request.client, job.n_left_tokens, time.monotonic())
         self._show_load()
 
+    def _note_step(self, turns: Items[Turn], seconds: float) -> None:
+        metrics, n_tokens = self.metrics, sum(turn.n_tokens for turn in turns)
+        n_texts = sum(turn.end - turn.first for turn in turns)
+        metrics.encoding.texts.inc(n_texts)
+        metrics.encoding.of_step.observe(n_texts)
+        metrics.count_prompts(0, n_tokens)
+        metrics.step_tokens.observe(n_tokens)
+        metrics.native_steps.inc()
+        metrics.native_seconds.inc(seconds)
+        metrics.busy_seconds.inc(seconds)
+
+    def _note_answer(self, job: EncodingJob, now: float) -> None:
+        metrics = self.metrics
+        metrics.encoding.of_request.observe(len(job.request.texts))
+        metrics.e2e.observe(now - job.arrived, trace_id=job.trace_id)
+        metrics.prompt_size.observe(job.n_tokens)
+        if job.started is not None:
+            metrics.inference.observe(now - job.started)
+            metrics.prefill.observe(now - job.started)
+
     def _show_load(self) -> None:
         running = sum(job.has_started for job in self._jobs)
         self.metrics.set_load(running, len(self._jobs) - running, 0)
-        self._counts.queued_texts.set(self._queue.n_texts)
+        self.metrics.encoding.queued_texts.set(self._queue.n_texts)

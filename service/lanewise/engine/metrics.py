@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics_text
 
+from lanewise.engine.encoding_metrics import EncodingSeries
 from lanewise.engine.histograms import CountedHistogram, size_buckets
 from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
@@ -85,12 +86,13 @@ class Metrics:
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
         self.registry = CollectorRegistry()
-        self.labels = {"model_name": facts.model_name, "engine": "0"}
+        self._labels = {"model_name": facts.model_name, "engine": "0"}
         self._last_counters = Counters(0, 0, 0, 0, 0, 0)
         self._make_vllm_gauges(facts)
         self._make_vllm_counters(facts)
         self._make_vllm_histograms(facts)
         self._make_own(facts)
+        self.encoding = EncodingSeries(self._labels, self.registry)
         ProcessCollector(registry=self.registry)
 
     def render(self, open_metrics: bool = False) -> bytes:
@@ -112,7 +114,7 @@ class Metrics:
         )
 
     def _value(self, name: str, **labels: str) -> float:
-        return self.registry.get_sample_value(name, self.labels | labels) or 0.0
+        return self.registry.get_sample_value(name, self._labels | labels) or 0.0
 
     def set_load(self, running: int, waiting: int, n_used: int) -> None:
         """How many sequences there are, and how many KV blocks they use."""
@@ -127,7 +129,7 @@ class Metrics:
         """The names of adapters in use and waited for, with commas between them."""
         self._lora_info.clear()
         labels = str(self.facts.max_loras), running, waiting
-        self._lora_info.labels(*self.labels.values(), *labels).set_to_current_time()
+        self._lora_info.labels(*self._labels.values(), *labels).set_to_current_time()
 
     def count_prompts(self, n_cached: int, n_computed: int) -> None:
         """Add tokens of prompts, by where their keys and values came from."""
@@ -171,21 +173,21 @@ class Metrics:
                 self.accepted_at[str(position)].inc()
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, list(self.labels), registry=self.registry).labels(**self.labels)
+        return Gauge(name, text, list(self._labels), registry=self.registry).labels(**self._labels)
 
     def _counter(self, name: str, text: str) -> Counter:
-        metric = Counter(name, text, list(self.labels), registry=self.registry)
-        return metric.labels(**self.labels)
+        metric = Counter(name, text, list(self._labels), registry=self.registry)
+        return metric.labels(**self._labels)
 
     def _counters(
         self, name: str, text: str, label: str, values: tuple[str, ...]
     ) -> dict[str, Counter]:
         """One counter for each value of one more label, all present from the start."""
-        metric = Counter(name, text, [*self.labels, label], registry=self.registry)
-        return {value: metric.labels(**self.labels, **{label: value}) for value in values}
+        metric = Counter(name, text, [*self._labels, label], registry=self.registry)
+        return {value: metric.labels(**self._labels, **{label: value}) for value in values}
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> CountedHistogram:
-        return CountedHistogram(name, text, self.labels, buckets, self.registry)
+        return CountedHistogram(name, text, self._labels, buckets, self.registry)
 
     def _info(self, name: str, text: str, labels: dict[str, str]) -> None:
         Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
@@ -196,11 +198,11 @@ class Metrics:
         by_reason = Gauge(
             "vllm:num_requests_waiting_by_reason",
             "Sequences in the queue, by what they wait for.",
-            [*self.labels, "reason"],
+            [*self._labels, "reason"],
             registry=self.registry,
         )
         self._waiting_by_reason = {
-            reason: by_reason.labels(*self.labels.values(), reason) for reason in WAITING_REASONS
+            reason: by_reason.labels(*self._labels.values(), reason) for reason in WAITING_REASONS
         }
         used = "Share of KV blocks in use, 0 to 1."
         self.kv_usage = self._gauge("vllm:kv_cache_usage_perc", used)
@@ -208,7 +210,7 @@ class Metrics:
         self._lora_info = Gauge(
             "vllm:lora_requests_info",
             "Adapters that requests use and wait for; the value is when that was so.",
-            [*self.labels, "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+            [*self._labels, "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
             registry=self.registry,
         )
         self.set_adapters("", "")
@@ -221,7 +223,7 @@ class Metrics:
                 "num_cpu_blocks": str(facts.n_blocks),
                 "cache_dtype": facts.kv_type,
                 "enable_prefix_caching": str(facts.prefix_cache),
-                **self.labels,
+                **self._labels,
             },
         )
 
@@ -384,6 +386,6 @@ class Metrics:
                 "weights": facts.weights,
                 "kernels": facts.kernels,
                 "version": facts.version,
-                **self.labels,
+                **self._labels,
             },
         )

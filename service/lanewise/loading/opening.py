@@ -10,7 +10,9 @@ from lanewise.loading.gguf_checkpoint import open_gguf
 from lanewise.loading.hf_checkpoint import open_hugging_face
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.packed_checkpoint import is_packed, open_packed
-from lanewise.loading.sentence_transformers import MODULES, read_sentence_model
+from lanewise.loading.pooled import add_dense, as_pooled
+from lanewise.loading.program import Dense, Pooling
+from lanewise.loading.sentence_transformers import read_sentence_model
 from lanewise.loading.sentences import SentenceModel
 from lanewise.loading.weights_files import WEIGHTS, other_weights
 
@@ -46,21 +48,24 @@ def open_directory(path: Path) -> Checkpoint:
     sentences = read_sentence_model(path)
     opened = open_packed(path, fields) if is_packed(fields) else open_hugging_face(path, fields)
     if sentences is not None:
-        _make_vectors_as(sentences, opened)
+        try:
+            _make_vectors_as(sentences, opened)
+        except BaseException:
+            opened.close()
+            raise
     return opened
 
 
 def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint) -> None:
-    """Have a model pooled as its directory says."""
-    pooling = checkpoint.config.pooling
-    if pooling is None:
-        return  # it writes text
-    if len(sentences.dense) != len(pooling.dense):
-        checkpoint.close()
-        raise ModelFileError(
-            f"{checkpoint.path}/{MODULES}: {len(sentences.dense)} Dense modules, of which"
-            f" {len(pooling.dense)} are supported for {checkpoint.config.architecture}"
-        )
-    pooling = replace(pooling, kind=sentences.pooling, normalize=sentences.normalize)
-    checkpoint.config = replace(checkpoint.config, pooling=pooling)
+    """Have a model pooled as its directory says, one that writes text too."""
+    config = checkpoint.config
+    pooling = Pooling(sentences.pooling, sentences.normalize)
+    if config.pooling is None:
+        as_pooled(checkpoint, pooling)
+    else:
+        pooling = replace(pooling, dense=config.pooling.dense)
+        checkpoint.config = replace(config, pooling=pooling)
+    if not pooling.dense:  # a packed directory has them
+        for one in sentences.dense:
+            add_dense(checkpoint, one.folder, Dense(one.outputs, one.bias, one.activation))
     checkpoint.sentences = sentences

@@ -49,7 +49,7 @@ def serve(
     tokenizer = text.tokenizer
     with contextlib.ExitStack() as models:
         models.enter_context(model)
-        adapters = make_adapters(settings, model)
+        adapters = None
         engine: Engine | EncoderEngine
         if text.pooling is not None:
             engine = make_encoder(settings, model, threads, text.pooling.max_tokens)
@@ -57,6 +57,7 @@ def serve(
             draft = open_draft(settings, tokenizer, threads, model.placement)
             if draft is not None:
                 models.enter_context(draft.model)
+            adapters = make_adapters(settings, model)
             engine = make_engine(settings, model, draft, tokenizer, threads, limit, adapters)
         state = ServerState(
             engine=engine,

@@ -1,0 +1,134 @@
+"""The process with a model that is pooled, from a directory of sentence-transformers: real rows."""
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from encoder_models import encoder_model
+from encoder_tokenizers import random_texts, word_piece
+from family_models import write_model
+from lanewise.loading.opening import open_checkpoint
+from lanewise.runtime import Encoder, Model
+from serving import lanewise_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.native]
+
+DIMS, LIMIT = 16, 40
+PROMPTS = {"query": "query ", "document": ""}
+LIBRARY = word_piece(size=250)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    """A tiny BERT with a mean, a dense head and length 1."""
+    folder = write_model(encoder_model("bert"), tmp_path_factory.mktemp("models") / "tiny-bert")
+    LIBRARY.save(str(folder / "tokenizer.json"))
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    paths = ("", "1_Pooling", "2_Dense", "3_Normalize")
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    dense = {"in_features": 48, "out_features": DIMS, "bias": False}
+    files = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+        "2_Dense/config.json": dense,
+        "sentence_bert_config.json": {"max_seq_length": LIMIT, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": PROMPTS},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    weights = np.random.default_rng(1).standard_normal((DIMS, 48)).astype(np.float32)
+    save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(directory):
+    with lanewise_server(str(directory), "--threads", "2", "--weights", "f32") as running:
+        yield running
+
+
+def rows_of(directory: Path, texts: list[str]) -> NDArray[np.float32]:
+    """What the library makes of texts, without a server; tanh and length 1 are done here."""
+    library = word_piece(size=250)
+    library.enable_truncation(LIMIT)
+    ids = [np.array(one.ids, np.uint32) for one in library.encode_batch(texts)]
+    with (
+        open_checkpoint(directory) as checkpoint,
+        Model.load(checkpoint, weights="f32") as model,
+        Encoder(model, threads=1) as encoder,
+    ):
+        assert encoder.dims == DIMS
+        return np.array([encoder.run([one])[0] for one in ids])
+
+
+def vectors(url: str, **body: object) -> NDArray[np.float32]:
+    body = {"encoding_format": "base64", "truncate": True} | body
+    answer = httpx.post(f"{url}/v1/embeddings", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    coded = [one["embedding"] for one in answer.json()["data"]]
+    return np.array([np.frombuffer(base64.b64decode(one), "<f4") for one in coded])
+
+
+def test_one_text_has_the_same_bits_in_any_company(url, directory):
+    texts = [text.strip() or "the" for text in random_texts(120, 5)]
+    wanted = rows_of(directory, texts)
+    assert np.array_equal(vectors(url, input=texts), wanted)
+    with ThreadPoolExecutor(8) as pool:
+        alone = list(pool.map(lambda text: vectors(url, input=text)[0], texts[:60]))
+    assert np.array_equal(alone, wanted[:60])
+    assert np.allclose(np.linalg.norm(wanted, axis=1), 1, atol=1e-5)
+
+
+def test_prompts_and_limits_are_those_of_the_directory(url, directory):
+    (found,) = vectors(url, input="the river", prompt_name="query")
+    assert np.array_equal(found, rows_of(directory, ["query the river"])[0])
+    refused = httpx.post(f"{url}/v1/embeddings", json={"input": "the river " * 50})
+    assert f"accepted: at most {LIMIT}" in refused.json()["error"]["message"]
+    (model,) = httpx.get(f"{url}/v1/models").json()["data"]
+    assert (model["dimensions"], model["max_model_len"]) == (DIMS, LIMIT)
+
+
+def test_megabytes_and_wrong_ids_hurt_nobody(url):
+    before = vectors(url, input="the river")
+    many = b'{"input":[' + b",".join([b'"a"'] * 1_000_000) + b"]}"
+    assert httpx.post(f"{url}/v1/embeddings", content=many, timeout=60).status_code == 400
+    ids = [[1, 250], [2, 10**9]]
+    assert httpx.post(f"{url}/v1/embeddings", json={"input": ids}).status_code == 400
+    assert len(vectors(url, input="the river " * 700_000)) == 1
+    assert np.array_equal(vectors(url, input="the river"), before)
+    chat = httpx.post(f"{url}/v1/chat/completions", json={"messages": []})
+    assert chat.status_code == 501
+    assert "cannot generate" in chat.json()["error"]["message"]
+
+
+def test_a_reranker_scores_pairs(tmp_path):
+    folder = write_model(encoder_model("bert_reranker"), tmp_path / "reranker")
+    LIBRARY.save(str(folder / "tokenizer.json"))
+    documents = ["the river rises", "nobody counts", "wide fields"]
+    with lanewise_server(str(folder), "--threads", "1", "--weights", "f32") as url:
+        body = {"query": "the river", "documents": documents, "raw_scores": True}
+        results = httpx.post(f"{url}/v1/rerank", json=body, timeout=60).json()["results"]
+        assert httpx.post(f"{url}/v1/embeddings", json={"input": "a"}).status_code == 501
+    pairs = LIBRARY.encode_batch([("the river", text) for text in documents])
+    with (
+        open_checkpoint(folder) as checkpoint,
+        Model.load(checkpoint, weights="f32") as model,
+        Encoder(model, threads=1) as encoder,
+    ):
+        rows = encoder.run(
+            [np.array(one.ids, np.uint32) for one in pairs],
+            [np.array(one.type_ids, np.uint32) for one in pairs],
+        )
+    found = {one["index"]: one["relevance_score"] for one in results}
+    assert [np.float32(found[index]) for index in range(3)] == rows[:, 0].tolist()
