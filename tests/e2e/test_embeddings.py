@@ -2,7 +2,10 @@
 
 import base64
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -97,6 +100,19 @@ def test_prompts_and_limits_are_those_of_the_directory(url, directory):
     assert f"accepted: at most {LIMIT}" in refused.json()["error"]["message"]
     (model,) = httpx.get(f"{url}/v1/models").json()["data"]
     assert (model["dimensions"], model["max_model_len"]) == (DIMS, LIMIT)
+
+
+def test_a_packed_directory_says_the_same(directory, tmp_path):
+    packed = tmp_path / "packed"
+    command = [sys.executable, "-m", "lanewise", "pack", str(directory), "--output", str(packed)]
+    subprocess.run([*command, "--weights", "f32"], check=True, timeout=120)
+    with open_checkpoint(directory) as one, open_checkpoint(packed) as other:
+        assert other.config.pooling == one.config.pooling
+        assert other.sentences is not None
+        assert replace(other.sentences, dense=()) == replace(one.sentences, dense=())
+        assert [dense.outputs for dense in other.sentences.dense] == [DIMS]
+    text = "the river rises slowly"
+    assert np.array_equal(rows_of(packed, [text]), rows_of(directory, [text]))
 
 
 def test_megabytes_and_wrong_ids_hurt_nobody(url):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.sentence_transformers import read_sentence_model
+from lanewise.loading.sentence_transformers import files_of, read_sentence_model
 from lanewise.loading.sentences import DenseModule, SentenceModel
 
 MEAN = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
@@ -99,6 +99,25 @@ def test_every_kind_of_pooling(tmp_path, pooling, wanted) -> None:
     found = read_sentence_model(write(tmp_path, **{"1_Pooling/config.json": pooling}))
     assert found is not None
     assert found.pooling == wanted
+
+
+def test_what_is_written_says_the_same(tmp_path) -> None:
+    dense = DenseModule(tmp_path / "2_Dense", 8, 4, True, "gelu")
+    for pooling in ("mean", "cls", "last"):
+        said = SentenceModel(
+            pooling=pooling,
+            normalize=pooling != "cls",
+            dense=(dense,),
+            max_tokens=None if pooling == "last" else 99,
+            lower_case=pooling == "mean",
+            prompts={"query": "q: "},
+            default_prompt="query" if pooling == "mean" else None,
+            similarity="dot",
+        )
+        for name, content in files_of(said).items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(json.dumps(content))
+        assert read_sentence_model(tmp_path) == said
 
 
 POOLING, CONFIG = "1_Pooling/config.json", "config_sentence_transformers.json"

@@ -20,6 +20,7 @@ from lanewise.loading.packed_checkpoint import (
     WEIGHTS,
     TensorNote,
 )
+from lanewise.loading.sentence_transformers import files_of
 from lanewise.loading.stored_program import program_as_json
 from lanewise.loading.tokenizer_files import GGUF_TEXT_KEYS, GGUF_TOKENIZER, JSON_FILES
 
@@ -73,6 +74,10 @@ def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
 
     JSON holds every value of the metadata exactly, and is read ten times as fast as GGUF.
     """
+    if checkpoint.sentences is not None:
+        for name, content in files_of(checkpoint.sentences).items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_json(folder / name, content)
     files = checkpoint.tokenizer
     if files.gguf is not None:
         kept = {key: value for key, value in files.gguf.items() if key.startswith(GGUF_TEXT_KEYS)}

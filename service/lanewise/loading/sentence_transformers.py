@@ -83,6 +83,39 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
     )
 
 
+def files_of(sentences: SentenceModel) -> dict[str, Any]:
+    """Return the JSON files, by name, that say the same; weights of dense heads are elsewhere."""
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(sentences.dense)]
+    kinds += ["Normalize"] if sentences.normalize else []
+    paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds) if index)]
+    flag = next(key for key, kind in POOLINGS.items() if kind == sentences.pooling)
+    torch = {name: f"torch.nn.{python}" for python, name in ACTIVATIONS.items()}
+    files: dict[str, Any] = {
+        MODULES: [
+            {"idx": index, "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+        ],
+        f"{paths[1]}/config.json": {FLAG + flag: True},
+        MODEL_CONFIG: {
+            "max_seq_length": sentences.max_tokens,
+            "do_lower_case": sentences.lower_case,
+        },
+        CONFIG: {
+            "prompts": dict(sentences.prompts),
+            "default_prompt_name": sentences.default_prompt,
+            "similarity_fn_name": sentences.similarity,
+        },
+    }
+    for path, dense in zip(paths[2:], sentences.dense, strict=False):
+        files[f"{path}/config.json"] = {
+            "in_features": dense.inputs,
+            "out_features": dense.outputs,
+            "bias": dense.bias,
+            "activation_function": torch[dense.activation],
+        }
+    return files
+
+
 def _modules(path: Path) -> list[tuple[str, Path]]:
     """The kind and folder of each module, in order."""
     source = path / MODULES
