@@ -9,8 +9,11 @@ from family_models import GOLDEN as FAMILIES
 from family_models import family_model, write_model
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.opening import open_checkpoint
-from lanewise_quantizer.fit.calibrate import calibrate
-from lanewise_quantizer.fit.forward import STEPS, run
+from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
+from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
+from lanewise_quantizer.fit.experts import STACKED
+from lanewise_quantizer.fit.forward import STEPS, check_computable, embedded, matrices_of, run
+from lanewise_quantizer.fit.mixture import LEAST_TOKENS, fitted_tokens
 from lanewise_quantizer.fit.source import Source
 from tests.correctness.test_programs import random_program, random_weights
 from tests.golden.reference import program as definition
@@ -84,6 +87,62 @@ def mean_of(x, behind=None):
     scaled = rows / np.square(rows).sum(axis=1, keepdims=True)
     left = rows if behind is None else behind.reshape(rows.shape) - rows
     return left.T @ scaled / len(rows)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe_dense", "gpt_oss", "qwen2_moe", "granite", "smollm3"])
+def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
+    """Every matrix but routers once, experts in order; what the head is given is the model's."""
+    with open_checkpoint(write_model(family_model(name), tmp_path / "m")) as checkpoint:
+        source = Source(checkpoint)
+        config = source.config
+        ids = np.arange(2 * 24).reshape(2, 24) * 7 % 200
+        matrices, parts = [], []
+
+        def keep(role, layer, weights, moment):
+            matrices.append((role, layer))
+            return weights
+
+        def keep_parts(role, layer, made):
+            for number, part in enumerate(made):
+                parts.append((role, layer, number))
+                assert np.array_equal(part.weights, source.expert(role, layer, number))
+                assert part.moment.tokens == ids.size  # 48 are few: all are borrowed
+                part.take(part.weights)
+
+        text = embedded(config, source(Role.TOKEN_EMBEDDING)[ids])
+        beside = text.copy()
+        head = calibrate(source, text, Quantizer(keep, keep_parts), beside)
+        expected = run(config, source, ids)
+        size = np.abs(text).max()
+        assert np.abs(text - beside).max() < 1e-5 * size
+        assert np.abs(head.drift).max() < 1e-4 * np.abs(head.sum).max()
+        np.testing.assert_allclose(head.mean(), mean_of(expected), rtol=1e-3, atol=1e-5)
+        wanted = {(r, n) for n in range(config.n_layers) for r in matrices_of(config, n)}
+        single = {key for key in wanted if key[0] not in (*STACKED, Role.ROUTER)}
+        assert sorted(matrices) == sorted(single)
+        assert parts == [
+            (role, n, number)
+            for n in range(config.n_layers)
+            for role in STACKED
+            for number in range(source.n_experts(n))
+        ]
+
+
+def test_experts_that_few_tokens_go_to_borrow_others():
+    found = fitted_tokens(np.array([3, 5]), 4000)
+    assert {3, 5} <= set(found.tolist())
+    assert len(found) == len(set(found.tolist())) == LEAST_TOKENS
+    assert np.diff(found).max() < 2 * 4000 / LEAST_TOKENS  # from all of the text
+    many = np.arange(0, 3000, 2)
+    assert fitted_tokens(many, 3000) is many
+    assert fitted_tokens(np.array([], np.intp), 10).tolist() == list(range(10))
+
+
+def test_encoders_are_not_calibrated():
+    layer = Layer(Attention(2, 2, 16, rope=None), Plain(32))
+    config = ModelConfig("bert", 32, 99, 64, 1e-5, True, (), (layer,), norm="layer")
+    with pytest.raises(ModelFileError, match="bert: calibration cannot compute"):
+        check_computable(config)
 
 
 def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lanewise.commands.opening import warn
 from lanewise.commands.perplexity import cut_windows, read_text
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
-from lanewise.loading.plain import plain_layers
+from lanewise.loading.program import Experts, ModelConfig
 from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Scale
@@ -20,7 +20,7 @@ from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.commands.plan import Target, half_split_rows
 from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.fit.feedback import rounds_for
-from lanewise_quantizer.fit.forward import CANNOT
+from lanewise_quantizer.fit.forward import check_computable
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.storage import checksum, decode_rows, encode_rows
@@ -44,7 +44,7 @@ def has_one_scale(kind: str | None) -> bool:
 def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | None:
     """Return the text to calibrate on, None: without; ModelFileError if it cannot be."""
     if settings.calibrate not in (None, NONE):
-        plain_layers(checkpoint.config, CANNOT)
+        check_text_is_usable(checkpoint.config, settings)
         return settings.calibrate
     formats = (settings.format, settings.head)
     if "t2" in formats and settings.calibrate == NONE:
@@ -58,7 +58,7 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
         return None
     what = settings.format if settings.bits is None else f"--bits {settings.bits:g}"
     try:
-        plain_layers(checkpoint.config, CANNOT)
+        check_text_is_usable(checkpoint.config, settings)
     except ModelFileError as error:
         if "t2" in formats:
             raise
@@ -67,6 +67,16 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
     told = f"{what}: calibrating on the bundled text; --calibrate {NONE} is quicker, and worse"
     print(told, file=sys.stderr)
     return BUNDLED
+
+
+def check_text_is_usable(config: ModelConfig, settings: QuantizeSettings) -> None:
+    """ModelFileError if a text is of no use for quantizing a model so."""
+    check_computable(config)
+    if settings.bits is not None and any(isinstance(layer.ffn, Experts) for layer in config.layers):
+        raise ModelFileError(
+            f"{config.architecture}: --bits cannot measure on a text what experts lose yet;"
+            f" accepted are --format with --calibrate, and --bits with --calibrate {NONE}"
+        )
 
 
 def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.NDArray[np.int64]:
@@ -127,21 +137,21 @@ class Calibrated:
         return None if is_copied(target, self.fitting) else CODED_TYPES.get(target.type)
 
     def keep(self, role: Role, layer: int, parts: Iterable[CodedMatrix]) -> None:
-        """Write a matrix, given as all its rows or as some after the others, in the result's order.
-
-        Parts have multiples of 8 rows, but for the last: whole words of the checksum.
-        """
+        """Write a matrix, given as all its rows or as some after the others, in its order."""
         target = self.targets[role, layer]
         order = half_split_rows(target)
         at = total = n_rows = 0
+        left = np.empty(0, np.uint8)  # less than a word of the checksum
         for part in parts:
             rows = encode_rows(part)
             if order is not None:
                 rows = rows[order]
-            data = np.ascontiguousarray(rows)
+            data = np.concatenate([left, rows.reshape(-1)])
+            whole = len(data) if n_rows + part.rows == target.source.rows else len(data) // 8 * 8
+            data, left = data[:whole], data[whole:]
             self.output.write(memoryview(data.data).cast("B"), self.offsets[target.name] + at)
             total = (total + checksum(data, at)) % 2**64
-            at += data.nbytes
+            at += whole
             before, n_rows = n_rows, n_rows + part.rows
             n_bytes, all_rows = target.source.n_bytes, target.source.rows
             self.progress(n_rows * n_bytes // all_rows - before * n_bytes // all_rows)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from lanewise.loading.checkpoint import Role
-from lanewise_quantizer.fit.forward import STEPS, Floats, Forward
+from lanewise.loading.program import Experts
+from lanewise_quantizer.fit.experts import SHARED, activate, route, shared_part
+from lanewise_quantizer.fit.forward import Floats, Forward, Vectors, steps_of
+from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
 from lanewise_quantizer.fit.moments import Moment, Moments
 from lanewise_quantizer.fit.source import Source
 
@@ -17,18 +20,41 @@ from lanewise_quantizer.fit.source import Source
 Quantize = Callable[[Role, int, Floats, Moment], Floats]
 
 
+@dataclass(frozen=True)
+class Quantizer:
+    """What becomes of matrices: of single ones, and of those of all experts."""
+
+    one: Quantize
+    parts: QuantizeParts
+
+    @staticmethod
+    def of(one: Quantize) -> Quantizer:
+        """Experts as if each of their matrices were a single one."""
+
+        def parts(role: Role, layer: int, made: Iterable[Part]) -> None:
+            for part in made:
+                part.take(one(role, layer, part.weights, part.moment))
+
+        return Quantizer(one, parts)
+
+
 def calibrate(
-    source: Source, x: Floats, quantize: Quantize, unquantized: Floats | None = None
+    source: Source, x: Floats, quantize: Quantizer | Quantize, unquantized: Floats | None = None
 ) -> Moment:
     """Quantize every matrix of every layer in order; return the moment of the head's inputs.
 
     ``x`` [windows, tokens, hidden] is the embedded text, and in the end the last layer's outputs.
+    Routers stay as they are.
     ``unquantized`` is the text as the model's own embedding has it: given, the model is run on it
     as it is beside, and moments know how far inputs drifted from there.
     """
+    quantizer = quantize if isinstance(quantize, Quantizer) else Quantizer.of(quantize)
     forward = Forward(source.config, x.shape[1])
     for layer in range(source.config.n_layers):
-        _layer(forward, source, layer, _Streams(x, unquantized), quantize)
+        vectors, streams = forward.vectors(source, layer), _Streams(x, unquantized)
+        _steps(forward, source, layer, vectors, streams, quantizer.one)
+        if isinstance(vectors.layer.ffn, Experts):
+            _experts(forward, source, layer, vectors, streams, quantizer)
     norm = source(Role.OUTPUT_NORM)
     moments = Moments(x.shape[-1], drifts=unquantized is not None)
     for part in forward.chunks(x):
@@ -45,15 +71,19 @@ class _Streams:
     y: Floats | None
 
 
-def _layer(
-    forward: Forward, source: Source, layer: int, streams: _Streams, quantize: Quantize
+def _steps(
+    forward: Forward,
+    source: Source,
+    layer: int,
+    vectors: Vectors,
+    streams: _Streams,
+    quantize: Quantize,
 ) -> None:
-    """Quantize a layer's matrices and run it with them, in place."""
-    vectors = forward.vectors(source, layer)
+    """Quantize a layer's matrices but those of experts, and run it with them, in place."""
     x, y = streams.x, streams.y
     done: dict[Role, Floats] = {}
     whole: dict[Role, Floats] = {}
-    for step in STEPS:
+    for step in steps_of(vectors.layer):
         for role in step:
             whole[role] = source(role, layer)
         size = whole[step[0]].shape[1]
@@ -76,3 +106,64 @@ def _layer(
             done.clear()
             whole.clear()
         del inputs, moments, moment  # before the next are there
+
+
+def _experts(
+    forward: Forward,
+    source: Source,
+    layer: int,
+    vectors: Vectors,
+    streams: _Streams,
+    quantizer: Quantizer,
+) -> None:
+    """Quantize a layer's experts and run them, in place."""
+    ffn = vectors.layer.ffn
+    assert isinstance(ffn, Experts)
+    router = source(Role.ROUTER, layer)
+
+    def rows_of(states: Floats, like: Rows | None) -> Rows:
+        normed = forward.norm(states, vectors.ffn_norm).reshape(-1, states.shape[-1])
+        routes = route(ffn, router, vectors.of, normed)
+        return Rows(ffn, normed, routes, None if like is None else like.fitted)
+
+    rows = rows_of(streams.x, None)
+    beside = None if streams.y is None else rows_of(streams.y, rows)
+    quantize_experts(source, layer, vectors.of, rows, beside, quantizer.parts)
+    if ffn.shared_size:
+        _shared(source, layer, vectors, rows, beside, quantizer.one)
+    for states, found in ((streams.x, rows), (streams.y, beside)):
+        if states is not None and found is not None:
+            forward.add(states, found.out.reshape(states.shape), Role.EXPERTS_DOWN, vectors)
+
+
+def _shared(
+    source: Source,
+    layer: int,
+    vectors: Vectors,
+    rows: Rows,
+    beside: Rows | None,
+    quantize: Quantize,
+) -> None:
+    """Quantize the expert that all tokens go to, and add what it gives."""
+    ffn = rows.ffn
+    gate, up, down = (source(role, layer) for role in SHARED)
+
+    def moment_of(x: Floats, y: Floats | None) -> Moment:
+        moments = Moments(x.shape[1], drifts=y is not None)
+        moments.add(x, y)
+        return moments.found()
+
+    def inner_of(x: Floats, gate: Floats, up: Floats) -> Floats:
+        return activate(ffn, x @ gate.T, x @ up.T)
+
+    moment = moment_of(rows.x, None if beside is None else beside.x)
+    made = [
+        quantize(role, layer, weights, moment)
+        for role, weights in zip(SHARED[:2], (gate, up), strict=True)
+    ]
+    inner = inner_of(rows.x, *made)
+    unquantized = None if beside is None else inner_of(beside.x, gate, up)
+    last = quantize(SHARED[2], layer, down, moment_of(inner, unquantized))
+    rows.out += shared_part(ffn, vectors.of, rows.x, inner @ last.T)
+    if beside is not None and unquantized is not None:
+        beside.out += shared_part(ffn, vectors.of, beside.x, unquantized @ down.T)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CodedMatrix, CodedType
-from lanewise_quantizer.fit.calibrate import calibrate
+from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import (
     ROUNDS,
     quantize_by_importance,
@@ -18,6 +18,7 @@ from lanewise_quantizer.fit.feedback import (
 )
 from lanewise_quantizer.fit.forward import embedded, run
 from lanewise_quantizer.fit.hessian import DAMPING
+from lanewise_quantizer.fit.mixture import Part
 from lanewise_quantizer.fit.moments import Moment, looked_up_too, moment_of
 from lanewise_quantizer.fit.source import Source
 
@@ -62,7 +63,18 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
         keep(role, layer, [matrix])
         return matrix.decode()
 
-    moment = calibrate(source, x, quantize, _as_it_is(source, ids))
+    def quantize_parts(role: Role, layer: int, parts: Iterable[Part]) -> None:
+        kind = plan.kind(role, layer)
+        known = None if kind is None else plan.known(role, layer)
+        if kind is None or known is not None:
+            for number, part in enumerate(parts):
+                rows = len(part.weights)
+                own = known if known is None else known[number * rows : (number + 1) * rows]
+                part.take(part.weights if own is None else own)
+            return
+        keep(role, layer, (_taken(part, kind, plan) for part in parts))
+
+    moment = calibrate(source, x, Quantizer(quantize, quantize_parts), _as_it_is(source, ids))
     if source.config.tied_embeddings:
         return
     kind = plan.kind(Role.OUTPUT, 0)
@@ -118,6 +130,13 @@ def _as_it_is(source: Source, ids: npt.NDArray[np.integer]) -> Floats:
 def _states(source: Source, vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
     looked_up: Floats = vectors[ids]
     return embedded(source.config, looked_up)
+
+
+def _taken(part: Part, kind: CodedType, plan: Plan) -> CodedMatrix:
+    """One expert's part of a matrix, which the model then goes on with."""
+    matrix = _fitted(part.weights, kind, part.moment, plan)
+    part.take(matrix.decode())
+    return matrix
 
 
 def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> CodedMatrix:
