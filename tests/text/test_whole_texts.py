@@ -11,7 +11,7 @@ from lanewise.text.whole_texts import TooLongError, WholeTexts, longest_first
 
 KINDS = {"word piece": word_piece(), "cased": word_piece(lower=False), "unigram": unigram()}
 EACH = pytest.mark.parametrize("library", KINDS.values(), ids=KINDS)
-N_TEXTS = 300
+N_TEXTS = 200
 
 
 def whole(library: Library) -> WholeTexts:
@@ -79,6 +79,22 @@ def test_of_a_very_long_text_the_beginning_is_enough(library) -> None:
     # Much text can be few tokens.
     (found,) = whole(library).encode(["the" + " " * 300_000 + "river"], 300_010)
     assert found.ids == library.encode("the" + " " * 300_000 + "river").ids
+
+
+@EACH
+def test_a_long_text_costs_no_more_in_each_of_its_pairs_than_a_pair_has(library) -> None:
+    query, documents = "the river rises " * 1_000, random_texts(30, 4)
+    cutting = copy_of(library)
+    cutting.enable_truncation(24)
+    pairs = [(query, text) for text in documents] + [(text, query) for text in documents]
+    mine = whole(library)
+    found = mine.encode(pairs, 24, "right")
+    assert [one.ids for one in found] == [one.ids for one in cutting.encode_batch(pairs)]
+    short, is_all, _ = mine._short(query, True, 24, "right")
+    assert (len(short) < 24 * 20, is_all) == (True, False)
+    with pytest.raises(TooLongError) as caught:
+        mine.encode(pairs, 24)
+    assert not caught.value.is_exact
 
 
 def test_the_config_says_how_letters_are_read() -> None:
