@@ -59,6 +59,30 @@ def test_a_long_text_is_a_step_of_its_own_and_comes():
     assert taken(queue, jobs, 10) == {}
 
 
+@pytest.mark.parametrize("n_others", [1, 2, 3])
+@pytest.mark.parametrize("length", [40, 64, 200])
+def test_a_text_longer_than_what_others_leave_comes_too(n_others, length):
+    jobs = [job(*[3] * 1000, client=client) for client in range(n_others)]
+    jobs.append(job(length, length, client=n_others))
+    queue = TextQueue()
+    for one in jobs:
+        queue.add(one)
+    seen = [taken(queue, jobs, 64) for _ in range(6)]
+    assert jobs[-1].n_begun == 2
+    for other in range(n_others):
+        assert sum(other in step for step in seen) >= 2
+
+
+def test_more_clients_than_a_step_has_room_for_take_turns():
+    jobs = [job(*[10] * 100, client=client) for client in range(30)]
+    queue = TextQueue()
+    for one in jobs:
+        queue.add(one)
+    for _ in range(30):
+        queue.take(32, 99)
+    assert {one.n_begun for one in jobs} == {3}
+
+
 def test_no_step_has_more_texts_than_it_may():
     queue, jobs = TextQueue(), [job(*[1] * 10), job(*[1] * 10)]
     for one in jobs:

@@ -82,7 +82,8 @@ class TextQueue:
 
     In a step each client, and of a client each request, gets about as many tokens as any other, so
     that neither a million texts nor a thousand requests keep one text of somebody else waiting for
-    longer than a step or two. Where there is room for more, those that came first have it.
+    longer than a step or two. Where there is room for more, those that came first have it. Who had
+    less than its share for want of room begins the next step: there is always room for the first.
     """
 
     def __init__(self) -> None:
@@ -110,15 +111,20 @@ class TextQueue:
         """Take the texts of a step, at least one if any waits; they wait no more."""
         taken: dict[EncodingJob, int] = {}  # where a request's texts of this step begin
         left = [max_tokens, max_texts]
+        behind: EncodingJob | None = None
         while self._clients and (not taken or min(left) > 0):
             before = self.n_texts
             quantum = max(1, left[0] // len(self))
             for job in self._round():
-                first = job.n_begun
+                first, n_tokens = job.n_begun, job.n_left_tokens
                 if self._begin(job, left, quantum, is_first=not taken):
                     taken.setdefault(job, first)
+                if behind is None and job.n_left and n_tokens - job.n_left_tokens < quantum:
+                    behind = job
             if self.n_texts == before:
                 break
+        if behind is not None and behind.n_left:
+            self._put_first(behind)
         return [Turn(job, first, job.n_begun) for job, first in taken.items()]
 
     def _round(self) -> Iterator[EncodingJob]:
@@ -133,6 +139,13 @@ class TextQueue:
                 jobs.remove(job)
                 if not jobs:
                     del self._clients[client]
+
+    def _put_first(self, job: EncodingJob) -> None:
+        """Let the next round begin with a request, and go on with who is after it."""
+        clients, jobs = self._clients, self._clients[job.request.client]
+        while next(iter(clients)) != job.request.client:
+            clients.move_to_end(next(iter(clients)))
+        jobs.rotate(-jobs.index(job))
 
     def _begin(self, job: EncodingJob, left: list[int], quantum: int, is_first: bool) -> bool:
         """Take texts of a request: a quantum of tokens, or one text, while there is room."""
