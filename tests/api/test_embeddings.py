@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -147,6 +148,30 @@ def test_a_million_texts_and_megabytes_of_one_hurt_nobody(client):
     assert len(vectors(client.post("/v1/embeddings", json={"input": [word]}))) == 1
     error = error_of(client.post("/v1/embeddings", content=b"x" * (9 << 20)), 413)
     assert vectors(client.post("/v1/embeddings", json={"input": "the"})) == before
+
+
+@pytest.mark.parametrize("char", ["!", "東"])
+def test_megabytes_without_a_space_take_little_memory(client, char):
+    text = char * (7_900_000 // len(char.encode()))
+    before = peak(anew=True)
+    error = error_of(client.post("/v1/embeddings", content=body_of(input=[text])))
+    assert "the text has more than" in error["message"]
+    for side in ("START", "END"):
+        answer = client.post("/v1/embeddings", content=body_of(input=text, truncate=side))
+        assert np.allclose(vectors(answer), [wanted(char * 99, LIMIT)], atol=1e-6)
+    assert peak() - before < 400 << 20  # all tokens of it take gigabytes
+
+
+def body_of(**fields: object) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode()
+
+
+def peak(anew: bool = False) -> int:
+    """Bytes that this process had at most, since the last time anew."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
 
 def test_as_many_texts_as_the_server_was_told():

@@ -1,5 +1,7 @@
 """Whole texts and pairs, WordPiece and Unigram: as the tokenizers library has them."""
 
+from types import SimpleNamespace
+
 import pytest
 from tiny_tokenizers import gguf_files, hf_files
 from tokenizers import Tokenizer as Library
@@ -7,7 +9,12 @@ from tokenizers import Tokenizer as Library
 from encoder_tokenizers import converted, random_texts, unigram, word_piece
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.text.tokenizer import Tokenizer
-from lanewise.text.whole_texts import TooLongError, WholeTexts, longest_first
+from lanewise.text.whole_texts import (
+    CHARACTERS_AT_ONCE,
+    TooLongError,
+    WholeTexts,
+    longest_first,
+)
 
 KINDS = {"word piece": word_piece(), "cased": word_piece(lower=False), "unigram": unigram()}
 EACH = pytest.mark.parametrize("library", KINDS.values(), ids=KINDS)
@@ -40,8 +47,8 @@ def test_a_text_and_a_pair_are_what_the_library_makes_of_them(library) -> None:
         for given in (texts, pairs):
             wanted = library.encode_batch(given)
             found = mine.encode(given, 1 << 20)
-            assert [one.ids for one in found] == [one.ids for one in wanted]
-            assert [one.types for one in found] == [one.type_ids for one in wanted]
+            assert [one.ids.tolist() for one in found] == [one.ids for one in wanted]
+            assert [one.types.tolist() for one in found] == [one.type_ids for one in wanted]
 
 
 @EACH
@@ -55,7 +62,7 @@ def test_what_is_too_long_is_cut_as_the_library_cuts(library, side) -> None:
         for given in (texts, pairs):
             wanted = cutting.encode_batch(given)
             found = whole(library).encode(given, limit, side)
-            assert [one.ids for one in found] == [one.ids for one in wanted]
+            assert [one.ids.tolist() for one in found] == [one.ids for one in wanted]
 
 
 @EACH
@@ -75,26 +82,70 @@ def test_of_a_very_long_text_the_beginning_is_enough(library) -> None:
     (found,) = whole(library).encode([text], 10, "right")
     cutting = copy_of(library)
     cutting.enable_truncation(10)
-    assert found.ids == cutting.encode(text).ids
+    assert found.ids.tolist() == cutting.encode(text).ids
     # Much text can be few tokens.
     (found,) = whole(library).encode(["the" + " " * 300_000 + "river"], 300_010)
-    assert found.ids == library.encode("the" + " " * 300_000 + "river").ids
+    assert found.ids.tolist() == library.encode("the" + " " * 300_000 + "river").ids
 
 
 @EACH
-def test_a_long_text_costs_no_more_in_each_of_its_pairs_than_a_pair_has(library) -> None:
-    query, documents = "the river rises " * 1_000, random_texts(30, 4)
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("long", ["the river rises " * 4500, "!" * 70_000, "東" * 70_000])
+def test_a_long_text_costs_no_more_in_each_of_its_pairs_than_a_pair_has(
+    library, side, long, monkeypatch
+) -> None:
+    documents = random_texts(30, 4)
     cutting = copy_of(library)
-    cutting.enable_truncation(24)
-    pairs = [(query, text) for text in documents] + [(text, query) for text in documents]
+    cutting.enable_truncation(24, direction=side)
+    pairs = [(long, text) for text in documents] + [(text, long) for text in documents]
     mine = whole(library)
-    found = mine.encode(pairs, 24, "right")
-    assert [one.ids for one in found] == [one.ids for one in cutting.encode_batch(pairs)]
-    short, is_all, _ = mine._short(query, True, 24, "right")
-    assert (len(short) < 24 * 20, is_all) == (True, False)
-    with pytest.raises(TooLongError) as caught:
-        mine.encode(pairs, 24)
-    assert not caught.value.is_exact
+    given = []
+    encode = mine._tokenizer.encode_batch_fast
+    counting = SimpleNamespace(
+        encode_batch_fast=lambda texts, **options: given.extend(texts) or encode(texts, **options)
+    )
+    monkeypatch.setattr(mine, "_tokenizer", counting)
+    found = mine.encode(pairs, 24, side)
+    wanted = cutting.encode_batch(pairs[:1] + pairs[-1:])
+    assert [found[at].ids.tolist() for at in (0, -1)] == [one.ids for one in wanted]
+    assert sum(map(len, given)) < 3 * len(long)
+
+
+@pytest.mark.parametrize("side", ["right", "left", None])
+def test_texts_without_spaces_are_cut_into_tokens_a_little_at_a_time(side, monkeypatch) -> None:
+    library = word_piece()
+    mine, sizes = whole(library), []
+    encode = mine._tokenizer.encode_batch_fast
+    counting = SimpleNamespace(
+        encode_batch_fast=lambda texts, **options: (
+            sizes.append(sum(map(len, texts))) or encode(texts, **options)
+        )
+    )
+    monkeypatch.setattr(mine, "_tokenizer", counting)
+    for text in ("!" * 300_000, "東京" * 150_000):
+        texts = [text + str(index) for index in range(6)]
+        if side is None:
+            with pytest.raises(TooLongError) as caught:
+                mine.encode(texts, 40)
+            assert not caught.value.is_exact
+        else:
+            cutting = copy_of(library)
+            cutting.enable_truncation(40, direction=side)
+            (wanted,) = cutting.encode_batch([text[:500] if side == "right" else text[-500:] + "0"])
+            assert mine.encode(texts, 40, side)[0].ids.tolist() == wanted.ids
+    assert max(sizes) <= CHARACTERS_AT_ONCE
+
+
+def test_work_on_texts_ends_between_them_when_it_is_checked() -> None:
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        whole(word_piece()).encode(["a"] * 10_000, 10, None, check)
 
 
 def test_the_config_says_how_letters_are_read() -> None:

@@ -59,7 +59,7 @@ async def _try_again(state: ServerState) -> None:
 async def _ask(state: ServerState) -> None:
     if state.pooling is not None:
         (text,) = state.pooling.whole.encode(["Hello"], state.max_model_len, "right")
-        ids = np.array(text.ids or [0], np.uint32)
+        ids = text.ids if len(text.ids) else np.zeros(1, np.uint32)
         await state.encoder.encode(EncodingRequest([ids]), is_counted=False)
         return
     prompt = state.tokenizer.encode("Hello", add_bos=True, parse_special=False)

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lanewise.text.surrogates import without_surrogates
 from lanewise.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from tokenizers import Tokenizer as Library
 
+Ids = NDArray[np.uint32]
 Side = Literal["right", "left"]
 Text = str | tuple[str, str]
 # Of a text that is longer, only its beginning is cut into tokens first: that may be too long too.
 LONG_TEXT = 1 << 16  # characters
-CHARACTERS_OF_TOKEN = 64
-FEW_CHARACTERS = 8  # of a token: shorter texts are not worth a look
-AT_ONCE = 256  # texts: their tokens as the library has them take much memory
+CHARACTERS_OF_TOKEN = 8
+GROWTH = 4
+# Where words are cut, their tokens change: these are of no use.
+TORN_TOKENS = 64
+# Tokens as the library has them take 300 bytes each, and a text may have one for each character.
+AT_ONCE = 256  # texts
+CHARACTERS_AT_ONCE = 1 << 18
 
 
 class WholeText(NamedTuple):
     """The token ids of a text with the special tokens around it, and their types."""
 
-    ids: Sequence[int]
-    types: Sequence[int]
+    ids: Ids
+    types: Ids
 
 
 class Part(NamedTuple):
-    """A text of a pair as it is cut into tokens."""
+    """A text without special tokens."""
 
-    text: str
-    is_all: bool
-    n_tokens: int = 0  # of all of it, where that is known
+    ids: Ids  # no more than a model takes, of the side that is kept
+    n_tokens: int
+    is_all: bool  # or there are more
 
 
 class TooLongError(Exception):
@@ -45,6 +54,37 @@ class TooLongError(Exception):
         self.is_exact = is_exact  # or there are more
 
 
+class Around:
+    """The special tokens before, between and after texts, and the types of all tokens."""
+
+    def __init__(self, sample: Encoding) -> None:
+        around: list[list[int]] = [[]]
+        types: list[list[int]] = [[]]
+        self._type_of: list[int] = []
+        last: int | None = None
+        for id_, type_, of in zip(sample.ids, sample.type_ids, sample.sequence_ids, strict=True):
+            if of is None:
+                around[-1].append(id_)
+                types[-1].append(type_)
+            elif of != last:
+                around.append([])
+                types.append([])
+                self._type_of.append(type_)
+                last = of
+        self._ids = [np.array(some, np.uint32) for some in around]
+        self._types = [np.array(some, np.uint32) for some in types]
+
+    def put(self, texts: Iterable[Ids]) -> WholeText:
+        """The texts with what is around them."""
+        ids, types = [self._ids[0]], [self._types[0]]
+        for text, type_, after, its_types in zip(
+            texts, self._type_of, self._ids[1:], self._types[1:], strict=True
+        ):
+            ids += (text, after)
+            types += (np.full(len(text), type_, np.uint32), its_types)
+        return WholeText(np.concatenate(ids), np.concatenate(types))
+
+
 class WholeTexts:
     """Cuts whole texts into tokens; several threads may."""
 
@@ -55,78 +95,116 @@ class WholeTexts:
         self._prepare = prepare  # what is done to a text before
         self.n_special = self._tokenizer.num_special_tokens_to_add(False)
         self.n_special_of_pair = self._tokenizer.num_special_tokens_to_add(True)
+        sample = _sample(self._tokenizer)
+        self._around = Around(self._tokenizer.encode(sample))
+        self._around_pair = Around(self._tokenizer.encode(sample, sample))
 
-    def encode(self, texts: Sequence[Text], limit: int, cut: Side | None = None) -> list[WholeText]:
+    def encode(
+        self,
+        texts: Sequence[Text],
+        limit: int,
+        cut: Side | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> list[WholeText]:
         """Return the tokens of texts; of a tuple those of a pair.
 
         What has more than ``limit`` tokens loses those of its end, or of its beginning with "left";
         of pairs the longer text loses first. Without ``cut`` TooLongError is raised of the first.
+        ``check`` is called now and then, and may raise to end the work.
         """
         whole: list[WholeText] = []
         known: dict[str, Part] = {}
-        for first in range(0, len(texts), AT_ONCE):
-            clean = [
-                self._clean(text, limit, cut, known) for text in texts[first : first + AT_ONCE]
-            ]
-            found = self._tokenizer.encode_batch_fast([text for text, _ in clean])
-            for (text, is_all), encoding in zip(clean, found, strict=True):
-                n_tokens = len(encoding)
-                if n_tokens > limit and cut is None:
-                    raise TooLongError(len(whole), n_tokens, is_all)
-                if n_tokens > limit:
-                    parts = texts[len(whole)]
-                    pair = parts if isinstance(parts, tuple) else ()
-                    sizes = [known[part].n_tokens for part in pair]
-                    encoding = self._cut(text, sizes, limit, cut or "right")
-                whole.append(WholeText(encoding.ids, encoding.type_ids))
+        for group in _groups(texts, _most(limit)):
+            check()
+            self._cut_into_tokens(group, limit, cut, known)
+            for text in group:
+                parts = [known[part] for part in _parts(text)]
+                whole.append(self._put_together(len(whole), parts, limit, cut))
+            known = {part: known[part] for part in _parts(group[-1])}  # the query is of all
         return whole
 
-    def _clean(
-        self, text: Text, limit: int, cut: Side | None, known: dict[str, Part]
-    ) -> tuple[Text, bool]:
-        """A text as it is cut into tokens, and whether that is all of it."""
-        if isinstance(text, str):
-            return self._one(text, limit, cut)
-        for part in text:
-            if part not in known:
-                known[part] = self._short(*self._one(part, limit, cut), limit, cut)
-        first, second = (known[part] for part in text)
-        return (first.text, second.text), first.is_all and second.is_all
+    def _cut_into_tokens(
+        self, group: Iterable[Text], limit: int, cut: Side | None, known: dict[str, Part]
+    ) -> None:
+        size = _most(limit)
+        new = dict.fromkeys(part for text in group for part in _parts(text) if part not in known)
+        clean = [self._prepare(without_surrogates(part)) for part in new]
+        begun = [_piece(text, size, cut) for text in clean]
+        encode = self._tokenizer.encode_batch_fast
+        found = encode([piece for piece, _ in begun], add_special_tokens=False)
+        # The library's tokens are large: those of a text are let go as soon as it is known.
+        for name, text in zip(reversed(new), reversed(clean), strict=True):
+            (piece, torn), one, grown = begun.pop(), found.pop(), size
+            while len(piece) < len(text) and len(one) <= limit + torn:
+                grown *= GROWTH
+                piece, torn = _piece(text, grown, cut)
+                (one,) = encode([piece], add_special_tokens=False)
+            ids = np.array(one.ids, np.uint32)
+            ids = ids[-limit:] if cut == "left" else ids[:limit]
+            known[name] = Part(ids.copy(), len(one), len(piece) == len(text))
 
-    def _short(self, text: str, is_all: bool, limit: int, cut: Side | None) -> Part:
-        """A part of pairs, which may be one of thousands: no more of it than a pair can have."""
-        if len(text) <= limit * FEW_CHARACTERS or cut == "left":
-            return Part(text, is_all)
-        (found,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
-        if len(found) <= limit + 1:
-            return Part(text, is_all)
-        end = text.find(" ", found.offsets[limit][1])
-        return Part(text[:end], False, len(found)) if end > 0 else Part(text, is_all)
+    def _put_together(
+        self, index: int, parts: Sequence[Part], limit: int, cut: Side | None
+    ) -> WholeText:
+        around, n_special = self._around, self.n_special
+        if len(parts) > 1:
+            around, n_special = self._around_pair, self.n_special_of_pair
+        n_tokens = sum(part.n_tokens for part in parts) + n_special
+        if n_tokens <= limit:
+            return around.put(part.ids for part in parts)
+        if cut is None:
+            raise TooLongError(index, n_tokens, all(part.is_all for part in parts))
+        room = max(0, limit - n_special)
+        left: tuple[int, ...] = (room,)
+        if len(parts) > 1:
+            left = longest_first(parts[0].n_tokens, parts[1].n_tokens, room)
+        return around.put(
+            part.ids[max(0, len(part.ids) - size) :] if cut == "left" else part.ids[:size]
+            for part, size in zip(parts, left, strict=True)
+        )
 
-    def _one(self, text: str, limit: int, cut: Side | None) -> tuple[str, bool]:
-        text = self._prepare(without_surrogates(text))
-        if len(text) <= LONG_TEXT or cut == "left":
-            return text, True
-        # At a space, before which tokens end: they are the first of the whole text.
-        end = text.rfind(" ", 0, max(LONG_TEXT, limit * CHARACTERS_OF_TOKEN))
-        if end <= 0:
-            return text, True
-        (begin,) = self._tokenizer.encode_batch_fast([text[:end]], add_special_tokens=False)
-        return (text[:end], False) if len(begin) > limit else (text, True)
 
-    def _cut(self, text: Text, sizes: Sequence[int], limit: int, side: Side) -> Encoding:
-        """``sizes`` are at least so many tokens of the texts of a pair."""
-        encode, post = self._tokenizer.encode_batch_fast, self._tokenizer.post_process
-        if isinstance(text, str):
-            (one,) = encode([text], add_special_tokens=False)
-            one.truncate(max(0, limit - self.n_special), direction=side)
-            return post(one)
-        first, second = encode(list(text), add_special_tokens=False)
-        lengths = (max(len(first), sizes[0]), max(len(second), sizes[1]))
-        left = longest_first(*lengths, max(0, limit - self.n_special_of_pair))
-        for one, size in zip((first, second), left, strict=True):
-            one.truncate(size, direction=side)
-        return post(first, second)
+def _sample(library: Library) -> str:
+    """A text that has tokens."""
+    tried = ("a", "the", "1", *(library.decode([id_]) for id_ in range(256)))
+    return next((text for text in tried if library.encode(text, add_special_tokens=False).ids), "")
+
+
+def _parts(text: Text) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
+def _most(limit: int) -> int:
+    """Characters of a text that are cut into tokens first."""
+    return max(LONG_TEXT, limit * CHARACTERS_OF_TOKEN)
+
+
+def _groups(texts: Sequence[Text], most: int) -> Iterator[Sequence[Text]]:
+    """Texts whose tokens the library makes at once."""
+    first = size = 0
+    seen: set[str] = set()
+    for index, text in enumerate(texts):
+        new = [part for part in _parts(text) if part not in seen]
+        more = sum(min(len(part), most) for part in new)
+        if index > first and (index - first >= AT_ONCE or size + more > CHARACTERS_AT_ONCE):
+            yield texts[first:index]
+            first, size = index, 0
+            seen.clear()
+        size += more
+        seen.update(new)
+    if first < len(texts):
+        yield texts[first:]
+
+
+def _piece(text: str, size: int, cut: Side | None) -> tuple[str, int]:
+    """The side of a text that is kept, and how many of its tokens may be others in the text."""
+    if len(text) <= size:
+        return text, 0
+    if cut == "left":
+        return text[-size:], TORN_TOKENS
+    # Before a space tokens end: they are the first of the whole text.
+    end = text.rfind(" ", size // 2, size)
+    return (text[:end], 0) if end > 0 else (text[:size], TORN_TOKENS)
 
 
 def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:

@@ -90,9 +90,9 @@ def _tokens(wanted: Wanted, pooled: PooledText, state: ServerState) -> EncodingR
         place = places[error.index]
         raise _too_long(_name(wanted, place), error, limit) from None
     for place, one in zip(places, whole, strict=True):
-        texts[place] = np.array(one.ids, np.uint32)
+        texts[place] = one.ids
         if types is not None:
-            types[place] = np.array(one.types, np.uint32)
+            types[place] = one.types
     for place, given in enumerate(wanted.inputs):
         name = _name(wanted, place)
         if not isinstance(given, str | tuple):
