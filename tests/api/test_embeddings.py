@@ -11,9 +11,11 @@ import openai
 import pytest
 
 from encoder_tokenizers import word_piece
+from lanewise.api.encoding import running
 from lanewise.api.encoding.vectors import written
 from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.shared.request_budgets import RequestBudgets
+from lanewise.text.whole_texts import AT_ONCE, WholeTexts
 from toy_encoder import DIMS, LIMIT, encoder_server, error_of, unit, vector, wanted
 
 TEXTS = ["the river rises slowly", "nobody counts the houses", "", "東京 unbelievable"]
@@ -188,6 +190,48 @@ def test_rows_of_tokens(client):
     assert np.allclose(one["data"], [vector([token]) for token in ids], atol=1e-6)
     answer = client.post("/pooling", json={"input": TEXTS[0]})
     assert np.allclose(answer.json()["data"][0]["data"], wanted(TEXTS[0]), atol=1e-6)
+
+
+def test_more_rows_of_tokens_than_an_answer_holds_are_refused(client, monkeypatch):
+    monkeypatch.setattr(running, "MAX_FLOATS", 100 * DIMS)
+    body = {"input": [[7] * 10] * 11, "task": "token_embed"}
+    error = error_of(client.post("/pooling", json=body))
+    assert error["message"] == (
+        "input: a row for each of 110 tokens is too much; accepted: at most 100 tokens in a request"
+        " for rows of tokens"
+    )
+    assert client.post("/pooling", json=body | {"input": [[7] * 10] * 10}).status_code == 200
+    assert client.post("/pooling", json=body | {"task": "embed"}).status_code == 200
+
+
+def test_vectors_that_shall_not_have_length_1_have_not(client):
+    ids = word_piece().encode("the").ids
+    for path in ("/v1/embeddings", "/pooling"):
+        body = {"input": "the", "dimensions": 5, "normalize": False}
+        (one,) = client.post(path, json=body).json()["data"]
+        assert np.allclose(one.get("embedding") or one["data"], vector(ids)[:5], atol=1e-6)
+    error = error_of(client.post("/embedding", json={"content": "a", "embd_normalize": 1}))
+    assert error["message"].startswith("embd_normalize")
+
+
+def test_texts_of_who_has_left_are_not_cut_into_tokens(server, monkeypatch):
+    left, groups = threading.Event(), []
+    cut = WholeTexts._cut_into_tokens
+
+    def when_left(self, group, *others):
+        groups.append(len(group))
+        assert left.wait(30)
+        cut(self, group, *others)
+
+    monkeypatch.setattr(WholeTexts, "_cut_into_tokens", when_left)
+    monkeypatch.setattr(running, "Event", lambda: left)
+    body = {"input": ["the river " * 3] * 2048}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=0.5)
+    # The next long request comes when that has ended.
+    monkeypatch.setattr(running, "Event", threading.Event)
+    vectors(server.client.post("/v1/embeddings", json=body))
+    assert len(groups) == 1 + 2048 // AT_ONCE
 
 
 def test_in_the_words_of_others(client):

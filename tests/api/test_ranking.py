@@ -1,5 +1,6 @@
 """Scores of pairs and classes over a real socket: Cohere's, Jina's, vLLM's and TEI's words."""
 
+import json
 import math
 
 import numpy as np
@@ -23,9 +24,14 @@ def reranker():
 
 
 @pytest.fixture(scope="module")
-def embedder():
+def embedder_server():
     with encoder_server() as running:
-        yield running.client
+        yield running
+
+
+@pytest.fixture
+def embedder(embedder_server):
+    return embedder_server.client
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking"])
@@ -114,3 +120,12 @@ def test_classes_with_their_probabilities():
             assert np.allclose(one["probs"], powers / powers.sum())
         refused = server.client.post("/v1/rerank", json={"query": "a", "documents": ["a"]})
         assert "names the classes of texts" in error_of(refused, 501)["message"]
+
+
+def test_cosines_are_of_one_request(embedder_server):
+    before = embedder_server.metric("vllm:request_success_total", finished_reason="stop")
+    body = {"query": QUERY, "documents": [*DOCUMENTS, "\ud800"]}
+    content = json.dumps(body).encode()
+    assert embedder_server.client.post("/v1/rerank", content=content).status_code == 200
+    after = embedder_server.metric("vllm:request_success_total", finished_reason="stop")
+    assert after - before == 1

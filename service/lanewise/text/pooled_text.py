@@ -53,7 +53,8 @@ class PooledText:
             return [sigmoid(score) for score in row]
         largest = max(row)
         powers = [math.exp(score - largest) for score in row]
-        return [power / sum(powers) for power in powers]
+        total = sum(powers)
+        return [power / total for power in powers]
 
 
 def sigmoid(score: float) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
@@ -17,6 +19,7 @@ from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps
 from lanewise.api.schemas import FirstProblemOnly, Strings, TokenIds
 from lanewise.api.shared.state import ServerState
+from lanewise.engine.text_queue import Floats
 
 
 class TeiEmbedRequest(PromptFields):
@@ -46,7 +49,7 @@ class LlamaEmbeddingRequest(PromptFields):
     """Body of ``POST /embedding``."""
 
     content: Texts
-    embd_normalize: int = Field(2, ge=-1, le=2, description="2: to length 1; -1: not at all.")
+    embd_normalize: Literal[-1, 2] = Field(2, description="2: to length 1; -1: not at all.")
 
 
 async def tei_embed(request: Request, state: ServerState) -> Response:
@@ -61,8 +64,8 @@ async def tei_embed(request: Request, state: ServerState) -> Response:
         normalize=body.normalize,
     )
     found = await run(wanted, size, request, state)
-    found = found._replace(rows=_cut_rows(found, body.dimensions, unit=body.normalize))
-    return await _write(found, lambda rows: f"[{rows}]", state)
+    shape = partial(shaped, dimensions=body.dimensions, normalize=body.normalize)
+    return await _write(found, lambda rows: f"[{rows}]", state, shape)
 
 
 async def ollama_embed(request: Request, state: ServerState) -> Response:
@@ -78,7 +81,6 @@ async def ollama_embed(request: Request, state: ServerState) -> Response:
         normalize=True,
     )
     found = await run(wanted, size, request, state)
-    found = found._replace(rows=shaped(found.rows, body.dimensions, unit=True))
     model = dumps(body.model or state.model_name)
 
     def whole(rows: str) -> str:
@@ -86,7 +88,8 @@ async def ollama_embed(request: Request, state: ServerState) -> Response:
         counts = f'"total_duration":{took},"load_duration":0,"prompt_eval_count":{found.n_tokens}'
         return f'{{"model":{model},"embeddings":[{rows}],{counts}}}'
 
-    return await _write(found, whole, state)
+    shape = partial(shaped, dimensions=body.dimensions, normalize=True)
+    return await _write(found, whole, state, shape)
 
 
 async def ollama_embeddings(request: Request, state: ServerState) -> Response:
@@ -146,15 +149,14 @@ async def tei_info(_: Request, state: ServerState) -> Response:
     )
 
 
-def _cut_rows(found: Rows, dimensions: int | None, *, unit: bool) -> list[Any]:
-    if unit:
-        return shaped(found.rows, dimensions, unit=True)
-    return [row if dimensions is None else row[:dimensions] for row in found.rows]
-
-
-async def _write(found: Rows, whole: Any, state: ServerState) -> Response:
+async def _write(
+    found: Rows,
+    whole: Callable[[str], str],
+    state: ServerState,
+    shape: Callable[[Sequence[Floats]], Sequence[Floats]] = lambda rows: rows,
+) -> Response:
     def make() -> bytes:
-        text: str = whole(",".join(map(written, found.rows)))
+        text = whole(",".join(map(written, shape(found.rows))))
         return text.encode()
 
     body = await state.workers.write(sum(row.size for row in found.rows), make)

@@ -64,13 +64,7 @@ async def embeddings(request: Request, state: ServerState) -> Response:
         request,
         state,
     )
-    # Shorter vectors have length 1 again, unless it was said that they shall have none.
-    again = body.normalize is not False
-    rows = shaped(found.rows, body.dimensions, unit=False) if again else found.rows
-    if not again and body.dimensions is not None:
-        rows = [row[: body.dimensions] for row in rows]
-    found = found._replace(rows=rows)
-    return await _answer(found, body.encoding_format, "embedding", body.model, state)
+    return await _answer(found, body, "embedding", state)
 
 
 async def pooling(request: Request, state: ServerState) -> Response:
@@ -90,24 +84,23 @@ async def pooling(request: Request, state: ServerState) -> Response:
         request,
         state,
     )
-    found = found._replace(rows=shaped(found.rows, body.dimensions, unit=False))
-    return await _answer(found, body.encoding_format, "data", body.model, state)
+    return await _answer(found, body, "data", state)
 
 
 async def _answer(
-    found: Rows, form: str, key: str, model: str | None, state: ServerState
+    found: Rows, body: EmbeddingRequest | PoolingRequest, key: str, state: ServerState
 ) -> Response:
     kind = "embedding" if key == "embedding" else "pooling"
 
     def make() -> bytes:
-        rows = in_pieces(found.rows, form)
+        rows = in_pieces(shaped(found.rows, body.dimensions, body.normalize), body.encoding_format)
         data = ",".join(
             f'{{"object":"{kind}","index":{index},"{key}":{row}}}' for index, row in enumerate(rows)
         )
-        name = dumps(model or state.model_name)
+        name = dumps(body.model or state.model_name)
         usage = dumps({"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens})
         head = f'"id":"embd-{secrets.token_hex(12)}","created":{int(time.time())}'
         return f'{{"object":"list",{head},"data":[{data}],"model":{name},"usage":{usage}}}'.encode()
 
-    body = await state.workers.write(sum(row.size for row in found.rows), make)
-    return Response(body, media_type="application/json")
+    made = await state.workers.write(sum(row.size for row in found.rows), make)
+    return Response(made, media_type="application/json")

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lanewise.api.encoding.fields import PromptName, TextFields
-from lanewise.api.encoding.running import Input, Wanted, run
-from lanewise.api.encoding.vectors import shaped
+from lanewise.api.encoding.running import Input, Wanted, check_count, run
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.body import read_request
+from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
 from lanewise.text.pooled_text import sigmoid
@@ -59,6 +59,11 @@ class RerankRequest(TextFields):
         return self
 
     @property
+    def n_candidates(self) -> int:
+        """How many are ranked."""
+        return len(self.documents or self.texts or ())
+
+    @property
     def candidates(self) -> list[str]:
         """What is ranked."""
         given = self.texts if self.documents is None else self.documents
@@ -92,39 +97,42 @@ class Scores(list[float]):
 async def rerank(request: Request, state: ServerState) -> Response:
     """Documents by how well they answer a query, the best first."""
     body, size = await read_request(request, state, RerankRequest)
+    check_count(body.param, body.n_candidates, state)
     texts = body.candidates
     pairs = [(body.query, text) for text in texts]
     scores = await _score(pairs, body, body.param, size, request, state, raw=body.raw_scores)
     order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[: body.top_n]
-    if body.documents is None:
-        return JSONResponse(
-            [
-                {"index": index, "score": scores[index]}
-                | ({"text": texts[index]} if body.return_text else {})
-                for index in order
-            ]
-        )
+    is_new = request.url.path.startswith("/v2/")
     shows = body.return_documents
     if shows is None:
-        shows = not request.url.path.startswith("/v2/")  # Cohere's newer version shows none
-    results: list[dict[str, Any]] = [
-        {"index": index, "relevance_score": scores[index]}
-        | ({"document": {"text": texts[index]}} if shows else {})
-        for index in order
-    ]
-    count = {"prompt_tokens": scores.n_tokens, "total_tokens": scores.n_tokens}
-    answer = {
-        "id": f"rerank-{secrets.token_hex(12)}",
-        "object": "list",
-        "model": body.model or state.model_name,
-        "results": results,
-        "usage": count,
-        "meta": {
-            "api_version": {"version": "2" if request.url.path.startswith("/v2/") else "1"},
-            "billed_units": {"search_units": 1},
-        },
-    }
-    return JSONResponse(answer)
+        shows = not is_new  # Cohere's newer version shows none
+
+    def of_tei() -> Any:
+        return [
+            {"index": index, "score": scores[index]}
+            | ({"text": texts[index]} if body.return_text else {})
+            for index in order
+        ]
+
+    def of_others() -> Any:
+        results: list[dict[str, Any]] = [
+            {"index": index, "relevance_score": scores[index]}
+            | ({"document": {"text": texts[index]}} if shows else {})
+            for index in order
+        ]
+        return {
+            "id": f"rerank-{secrets.token_hex(12)}",
+            "object": "list",
+            "model": body.model or state.model_name,
+            "results": results,
+            "usage": _usage(scores.n_tokens),
+            "meta": {
+                "api_version": {"version": "2" if is_new else "1"},
+                "billed_units": {"search_units": 1},
+            },
+        }
+
+    return await _answer(of_tei if body.documents is None else of_others, size, state)
 
 
 async def score(request: Request, state: ServerState) -> Response:
@@ -132,6 +140,7 @@ async def score(request: Request, state: ServerState) -> Response:
     body, size = await read_request(request, state, ScoreRequest)
     firsts = [body.text_1] if isinstance(body.text_1, str) else body.text_1
     seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
+    check_count("text_2", len(seconds), state)
     if len(firsts) == 1:
         firsts = firsts * len(seconds)
     if len(firsts) != len(seconds):
@@ -142,31 +151,39 @@ async def score(request: Request, state: ServerState) -> Response:
         )
     pairs = list(zip(firsts, seconds, strict=True))
     scores = await _score(pairs, body, "text_2", size, request, state, raw=False)
-    return JSONResponse(
-        _listed(
-            "score",
-            [
-                {"object": "score", "index": index, "score": value}
-                for index, value in enumerate(scores)
-            ],
-            body.model,
-            scores.n_tokens,
-            state,
-        )
-    )
+
+    def make() -> Any:
+        data = [
+            {"object": "score", "index": index, "score": value}
+            for index, value in enumerate(scores)
+        ]
+        return _listed("score", data, body.model, scores.n_tokens, state)
+
+    return await _answer(make, size, state)
 
 
 async def classify(request: Request, state: ServerState) -> Response:
     """The classes of texts, each with the probability that the model gives it."""
     body, size = await read_request(request, state, ClassifyRequest)
-    texts: list[Input] = [body.input] if isinstance(body.input, str) else list(body.input)
+    texts: Sequence[Input] = [body.input] if isinstance(body.input, str) else body.input
     found = await run(Wanted(inputs=texts, param="input", cut=body.cut), size, request, state)
-    pooled, data = state.pooled, []
-    for index, row in enumerate(found.rows):
-        probs = pooled.probabilities(row.tolist())
-        label = pooled.labels[int(np.argmax(row))]
-        data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
-    return JSONResponse(_listed("classify", data, body.model, found.n_tokens, state))
+    pooled = state.pooled
+
+    def make() -> Any:
+        data = []
+        for index, row in enumerate(found.rows):
+            probs = pooled.probabilities(row.tolist())
+            label = pooled.labels[int(np.argmax(row))]
+            data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
+        return _listed("classify", data, body.model, found.n_tokens, state)
+
+    return await _answer(make, sum(row.size for row in found.rows), state)
+
+
+async def _answer(make: Callable[[], Any], size: int, state: ServerState) -> Response:
+    """What ``make`` makes as JSON, beside the event loop if it may be long."""
+    made = await state.workers.write(size, lambda: dumps_long(make()).encode())
+    return Response(made, media_type="application/json")
 
 
 async def _score(
@@ -198,25 +215,35 @@ async def _cosines(
     state: ServerState,
 ) -> Scores:
     """Of an embedder, with the prompts that it has for queries and documents."""
-    queries = list(dict.fromkeys(first for first, _ in pairs))
-    sides = (("query", queries, "query"), ("document", [text for _, text in pairs], param))
-    scores, rows = Scores(), []
-    for name, texts, of in sides:
-        has = state.pooled.prompt(name) is not None
-        wanted = Wanted(
+    places = {query: at for at, query in enumerate(dict.fromkeys(first for first, _ in pairs))}
+    documents = [text for _, text in pairs]
+    sides = (("query", list(places), "query"), ("document", documents, param))
+    queries, others = (
+        Wanted(
             inputs=texts,
             param=of,
             cut=body.cut,
-            prompt=PromptName(name if has else None),
+            prompt=PromptName(name if state.pooled.prompt(name) is not None else None),
             normalize=True,
         )
-        found = await run(wanted, size, request, state)
-        rows.append(shaped(found.rows, None, unit=True))
-        scores.n_tokens += found.n_tokens
-    at = {text: index for index, text in enumerate(queries)}
-    for (first, _), row in zip(pairs, rows[1], strict=True):
-        scores.append(float(np.dot(rows[0][at[first]].astype(np.float64), row)))
+        for name, texts, of in sides
+    )
+    found = await run(queries, size, request, state, others)
+
+    def make() -> Scores:
+        rows = found.rows[len(places) :]
+        return Scores(
+            float(np.dot(found.rows[places[first]].astype(np.float64), row))
+            for (first, _), row in zip(pairs, rows, strict=True)
+        )
+
+    scores = await state.workers.write(sum(row.size for row in found.rows), make)
+    scores.n_tokens = found.n_tokens
     return scores
+
+
+def _usage(n_tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
 
 def _listed(
@@ -228,5 +255,5 @@ def _listed(
         "created": int(time.time()),
         "model": model or state.model_name,
         "data": data,
-        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        "usage": _usage(n_tokens),
     }

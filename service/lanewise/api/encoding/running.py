@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
 from starlette.requests import Request
 
 from lanewise.api.encoding.fields import Cut, PromptName
-from lanewise.api.errors import ApiError, BadRequestError, ContextLengthExceededError
+from lanewise.api.errors import (
+    ApiError,
+    BadRequestError,
+    ClientGoneError,
+    ContextLengthExceededError,
+)
 from lanewise.api.generation.body import release_body
 from lanewise.api.generation.delivery import to_api_error
 from lanewise.api.generation.leaving import while_connected
@@ -23,6 +28,7 @@ from lanewise.text.pooled_text import PooledText
 from lanewise.text.whole_texts import Text, TooLongError
 
 Input = Text | Sequence[int]  # a text, a pair, or token ids
+MAX_FLOATS = 1 << 23  # of rows of tokens in an answer: as JSON 100 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,33 +47,57 @@ class Rows(NamedTuple):
     """A row for each text, or the rows of its tokens; and how many tokens all texts have."""
 
     rows: list[Floats]
-    tokens: Sequence[Ids]
     n_tokens: int
 
 
-async def run(wanted: Wanted, size: int, request: Request, state: ServerState) -> Rows:
-    """Run texts that came in ``size`` bytes; given up when the client goes away."""
-    pooled, engine = state.pooled, state.encoder
-    check_count(wanted, state)
-    made = await state.workers.read(size, partial(_tokens, wanted, pooled, state))
-    made = replace(
-        made,
-        pooling=wanted.pooling,
-        normalize=wanted.normalize,
-        client=request.scope["client_number"],
-    )
-    release_body(request)
-    work = engine.encode(made, trace_id=request.scope.get("trace_id"))
+async def run(
+    wanted: Wanted, size: int, request: Request, state: ServerState, *others: Wanted
+) -> Rows:
+    """Run texts that came in ``size`` bytes; given up when the client goes away.
+
+    ``others`` go with them, and their rows are after those; they are pooled alike.
+    """
+    every = (wanted, *others)
+    for one in every:
+        check_count(one.param, len(one.inputs), state)
+    has_left = Event()
+
+    def check() -> None:
+        if has_left.is_set():
+            raise ClientGoneError("the client has left")
+
+    def made() -> EncodingRequest:
+        texts: list[Ids] = []
+        types: list[Ids] | None = [] if state.pooled.has_types else None
+        for one in every:
+            _add_tokens(one, texts, types, state, check)
+        if wanted.pooling == "none":
+            _check_floats(wanted, texts, state)
+        return EncodingRequest(
+            texts,
+            types,
+            pooling=wanted.pooling,
+            normalize=wanted.normalize,
+            client=request.scope["client_number"],
+        )
+
+    async def work() -> Rows:
+        asked = await state.workers.read(size, made)
+        release_body(request)
+        rows = await state.encoder.encode(asked, trace_id=request.scope.get("trace_id"))
+        return Rows(rows, sum(map(len, asked.texts)))
+
     try:
-        rows = await while_connected(request, work)
+        return await while_connected(request, work())
     except EngineError as error:
         raise to_api_error(error) from error
-    return Rows(rows, made.texts, sum(map(len, made.texts)))
+    finally:
+        has_left.set()
 
 
-def check_count(wanted: Wanted, state: ServerState) -> None:
+def check_count(param: str, count: int, state: ServerState) -> None:
     """Refuse no texts, and too many."""
-    param, count, most = wanted.param, len(wanted.inputs), state.request_budgets.max_texts
+    most = state.request_budgets.max_texts
     if not count:
         raise BadRequestError(f"{param}: the list is empty", param=param)
     if count > most:
@@ -77,31 +107,48 @@ def check_count(wanted: Wanted, state: ServerState) -> None:
         )
 
 
-def _tokens(wanted: Wanted, pooled: PooledText, state: ServerState) -> EncodingRequest:
+def _check_floats(wanted: Wanted, texts: Sequence[Ids], state: ServerState) -> None:
+    """Refuse more rows of tokens than fit into an answer."""
+    n_tokens, most = sum(map(len, texts)), max(1, MAX_FLOATS // state.encoder.config.dims)
+    if n_tokens > most:
+        raise BadRequestError(
+            f"{wanted.param}: a row for each of {n_tokens} tokens is too much; accepted: at most"
+            f" {most} tokens in a request for rows of tokens",
+            param=wanted.param,
+        )
+
+
+def _add_tokens(
+    wanted: Wanted,
+    all_texts: list[Ids],
+    all_types: list[Ids] | None,
+    state: ServerState,
+    check: Callable[[], None],
+) -> None:
+    pooled = state.pooled
     limit = wanted.cut.limit(state.max_model_len)
     prompt = _prompt(wanted, pooled)
     texts: list[Ids] = [np.empty(0, np.uint32)] * len(wanted.inputs)
-    types: list[Ids] | None = list(texts) if pooled.has_types else None
+    types: list[Ids] = list(texts)
     places = [i for i, one in enumerate(wanted.inputs) if isinstance(one, str | tuple)]
     strings = [_with_prompt(wanted.inputs[place], prompt) for place in places]
     try:
-        whole = pooled.whole.encode(strings, limit, wanted.cut.side)
+        whole = pooled.whole.encode(strings, limit, wanted.cut.side, check)
     except TooLongError as error:
         place = places[error.index]
         raise _too_long(_name(wanted, place), error, limit) from None
     for place, one in zip(places, whole, strict=True):
-        texts[place] = one.ids
-        if types is not None:
-            types[place] = one.types
+        texts[place], types[place] = one
     for place, given in enumerate(wanted.inputs):
         name = _name(wanted, place)
         if not isinstance(given, str | tuple):
             texts[place] = np.array(_cut_ids(given, limit, wanted.cut, name, state), np.uint32)
-            if types is not None:
-                types[place] = np.zeros(len(texts[place]), np.uint32)
+            types[place] = np.zeros(len(texts[place]), np.uint32)
         if not len(texts[place]):
             raise BadRequestError(f"{name}: the text has no tokens", param=name)
-    return EncodingRequest(texts, types)
+    all_texts += texts
+    if all_types is not None:
+        all_types += types
 
 
 def _prompt(wanted: Wanted, pooled: PooledText) -> str:

@@ -11,8 +11,6 @@ import numpy as np
 from lanewise.api.errors import BadRequestError
 from lanewise.engine.text_queue import Floats
 
-ROWS_AT_ONCE = 64  # the interpreter is free between
-
 
 def check_dimensions(wanted: int | None, dims: int) -> None:
     """Refuse more dimensions than a vector has."""
@@ -23,13 +21,17 @@ def check_dimensions(wanted: int | None, dims: int) -> None:
         )
 
 
-def shaped(rows: Sequence[Floats], dimensions: int | None, *, unit: bool) -> list[Floats]:
-    """Rows, or the beginnings of rows, which have length 1 again; with ``unit`` in any case."""
-    if dimensions is not None:
-        rows = [row[..., :dimensions] for row in rows]
-    if dimensions is None and not unit:
-        return list(rows)
-    return [_unit(row) for row in rows]
+def shaped(
+    rows: Sequence[Floats], dimensions: int | None, normalize: bool | None
+) -> Sequence[Floats]:
+    """Rows, or the beginnings of rows: of length 1 again, unless it was said that they shall not.
+
+    It takes long: do it beside the event loop.
+    """
+    if dimensions is None:
+        return rows
+    rows = [row[..., :dimensions] for row in rows]
+    return rows if normalize is False else [_unit(row) for row in rows]
 
 
 def _unit(row: Floats) -> Floats:
