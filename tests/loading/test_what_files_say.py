@@ -143,7 +143,6 @@ def test_layer_types_that_say_something_else_are_refused(tmp_path: Path) -> None
         ("attention.clamp_kqv", 8.0),
         ("attention.scale", 0.015625),
         ("attention.causal", False),
-        ("pooling_type", 1),
         ("rope.dimension_sections", [1, 2, 3, 2]),
         ("attention.key_length_swa", 8),
         ("something.new", "x"),
@@ -283,7 +282,7 @@ def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("lfm2", "layers with a recurrent state"),
-        ("t5", "it is an encoder"),
+        ("t5", "its encoder is one half of a model"),
         ("deepseek_v3", "its cache in a latent form"),
     ],
 )

@@ -79,7 +79,7 @@ GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     (
         *("expert_count", "expert_used_count", "expert_feed_forward_length"),
         *("attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping"),
-        *("attention.clamp_kqv", "attention.scale", "attention.max_alibi_bias", "pooling_type"),
+        *("attention.clamp_kqv", "attention.scale", "attention.max_alibi_bias"),
         *("attention.sliding_window", "attention.temperature_scale", "nextn_predict_layers"),
         *("expert_shared_feed_forward_length", "expert_group_count", "expert_group_used_count"),
     ),

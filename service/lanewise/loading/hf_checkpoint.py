@@ -16,7 +16,7 @@ from lanewise.loading.heads import settle_head, with_embedding
 from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.quantization import find_quantization, read_scheme
 from lanewise.loading.quantized_sources import unpack_sources
 from lanewise.loading.sources import SourceTensor
@@ -25,10 +25,11 @@ from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
 from lanewise.loading.weights_files import open_weights, read_sources
 
 
-def open_hugging_face(path: Path, config: Fields) -> Checkpoint:
+def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None) -> Checkpoint:
     """Open a directory, ``config`` being its config.json.
 
-    Raises ModelFileError for anything that cannot be served.
+    ``pooling`` takes the place of the head of a model that writes text. Raises ModelFileError for
+    anything that cannot be served.
     """
     family, fields = family_of(config)
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
@@ -41,6 +42,9 @@ def open_hugging_face(path: Path, config: Fields) -> Checkpoint:
             if scheme is not None:
                 sources = unpack_sources(sources, scheme, hf_n_layers(fields, sources))
         model, sources = read_program(family, fields, sources)
+        if pooling is not None and model.pooling is None:
+            model = replace(model, pooling=pooling)
+            sources.pop(TENSOR_NAMES[Role.OUTPUT][HF], None)
         named = family.hf_tensors(sources, model)
         tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
     except BaseException:

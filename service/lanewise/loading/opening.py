@@ -46,17 +46,19 @@ def open_directory(path: Path) -> Checkpoint:
         )
     fields = Fields(read_object(config), str(config))
     sentences = read_sentence_model(path)
-    opened = open_packed(path, fields) if is_packed(fields) else open_hugging_face(path, fields)
+    pooling = None if sentences is None else Pooling(sentences.pooling, sentences.normalize)
+    packed = is_packed(fields)
+    opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling)
     if sentences is not None:
         try:
-            _make_vectors_as(sentences, opened)
+            _make_vectors_as(sentences, opened, packed)
         except BaseException:
             opened.close()
             raise
     return opened
 
 
-def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint) -> None:
+def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint, packed: bool) -> None:
     """Have a model pooled as its directory says, one that writes text too."""
     config = checkpoint.config
     pooling = Pooling(sentences.pooling, sentences.normalize)
@@ -65,6 +67,11 @@ def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint) -> None:
     else:
         pooling = replace(pooling, dense=config.pooling.dense)
         checkpoint.config = replace(config, pooling=pooling)
+    if pooling.dense and sentences.dense and not packed:
+        raise ModelFileError(
+            f"{checkpoint.path}: modules.json lists {len(sentences.dense)} Dense modules, and the"
+            " model is a classifier with a head of its own; accepted: one of both"
+        )
     if not pooling.dense:  # a packed directory has them
         for one in sentences.dense:
             add_dense(checkpoint, one.folder, Dense(one.outputs, one.bias, one.activation))

@@ -41,7 +41,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention with a cache of keys and values."""
+    """Attention to earlier tokens or, in models that are pooled, to all of the text."""
 
     n_heads: int
     n_kv_heads: int

@@ -16,6 +16,8 @@ PREFIXES = (
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
 )
+# What embedders are of which only the trunk was saved, whose names have no prefix.
+TRUNK, BARE_EMBEDDING = "model.", "embed_tokens.weight"
 # What is not part of it: modules, perhaps inside of "model".
 TOWERS = {
     *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
@@ -55,6 +57,10 @@ def text_tensors(sources: Sources, where: str) -> dict[str, SourceTensor]:
             if name.startswith(prefix):
                 name = plain + name.removeprefix(prefix)
         found[name] = tensor
+    if BARE_EMBEDDING in found and TRUNK + BARE_EMBEDDING not in found:
+        found = {
+            name if name.startswith("lm_head.") else TRUNK + name: found[name] for name in found
+        }
     if skipped:
         logger.info("%s: %d tensors of images or sound are left out", where, skipped)
     return found

@@ -11,6 +11,7 @@ from lanewise.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 
+MOST_TOKENS = 65536  # of one step of the native library, which has whole texts
 ONLY_FOR_TEXT = ("draft", "lora", "allow_runtime_lora", "chat_template")
 
 
@@ -24,6 +25,11 @@ def make_encoder(
                 f"{name} is given, and {model.name} makes vectors; accepted: {name} for models"
                 " that write text"
             )
+    if settings.max_step_tokens > MOST_TOKENS:
+        raise SettingsError(
+            f"max_step_tokens is {settings.max_step_tokens}; accepted: at most {MOST_TOKENS} for"
+            " models that make vectors"
+        )
     limit = longest_text(settings.max_model_len, max_tokens, model.config.context_length)
     encoder = Encoder(model, threads=threads, max_tokens=max(limit, settings.max_step_tokens))
     logger.info(
@@ -63,4 +69,9 @@ def longest_text(asked: int | None, said: int | None, context: int) -> int:
     """
     if asked is not None and asked > context:
         raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
-    return asked or min(said or context, context)
+    if asked is not None and asked > MOST_TOKENS:
+        raise SettingsError(
+            f"max_model_len is {asked}; accepted: at most {MOST_TOKENS} for models that make"
+            " vectors"
+        )
+    return asked or min(said or context, context, MOST_TOKENS)

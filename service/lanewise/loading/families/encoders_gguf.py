@@ -20,12 +20,27 @@ from lanewise.loading.sources import Sources
 POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 RANK = 4  # a classifier's heads, of the first row
 HEADS = ("cls", "cls.output")
+# Matrices that may have one row, which some programs write as vectors.
+MAYBE_VECTORS = ("token_types.weight", *(f"{name}.weight" for name in HEADS))
+
+
+def gguf_text_pooling(fields: Fields) -> Pooling | None:
+    """Return how rows are pooled of a model that wrote text before it made vectors; None: it does.
+
+    ModelFileError for one whose rows are scored.
+    """
+    key = f"{arch_of(fields)}.pooling_type"
+    kind = fields.integer(key, default=0, least=0)
+    if kind and kind not in POOLING_TYPES:
+        raise fields.fail(key, "0 to 3 of a model that is no encoder")
+    return Pooling(POOLING_TYPES[kind], normalize=True) if kind else None
 
 
 def gguf_pooling(fields: Fields, sources: Sources) -> Pooling:
     """Return how rows are pooled, and the heads of a classifier."""
     key = f"{arch_of(fields)}.pooling_type"
     kind = fields.integer(key, default=0, least=0)
+    sources = with_matrices(sources)
     heads = [sources.get(f"{name}.weight") for name in HEADS]
     if kind == RANK:
         if None in heads:
@@ -46,6 +61,7 @@ def gguf_encoder(
 ) -> ModelConfig:
     """Return a model that normalizes after each addition, with RoPE if it has a ``theta``."""
     arch = arch_of(fields)
+    sources = with_matrices(sources)
     fields.ignore(f"{arch}.vocab_size")
     if fields.flag(f"{arch}.attention.causal", default=True):
         raise fields.fail(f"{arch}.attention.causal", "false")
@@ -89,9 +105,19 @@ def gguf_encoder(
     )
 
 
+def with_matrices(sources: Sources) -> Sources:
+    """Return tensors of which matrices of one row have two dimensions."""
+    return {
+        name: replace(one, shape=(1, *one.shape))
+        if name in MAYBE_VECTORS and len(one.shape) == 1
+        else one
+        for name, one in sources.items()
+    }
+
+
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; the norms after additions are those before the next."""
-    tensors = Rearranged(sources)
+    tensors = Rearranged(with_matrices(sources))
     for end, bias in (("weight", ""), ("bias", "_BIAS")):
 
         def name(role: str, number: int = 0, bias: str = bias) -> str:

@@ -1,19 +1,62 @@
-"""GTE: BERT with RoPE and GeGLU."""
+"""GTE: BERT with RoPE and GeGLU, which its makers call "new"."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from lanewise.loading.families.encoders import curve, encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Gated, ModelConfig
+from lanewise.loading.rope import uniform_factors
 from lanewise.loading.sources import Sources
+
+# What its makers' config.json must say, and what it has for nothing.
+MUST_BE: Mapping[str, tuple[object, ...]] = {
+    "layer_norm_type": ("layer_norm",),
+    "logn_attention_scale": (False,),
+}
+HARMLESS = (
+    *("pack_qkv", "unpad_inputs", "use_memory_efficient_attention", "logn_attention_clip1"),
+    "logn_attention_scale",
+)
+NTK = "ntk"
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
+    """Read config.json, of transformers' form or that of its makers."""
+    for key, accepted in MUST_BE.items():
+        if key in fields.values and fields.raw(key) not in accepted:
+            raise fields.fail(key, " or ".join(map(repr, accepted)))
+    theta = 10000.0 if fields.text("model_type") == "new" else 160000.0
+    scaling = fields.raw("rope_scaling")
+    if not isinstance(scaling, Mapping) or scaling.get("type") != NTK:
+        return _model(fields, sources, theta)
+    settings = Fields(scaling, f"{fields.source}: rope_scaling")
+    settings.ignore("type")
+    factor = settings.number("factor")
+    settings.refuse_unread()
+    plain = Fields(dict(fields.values, rope_scaling=None), fields.source)
+    model = _model(plain, sources, theta)
+    fields.ignore(*(set(fields.values) - set(plain.unread())))
+    if factor <= 1.0:
+        return model
+    (rope,) = model.ropes
+    divisor = factor ** (2 / rope.rotated)
+    rope = replace(
+        rope,
+        theta=round_to_f32(rope.theta * factor),
+        factors=uniform_factors(divisor, rope.rotated),
+    )
+    return replace(model, ropes=(rope,))
+
+
+def _model(fields: Fields, sources: Sources, theta: float) -> ModelConfig:
     size, activation = fields.integer("intermediate_size"), curve(fields, "hidden_act", "gelu")
     ffn = Gated(size, activation=activation, down_bias=True)
-    return rotary_model(fields, sources, "gte", ffn, bias=True, theta=160000.0)
+    return rotary_model(fields, sources, "gte", ffn, bias=True, theta=theta)
 
 
-FAMILY = encoder_family("gte", from_hf, hf_tensors)
+FAMILY = encoder_family("gte", from_hf, hf_tensors, HARMLESS)

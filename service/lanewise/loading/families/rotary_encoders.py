@@ -54,6 +54,7 @@ OF_LAYER: Mapping[str, tuple[Role, Role]] = {
     "mlp.fc1": (Role.FFN_UP, Role.FFN_UP_BIAS),
     "mlp.fc2": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
 }
+ROTARY = ("rope", "rotary")  # what configs call that kind of positions
 UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
 
 
@@ -61,7 +62,9 @@ def rotary_model(
     fields: Fields, sources: Sources, name: str, ffn: Gated | Plain, bias: bool, theta: float
 ) -> ModelConfig:
     """Return the whole of a model; ``theta`` is what it has where its config does not say."""
-    fields.ignore("position_embedding_type")
+    positions = fields.text("position_embedding_type", default=ROTARY[0])
+    if positions not in ROTARY:
+        raise fields.fail("position_embedding_type", " or ".join(map(repr, ROTARY)))
     attention = encoder_attention(fields, rope=0, bias=bias)
     rope, context = read_rope(fields, attention.head_dim, theta)
     if fields.integer("head_dim", default=attention.head_dim) != attention.head_dim:

@@ -62,9 +62,10 @@ FAMILIES: tuple[Family, ...] = (
 
 
 # Why others are not supported; the names are those of either kind of file.
-STATES, ENCODER, LATENT = (
+STATES, ENCODER, DECODED, LATENT = (
     "it has layers with a recurrent state",
-    "it is an encoder",
+    "its layers are not those of an encoder that is supported",
+    "its encoder is one half of a model, the other writes text",
     "it keeps its cache in a latent form",
 )
 REASONS = {
@@ -74,21 +75,21 @@ REASONS = {
         *("granitehybrid", "qwen3_next", "qwen3next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text"),
         *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
     ),
-    ENCODER: (
-        *("distilbert", "modern-bert", "mpnet"),
-        *("nomic-bert-moe", "jina-bert-v2", "new", "t5", "t5encoder"),
-    ),
+    ENCODER: ("distilbert", "modern-bert", "mpnet", "nomic-bert-moe", "jina-bert-v2"),
+    DECODED: ("t5", "t5encoder"),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
     "it sees or hears, and its text is not that of a supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
     ),
 }
+# What files call a family whose name transformers made another.
+OTHER_NAMES = {"new": gte.FAMILY}
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 
 
 def hf_family(model_type: str, source: str) -> Family:
     """Return the family of a config.json's model_type."""
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in FAMILIES} | OTHER_NAMES
     if model_type not in known:
         raise ModelFileError(
             f"{source}: model_type {model_type!r} is not supported{_why(model_type)};"

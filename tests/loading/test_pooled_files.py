@@ -1,0 +1,175 @@
+"""Files of embedders and rerankers as their makers and other programs write them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from model_files import TinyModel, error_of
+from model_files import write_gguf as write_text_gguf
+from safetensors.numpy import save_file
+
+from encoder_configs import PUBLISHED
+from encoder_models import encoder_model, write_gguf
+from family_models import FamilyModel, family_model, write_model
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.program import Pooling
+from lanewise.server.make_encoder import longest_text
+from lanewise.settings import SettingsError
+
+
+def name_modules(folder: Path, *kinds: str, pooling: str = "lasttoken") -> Path:
+    modules = [
+        {"path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    said = json.dumps({f"pooling_mode_{pooling}": True})
+    (folder / "1_Pooling" / "config.json").write_text(said)
+    return folder
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_an_embedder_made_of_a_trunk(head: bool, tmp_path: Path) -> None:
+    """Names without a prefix, no head, and a config that says that there is one of its own."""
+    model = family_model("qwen3_bias")
+    tensors = {
+        name.removeprefix("model."): values
+        for name, values in model.tensors.items()
+        if head or name != "lm_head.weight"
+    }
+    config = model.config | {"tie_word_embeddings": False}
+    bare = write_model(replace(model, tensors=tensors), tmp_path / "bare", config)
+    if not head:
+        assert "missing tensor 'lm_head.weight'" in (error_of(bare) or "")
+    name_modules(bare, "Transformer", "Pooling", "Normalize")
+    with (
+        open_checkpoint(bare) as found,
+        open_checkpoint(write_model(model, tmp_path / "whole", config)) as whole,
+    ):
+        assert found.config == replace(whole.config, pooling=Pooling("last", True))
+        wanted = [one for one in whole.tensors if one.role is not Role.OUTPUT]
+        assert [bytes(one.data) for one in found.tensors] == [bytes(one.data) for one in wanted]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(0, None), (1, "mean"), (2, "cls"), (3, "last")])
+def test_a_gguf_file_says_how_rows_are_pooled(
+    number: int, kind: str | None, tmp_path: Path
+) -> None:
+    said = {"llama.pooling_type": gguf.PoolingType(number)}
+    with open_checkpoint(write_text_gguf(tmp_path / "m.gguf", TinyModel(), said)) as found:
+        assert found.config.pooling == (kind and Pooling(kind, normalize=True))
+        assert (Role.OUTPUT in {one.role for one in found.tensors}) == (kind is None)
+
+
+def test_a_gguf_file_whose_rows_are_scored_is_refused(tmp_path: Path) -> None:
+    path = write_text_gguf(tmp_path / "m.gguf", TinyModel(), {"llama.pooling_type": 4})
+    assert "llama.pooling_type is 4; 0 to 3 of a model that" in (error_of(path) or "")
+
+
+def test_matrices_of_one_row_may_be_vectors_in_gguf_files(tmp_path: Path, monkeypatch) -> None:
+    whole = write_gguf("xlm_roberta_reranker", tmp_path / "whole.gguf")
+    add = gguf.GGUFWriter.add_tensor
+    flattened = []
+
+    def add_flat(writer: Any, name: str, values: np.ndarray) -> None:
+        if name in ("token_types.weight", "cls.output.weight"):
+            values = values.reshape(-1)
+            flattened.append(name)
+        add(writer, name, values)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", add_flat)
+    flat = write_gguf("xlm_roberta_reranker", tmp_path / "flat.gguf")
+    assert len(flattened) == 2
+    with open_checkpoint(whole) as one, open_checkpoint(flat) as other:
+        assert one.config == other.config
+        assert [(t.role, t.rows, t.cols, bytes(t.data)) for t in one.tensors] == [
+            (t.role, t.rows, t.cols, bytes(t.data)) for t in other.tensors
+        ]
+
+
+@pytest.mark.parametrize("shape", [(), (299, 48), (301, 48)])
+def test_the_table_of_positions_has_the_rows_that_the_config_says(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    model = encoder_model("roberta")
+    name = "embeddings.position_embeddings.weight"
+    model.tensors[name] = np.zeros(shape, np.float32)
+    error = error_of(write_model(model, tmp_path / "m")) or ""
+    assert f"model.safetensors: tensor {name!r} has shape {list(shape)}; max_position" in error
+
+
+@pytest.mark.parametrize("name", ["gte", "jina_embeddings_v3", "nomic_bert"])
+def test_other_positions_than_rotary_ones_are_refused(name: str, tmp_path: Path) -> None:
+    model = encoder_model(name)
+    for said, accepted in (("rotary", True), ("rope", True), ("alibi", False), ("absolute", False)):
+        config = model.config | {"position_embedding_type": said}
+        error = error_of(write_model(model, tmp_path / said, config))
+        wanted = f"position_embedding_type is {said!r}; 'rope' or 'rotary' is needed"
+        assert error is None if accepted else wanted in (error or "")
+
+
+def test_a_classifier_with_dense_modules_is_refused(tmp_path: Path) -> None:
+    path = write_model(encoder_model("bert_reranker"), tmp_path / "m")
+    name_modules(path, "Transformer", "Pooling", "Dense", pooling="cls_token")
+    (path / "2_Dense").mkdir()
+    (path / "2_Dense" / "config.json").write_text('{"in_features": 48, "out_features": 8}')
+    save_file(
+        {"linear.weight": np.zeros((8, 48), np.float32), "linear.bias": np.zeros(8, np.float32)},
+        path / "2_Dense" / "model.safetensors",
+    )
+    assert "modules.json lists 1 Dense modules, and the model is a classifier" in error_of(path)
+
+
+NEW = PUBLISHED["gte_reranker"] | {
+    "model_type": "new",
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "pack_qkv": True,
+    "position_embedding_type": "rope",
+    "rope_theta": 20000,
+    "rope_scaling": {"factor": 8.0, "type": "ntk"},
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+}
+
+
+def test_gte_as_its_makers_publish_it(tmp_path: Path) -> None:
+    model = encoder_model("gte_reranker")
+    named = {
+        "new." + name.removeprefix("gte.") if name.startswith("gte.") else name: values
+        for name, values in model.tensors.items()
+    }
+    new = FamilyModel("new", NEW, named)
+    with (
+        open_checkpoint(write_model(model, tmp_path / "gte")) as one,
+        open_checkpoint(write_model(new, tmp_path / "new")) as other,
+    ):
+        (rope,) = other.config.ropes
+        assert rope.theta == 160000
+        assert rope.factors is not None
+        # 12 dimensions of a head: each frequency is divided by 8^(2 / 12), too.
+        assert np.allclose(rope.factors, np.full(6, 8 ** (2 / 12)))
+        assert replace(other.config, ropes=one.config.ropes) == one.config
+        assert [bytes(t.data) for t in one.tensors] == [bytes(t.data) for t in other.tensors]
+    for field, value in (
+        ("layer_norm_type", "rms_norm"),
+        ("logn_attention_scale", True),
+        ("rope_scaling", {"factor": 8.0, "type": "ntk", "mixed_b": 0.5}),
+    ):
+        path = write_model(new, tmp_path / field, NEW | {field: value})
+        assert ("mixed_b" if field == "rope_scaling" else field) in (error_of(path) or "")
+
+
+def test_the_longest_text_is_what_a_step_can_have() -> None:
+    assert longest_text(None, None, 131072) == 65536
+    assert longest_text(None, 512, 131072) == 512
+    assert longest_text(40000, 512, 131072) == 40000
+    with pytest.raises(SettingsError, match="max_model_len is 65537; accepted: at most 65536"):
+        longest_text(65537, None, 131072)
