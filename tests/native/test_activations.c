@@ -168,6 +168,28 @@ static void test_outliers(lw_level level) {
     }
 }
 
+// What curves make of values that are far out or none, wherever they are in a vector.
+static void test_curves(lw_level level) {
+    enum { N = 70 };
+    float x[N], y[N];
+    bool kept = true, zero = true, flat = true;
+    for (size_t at = 0; at < N; ++at) {
+        for (size_t i = 0; i < N; ++i) x[i] = i % 2 ? -0.0f : -3.0f;
+        x[at] = NAN;
+        lw_level_lane_ops[level]->activate(y, x, NULL, N, LW_RELU);
+        for (size_t i = 0; i < N; ++i) {
+            kept = kept && (i != at || isnan(y[i]));
+            zero = zero && (i == at || (y[i] == 0 && !signbit(y[i])));
+        }
+        for (size_t i = 0; i < N; ++i) x[i] = -6.0f - 1e4f * (float)(i == at);
+        lw_level_lane_ops[level]->activate(y, x, NULL, N, LW_GELU);
+        for (size_t i = 0; i < N; ++i) flat = flat && fabsf(y[i]) < 1e-6f;
+    }
+    report(kept, lw_level_names[level], "RELU of NaN is NaN");
+    report(zero, lw_level_names[level], "RELU of negative numbers and of -0 is 0");
+    report(flat, lw_level_names[level], "GELU far below 0 is 0");
+}
+
 int main(int argc, char** argv) {
     const bool no_skips = argc > 1 && strcmp(argv[1], "--no-skips") == 0;
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
@@ -179,6 +201,7 @@ int main(int argc, char** argv) {
         }
         test_quantize((lw_level)level);
         test_outliers((lw_level)level);
+        test_curves((lw_level)level);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

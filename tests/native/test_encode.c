@@ -3,6 +3,7 @@
 // Prints "model hash" lines; then what lw_encode refuses. --isa=NAME: only that level.
 #include <math.h>
 
+#include "model/model.h"
 #include "small_model.h"
 
 enum { N_TEXTS = 7, CONTEXT = 1100, TOKENS = 1600, MOST = CONTEXT * 192 };
@@ -75,11 +76,15 @@ static void set_config(const variant* v, layered* out) {
                                    .dense = dense};
 }
 
+static float large = 1;  // a factor of the output norm's and the first dense head's weights
+
 static lw_status load_float(lw_model* model, lw_role role, uint32_t layer, uint32_t rows, uint32_t cols,
                             lw_type target) {
     static float values[MOST];
     const lw_tensor tensor = float_tensor(values, rows, cols, 100 * (uint32_t)role + layer);
     for (size_t i = 0; rows > 1 && i < (size_t)rows * cols; ++i) values[i] *= 4;
+    const bool enlarged = role == LW_OUTPUT_NORM || (role == LW_DENSE && layer == 0);
+    for (size_t i = 0; enlarged && i < (size_t)rows * cols; ++i) values[i] *= large;
     return lw_model_load(model, role, layer, &tensor, rows > 1 ? target : LW_F32);
 }
 
@@ -111,12 +116,16 @@ static void load_layer(lw_model* model, const variant* v, uint32_t l) {
             expect(load_float(model, all[i].role, l, all[i].rows, all[i].cols, v->type) == LW_OK, "a layer's tensor");
 }
 
+static uint32_t copies = 1;  // of the weights, on one node
+
 static lw_model* make_model(const variant* v, const char* isa) {
     layered config;
     lw_model* model = NULL;
     set_config(v, &config);
     expect(lw_model_create(&config.model, isa, 2, &model) == LW_OK, v->name);
     if (model == NULL) exit(1);
+    const uint32_t nodes[2] = {0, 0};
+    expect(copies == 1 || lw_model_place(model, LW_NUMA_REPLICATE, nodes, copies) == LW_OK, "lw_model_place");
     for (uint32_t l = 0; l < 2; ++l) load_layer(model, v, l);
     expect(load_float(model, LW_TOKEN_EMBEDDING, 0, VOCAB, v->hidden, v->type) == LW_OK, "token embedding");
     expect(load_float(model, LW_OUTPUT_NORM, 0, 1, v->hidden, LW_F32) == LW_OK, "output norm");
@@ -290,6 +299,47 @@ static void test_refusals(void) {
     expect(lw_model_dims(NULL) == 0, "no model has no results");
 }
 
+// Infinity before a head's tanh, which makes 1 of it.
+static void test_not_finite(void) {
+    const variant* v = &variants[3];
+    large = 3e38f;
+    lw_model* model = make_model(v, NULL);
+    large = 1;
+    lw_session* session = open(model, v, 1);
+    const uint32_t start[2] = {0, 33};
+    static float out[3];
+    fill_text(1, 0);
+    const lw_texts texts = {1, start, ids, NULL, v->pooling, 0};
+    REFUSED(lw_encode(session, &texts, out), LW_ERR_NONFINITE, "NaN or infinity");
+    lw_session_close(session);
+    lw_model_close(model);
+}
+
+// Heads, and the tables that are looked up in, are among what is held.
+static void test_describe(void) {
+    lw_model_info info;
+    lw_model* model = make_model(&variants[3], NULL);
+    expect(lw_model_describe(model, &info) == LW_OK, "lw_model_describe");
+    const uint64_t layers = 2 * (4 * 64 * 64 + 3 * 64 * 96), heads = 96 * 64 + 3 * 96;
+    expect(info.matrix_weights == layers + heads && info.layer_weights == layers, "heads are counted");
+    expect(info.packed_bytes >= sizeof(float) * (layers + heads + VOCAB * 64), "their bytes");
+    lw_model_close(model);
+    copies = 2;
+    model = make_model(&variants[3], NULL);
+    copies = 1;
+    const lw_model* copy = lw_model_copy(model, 1);
+    const uint64_t once = info.packed_bytes + info.matrix_bytes;
+    expect(lw_model_describe(model, &info) == LW_OK && info.packed_bytes == once, "a copy is counted");
+    for (int i = 0; i < 2; ++i)
+        expect(copy->dense[i].matrix.data != model->dense[i].matrix.data, "a copy has heads of its own");
+    expect(copy->embedding.data == model->embedding.data, "and no table of tokens");
+    lw_model_close(model);
+    model = make_model(&variants[0], NULL);
+    expect(lw_model_describe(model, &info) == LW_OK, "lw_model_describe");
+    expect(info.packed_bytes >= sizeof(float) * (info.held_weights + (VOCAB + CONTEXT + 2) * 72), "tables are counted");
+    lw_model_close(model);
+}
+
 static void test_configs(void) {
     layered c;
     lw_model* model = NULL;
@@ -331,6 +381,8 @@ int main(int argc, char** argv) {
     for (int i = 0; !calls && i < N_VARIANTS; ++i) test_one_answer(&variants[i], only);
     test_both_ways();
     test_refusals();
+    test_not_finite();
+    test_describe();
     test_configs();
     if (calls) list_calls();
     return report();

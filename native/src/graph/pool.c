@@ -13,13 +13,17 @@ static float sum_of_squares(const float* x, size_t n) {
     return lanes[0];
 }
 
+static void check_row(const lw_worker* w, const float* x, size_t n) {
+    if (!w->ops->are_finite(x, n)) atomic_store(&w->step->non_finite, true);
+}
+
 // A finished result.
 static void finish_row(const lw_worker* w, float* x, size_t n) {
     if (w->s->texts->normalize) {
         const float length = sqrtf(sum_of_squares(x, n)), by = length > 1e-12f ? length : 1e-12f;
         for (size_t i = 0; i < n; ++i) x[i] /= by;
     }
-    if (!w->ops->are_finite(x, n)) atomic_store(&w->step->non_finite, true);
+    check_row(w, x, n);
 }
 
 // One row of the result before the dense heads, from the rows behind the output norm.
@@ -69,6 +73,7 @@ static void run_dense(lw_worker* w, const lw_dense* dense, const float* values, 
     for (size_t row; lw_take_item(&items, &row);) {
         float* y = out + row * n;
         lw_add_vector(y, dense->bias, n);
+        check_row(w, y, n);  // tanh makes 1 of infinity and of NaN
         if (dense->config.activation != LW_IDENTITY) w->ops->activate(y, y, NULL, n, dense->config.activation);
         if (dense->norm != NULL) lw_normalize_row(w, y, y, dense->norm, dense->norm_bias, n);
         if (finished) finish_row(w, y, n);

@@ -114,7 +114,7 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     uint32_t* sequence;                                // [rows] sequence of each row
     uint32_t* position;                                // [rows]
     uint32_t* token_type;                              // [rows], of pooled models
-    float* pooled[2];                                  // [rows][widest_dense], of pooled models, in turns
+    float* pooled[2];                                  // [rows][widths.dense], of pooled models, in turns
     float* split_states;                               // see split_floats
     atomic_uint* splits_done;
     lw_codes codes;      // of normalized rows and of attention

@@ -240,9 +240,11 @@ lw_status lw_model_finish(lw_model* model) {
     return LW_OK;
 }
 
+static uint64_t bytes_of(const lw_matrix* packed) { return packed->panels * (uint64_t)packed->panel_bytes; }
+
 // Adds `parts` of `of` equal parts of a matrix to what a step of one token reads.
 static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_layer, uint32_t parts, uint32_t of) {
-    const uint64_t bytes = packed->panels * (uint64_t)packed->panel_bytes;
+    const uint64_t bytes = bytes_of(packed);
     const uint64_t weights = (uint64_t)packed->rows * packed->cols;
     out->packed_bytes += bytes;
     out->held_weights += weights;
@@ -265,9 +267,11 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
                          chosen ? ffn->n_experts : 1);
         }
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
+    for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
     out->packed_bytes *= 1 + model->n_copies;
-    if (!model->config.tied_embeddings || model->config.pooled)
-        out->packed_bytes += model->embedding.panels * (uint64_t)model->embedding.panel_bytes;
+    // What rows are looked up in is there once.
+    if (!model->config.tied_embeddings || model->config.pooled) out->packed_bytes += bytes_of(&model->embedding);
+    out->packed_bytes += bytes_of(&model->position_embedding) + bytes_of(&model->token_type_embedding);
     return LW_OK;
 }
 

@@ -63,7 +63,7 @@ struct lw_model {
     bool finished;
     lw_nodes nodes;         // that KV caches lie on
     uint32_t* other_nodes;  // [n_copies] of the copies
-    lw_model* copies;       // [n_copies] this model with matrices of its own, the embedding only when tied
+    lw_model* copies;       // [n_copies] this model with matrices of its own, the embedding only where it makes logits
     uint32_t n_copies;      // besides the model itself
 };
 

@@ -66,7 +66,11 @@ static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
     *out = *model;
     out->layers = layers;
     out->arena = (lw_arena){.nodes = lw_nodes_of(&node, 1)};
-    bool ok = copy_matrix(model->pool, &out->arena, model->config.tied_embeddings ? &out->embedding : &out->output);
+    bool ok = true;
+    if (!model->config.pooled)
+        ok = copy_matrix(model->pool, &out->arena, model->config.tied_embeddings ? &out->embedding : &out->output);
+    for (uint32_t i = 0; ok && i < model->config.n_dense; ++i)
+        ok = copy_matrix(model->pool, &out->arena, &out->dense[i].matrix);
     for (uint32_t i = 0; ok && i < model->config.n_layers; ++i)
         for (int m = 0; ok && m < LW_LAYER_MATRICES; ++m)
             ok = copy_matrix(model->pool, &out->arena, lw_layer_matrix(&layers[i], m));
