@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.text.whole_texts import AT_ONCE, WholeTexts
 from toy_encoder import DIMS, LIMIT, encoder_server, error_of, unit, vector, wanted
+from toy_server import in_background
 
 TEXTS = ["the river rises slowly", "nobody counts the houses", "", "東京 unbelievable"]
 LONG = "the river " * 40
@@ -294,10 +296,12 @@ def test_what_a_model_without_text_says_of_text(client):
 def test_who_leaves_is_waited_for_no_more(server):
     server.runner.begun.clear()
     server.runner.gate.clear()
+    body = json.dumps({"input": ["the"] * 500}).encode()
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     try:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{server.url}/v1/embeddings", json={"input": ["the"] * 500}, timeout=0.3)
-        assert server.runner.begun.wait(10)
+        with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as caller:
+            caller.sendall(head.encode() + body)
+            assert server.runner.begun.wait(60)
         server.wait_until(lambda: not server.state.engine._inbox.empty())
     finally:
         server.runner.gate.set()
@@ -307,20 +311,22 @@ def test_who_leaves_is_waited_for_no_more(server):
 
 def test_the_queue_has_a_limit_over_http():
     with encoder_server(max_requests=1) as server:
+        server.runner.begun.clear()  # the warm-up's
         server.runner.gate.clear()
-        server.runner.begun.clear()
         body = {"input": "the"}
-        with httpx.Client(base_url=server.url, timeout=60) as other:
-            stream = other.build_request("POST", "/v1/embeddings", json=body)
-            thread = threading.Thread(target=lambda: other.send(stream))
-            thread.start()
-            assert server.runner.begun.wait(10)
-            refused = server.client.post("/v1/embeddings", json=body)
-            server.runner.gate.set()
-            thread.join()
+        answers = []
+        thread = in_background(
+            lambda: answers.append(httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60))
+        )
+        assert server.runner.begun.wait(60)
+        refused = server.client.post("/v1/embeddings", json=body)
+        server.runner.gate.set()
+        thread.join(60)
     error = error_of(refused, 429)
     assert "1 requests run or wait already; the limit is 1" in error["message"]
     assert int(refused.headers["retry-after"]) >= 1
+    (answer,) = answers
+    assert np.allclose(vectors(answer), [wanted("the")], atol=1e-6)
 
 
 def test_the_numbers_of_a_vector_are_short_and_exact():

@@ -1,6 +1,8 @@
 """Whole texts wait: nobody waits for another's million, and no order changes an answer."""
 
 import asyncio
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,6 +113,12 @@ def started(runner, **changes):
     return engine
 
 
+async def all_asked(engine, count):
+    """Let the tasks begin, which puts as many requests into the engine's queue as there are."""
+    await asyncio.sleep(0)
+    assert engine.unfinished == count
+
+
 def test_every_text_gets_its_row_in_any_company(runner):
     engine = started(runner)
 
@@ -154,7 +162,7 @@ def test_who_leaves_takes_its_texts_along(runner):
         task = asyncio.create_task(engine.encode(request(*[8] * 4000)))
         await asyncio.to_thread(runner.begun.wait)
         task.cancel()
-        await asyncio.sleep(0)
+        await asyncio.wait([task])
         runner.gate.set()
         await engine.encode(request(8))
 
@@ -170,24 +178,23 @@ def test_a_text_that_fails_fails_its_request_alone(runner):
     runner.fail_on_token = 17
 
     async def three():
+        # A step holds the engine up until all three wait, and so share the next.
+        runner.gate.clear()
+        before = asyncio.create_task(engine.encode(request(1)))
+        await asyncio.to_thread(runner.begun.wait)
         asked = (request(4, 4), request(2, 8), request(3))
-        return await asyncio.gather(*map(engine.encode, asked), return_exceptions=True)
-
-    runner.gate.clear()
-    results = None
-
-    async def run():
-        nonlocal results
-        task = asyncio.create_task(three())
-        await asyncio.sleep(0.01)
+        tasks = [asyncio.create_task(engine.encode(one)) for one in asked]
+        await all_asked(engine, 4)
         runner.gate.set()
-        results = await task
+        await before
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    asyncio.run(run())
+    results = asyncio.run(three())
     engine.stop()
     assert [len(results[0]), len(results[2])] == [2, 1]
     assert isinstance(results[1], EngineError)
     assert "layer 0 is not finite" in str(results[1])
+    assert [4, 4, 2, 8, 3] in runner.steps
     assert engine.unfinished == 0
 
 
@@ -197,7 +204,7 @@ def test_too_many_are_turned_away(runner):
     async def fill():
         runner.gate.clear()
         kept = [asyncio.create_task(engine.encode(request(30))) for _ in range(2)]
-        await asyncio.sleep(0)
+        await all_asked(engine, 2)
         with pytest.raises(QueueFullError, match="2 requests run or wait already; the limit is 2"):
             await engine.encode(request(1))
         runner.gate.set()
@@ -209,22 +216,39 @@ def test_too_many_are_turned_away(runner):
         asyncio.run(engine.encode(request(1)))
 
 
+def test_who_has_an_answer_has_its_place_back(runner):
+    engine = started(runner, max_requests=1)
+
+    async def one_after_another():
+        for _ in range(200):
+            await engine.encode(request(1))
+
+    asyncio.run(one_after_another())
+    engine.stop()
+    assert len(runner.steps) == 200
+
+
 @pytest.mark.parametrize(
     ("limits", "error"),
     [
-        ({"queue_timeout_s": 0.01}, QueueTimeoutError),
-        ({"request_timeout_s": 0.01}, TimeLimitError),
+        ({"queue_timeout_s": 60.0}, QueueTimeoutError),
+        ({"request_timeout_s": 60.0}, TimeLimitError),
     ],
 )
-def test_who_waits_for_too_long_is_told(runner, limits, error):
+def test_who_waits_for_too_long_is_told(runner, monkeypatch, limits, error):
+    now = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=time.perf_counter)
+    monkeypatch.setattr("lanewise.engine.encoding.time", clock)
     engine = started(runner, **limits)
 
     async def wait():
+        nonlocal now
         runner.gate.clear()
         first = asyncio.create_task(engine.encode(request(*[60] * 4)))
         await asyncio.to_thread(runner.begun.wait)
         late = asyncio.create_task(engine.encode(request(4, client=1)))
-        await asyncio.sleep(0.05)
+        await all_asked(engine, 2)
+        now += 61
         runner.gate.set()
         return await asyncio.gather(first, late, return_exceptions=True)
 

@@ -147,7 +147,9 @@ def encoder_server(
     )
     with serving(state, settings) as url:
         server = RunningServer(url, state, runner)
-        with server.client:
-            yield server
-    runner.gate.set()
+        try:
+            with server.client:
+                yield server
+        finally:
+            runner.gate.set()
     engine.stop()

@@ -276,12 +276,12 @@ class EncoderEngine:
         now = time.monotonic()
         if job.is_counted:
             self._note_answer(job, now)
+        self._end(job, "stop")  # first: who has its answer has its place in the queue back
         self._deliver(job, lambda: job.done.set_result(job.rows))
-        self._end(job, "stop")
 
     def _fail(self, job: EncodingJob, error: EngineError) -> None:
-        self._deliver(job, lambda: job.done.set_exception(error))
         self._end(job, "error")
+        self._deliver(job, lambda: job.done.set_exception(error))
 
     def _deliver(self, job: EncodingJob, settle: Callable[[], None]) -> None:
         def deliver() -> None:
