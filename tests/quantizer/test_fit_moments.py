@@ -1,9 +1,10 @@
 """Moments of inputs: what each token counts, and the weights that make up for drift."""
 
 import numpy as np
+import pytest
 
 from lanewise_quantizer.coded import CODED_TYPES
-from lanewise_quantizer.fit.moments import APART, Moments, moment_of
+from lanewise_quantizer.fit.moments import APART, MOST, Moments, bounded, moment_of
 
 RNG = np.random.default_rng(31)
 MIXED = RNG.normal(size=(24, 24))
@@ -11,10 +12,13 @@ X = (RNG.normal(size=(500, 24)) @ MIXED).astype(np.float32)
 Y = X + (0.1 * RNG.normal(size=X.shape) + 0.2 * X[:, ::-1]).astype(np.float32)
 
 
-def found(x, y=None, parts=1):
-    moments = Moments(x.shape[1], drifts=y is not None)
+R = RNG.normal(size=(500, 5)).astype(np.float32)
+
+
+def found(x, y=None, r=None, parts=1):
+    moments = Moments(x.shape[1], y is not None, 0 if r is None else r.shape[1])
     for at in np.array_split(np.arange(len(x)), parts):
-        moments.add(x[at], None if y is None else y[at])
+        moments.add(x[at], None if y is None else y[at], None if r is None else r[at])
     return moments.found()
 
 
@@ -31,27 +35,30 @@ def test_inputs_of_zeros_say_nothing():
 
 
 def test_parts_make_no_difference():
-    whole, cut = found(X, Y), found(X, Y, parts=7)
+    whole, cut = found(X, Y, R), found(X, Y, R, parts=7)
     np.testing.assert_allclose(whole.sum, cut.sum, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(whole.drift, cut.drift, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(whole.missing, cut.missing, rtol=1e-4, atol=1e-4)
     assert whole.tokens == cut.tokens == 500
 
 
-def test_corrected_weights_are_the_least_of_what_they_are_said_to_minimize():
-    moment = found(X, Y)
+@pytest.mark.parametrize("behind", [None, R], ids=["inputs", "states too"])
+def test_corrected_weights_are_the_least_of_what_they_are_said_to_minimize(behind):
+    moment = found(X, Y, behind)
+    r = np.zeros_like(R) if behind is None else behind
     w = RNG.normal(size=(5, 24)).astype(np.float32)
     h = moment.sum.astype(np.float64)
     scaled = 1 / np.square(X, dtype=np.float64).sum(axis=1)
 
     def loss(q):
-        away = np.square(Y @ w.T - X @ q.T).sum(axis=1) @ scaled
+        away = np.square(Y @ w.T + r - X @ q.T).sum(axis=1) @ scaled
         pulled = (np.square(q - w) * np.diag(h)).sum()
         damped = np.square(q - w).sum() * 0.01 * np.diag(h).mean()
         return (1 - APART) * away + APART * pulled + damped
 
     best = moment.corrected(w, 0.01).astype(np.float64)
     least = loss(best)
-    assert least < 0.7 * loss(w)
+    assert least < 0.9 * loss(w)
     for _ in range(50):
         assert loss(best + 1e-2 * RNG.normal(size=w.shape)) > least
 
@@ -73,3 +80,16 @@ def test_the_diagonal_keeps_its_size():
     np.testing.assert_allclose(np.diag(hessian.h), np.diag(mean) / scale, rtol=1e-4)
     expected = (1 - APART) * mean[between] / scale
     np.testing.assert_allclose(hessian.h[between], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_no_token_asks_for_more_than_the_matrix_adds():
+    behind, added = R.copy(), RNG.normal(size=R.shape).astype(np.float32)
+    behind[3] *= 1e5
+    kept = bounded(behind, added)
+    lengths = np.linalg.norm(kept, axis=1)
+    assert (lengths <= MOST * np.linalg.norm(added, axis=1) * 1.0001).all()
+    small = np.linalg.norm(behind, axis=1) < MOST * np.linalg.norm(added, axis=1)
+    assert small.any()
+    assert (kept[small] == behind[small]).all()
+    direction = kept[3] / np.linalg.norm(kept[3])
+    np.testing.assert_allclose(direction, behind[3] / np.linalg.norm(behind[3]), rtol=1e-4)

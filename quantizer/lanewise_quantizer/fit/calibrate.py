@@ -12,7 +12,7 @@ from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, route, shared_part
 from lanewise_quantizer.fit.forward import Floats, Forward, Vectors, steps_of
 from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
-from lanewise_quantizer.fit.moments import Moment, Moments
+from lanewise_quantizer.fit.moments import Moment, Moments, bounded
 from lanewise_quantizer.fit.source import Source
 
 # Called with role, layer, weights [outputs, inputs] and the moment of their inputs; returns the
@@ -81,6 +81,7 @@ def _steps(
 ) -> None:
     """Quantize a layer's matrices but those of experts, and run it with them, in place."""
     x, y = streams.x, streams.y
+    scale = np.float32(forward.config.residual_scale)
     done: dict[Role, Floats] = {}
     whole: dict[Role, Floats] = {}
     for step in steps_of(vectors.layer):
@@ -88,19 +89,22 @@ def _steps(
             whole[role] = source(role, layer)
         size = whole[step[0]].shape[1]
         inputs = np.empty((*x.shape[:2], size), np.float32)
-        moments = Moments(size, drifts=y is not None)
+        ends = len(step) == 1  # attention and feed-forward each end in one matrix, added to x
+        moments = Moments(size, y is not None, whole[step[0]].shape[0] if ends else 0)
         for part in forward.chunks(x):
             inputs[part] = forward.inputs(step[0], x[part], done, vectors)
-            beside = None
+            beside = behind = None
             if y is not None:
                 beside = forward.inputs(step[0], y[part], whole, vectors)
-                if len(step) == 1:
-                    forward.add(y[part], beside @ whole[step[0]].T, step[0], vectors)
-            moments.add(inputs[part], beside)
+                if ends:
+                    added = beside @ whole[step[0]].T
+                    behind = bounded((y[part] - x[part]) / scale, added)
+                    forward.add(y[part], added, step[0], vectors)
+            moments.add(inputs[part], beside, behind)
         moment = moments.found()
         for role in step:
             done[role] = quantize(role, layer, whole[role], moment)
-        if len(step) == 1:  # attention and feed-forward each end in one matrix, added to x
+        if ends:
             for part in forward.chunks(x):
                 forward.add(x[part], inputs[part] @ done[step[0]].T, step[0], vectors)
             done.clear()

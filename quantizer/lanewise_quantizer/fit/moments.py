@@ -14,7 +14,10 @@ Floats = npt.NDArray[np.float32]
 
 # The share of H that goes to its diagonal: what inputs have in common in one text they have less
 # in common in another (DECISIONS.md has the measurement).
-APART = np.float32(0.5)
+APART = np.float32(0.4)
+# What a matrix may be asked to make up for of the hidden states' own drift, as a multiple of what
+# it adds to them: the first tokens of a text have states so large that all else would be lost.
+MOST = np.float32(1)
 TINY = np.float32(1e-30)
 
 
@@ -24,12 +27,14 @@ class Moment:
 
     A few tokens, above all the first of a text, have inputs a thousand times larger than others;
     unweighed they would be all that is in the sum. What is quantized before the matrix makes its
-    inputs x differ from those that the unquantized model has there, y.
+    inputs x differ from those that the unquantized model has there, y. Where a matrix's outputs are
+    added to the hidden states, these have drifted as well: by r, of which :func:`bounded` is kept.
     """
 
     sum: Floats  # [inputs, inputs]: sum of x x^T / (x . x)
     tokens: int
     drift: Floats | None = None  # [inputs, inputs]: sum of (y - x) x^T / (x . x); None: y is x
+    missing: Floats | None = None  # [outputs, inputs]: sum of r x^T / (x . x); None: r is 0
     _hessians: dict[tuple[float, int, bool], Hessian] = field(default_factory=dict)
 
     def mean(self) -> Floats:
@@ -50,48 +55,67 @@ class Moment:
         return self._hessians[key]
 
     def corrected(self, weights: Floats, damping: float = DAMPING) -> Floats:
-        """The weights [outputs, inputs] that give on x what ``weights`` W give on y.
+        """The weights [outputs, inputs] that give on x what ``weights`` W give on y, and r.
 
-        They are the least of sum |W y - Q x|^2 / (x . x), with the diagonal's share and the damping
-        pulling Q to W: W + (1 - APART) W drift H^-1, H the sum as :meth:`hessian` has it.
+        They are the least of sum |W y + r - Q x|^2 / (x . x), with the diagonal's share and the
+        damping pulling Q to W: W + (1 - APART) (W drift + missing) H^-1, H the sum as
+        :meth:`hessian` has it.
         """
         if self.drift is None:
             return weights
+        moved = weights @ self.drift
+        if self.missing is not None:
+            moved += self.missing
         h = self.apart()
         h[np.diag_indices(len(h))] += np.float32(damping) * np.diag(h).mean()
         root = 1 / np.sqrt(np.maximum(np.diag(h), TINY))  # well conditioned, for float32
         h *= root
         h *= root[:, None]
-        wanted = ((weights @ self.drift) * ((1 - APART) * root)).T
-        moved: Floats = np.linalg.solve(h, wanted).T
-        moved *= root
-        moved += weights
-        return moved
+        moved *= (1 - APART) * root
+        found: Floats = np.linalg.solve(h, moved.T).T
+        found *= root
+        found += weights
+        return found
 
 
 class Moments:
     """Collects a moment from inputs, part after part."""
 
-    def __init__(self, inputs: int, drifts: bool) -> None:
+    def __init__(self, inputs: int, drifts: bool, outputs: int = 0) -> None:
+        """``outputs``: of a matrix that may make up for drift of what they are added to; or 0."""
         self.sum = np.zeros((inputs, inputs), np.float32)
         self.drift = np.zeros((inputs, inputs), np.float32) if drifts else None
+        self.missing = np.zeros((outputs, inputs), np.float32) if drifts and outputs else None
         self.tokens = 0
 
-    def add(self, x: Floats, unquantized: Floats | None = None) -> None:
-        """Add inputs x [..., inputs], and those of the unquantized model in the same places."""
+    def add(
+        self, x: Floats, unquantized: Floats | None = None, behind: Floats | None = None
+    ) -> None:
+        """Add inputs x [..., inputs], those of the unquantized model in the same places, and what
+        the hidden states there are behind those of the unquantized model [..., outputs]."""
         rows = x.reshape(-1, x.shape[-1])
         size = np.square(rows).sum(axis=1, keepdims=True)
         scale = 1 / np.sqrt(np.maximum(size, TINY))
         scaled = rows * scale
         self.sum += scaled.T @ scaled
         if unquantized is not None and self.drift is not None:
-            behind = (unquantized.reshape(rows.shape) - rows) * scale
-            self.drift += behind.T @ scaled
+            self.drift += ((unquantized.reshape(rows.shape) - rows) * scale).T @ scaled
+        if behind is not None and self.missing is not None:
+            self.missing += (behind.reshape(len(rows), -1) * scale).T @ scaled
         self.tokens += len(rows)
 
     def found(self) -> Moment:
         """The moment of what was added."""
-        return Moment(self.sum, self.tokens, self.drift)
+        return Moment(self.sum, self.tokens, self.drift, self.missing)
+
+
+def bounded(behind: Floats, added: Floats) -> Floats:
+    """What hidden states are behind [..., hidden], no token's more than MOST times as long as what
+    the unquantized matrix adds to it."""
+    most = MOST * np.sqrt(np.square(added).sum(axis=-1, keepdims=True))
+    size = np.sqrt(np.square(behind).sum(axis=-1, keepdims=True))
+    kept: Floats = behind * np.minimum(np.float32(1), most / np.maximum(size, TINY))
+    return kept
 
 
 def moment_of(x: Floats) -> Moment:
