@@ -51,7 +51,7 @@ class Row:
         """The row of a table."""
         cells = [f"{self.without.kl:.4f}"]
         worse = self.worse()
-        cells += [f"{'**' if n in worse else ''}{loss.kl:.4f}" for n, loss in self.on.items()]
+        cells += [f"{loss.kl:.4f}{' worse' if n in worse else ''}" for n, loss in self.on.items()]
         return f"| {self.model} | {self.format} | {self.bits:.2f} | {self.judge} | " + " | ".join(
             [*cells, ""]
         )
