@@ -104,7 +104,7 @@ def test_what_is_too_long_is_refused_or_cut(client):
     assert error_of(client.post("/v1/embeddings", json={"input": ids}))["param"] == "input"
     (found,) = vectors(client.post("/v1/embeddings", json={"input": ids, "truncate": True}))
     assert np.allclose(found, unit(vector(ids[:LIMIT])), atol=1e-6)
-    for at in (0, LIMIT + 1):
+    for at in (0, 2, LIMIT + 1):
         body = {"input": "a", "truncate_prompt_tokens": at}
         error = error_of(client.post("/v1/embeddings", json=body))
         assert error["param"] == "truncate_prompt_tokens"

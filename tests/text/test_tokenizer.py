@@ -172,7 +172,7 @@ def test_without_a_name_of_how_to_cut_text_is_cut_by_default(
     ("make", "changes", "message"),
     [
         (byte_level_metadata, {"model": None}, "the file holds no tokenizer"),
-        (byte_level_metadata, {"model": "bert"}, "'bert' is not supported; accepted are gpt2"),
+        (byte_level_metadata, {"model": "rwkv"}, "'rwkv' is not supported; accepted are gpt2"),
         (byte_level_metadata, {"pre": 1}, "tokenizer.ggml.pre: 1; a str is needed"),
         (byte_level_metadata, {"pre": "future"}, "pre: 'future' is not supported; accepted are"),
         (byte_level_metadata, {"merges": None}, "tokenizer.ggml.merges: missing"),

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from tiny_tokenizers import gguf_files, hf_files
+from tiny_tokenizers import gguf_files, hf_files, sentencepiece_metadata
 from tokenizers import Tokenizer as Library
 
 from encoder_tokenizers import converted, random_texts, unigram, word_piece
@@ -183,6 +183,15 @@ def test_a_decoder_in_gguf_ends_texts_as_it_says() -> None:
     begin, end = tokenizer.bos_id, min(tokenizer.eos_ids)
     (found,) = WholeTexts(tokenizer).encode(["h"], 10)
     assert (found.ids[0], found.ids[-1], len(found.ids)) == (begin, end, 3)
+
+
+def test_a_decoder_of_sentencepiece_begins_texts_unless_it_says_not_to() -> None:
+    metadata = sentencepiece_metadata()
+    for changes, begins in (({}, True), ({"tokenizer.ggml.add_bos_token": False}, False)):
+        tokenizer = Tokenizer.from_files(gguf_files(metadata | changes))
+        (found,) = WholeTexts(tokenizer).encode(["a"], 10)
+        assert (found.ids.tolist()[0] == 1) is begins
+        assert tokenizer.encode("a", add_bos=True, parse_special=False)[0] == found.ids[0]
 
 
 def test_longest_first_leaves_what_fits() -> None:

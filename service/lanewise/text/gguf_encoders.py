@@ -80,9 +80,9 @@ def unigram(vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def put_around(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+def put_around(tokenizer: Tokenizer, vocabulary: Vocabulary, add_bos: bool) -> None:
     """Have whole texts begin and end as the model's do: [CLS] a [SEP], or <s> a </s>."""
-    begin, end = _ends(vocabulary)
+    begin, end = _ends(vocabulary, add_bos)
     if vocabulary.get("model", str) == "bert":
         pair = [*begin, "$A", *end, "$B:1", *(f"{text}:1" for text in end)]
     else:  # RoBERTa's pairs have two ends between, and no types of their own
@@ -94,14 +94,14 @@ def put_around(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     )
 
 
-def _ends(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
+def _ends(vocabulary: Vocabulary, add_bos: bool) -> tuple[list[str], list[str]]:
     names = {"bert": WORD_PIECE_NAMES, "t5": UNIGRAM_NAMES}.get(vocabulary.get("model", str))
     if names is not None:
         return [_special(vocabulary, "cls", names)], [_special(vocabulary, "seperator", names)]
     ends: list[list[str]] = []
-    for name in ("bos", "eos"):
+    add_eos = vocabulary.get("add_eos_token", bool, default=False)
+    for name, asked in (("bos", add_bos), ("eos", add_eos)):
         token_id = vocabulary.token_id(f"{name}_token_id")
-        asked = vocabulary.get(f"add_{name}_token", bool, default=False)
         ends.append([vocabulary.tokens[token_id]] if asked and token_id is not None else [])
     return ends[0], ends[1]
 

@@ -43,7 +43,8 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         accepted = "accepted are gpt2, llama, gemma4, bert and t5"
         raise vocabulary.error("model", f"{model!r} is not supported; {accepted}")
     _add_tokens(tokenizer, vocabulary)
-    put_around(tokenizer, vocabulary)
+    add_bos = vocabulary.get("add_bos_token", bool, default=add_bos)
+    put_around(tokenizer, vocabulary, add_bos)
     tokens = vocabulary.tokens
     eos = {
         token_id
@@ -60,7 +61,7 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         ids=range(len(tokens)),  # added tokens are among them
         bos_id=vocabulary.token_id("bos_token_id"),
         eos_ids=frozenset(eos | end_of_turn_ids(tokenizer)),
-        add_bos=vocabulary.get("add_bos_token", bool, default=add_bos),
+        add_bos=add_bos,
         byte_level=model == "gpt2",
         strips_leading_space=model != "gpt2" and vocabulary.adds_space_prefix,
         raw_ids=frozenset(

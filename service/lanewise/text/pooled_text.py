@@ -29,6 +29,7 @@ class PooledText:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     max_tokens: int | None = None  # of a text, where its makers say less than the model takes
+    is_raw: bool = False  # the scores of pairs are as the model gives them, and not from 0 to 1
     pooling: str = "mean"
     normalize: bool = False
 
@@ -36,6 +37,10 @@ class PooledText:
     def ranks(self) -> bool:
         """Whether it scores pairs by one number."""
         return len(self.labels) == 1
+
+    def scores(self, values: Sequence[float]) -> list[float]:
+        """The scores of pairs, as the makers of the model have them read."""
+        return list(values) if self.is_raw else list(map(sigmoid, values))
 
     def prompt(self, name: str | None) -> str | None:
         """The text before a text for a prompt's name, or for none; None: there is no such."""
@@ -84,12 +89,22 @@ def pooled_text(
         has_types=has_types,
         labels=labels,
         is_multi_label=is_multi_label,
+        is_raw=_is_raw(config),
         prompts={} if sentence is None else sentence.prompts,
         default_prompt=None if sentence is None else sentence.default_prompt,
         max_tokens=None if sentence is None else sentence.max_tokens,
         pooling=pooling,
         normalize=normalize,
     )
+
+
+def _is_raw(config: Mapping[str, Any]) -> bool:
+    """Whether sentence-transformers does nothing to scores: by its newer field, or the older."""
+    newer = config.get("sentence_transformers")
+    name = newer.get("activation_fn") if isinstance(newer, Mapping) else None
+    if name is None:
+        name = config.get("sbert_ce_default_activation_function")
+    return isinstance(name, str) and name.rpartition(".")[2] == "Identity"
 
 
 def _labels(config: Mapping[str, Any], n_outputs: int, source: str) -> tuple[tuple[str, ...], bool]:

@@ -22,7 +22,6 @@ from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
-from lanewise.text.pooled_text import sigmoid
 
 
 class Document(Strict):
@@ -200,7 +199,7 @@ async def _score(
         wanted = Wanted(inputs=pairs, param=param, cut=body.cut)
         found = await run(wanted, size * len(pairs), request, state)
         values = [float(row[0]) for row in found.rows]
-        scores = Scores(values if raw else map(sigmoid, values))
+        scores = Scores(values if raw else state.pooled.scores(values))
         scores.n_tokens = found.n_tokens
         return scores
     return await _cosines(pairs, body, param, size, request, state)

@@ -127,6 +127,7 @@ def _add_tokens(
 ) -> None:
     pooled = state.pooled
     limit = wanted.cut.limit(state.max_model_len)
+    _check_room(wanted, limit, pooled)
     prompt = _prompt(wanted, pooled)
     texts: list[Ids] = [np.empty(0, np.uint32)] * len(wanted.inputs)
     types: list[Ids] = list(texts)
@@ -149,6 +150,20 @@ def _add_tokens(
     all_texts += texts
     if all_types is not None:
         all_types += types
+
+
+def _check_room(wanted: Wanted, limit: int, pooled: PooledText) -> None:
+    """Refuse to cut texts to the special tokens around them, or to fewer."""
+    of_pairs = any(isinstance(one, tuple) for one in wanted.inputs[:1])
+    n_special = pooled.whole.n_special_of_pair if of_pairs else pooled.whole.n_special
+    is_text = any(isinstance(one, str | tuple) for one in wanted.inputs[:1])
+    if is_text and wanted.cut.at is not None and limit <= n_special:
+        param = "truncate_prompt_tokens"
+        raise BadRequestError(
+            f"{param}: of {limit} tokens none are of the text; accepted: -1, or {n_special + 1} and"
+            " more",
+            param=param,
+        )
 
 
 def _prompt(wanted: Wanted, pooled: PooledText) -> str:
