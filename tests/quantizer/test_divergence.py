@@ -7,6 +7,8 @@ import re
 import pytest
 
 import tiny_models
+from encoder_models import encoder_model
+from family_models import write_model
 from lanewise import cli
 from lanewise.host import MemoryLimit
 from lanewise.loading.hub import bundled_model
@@ -81,3 +83,10 @@ def test_a_model_without_finite_logits_is_told(tmp_path, capsys):
     model = tiny_models.write_hf(made, tmp_path / "model")
     line = quantize(capsys, tmp_path / "out", "--format", "q8_0", model=model)
     assert re.search(r"not measured: .*: its logits are NaN or infinite", line)
+
+
+def test_a_model_that_makes_vectors_has_no_predictions(tmp_path):
+    source = write_model(encoder_model("bert"), tmp_path / "model")
+    line = divergence.divergence_line(source, tmp_path / "out.gguf", 512, 1)
+    assert "not measured" in line
+    assert "it makes vectors, and has no predictions to compare" in line

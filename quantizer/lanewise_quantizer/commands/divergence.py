@@ -86,6 +86,8 @@ def measured(source: Path, result: Path, tokens: int, threads: int) -> Divergenc
 def keep_logits(source: Path, tokens: int, threads: int, logits: IO[bytes]) -> Windows:
     """Write the source's logits for some windows; returns those that it had time for."""
     with open_checkpoint(source) as checkpoint:
+        if checkpoint.config.pooling is not None:
+            raise ModelFileError(f"{source}: it makes vectors, and has no predictions to compare")
         size = min(WINDOW, checkpoint.config.context_length)
         windows = bundled_windows(checkpoint, size, tokens, {HELD_OUT: 1}).windows
     if not windows:

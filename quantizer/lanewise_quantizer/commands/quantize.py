@@ -153,7 +153,7 @@ def description(
         "source files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
         **asked(settings),
         "types": [[target.name, target.type] for target in targets],
-        "version": 1,
+        "version": 2,
     }
 
 
