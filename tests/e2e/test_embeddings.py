@@ -17,8 +17,11 @@ from safetensors.numpy import save_file
 from encoder_models import encoder_model
 from encoder_tokenizers import random_texts, word_piece
 from family_models import write_model
+from lanewise.host import MemoryLimit
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Encoder, Model
+from lanewise.server import make_encoder
+from lanewise.settings import Settings
 from serving import lanewise_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
@@ -113,6 +116,18 @@ def test_a_packed_directory_says_the_same(directory, tmp_path):
         assert [dense.outputs for dense in other.sentences.dense] == [DIMS]
     text = "the river rises slowly"
     assert np.array_equal(rows_of(packed, [text]), rows_of(directory, [text]))
+
+
+def test_without_a_limit_texts_are_as_long_as_memory_allows(directory, monkeypatch):
+    limit = MemoryLimit(4 * 100 * make_encoder.WORKSPACE_BYTES * 48, "a test", True)
+    monkeypatch.setattr(make_encoder, "memory_limit", lambda: limit)
+    monkeypatch.setattr(make_encoder, "LEAST_TOKENS", 1)
+    with open_checkpoint(directory) as checkpoint, Model.load(checkpoint, weights="f32") as model:
+        for asked, longest in ((None, 100), (200, 200)):
+            settings = Settings(max_model_len=asked)
+            engine = make_encoder.make_encoder(settings, model, 1, None)
+            assert engine.max_model_len == longest
+            engine._runner.close()
 
 
 def test_megabytes_and_wrong_ids_hurt_nobody(url):

@@ -5,6 +5,7 @@ import logging
 from lanewise import __version__
 from lanewise.engine.encoding import EncoderConfig, EncoderEngine
 from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.host import memory_limit
 from lanewise.runtime import Encoder, Model, kernels_in_use
 from lanewise.server.names import names_of
 from lanewise.settings import Settings, SettingsError
@@ -12,6 +13,9 @@ from lanewise.settings import Settings, SettingsError
 logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 65536  # of one step of the native library, which has whole texts
+# Of the workspace, of each token and each value of its row: rows of a usual layer and their codes.
+WORKSPACE_BYTES = 80
+LEAST_TOKENS = 512
 ONLY_FOR_TEXT = ("draft", "lora", "allow_runtime_lora", "chat_template")
 
 
@@ -31,6 +35,14 @@ def make_encoder(
             " models that make vectors"
         )
     limit = longest_text(settings.max_model_len, max_tokens, model.config.context_length)
+    fits = fitting_tokens(model.config.hidden_size, memory_limit().n_bytes)
+    if settings.max_model_len is None and limit > fits:
+        logger.warning(
+            "texts of %d tokens would take more than a quarter of the memory: at most %d are"
+            " served; max_model_len takes more",
+            *(limit, fits),
+        )
+        limit = fits
     encoder = Encoder(model, threads=threads, max_tokens=max(limit, settings.max_step_tokens))
     logger.info(
         "texts of up to %d tokens; a row has %d floats; steps of %d tokens",
@@ -60,6 +72,11 @@ def make_encoder(
         request_timeout_s=settings.request_timeout_s,
     )
     return EncoderEngine(encoder, config, Metrics(facts))
+
+
+def fitting_tokens(hidden_size: int, n_bytes: int) -> int:
+    """Tokens of a text whose workspace takes about a quarter of so much memory."""
+    return max(LEAST_TOKENS, n_bytes // 4 // (WORKSPACE_BYTES * hidden_size))
 
 
 def longest_text(asked: int | None, said: int | None, context: int) -> int:
