@@ -6,6 +6,7 @@ the one of the development environment, in which they lie.
 
 import importlib.metadata
 import re
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from serving import lanewise_server
 
 OUTER_PYTHON = Path(sys.prefix).parent / "bin" / "python"
 SERVER_PYTHON = OUTER_PYTHON if OUTER_PYTHON.exists() else sys.executable
+
+TINY_EMBEDDER = Path(__file__).parents[1] / "support" / "tiny_embedder.py"
 
 
 @cache
@@ -64,3 +67,12 @@ def base_url(url):
 def model():
     """The name under which the bundled model is served."""
     return "lanewise-demo-q8_0"
+
+
+@pytest.fixture(scope="session")
+def embedder(tmp_path_factory):
+    """What clients are given of a tiny random embedder, which also reranks, by cosines."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
+    subprocess.run([str(SERVER_PYTHON), str(TINY_EMBEDDER), str(folder)], check=True, timeout=120)
+    with lanewise_server(str(folder), "--threads", "1", python=SERVER_PYTHON) as url:
+        yield {"url": url, "base_url": f"{url}/v1", "model": folder.name, "dims": 16}

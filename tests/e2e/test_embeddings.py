@@ -1,7 +1,6 @@
 """The process with a model that is pooled, from a directory of sentence-transformers: real rows."""
 
 import base64
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from encoder_models import encoder_model
 from encoder_tokenizers import random_texts, word_piece
@@ -23,39 +21,16 @@ from lanewise.runtime import Encoder, Model
 from lanewise.server import make_encoder
 from lanewise.settings import Settings
 from serving import lanewise_server
+from tiny_embedder import DIMS, LIMIT, VOCAB_SIZE, write_embedder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
-DIMS, LIMIT = 16, 40
-PROMPTS = {"query": "query ", "document": ""}
-LIBRARY = word_piece(size=250)
+LIBRARY = word_piece(size=VOCAB_SIZE)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> Path:
-    """A tiny BERT with a mean, a dense head and length 1."""
-    folder = write_model(encoder_model("bert"), tmp_path_factory.mktemp("models") / "tiny-bert")
-    LIBRARY.save(str(folder / "tokenizer.json"))
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
-    paths = ("", "1_Pooling", "2_Dense", "3_Normalize")
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
-    ]
-    dense = {"in_features": 48, "out_features": DIMS, "bias": False}
-    files = {
-        "modules.json": modules,
-        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
-        "2_Dense/config.json": dense,
-        "sentence_bert_config.json": {"max_seq_length": LIMIT, "do_lower_case": False},
-        "config_sentence_transformers.json": {"prompts": PROMPTS},
-    }
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
-    weights = np.random.default_rng(1).standard_normal((DIMS, 48)).astype(np.float32)
-    save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
-    return folder
+    return write_embedder(tmp_path_factory.mktemp("models") / "tiny-bert")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +41,7 @@ def url(directory):
 
 def rows_of(directory: Path, texts: list[str]) -> NDArray[np.float32]:
     """What the library makes of texts, without a server; tanh and length 1 are done here."""
-    library = word_piece(size=250)
+    library = word_piece(size=VOCAB_SIZE)
     library.enable_truncation(LIMIT)
     ids = [np.array(one.ids, np.uint32) for one in library.encode_batch(texts)]
     with (

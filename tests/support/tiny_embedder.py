@@ -1,0 +1,46 @@
+"""A tiny random BERT as a directory of sentence-transformers; run as a script it writes one."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from encoder_models import encoder_model
+from encoder_tokenizers import word_piece
+from family_models import write_model
+
+DIMS, LIMIT = 16, 40
+PROMPTS = {"query": "query ", "document": ""}
+VOCAB_SIZE = 250
+
+
+def write_embedder(folder: Path) -> Path:
+    """Write a BERT with a mean, a dense head and length 1; return its folder."""
+    write_model(encoder_model("bert"), folder)
+    word_piece(size=VOCAB_SIZE).save(str(folder / "tokenizer.json"))
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    paths = ("", "1_Pooling", "2_Dense", "3_Normalize")
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    dense = {"in_features": 48, "out_features": DIMS, "bias": False}
+    files = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+        "2_Dense/config.json": dense,
+        "sentence_bert_config.json": {"max_seq_length": LIMIT, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": PROMPTS},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    weights = np.random.default_rng(1).standard_normal((DIMS, 48)).astype(np.float32)
+    save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+if __name__ == "__main__":
+    write_embedder(Path(sys.argv[1]))
