@@ -176,6 +176,16 @@ def test_a_file_without_the_ends_of_texts_is_refused(library) -> None:
         Tokenizer.from_files(gguf_files(metadata))
 
 
+@pytest.mark.parametrize("pair", ["$A", "$B $A", "$A $B $A"])
+def test_pairs_without_each_text_once_in_order_are_refused(pair) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    library = copy_of(KINDS["word piece"])
+    library.post_processor = TemplateProcessing(single="$A", pair=pair, special_tokens=[])
+    with pytest.raises(ModelFileError, match="of 2; accepted: each text once, in order"):
+        whole(library)
+
+
 def test_a_decoder_in_gguf_ends_texts_as_it_says() -> None:
     from tiny_tokenizers import byte_level_metadata
 

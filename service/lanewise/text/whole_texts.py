@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.text.surrogates import without_surrogates
 from lanewise.text.tokenizer import Tokenizer
 
@@ -57,20 +58,26 @@ class TooLongError(Exception):
 class Around:
     """The special tokens before, between and after texts, and the types of all tokens."""
 
-    def __init__(self, sample: Encoding) -> None:
+    def __init__(self, sample: Encoding, n_texts: int) -> None:
+        """Of the library's tokens of so many texts; ModelFileError where it gives others."""
         around: list[list[int]] = [[]]
         types: list[list[int]] = [[]]
         self._type_of: list[int] = []
-        last: int | None = None
+        texts: list[int] = []
         for id_, type_, of in zip(sample.ids, sample.type_ids, sample.sequence_ids, strict=True):
             if of is None:
                 around[-1].append(id_)
                 types[-1].append(type_)
-            elif of != last:
+            elif texts[-1:] != [of]:
                 around.append([])
                 types.append([])
                 self._type_of.append(type_)
-                last = of
+                texts.append(of)
+        if texts != list(range(n_texts)):
+            raise ModelFileError(
+                f"tokenizer: its post-processor makes texts {texts} of {n_texts}; accepted: each"
+                " text once, in order"
+            )
         self._ids = [np.array(some, np.uint32) for some in around]
         self._types = [np.array(some, np.uint32) for some in types]
 
@@ -96,8 +103,8 @@ class WholeTexts:
         self.n_special = self._tokenizer.num_special_tokens_to_add(False)
         self.n_special_of_pair = self._tokenizer.num_special_tokens_to_add(True)
         sample = _sample(self._tokenizer)
-        self._around = Around(self._tokenizer.encode(sample))
-        self._around_pair = Around(self._tokenizer.encode(sample, sample))
+        self._around = Around(self._tokenizer.encode(sample), 1)
+        self._around_pair = Around(self._tokenizer.encode(sample, sample), 2)
 
     def encode(
         self,
