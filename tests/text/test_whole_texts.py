@@ -176,7 +176,7 @@ def test_a_file_without_the_ends_of_texts_is_refused(library) -> None:
         Tokenizer.from_files(gguf_files(metadata))
 
 
-@pytest.mark.parametrize("pair", ["$A", "$B $A", "$A $B $A"])
+@pytest.mark.parametrize("pair", ["$B $A", "$A $B $A"])
 def test_pairs_without_each_text_once_in_order_are_refused(pair) -> None:
     from tokenizers.processors import TemplateProcessing
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.text.backend import build
 from lanewise.text.surrogates import without_surrogates
 from lanewise.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from tokenizers import Tokenizer as Library
 
 Ids = NDArray[np.uint32]
@@ -58,8 +58,10 @@ class TooLongError(Exception):
 class Around:
     """The special tokens before, between and after texts, and the types of all tokens."""
 
-    def __init__(self, sample: Encoding, n_texts: int) -> None:
-        """Of the library's tokens of so many texts; ModelFileError where it gives others."""
+    def __init__(self, library: Library, n_texts: int) -> None:
+        """For so many texts; ModelFileError where the library makes something else of them."""
+        text = _sample(library)
+        sample = build("tokenizer", lambda: library.encode(text, text if n_texts > 1 else None))
         around: list[list[int]] = [[]]
         types: list[list[int]] = [[]]
         self._type_of: list[int] = []
@@ -102,9 +104,8 @@ class WholeTexts:
         self._prepare = prepare  # what is done to a text before
         self.n_special = self._tokenizer.num_special_tokens_to_add(False)
         self.n_special_of_pair = self._tokenizer.num_special_tokens_to_add(True)
-        sample = _sample(self._tokenizer)
-        self._around = Around(self._tokenizer.encode(sample), 1)
-        self._around_pair = Around(self._tokenizer.encode(sample, sample), 2)
+        self._around = Around(self._tokenizer, 1)
+        self._around_pair = Around(self._tokenizer, 2)
 
     def encode(
         self,
