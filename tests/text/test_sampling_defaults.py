@@ -37,7 +37,7 @@ def test_gguf_metadata_says_the_same_also_when_packed(tmp_path):
     wanted = SamplingDefaults(temperature=0.5, top_k=20, repetition_penalty=1.25)
     files = gguf_files(metadata)
     assert SamplingDefaults.of_model(files) == wanted
-    write_tokenizer(tmp_path, SimpleNamespace(tokenizer=files))
+    write_tokenizer(tmp_path, SimpleNamespace(tokenizer=files, sentences=None))
     packed = read_tokenizer_files(tmp_path, 4)
     assert SamplingDefaults.of_model(packed) == wanted
     assert "general.name" not in packed.gguf
