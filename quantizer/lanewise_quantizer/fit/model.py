@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
+from lanewise.loading.program import ModelConfig
 from lanewise_quantizer.coded import CodedMatrix, CodedType
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import (
@@ -50,7 +51,8 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
     of the head are known: it is fitted to those of the unquantized model, unless it has six bits
     or more.
     """
-    x = _embedded(source, ids, plan, keep)
+    unquantized = _as_it_is(source, ids)
+    x = _embedded(source, ids, plan, keep, unquantized)
 
     def quantize(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
         kind = plan.kind(role, layer)
@@ -74,7 +76,7 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
             return
         keep(role, layer, (_taken(part, kind, plan) for part in parts))
 
-    moment = calibrate(source, x, Quantizer(quantize, quantize_parts), _as_it_is(source, ids))
+    moment = calibrate(source, x, Quantizer(quantize, quantize_parts), unquantized)
     if source.config.tied_embeddings:
         return
     kind = plan.kind(Role.OUTPUT, 0)
@@ -89,19 +91,42 @@ def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
     return moment_of(run(source.config, source, windows))
 
 
-def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> Floats:
-    """Quantize the embedding; returns the text [windows, tokens, hidden] as it gives it."""
+class _LookedUp:
+    """The vectors of a text's tokens, collected from an embedding whose rows come in slabs."""
+
+    def __init__(self, source: Source, ids: npt.NDArray[np.integer]) -> None:
+        self.config = source.config
+        self.tokens, places = np.unique(ids, return_inverse=True)
+        self.places = places.reshape(ids.shape)
+        self.vectors = np.empty((len(self.tokens), source.config.hidden_size), np.float32)
+
+    def within(self, start: int, rows: int) -> tuple[slice, npt.NDArray[np.intp]]:
+        """Return where in ``vectors`` the slab that begins at row ``start`` goes, and its rows."""
+        first, end = np.searchsorted(self.tokens, (start, start + rows))
+        return slice(first, end), self.tokens[first:end] - start
+
+    def states(self) -> Floats:
+        """The text's first hidden states [windows, tokens, hidden]."""
+        return _states(self.config, self.vectors, self.places)
+
+
+def _embedded(
+    source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep, unquantized: Floats
+) -> Floats:
+    """Quantize the embedding; returns the text [windows, tokens, hidden] as it gives it.
+
+    ``unquantized`` is the text as the embedding gave it before.
+    """
     kind = plan.kind(Role.TOKEN_EMBEDDING, 0)
     if kind is None:
-        return _as_it_is(source, ids)
+        return unquantized.copy()
     known = plan.known(Role.TOKEN_EMBEDDING, 0)
     if known is not None:
-        return _states(source, known, ids)
+        return _states(source.config, known, ids)
     moment = None
     if source.config.tied_embeddings and kind.bits < FINE_BITS:
         moment = looked_up_too(head_moment(source, ids))
-    tokens, places = np.unique(ids, return_inverse=True)
-    vectors = np.empty((len(tokens), source.config.hidden_size), np.float32)
+    looked_up = _LookedUp(source, ids)
 
     def parts() -> Iterator[CodedMatrix]:
         for start, weights in source.slabs(Role.TOKEN_EMBEDDING):
@@ -109,27 +134,26 @@ def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Ke
                 part = _fitted(weights, kind, moment, plan)
             else:
                 part = quantize_by_importance(weights, kind, None, plan.tables.get(kind.name))
-            first, end = np.searchsorted(tokens, (start, start + len(weights)))
-            vectors[first:end] = part.take(tokens[first:end] - start).decode()
+            span, rows = looked_up.within(start, len(weights))
+            looked_up.vectors[span] = part.take(rows).decode()
             yield part
 
     keep(Role.TOKEN_EMBEDDING, 0, parts())
-    return _states(source, vectors, places.reshape(ids.shape))
+    return looked_up.states()
 
 
 def _as_it_is(source: Source, ids: npt.NDArray[np.integer]) -> Floats:
     """The text [windows, tokens, hidden] as the unquantized embedding gives it."""
-    tokens, places = np.unique(ids, return_inverse=True)
-    vectors = np.empty((len(tokens), source.config.hidden_size), np.float32)
+    looked_up = _LookedUp(source, ids)
     for start, weights in source.slabs(Role.TOKEN_EMBEDDING):
-        first, end = np.searchsorted(tokens, (start, start + len(weights)))
-        vectors[first:end] = weights[tokens[first:end] - start]
-    return _states(source, vectors, places.reshape(ids.shape))
+        span, rows = looked_up.within(start, len(weights))
+        looked_up.vectors[span] = weights[rows]
+    return looked_up.states()
 
 
-def _states(source: Source, vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
+def _states(config: ModelConfig, vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
     looked_up: Floats = vectors[ids]
-    return embedded(source.config, looked_up)
+    return embedded(config, looked_up)
 
 
 def _taken(part: Part, kind: CodedType, plan: Plan) -> CodedMatrix:
