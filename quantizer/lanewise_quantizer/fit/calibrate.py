@@ -12,7 +12,7 @@ from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, route, shared_part
 from lanewise_quantizer.fit.forward import Floats, Forward, Vectors, steps_of
 from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
-from lanewise_quantizer.fit.moments import Moment, Moments, bounded
+from lanewise_quantizer.fit.moments import Moment, Moments, bounded, moment_of
 from lanewise_quantizer.fit.source import Source
 
 # Called with role, layer, weights [outputs, inputs] and the moment of their inputs; returns the
@@ -151,11 +151,6 @@ def _shared(
     """Quantize the expert that all tokens go to, and add what it gives."""
     ffn = rows.ffn
     gate, up, down = (source(role, layer) for role in SHARED)
-
-    def moment_of(x: Floats, y: Floats | None) -> Moment:
-        moments = Moments(x.shape[1], drifts=y is not None)
-        moments.add(x, y)
-        return moments.found()
 
     def inner_of(x: Floats, gate: Floats, up: Floats) -> Floats:
         return activate(ffn, x @ gate.T, x @ up.T)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import Routes, activate, with_bias
-from lanewise_quantizer.fit.moments import Moment, Moments
+from lanewise_quantizer.fit.moments import Moment, moment_of
 from lanewise_quantizer.fit.source import Source
 
 Floats = npt.NDArray[np.float32]
@@ -109,16 +109,15 @@ def _parts(
 ) -> Iterator[Part]:
     for expert in range(rows.ffn.n):
         weights = source.expert(role, layer, expert)
-        moments = Moments(weights.shape[1], drifts=beside is not None)
         unquantized = None if beside is None else beside.inputs(role, expert)
-        moments.add(rows.inputs(role, expert), unquantized)
+        moment = moment_of(rows.inputs(role, expert), unquantized)
         if beside is not None:
             beside.run(role, expert, weights, vectors)
 
         def take(made: Floats, expert: int) -> None:
             rows.run(role, expert, made, vectors)
 
-        yield Part(weights, moments.found(), partial(take, expert=expert))
+        yield Part(weights, moment, partial(take, expert=expert))
 
 
 def fitted_tokens(own: Places, n: int) -> Places:

@@ -118,10 +118,10 @@ def bounded(behind: Floats, added: Floats) -> Floats:
     return kept
 
 
-def moment_of(x: Floats) -> Moment:
-    """The moment of inputs x [..., inputs]."""
-    moments = Moments(x.shape[-1], drifts=False)
-    moments.add(x)
+def moment_of(x: Floats, unquantized: Floats | None = None) -> Moment:
+    """The moment of inputs x [..., inputs], all at once; see :meth:`Moments.add`."""
+    moments = Moments(x.shape[-1], drifts=unquantized is not None)
+    moments.add(x, unquantized)
     return moments.found()
 
 
