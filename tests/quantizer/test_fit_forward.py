@@ -160,7 +160,7 @@ def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path
             return replaced[role, layer]
 
         embedding = source(Role.TOKEN_EMBEDDING)
-        head = calibrate(source, embedding[ids], quantize)
+        head = calibrate(source, embedding[ids], Quantizer.of(quantize))
         layers = range(source.config.n_layers)
         assert order == [(r, layer) for layer in layers for step in STEPS for r in step]
 
@@ -193,7 +193,7 @@ def test_drift_is_from_the_inputs_of_the_model_as_it_is(tmp_path):
             return replaced[key] if key in replaced else source(role, layer)
 
         embedding = source(Role.TOKEN_EMBEDDING)
-        head = calibrate(source, embedding[ids], quantize, embedding[ids])
+        head = calibrate(source, embedding[ids], Quantizer.of(quantize), embedding[ids])
         assert not moments[Role.ATTN_Q, 0].drift.any()
         assert moments[Role.FFN_DOWN, 0].drift.any()
         x, y = run(source.config, weights, ids), run(source.config, source, ids)

@@ -39,7 +39,7 @@ class Quantizer:
 
 
 def calibrate(
-    source: Source, x: Floats, quantize: Quantizer | Quantize, unquantized: Floats | None = None
+    source: Source, x: Floats, quantizer: Quantizer, unquantized: Floats | None = None
 ) -> Moment:
     """Quantize every matrix of every layer in order; return the moment of the head's inputs.
 
@@ -48,7 +48,6 @@ def calibrate(
     ``unquantized`` is the text as the model's own embedding has it: given, the model is run on it
     as it is beside, and moments know how far inputs drifted from there.
     """
-    quantizer = quantize if isinstance(quantize, Quantizer) else Quantizer.of(quantize)
     forward = Forward(source.config, x.shape[1])
     for layer in range(source.config.n_layers):
         vectors, streams = forward.vectors(source, layer), _Streams(x, unquantized)

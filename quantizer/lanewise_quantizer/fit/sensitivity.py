@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
-from lanewise_quantizer.fit.calibrate import calibrate
+from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance
 from lanewise_quantizer.fit.forward import STEPS, Forward, embedded
 from lanewise_quantizer.fit.moments import Moment, looked_up_too
@@ -96,7 +96,7 @@ def losses_on_text(
         return weights
 
     embedding = source(Role.TOKEN_EMBEDDING)
-    head = calibrate(source, embedded(source.config, embedding[ids]), take)
+    head = calibrate(source, embedded(source.config, embedding[ids]), Quantizer.of(take))
     if source.config.tied_embeddings:
         take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
     else:
@@ -141,9 +141,8 @@ class _Probed:
         self.source, self.ids = source, ids
         self.forward = Forward(source.config, ids.shape[1])
         self.norm = source(Role.OUTPUT_NORM)
-        self.states = [
-            embedded(source.config, source(Role.TOKEN_EMBEDDING)[ids])
-        ]  # before each layer
+        # Before each layer.
+        self.states = [embedded(source.config, source(Role.TOKEN_EMBEDDING)[ids])]
         for layer in range(source.config.n_layers):
             self.states.append(self._layer(layer, self.states[-1], None, None))
         self.head = Role.TOKEN_EMBEDDING if source.config.tied_embeddings else Role.OUTPUT
