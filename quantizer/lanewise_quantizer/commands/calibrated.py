@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.opening import warn
-from lanewise.commands.perplexity import cut_windows, read_text
+from lanewise.commands.perplexity import CHARS_PER_TOKEN, cut_windows, read_text
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.program import Experts, ModelConfig
 from lanewise.settings import QuantizeSettings, SettingsError
@@ -24,16 +24,15 @@ from lanewise_quantizer.fit.forward import check_computable
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.storage import checksum, decode_rows, encode_rows
+from lanewise_quantizer.text import BUNDLED
 
 Floats = npt.NDArray[np.float32]
 
 WINDOW = 512  # tokens that see each other
-BUNDLED = "bundled"  # instead of a file: the text that comes with the quantizer
 NONE = "none"
 # What loses so much by rounding that it is calibrated unasked, and bits from which on it is not.
 NEED_TEXT = ("t2", "cb2", "q2_k", "cb3", "q3_k")
 FINE_BITS = 4.0
-CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
 
 
 def has_one_scale(kind: str | None) -> bool:

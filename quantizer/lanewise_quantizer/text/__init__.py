@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
+BUNDLED = "bundled"  # what this text is called where a file is named otherwise
+
 # Files to calibrate on, and how many windows of each are taken in turn. The numbers are fixed: how
 # many tokens other languages make depends on the vocabulary, how much they matter does not.
 KINDS = {"prose": 5, "articles": 5, "chat": 5, "code": 3, "data": 3, "languages": 3}

@@ -39,6 +39,7 @@ from lanewise.commands.compare_tasks import check_program, task_scores
 from lanewise.commands.compared import Compared
 from lanewise.commands.opening import Opened, open_model, steps_bar
 from lanewise.commands.perplexity import (
+    CHARS_PER_TOKEN,
     DEFAULT_CONTEXT,
     context_of,
     cut_windows,
@@ -53,10 +54,8 @@ from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Session
 from lanewise.settings import BenchSettings, CompareSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
-from lanewise_quantizer.text import HELD_OUT, documents
+from lanewise_quantizer.text import BUNDLED, HELD_OUT, documents
 
-CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
-BUNDLED = "bundled"  # in the report, where no file is given
 CHUNK = 512  # tokens of a window in one step
 BENCH_CONTEXT = 32  # tokens before those whose decoding is timed
 

@@ -36,6 +36,7 @@ from lanewise.settings import PerplexitySettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 512
+CHARS_PER_TOKEN = 16  # more than any text has on average: so much of a file is read at most
 
 Floats = NDArray[np.float32]
 
