@@ -136,9 +136,7 @@ class TextQueue:
             jobs.rotate(-1)
             self._clients.move_to_end(client)
             if not job.n_left:
-                jobs.remove(job)
-                if not jobs:
-                    del self._clients[client]
+                self.remove(job)
 
     def _put_first(self, job: EncodingJob) -> None:
         """Let the next round begin with a request, and go on with who is after it."""
