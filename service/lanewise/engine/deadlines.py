@@ -2,9 +2,26 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-Request = TypeVar("Request")
+from lanewise.engine.admission import Admission
+from lanewise.engine.metrics import Metrics
+from lanewise.engine.stream import EngineError, QueueTimeoutError, TimeLimitError
+
+
+class Timed(Protocol):
+    """What is known of a request."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs or waits any more."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it has waited long enough to be run."""
+
+
+Request = TypeVar("Request", bound=Timed)
 
 
 class Deadlines(Generic[Request]):
@@ -30,3 +47,36 @@ class Deadlines(Generic[Request]):
             self._requests.popleft()
             if not is_over:
                 yield request
+
+
+class TimeLimits(Generic[Request]):
+    """How long an engine's requests may wait, and how long they may take in all; 0 is no limit."""
+
+    def __init__(
+        self, queue_s: float, request_s: float, admission: Admission, metrics: Metrics
+    ) -> None:
+        self._in_queue = Deadlines[Request](
+            queue_s, lambda request: request.is_over or request.has_started
+        )
+        self._in_work = Deadlines[Request](request_s, lambda request: request.is_over)
+        self._admission = admission
+        self._rejected = metrics.rejected
+
+    def add(self, request: Request, arrived: float) -> None:
+        """Look after a request that arrived after all others."""
+        self._in_queue.add(request, arrived)
+        self._in_work.add(request, arrived)
+
+    def late(self, now: float) -> Iterator[tuple[Request, EngineError]]:
+        """The requests that have waited or run for longer than they may, and what to say of it.
+
+        Each is to be ended before the next is asked for.
+        """
+        for request in self._in_queue.missed(now):
+            self._rejected["queue_timeout"].inc()
+            message = f"the request has waited for {self._in_queue.limit_s:g} s, which is the limit"
+            yield request, QueueTimeoutError(message, self._admission.retry_after_s())
+        for request in self._in_work.missed(now):
+            self._rejected["time_limit"].inc()
+            message = f"the request has taken {self._in_work.limit_s:g} s, which is the limit"
+            yield request, TimeLimitError(message)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import sys
-import threading
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
 from lanewise.engine.admission import Admission
-from lanewise.engine.deadlines import Deadlines
-from lanewise.engine.engine import SWITCH_INTERVAL_S
-from lanewise.engine.failures import FailureStreak
+from lanewise.engine.deadlines import TimeLimits
+from lanewise.engine.delivery import Outbox
+from lanewise.engine.engine_thread import EngineThread
 from lanewise.engine.metrics import Metrics
-from lanewise.engine.stream import (
-    EngineError,
-    EngineStoppedError,
-    QueueTimeoutError,
-    TimeLimitError,
-)
+from lanewise.engine.stream import EngineError, EngineStoppedError
 from lanewise.engine.text_queue import EncodingJob, EncodingRequest, Floats, Ids, TextQueue, Turn
 
 logger = logging.getLogger(__name__)
@@ -62,68 +53,30 @@ class EncoderConfig:
     request_timeout_s: float = 0.0
 
 
-class EncoderEngine:
+class EncoderEngine(EngineThread):
     """Takes texts on event loops, answers with their rows from its own thread."""
 
     def __init__(self, runner: EncoderRunner, config: EncoderConfig, metrics: Metrics) -> None:
+        admission = Admission(
+            config.max_requests, config.max_queued_tokens, metrics, "requests", "texts"
+        )
+        super().__init__("lanewise-encoder", admission, metrics)
         self.config = config
-        self.metrics = metrics
-        self.failures = FailureStreak()
         self._runner = runner
         self._queue = TextQueue()
         self._jobs: set[EncodingJob] = set()
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._admission = Admission(
-            config.max_requests, config.max_queued_tokens, metrics, "requests", "texts"
+        self._outbox = Outbox()
+        self._limits = TimeLimits[EncodingJob](
+            config.queue_timeout_s, config.request_timeout_s, admission, metrics
         )
-        self._in_queue = Deadlines[EncodingJob](
-            config.queue_timeout_s, lambda job: job.is_over or job.has_started
-        )
-        self._in_work = Deadlines[EncodingJob](config.request_timeout_s, lambda job: job.is_over)
-        self._stopping = False  # the engine's thread only
         self._began: float | None = None  # the step that runs now
-        metrics.step_age.set_function(self.step_age_s)
-        metrics.queued_tokens.set_function(lambda: self._admission.queued_tokens)
-        self._thread = threading.Thread(target=self._main, name="lanewise-encoder", daemon=True)
 
     # Called from event loops and from whoever starts and stops the engine.
-
-    def start(self) -> None:
-        """Start the engine's thread."""
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._admission.open()
-        self._thread.start()
-
-    def stop_accepting(self) -> None:
-        """Turn new requests away; those accepted go on."""
-        self._admission.close()
-
-    def stop(self) -> None:
-        """Fail what is still running, free the model's workspace and end the thread."""
-        self.stop_accepting()
-        if self._thread.is_alive():
-            self._inbox.put(self._handle_stop)
-            self._thread.join()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the engine's thread runs."""
-        return self._thread.is_alive()
-
-    @property
-    def unfinished(self) -> int:
-        """Requests accepted and not yet ended."""
-        return self._admission.unfinished
 
     @property
     def max_model_len(self) -> int:
         """Tokens that a text may have."""
         return self.config.max_text_tokens
-
-    def step_age_s(self) -> float:
-        """Seconds that the step running now has been running; 0 between steps."""
-        began = self._began
-        return 0.0 if began is None else time.monotonic() - began
 
     async def encode(
         self, request: EncodingRequest, *, is_counted: bool = True, trace_id: str | None = None
@@ -146,38 +99,36 @@ class EncoderEngine:
             if job.done.cancelled():
                 self._inbox.put(lambda: self._handle_cancel(job))
 
+    @property
+    def _step_began(self) -> float | None:
+        return self._began
+
     # Everything below runs on the engine's thread.
 
-    def _main(self) -> None:
-        try:
-            while self._receive():
-                self._step()
-        except Exception:
-            logger.exception("the engine has a fault and stops")
-            self._admission.close("the engine has stopped after a fault")
-        finally:
-            self.stop_accepting()
-            self._drain_inbox()
-            for job in list(self._jobs):
-                self._fail(job, EngineStoppedError(self._admission.why_closed))
-            self._runner.close()
+    def _work(self) -> None:
+        while self._receive():
+            self._step()
+
+    def _wind_up(self, error: EngineStoppedError) -> None:
+        for job in list(self._jobs):
+            self._fail(job, error)
+        self._outbox.send()
+        self._runner.close()
 
     def _receive(self) -> bool:
         """Handle what has been asked for since the last step; wait when there is nothing to run."""
         self._drain_inbox()
-        self._give_up_late(time.monotonic())
+        for job, error in self._limits.late(time.monotonic()):
+            self._fail(job, error)
+        self._outbox.send()
         while not self._jobs and not self._stopping:
             self._inbox.get()()
             self._drain_inbox()
+            self._outbox.send()
         return not self._stopping
 
-    def _drain_inbox(self) -> None:
-        while not self._inbox.empty():
-            self._inbox.get_nowait()()
-
     def _handle_add(self, job: EncodingJob) -> None:
-        self._in_queue.add(job, job.arrived)
-        self._in_work.add(job, job.arrived)
+        self._limits.add(job, job.arrived)
         self._jobs.add(job)
         self._queue.add(job)
         self._show_load()
@@ -188,19 +139,6 @@ class EncoderEngine:
         if job in self._jobs:
             self.metrics.cancelled["prefill" if job.has_started else "queue"].inc()
             self._end(job, "abort")
-
-    def _handle_stop(self) -> None:
-        self._stopping = True
-
-    def _give_up_late(self, now: float) -> None:
-        for job in self._in_queue.missed(now):
-            self.metrics.rejected["queue_timeout"].inc()
-            message = f"the request has waited for {self._in_queue.limit_s:g} s, which is the limit"
-            self._fail(job, QueueTimeoutError(message, self._admission.retry_after_s()))
-        for job in self._in_work.missed(now):
-            self.metrics.rejected["time_limit"].inc()
-            message = f"the request has taken {self._in_work.limit_s:g} s, which is the limit"
-            self._fail(job, TimeLimitError(message))
 
     def _step(self) -> None:
         """Run some texts, those with equal modes in one call, and pass on what is complete."""
@@ -277,21 +215,11 @@ class EncoderEngine:
         if job.is_counted:
             self._note_answer(job, now)
         self._end(job, "stop")  # first: who has its answer has its place in the queue back
-        self._deliver(job, lambda: job.done.set_result(job.rows))
+        self._outbox.add(job.loop, _settle, job)
 
     def _fail(self, job: EncodingJob, error: EngineError) -> None:
         self._end(job, "error")
-        self._deliver(job, lambda: job.done.set_exception(error))
-
-    def _deliver(self, job: EncodingJob, settle: Callable[[], None]) -> None:
-        def deliver() -> None:
-            if not job.done.done():
-                settle()
-
-        try:
-            job.loop.call_soon_threadsafe(deliver)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            logger.warning("an answer lost its event loop")
+        self._outbox.add(job.loop, _settle, job, error)
 
     def _end(self, job: EncodingJob, reason: str) -> None:
         job.is_over = True
@@ -326,3 +254,13 @@ class EncoderEngine:
         running = sum(job.has_started for job in self._jobs)
         self.metrics.set_load(running, len(self._jobs) - running, 0)
         self.metrics.encoding.queued_texts.set(self._queue.n_texts)
+
+
+def _settle(job: EncodingJob, error: EngineError | None = None) -> None:
+    """Give who asked its rows or an error, on its event loop; not if it has gone."""
+    if job.done.done():
+        return
+    if error is None:
+        job.done.set_result(job.rows)
+    else:
+        job.done.set_exception(error)

@@ -1,12 +1,8 @@
 """The engine: one thread that owns the model and runs schedule → run → complete for ever."""
 
 import asyncio
-import logging
-import queue
-import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 
@@ -15,10 +11,10 @@ from lanewise.engine.admission import Admission
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
-from lanewise.engine.deadlines import Deadlines
+from lanewise.engine.deadlines import TimeLimits
 from lanewise.engine.delivery import Outbox, deliver
 from lanewise.engine.draft_model import DraftModel
-from lanewise.engine.failures import FailureStreak
+from lanewise.engine.engine_thread import EngineThread
 from lanewise.engine.jobs import JobMaker
 from lanewise.engine.masks import MaskFiller
 from lanewise.engine.metrics import Metrics
@@ -30,22 +26,10 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Speculator
 from lanewise.engine.step import Step
 from lanewise.engine.stepping import StepEvents, Stepper
-from lanewise.engine.stream import (
-    EngineError,
-    EngineStoppedError,
-    QueueTimeoutError,
-    RequestStream,
-    TimeLimitError,
-)
+from lanewise.engine.stream import EngineError, EngineStoppedError, RequestStream
 from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
 from lanewise.runtime import Sampled
 
-logger = logging.getLogger(__name__)
-
-# The engine's thread wants the interpreter back right after each native call, and a busy event loop
-# keeps it for this long. Measured beside other work on two cores: the median wait after a call of
-# 4 ms is 16 ms with the default of 5 ms, and 7 ms with this; less than this changes little.
-SWITCH_INTERVAL_S = 0.0005
 NOTHING_DRAWN = (None,)  # the end of a prompt of which no answer was asked for
 # Requests that are more work than so many numbers are made ready in a thread: 1.3 million tokens of
 # prompts take 0.3 s.
@@ -54,7 +38,7 @@ INLINE_WORK = 4096
 PUBLISH_S = 0.05
 
 
-class Engine:
+class Engine(EngineThread):
     """Takes requests on event loops, answers them from its own thread."""
 
     def __init__(
@@ -65,8 +49,8 @@ class Engine:
         draft: DraftModel | None = None,
     ) -> None:
         self.config = config
-        self.metrics = metrics
-        self.failures = FailureStreak()
+        admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
+        super().__init__("lanewise-engine", admission, metrics)
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
         pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
@@ -75,14 +59,10 @@ class Engine:
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Sequence, Job] = {}
         self._masks = MaskFiller(runner, config.has_spare_cpu)
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outbox = Outbox()
-        self._admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
-        self._in_queue = Deadlines[JobGroup](
-            config.queue_timeout_s, lambda group: group.has_started
+        self._limits = TimeLimits[JobGroup](
+            config.queue_timeout_s, config.request_timeout_s, admission, metrics
         )
-        self._in_work = Deadlines[JobGroup](config.request_timeout_s, lambda group: group.is_over)
-        self._stopping = False  # the engine's thread only
         self._busy = False  # with sequences to run
         self._busy_since = 0.0  # what came before is in the metrics
         self._published = (0, 0)
@@ -104,33 +84,8 @@ class Engine:
             speculator=self._speculator,
             min_ahead_s=config.min_ahead_s,
         )
-        metrics.step_age.set_function(self.step_age_s)
-        metrics.queued_tokens.set_function(lambda: self._admission.queued_tokens)
-        self._thread = threading.Thread(target=self._main, name="lanewise-engine", daemon=True)
 
     # Called from event loops and from whoever starts and stops the engine.
-
-    def start(self) -> None:
-        """Start the engine's thread."""
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._admission.open()
-        self._thread.start()
-
-    def stop_accepting(self) -> None:
-        """Turn new requests away; those accepted go on."""
-        self._admission.close()
-
-    def stop(self) -> None:
-        """Fail what is still running, free the model and end the thread."""
-        self.stop_accepting()
-        if self._thread.is_alive():
-            self._inbox.put(self._handle_stop)
-            self._thread.join()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the engine's thread runs."""
-        return self._thread.is_alive()
 
     @property
     def max_model_len(self) -> int:
@@ -141,16 +96,6 @@ class Engine:
     def largest_request(self) -> int:
         """Most sequences that one request may ask for."""
         return self.config.max_seqs + self.config.max_queued_requests
-
-    @property
-    def unfinished(self) -> int:
-        """Sequences accepted and not yet ended."""
-        return self._admission.unfinished
-
-    def step_age_s(self) -> float:
-        """Seconds that the step running now has been running; 0 between steps."""
-        began = self._steps.began
-        return 0.0 if began is None else time.monotonic() - began
 
     @asynccontextmanager
     async def submit(
@@ -193,35 +138,35 @@ class Engine:
         finally:
             stream.cancel()
 
+    @property
+    def _step_began(self) -> float | None:
+        return self._steps.began
+
     # Everything below runs on the engine's thread.
 
-    def _main(self) -> None:
-        try:
-            while self._receive():
-                self._steps.advance()
-                if time.perf_counter() - self._busy_since >= PUBLISH_S:
-                    self._publish()
-        except Exception:
-            logger.exception("the engine has a fault and stops")
-            self._admission.close("the engine has stopped after a fault")
-        finally:
-            self.stop_accepting()
-            self._drain_inbox()
-            self._fail(list(self._jobs), EngineStoppedError(self._admission.why_closed))
-            self._outbox.send()
-            try:
+    def _work(self) -> None:
+        while self._receive():
+            self._steps.advance()
+            if time.perf_counter() - self._busy_since >= PUBLISH_S:
                 self._publish()
-            finally:
-                self._masks.close()
-                self._runner.close()
-                if self._speculator is not None:
-                    self._speculator.close()
+
+    def _wind_up(self, error: EngineStoppedError) -> None:
+        self._fail(list(self._jobs), error)
+        self._outbox.send()
+        try:
+            self._publish()
+        finally:
+            self._masks.close()
+            self._runner.close()
+            if self._speculator is not None:
+                self._speculator.close()
 
     def _receive(self) -> bool:
         """Handle what has been asked for since the last step; wait when there is nothing to run."""
         self._steps.wait()
         self._drain_inbox()
-        self._give_up_late(time.monotonic())
+        for group, error in self._limits.late(time.monotonic()):
+            self._fail_group(group, error)
         while not self._jobs and not self._steps.has_step_in_flight and not self._stopping:
             self._publish()
             self._outbox.send()
@@ -232,10 +177,6 @@ class Engine:
             handle()
             self._drain_inbox()
         return not self._stopping
-
-    def _drain_inbox(self) -> None:
-        while not self._inbox.empty():
-            self._inbox.get_nowait()()
 
     def _note_planned(self, step: Step) -> None:
         if step.preempted:
@@ -306,8 +247,7 @@ class Engine:
 
     def _handle_add(self, group: JobGroup) -> None:
         arrived = group.jobs[0].arrived
-        self._in_queue.add(group, arrived)
-        self._in_work.add(group, arrived)
+        self._limits.add(group, arrived)
         if group.is_counted:
             self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
         for job in group:
@@ -326,21 +266,6 @@ class Engine:
             self.metrics.cancelled[job.stage].inc()
             self._end(job, "abort", time.monotonic())
         self._publish()
-
-    def _handle_stop(self) -> None:
-        self._stopping = True
-
-    def _give_up_late(self, now: float) -> None:
-        """End the requests that have waited or run for longer than they may."""
-        for group in self._in_queue.missed(now):
-            self.metrics.rejected["queue_timeout"].inc()
-            message = f"the request has waited for {self._in_queue.limit_s:g} s, which is the limit"
-            retry_after_s = self._admission.retry_after_s()
-            self._fail_group(group, QueueTimeoutError(message, retry_after_s))
-        for group in self._in_work.missed(now):
-            self.metrics.rejected["time_limit"].inc()
-            message = f"the request has taken {self._in_work.limit_s:g} s, which is the limit"
-            self._fail_group(group, TimeLimitError(message))
 
     def _fail_alone(self, sequences: list[Sequence], error: Exception) -> None:
         if sequences:
