@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.api.shared.templates import TemplateService, pack_conversation
 from lanewise.sandbox.pool import uncounted
+from lanewise.sandbox.templates import TemplateService, pack_conversation
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from toy_tokenizer import toy_tokenizer
 

@@ -79,11 +79,13 @@ def read_sampling(settings: Settings, files: TokenizerFiles) -> SamplingDefaults
 def read_template(settings: Settings, path: str) -> str:
     """The text of a template that somebody asked for by name, which must be one."""
     from lanewise.api.shared.budgets import TextBudgets
-    from lanewise.api.shared.templates import check_alone
+    from lanewise.sandbox.alone import check_alone
+    from lanewise.sandbox.pool import uncounted
 
     try:
         text = Path(path).read_text(encoding="utf-8")
-        check_alone(ChatTemplate({"default": text}), TextBudgets.of(settings))
+        sandbox = TextBudgets.of(settings).sandbox(0, uncounted())
+        check_alone(ChatTemplate({"default": text}), sandbox)
     except (ChatTemplateError, UnicodeDecodeError) as error:
         raise SettingsError(f"chat_template: {path}: {error}") from None
     return text

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.api.shared.templates import TemplateService, pack_conversation
 from lanewise.sandbox.pool import uncounted
+from lanewise.sandbox.templates import TemplateService, pack_conversation
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from tests.fuzz.reader import accept
 from toy_tokenizer import toy_tokenizer

@@ -18,8 +18,8 @@ from lanewise.api.schemas import Tool
 from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
-from lanewise.api.shared.templates import pack_conversation
 from lanewise.sandbox.lane import SandboxError
+from lanewise.sandbox.templates import pack_conversation
 from lanewise.text.answers.families import (
     AnswerFormat,
     answer_format,

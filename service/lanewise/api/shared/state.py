@@ -13,12 +13,12 @@ from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.compiling import GrammarService
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
-from lanewise.api.shared.templates import TemplateService
 from lanewise.api.shared.workers import Workers
 from lanewise.engine.adapters import Adapters, LoadedAdapter
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox
+from lanewise.sandbox.templates import TemplateService
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarCompiler
 from lanewise.text.pooled_text import PooledText

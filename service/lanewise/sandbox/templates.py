@@ -1,12 +1,10 @@
 """Chat templates in the sandbox: programs that come with a model, fed with what clients send."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lanewise.api.shared.budgets import TextBudgets
 from lanewise.sandbox.lane import SandboxError, pack_job
-from lanewise.sandbox.pool import Sandbox, uncounted
+from lanewise.sandbox.pool import Sandbox
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.tokenizer import Tokenizer
 
@@ -53,21 +51,6 @@ class TemplateService:
             if error.reason != "refused":
                 told = f"the model's chat template cannot be used: {told}"
             raise ChatTemplateError(told) from None
-
-
-def check_alone(template: ChatTemplate, budgets: TextBudgets) -> None:
-    """ChatTemplateError if a template cannot be compiled, in a sandbox only for this."""
-
-    async def check() -> None:
-        sandbox = budgets.sandbox(0, uncounted())
-        try:
-            await TemplateService(sandbox).check(template)
-        except SandboxError as error:
-            raise ChatTemplateError(str(error)) from None
-        finally:
-            await sandbox.close()
-
-    asyncio.run(check())
 
 
 def pack_conversation(
