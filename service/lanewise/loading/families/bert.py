@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
     POOLER,
@@ -13,10 +12,11 @@ from lanewise.loading.families.encoders import (
     curve,
     encoder_attention,
     encoder_family,
+    give_norm_after,
+    give_outside_layers,
     give_roles,
-    layers_after,
-    norm_eps,
     plain_names,
+    post_norm_model,
     usual,
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
@@ -27,26 +27,19 @@ from lanewise.loading.sources import Sources, SourceTensor
 
 PREFIXES = ("bert.", "roberta.")
 OF_LAYER = {
-    "attention.self.query": (Role.ATTN_Q, Role.ATTN_Q_BIAS),
-    "attention.self.key": (Role.ATTN_K, Role.ATTN_K_BIAS),
-    "attention.self.value": (Role.ATTN_V, Role.ATTN_V_BIAS),
-    "attention.output.dense": (Role.ATTN_OUTPUT, Role.ATTN_OUTPUT_BIAS),
-    "attention.output.LayerNorm": (Role.FFN_NORM, Role.FFN_NORM_BIAS),
-    "intermediate.dense": (Role.FFN_UP, Role.FFN_UP_BIAS),
-    "output.dense": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
-    "mlp.wo": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
+    "attention.self.query": Role.ATTN_Q,
+    "attention.self.key": Role.ATTN_K,
+    "attention.self.value": Role.ATTN_V,
+    "attention.output.dense": Role.ATTN_OUTPUT,
+    "attention.output.LayerNorm": Role.FFN_NORM,
+    "intermediate.dense": Role.FFN_UP,
+    "output.dense": Role.FFN_DOWN,
+    "mlp.wo": Role.FFN_DOWN,
 }
 # Of JinaBERT, which is a BERT by name.
 GATED = {"geglu": "gelu", "reglu": "relu"}
-EMBEDDINGS = {
-    "word_embeddings": Role.TOKEN_EMBEDDING,
-    "position_embeddings": Role.POSITION_EMBEDDING,
-    "token_type_embeddings": Role.TOKEN_TYPE_EMBEDDING,
-}
 HEADS = (POOLER, CLASSIFIER)  # of classifiers
-# Tensors that an embedder has for nothing.
-UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
-UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
+POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -70,18 +63,10 @@ def bert_model(
         raise fields.fail("max_position_embeddings", f"more than {first_position}")
     alibi = positions_by == "alibi"
     attention = replace(encoder_attention(fields), alibi=alibi)
-    return ModelConfig(
-        architecture=name,
-        hidden_size=fields.integer("hidden_size"),
-        vocab_size=fields.integer("vocab_size"),
-        context_length=positions - first_position,
-        rms_norm_eps=norm_eps(fields),
-        tied_embeddings=True,
-        ropes=(),
-        layers=layers_after(attention, read_ffn(fields), hf_n_layers(fields, sources)),
-        norm="layer",
-        norm_bias=True,
-        pooling=pooling,
+    context = positions - first_position
+    model = post_norm_model(fields, sources, name, attention, read_ffn(fields), context, pooling)
+    return replace(
+        model,
         learned_positions=not alibi,
         n_token_types=fields.integer("type_vocab_size", default=2),
     )
@@ -112,28 +97,17 @@ def hf_tensors(
     ``heads`` are those of classifiers.
     """
     tensors = Rearranged(plain_names(sources, PREFIXES))
-    tensors.drop(*UNUSED)
-    for name, role in EMBEDDINGS.items():
-        tensors.rename(f"embeddings.{name}.weight", usual(role))
-    give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
+    give_outside_layers(tensors, config, heads)
+    tensors.rename(POSITIONS, usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
         folder = f"encoder.layer.{number}"
         size = config.layers[number].ffn.size
         parts = {usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
         tensors.split_rows(f"{folder}.mlp.gated_layers.weight", parts)
-        for name, (weight, bias) in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", weight, bias, number)
-        last = number + 1 == config.n_layers
-        roles = (Role.OUTPUT_NORM, Role.OUTPUT_NORM_BIAS)
-        if not last:
-            roles = (Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
+        for name, role in OF_LAYER.items():
+            give_roles(tensors, f"{folder}.{name}", role, number)
         for norm in ("output.LayerNorm", "mlp.layernorm"):
-            give_roles(tensors, f"{folder}.{norm}", *roles, 0 if last else number + 1)
-    assert config.pooling is not None
-    if config.pooling.dense:
-        for number, name in enumerate(heads):
-            give_roles(tensors, name, Role.DENSE, Role.DENSE_BIAS, number)
-    tensors.drop(*(name for name in tensors.out if name.startswith(UNUSED_PREFIXES)))
+            give_norm_after(tensors, f"{folder}.{norm}", config, number)
     return tensors.out
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
+from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.family import Family, Program, Rename
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import CURVES, Attention, Dense, Gated, Layer, Plain, Pooling
+from lanewise.loading.program import (
+    CURVES,
+    Attention,
+    Dense,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+    Pooling,
+)
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
 
@@ -19,6 +31,10 @@ HARMLESS = (
 )
 # Dense heads of most classifiers.
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
+# Tensors that embedders made as BERT have for nothing.
+UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
+UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
+QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
 # What files call the functions that a program names.
 CURVE_NAMES = {
     "gelu_python": "gelu",
@@ -37,6 +53,13 @@ def curve(fields: Fields, key: str, default: str) -> str:
     if name not in CURVES:
         raise fields.fail(key, f"one of {', '.join([*CURVES, *CURVE_NAMES])}")
     return name
+
+
+def check_values(fields: Fields, accepted: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse fields, where they are there, that say something else than is accepted."""
+    for key, values in accepted.items():
+        if key in fields.values and fields.raw(key) not in values:
+            raise fields.fail(key, " or ".join(map(repr, values)))
 
 
 def plain_names(sources: Sources, prefixes: tuple[str, ...]) -> dict[str, SourceTensor]:
@@ -73,14 +96,39 @@ def layers_after(attention: Attention, ffn: Gated | Plain, n_layers: int) -> tup
     return (Layer(attention, ffn, attn_norm_replaces=True, ffn_norm_replaces=True),) * n_layers
 
 
+def post_norm_model(
+    fields: Fields,
+    sources: Sources,
+    name: str,
+    attention: Attention,
+    ffn: Gated | Plain,
+    context: int,
+    pooling: Pooling,
+) -> ModelConfig:
+    """Return what models that normalize after each addition have in common, without positions."""
+    return ModelConfig(
+        architecture=name,
+        hidden_size=fields.integer("hidden_size"),
+        vocab_size=fields.integer("vocab_size"),
+        context_length=context,
+        rms_norm_eps=norm_eps(fields),
+        tied_embeddings=True,
+        ropes=(),
+        layers=layers_after(attention, ffn, hf_n_layers(fields, sources)),
+        norm="layer",
+        norm_bias=True,
+        pooling=pooling,
+    )
+
+
 def norm_eps(fields: Fields, key: str = "layer_norm_eps", default: float = 1e-12) -> float:
     """Return what is added to variances."""
     return round_to_f32(fields.number(key, default=default))
 
 
-def usual(role: Role, layer: int = 0) -> str:
-    """Return the usual name of a tensor in Hugging Face files."""
-    return TENSOR_NAMES[role][HF].format(layer)
+def usual(role: Role, layer: int = 0, column: int = HF) -> str:
+    """Return the usual name of a tensor; ``column`` is the kind of file."""
+    return TENSOR_NAMES[role][column].format(layer)
 
 
 def encoder_family(
@@ -91,10 +139,63 @@ def encoder_family(
     return Family(name, from_hf, hf_tensors=hf_tensors, gguf_is_usual=False, harmless=harmless)
 
 
-def give_roles(tensors: Rearranged, name: str, weight: Role, bias: Role, number: int = 0) -> None:
+def bias_of(role: Role) -> Role:
+    """Return the role of a weight's bias."""
+    return Role[f"{role.name}_BIAS"]
+
+
+def give_roles(
+    tensors: Rearranged, name: str, role: Role, number: int = 0, column: int = HF
+) -> None:
     """Give a weight and its bias their usual names, if they are there."""
-    tensors.rename(f"{name}.weight", usual(weight, number))
-    tensors.rename(f"{name}.bias", usual(bias, number))
+    tensors.rename(f"{name}.weight", usual(role, number, column))
+    tensors.rename(f"{name}.bias", usual(bias_of(role), number, column))
+
+
+def split_roles(
+    tensors: Rearranged,
+    name: str,
+    roles: Sequence[Role],
+    rows: int,
+    number: int,
+    column: int = HF,
+) -> None:
+    """Cut a fused weight, and its bias, into those of layer ``number``, of so many rows each."""
+    for end, parts in (("weight", roles), ("bias", map(bias_of, roles))):
+        named = {usual(part, number, column): rows for part in parts}
+        tensors.split_rows(f"{name}.{end}", named)
+
+
+def give_norm_after(
+    tensors: Rearranged, name: str, config: ModelConfig, number: int, column: int = HF
+) -> None:
+    """Give the norm after layer ``number`` to the next layer; after the last it is the output's."""
+    if number + 1 == config.n_layers:
+        give_roles(tensors, name, Role.OUTPUT_NORM, column=column)
+    else:
+        give_roles(tensors, name, Role.ATTN_NORM, number + 1, column)
+
+
+def give_heads(tensors: Rearranged, config: ModelConfig, names: Iterable[str]) -> None:
+    """Give the dense heads that classifiers have their usual names."""
+    if config.pooling is not None and config.pooling.dense:
+        for number, name in enumerate(names):
+            give_roles(tensors, name, Role.DENSE, number)
+
+
+def give_outside_layers(
+    tensors: Rearranged, config: ModelConfig, heads: Iterable[str] = (POOLER, CLASSIFIER)
+) -> None:
+    """Give what BERTs have before and behind their layers its usual names, and drop the rest.
+
+    ``heads`` are those of classifiers.
+    """
+    tensors.rename("embeddings.word_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
+    tensors.rename("embeddings.token_type_embeddings.weight", usual(Role.TOKEN_TYPE_EMBEDDING))
+    give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM)
+    give_heads(tensors, config, heads)
+    unused = [name for name in tensors.out if name.startswith(UNUSED_PREFIXES)]
+    tensors.drop(*UNUSED, *unused)
 
 
 def classifier(sources: Sources, name: str = CLASSIFIER) -> Dense:

@@ -7,11 +7,17 @@ from dataclasses import replace
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import has
-from lanewise.loading.families.encoders import layers_after
+from lanewise.loading.families.encoders import (
+    QKV,
+    give_norm_after,
+    give_roles,
+    layers_after,
+    split_roles,
+)
 from lanewise.loading.families.gguf import arch_of, gguf_n_layers, gguf_rope, gguf_uniform
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF, TENSOR_NAMES
+from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Dense, Gated, ModelConfig, Plain, Pooling, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
@@ -118,20 +124,12 @@ def with_matrices(sources: Sources) -> Sources:
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; the norms after additions are those before the next."""
     tensors = Rearranged(with_matrices(sources))
-    for end, bias in (("weight", ""), ("bias", "_BIAS")):
-
-        def name(role: str, number: int = 0, bias: str = bias) -> str:
-            return TENSOR_NAMES[Role[role + bias]][GGUF].format(number)
-
-        tensors.rename(f"token_embd_norm.{end}", name("ATTN_NORM"))
-        for number, layer in enumerate(config.layers):
-            last = number + 1 == config.n_layers
-            after = name("OUTPUT_NORM") if last else name("ATTN_NORM", number + 1)
-            rows = layer.attention.n_heads * layer.attention.head_dim
-            tensors.rename(f"blk.{number}.attn_output_norm.{end}", name("FFN_NORM", number))
-            tensors.rename(f"blk.{number}.layer_output_norm.{end}", after)
-            parts = {name(f"ATTN_{x}", number): rows for x in "QKV"}
-            tensors.split_rows(f"blk.{number}.attn_qkv.{end}", parts)
-        for number, head in enumerate(HEADS):
-            tensors.rename(f"{head}.{end}", name("DENSE", number))
+    give_roles(tensors, "token_embd_norm", Role.ATTN_NORM, column=GGUF)
+    for number, layer in enumerate(config.layers):
+        rows = layer.attention.n_heads * layer.attention.head_dim
+        split_roles(tensors, f"blk.{number}.attn_qkv", QKV, rows, number, GGUF)
+        give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number, GGUF)
+        give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number, GGUF)
+    for number, head in enumerate(HEADS):
+        give_roles(tensors, head, Role.DENSE, number, GGUF)
     return tensors.out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.families.encoders import curve, encoder_family
+from lanewise.loading.families.encoders import check_values, curve, encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
@@ -27,9 +27,7 @@ NTK = "ntk"
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json, of transformers' form or that of its makers."""
-    for key, accepted in MUST_BE.items():
-        if key in fields.values and fields.raw(key) not in accepted:
-            raise fields.fail(key, " or ".join(map(repr, accepted)))
+    check_values(fields, MUST_BE)
     theta = 10000.0 if fields.text("model_type") == "new" else 160000.0
     scaling = fields.raw("rope_scaling")
     if not isinstance(scaling, Mapping) or scaling.get("type") != NTK:

@@ -10,13 +10,16 @@ from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_kinds, hf_n_layers
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
+    QKV,
     classifier,
     curve,
     encoder_attention,
     encoder_family,
+    give_heads,
     give_roles,
     norm_eps,
     plain_names,
+    split_roles,
     usual,
 )
 from lanewise.loading.json_files import Fields
@@ -30,6 +33,12 @@ KINDS = ("full_attention", "sliding_attention")  # and their angles, in this ord
 OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 THETAS = {"full_attention": 160000.0, "sliding_attention": 10000.0}
 HEAD = "head.dense"
+OF_LAYER = {
+    "attn.Wo": Role.ATTN_OUTPUT,
+    "mlp.Wo": Role.FFN_DOWN,
+    "attn_norm": Role.ATTN_NORM,
+    "mlp_norm": Role.FFN_NORM,
+}
 OWN_HARMLESS = (
     *("sparse_prediction", "sparse_pred_ignore_index", "deterministic_flash_attn", "decoder_bias"),
     *("reference_compile", "repad_logits_with_grad", "initializer_cutoff_factor", "layer_norm_eps"),
@@ -103,26 +112,18 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Take Q, K and V apart, and what is activated from what it is multiplied by."""
     tensors = Rearranged(plain_names(sources, PREFIXES))
     tensors.rename("embeddings.tok_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
-    give_roles(tensors, "embeddings.norm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
-    give_roles(tensors, "final_norm", Role.OUTPUT_NORM, Role.OUTPUT_NORM_BIAS)
+    give_roles(tensors, "embeddings.norm", Role.ATTN_NORM)
+    give_roles(tensors, "final_norm", Role.OUTPUT_NORM)
     for number, layer in enumerate(config.layers):
         folder, rows = f"layers.{number}", layer.attention.n_heads * layer.attention.head_dim
-        for end, bias in (("weight", False), ("bias", True)):
-            qkv = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
-            gated = (Role.FFN_GATE, Role.FFN_UP)
-            for name, roles, n in (("attn.Wqkv", qkv, rows), ("mlp.Wi", gated, layer.ffn.size)):
-                parts = [Role[f"{role.name}_BIAS"] if bias else role for role in roles]
-                tensors.split_rows(
-                    f"{folder}.{name}.{end}", {usual(part, number): n for part in parts}
-                )
-        give_roles(tensors, f"{folder}.attn.Wo", Role.ATTN_OUTPUT, Role.ATTN_OUTPUT_BIAS, number)
-        give_roles(tensors, f"{folder}.mlp.Wo", Role.FFN_DOWN, Role.FFN_DOWN_BIAS, number)
-        give_roles(tensors, f"{folder}.attn_norm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS, number)
-        give_roles(tensors, f"{folder}.mlp_norm", Role.FFN_NORM, Role.FFN_NORM_BIAS, number)
+        gated = (Role.FFN_GATE, Role.FFN_UP)
+        split_roles(tensors, f"{folder}.attn.Wqkv", QKV, rows, number)
+        split_roles(tensors, f"{folder}.mlp.Wi", gated, layer.ffn.size, number)
+        for name, role in OF_LAYER.items():
+            give_roles(tensors, f"{folder}.{name}", role, number)
+    give_heads(tensors, config, (HEAD, CLASSIFIER))
     if config.pooling is not None and config.pooling.dense:
-        give_roles(tensors, HEAD, Role.DENSE, Role.DENSE_BIAS, 0)
-        give_roles(tensors, "head.norm", Role.DENSE_NORM, Role.DENSE_NORM_BIAS, 0)
-        give_roles(tensors, CLASSIFIER, Role.DENSE, Role.DENSE_BIAS, 1)
+        give_roles(tensors, "head.norm", Role.DENSE_NORM)
     unused = [name for name in tensors.out if name.startswith(("head.", "decoder."))]
     tensors.drop(*unused)
     return tensors.out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.families.encoders import curve, encoder_family
+from lanewise.loading.families.encoders import check_values, curve, encoder_family
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
 from lanewise.loading.json_files import Fields
@@ -54,9 +54,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json, of transformers' form or that of its makers."""
     if "n_embd" not in fields.values:
         return _model(fields, sources)
-    for key, accepted in MUST_BE.items():
-        if key in fields.values and fields.raw(key) not in accepted:
-            raise fields.fail(key, " or ".join(map(repr, accepted)))
+    check_values(fields, MUST_BE)
     fields.ignore(*OWN_NAMES)
     values = {OWN_NAMES.get(key, key): value for key, value in fields.values.items()}
     usual = Fields(values, fields.source)

@@ -17,7 +17,6 @@ from lanewise.loading.sources import Sources
 
 HEADS = ("classifier.dense", "classifier.out_proj")
 PADDING = 1
-POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -30,10 +29,10 @@ def roberta_model(fields: Fields, sources: Sources, name: str) -> ModelConfig:
     tensors = plain_names(sources, bert.PREFIXES)
     pooling = classifier_pooling(tensors, fields.integer("hidden_size"), HEADS[1])
     padding = fields.integer("pad_token_id", default=PADDING, least=0)
-    table, rows = tensors.get(POSITIONS), fields.integer("max_position_embeddings")
+    table, rows = tensors.get(bert.POSITIONS), fields.integer("max_position_embeddings")
     if table is not None and (len(table.shape) != 2 or table.shape[0] != rows):
         raise ModelFileError(
-            f"{table.where}: tensor {POSITIONS!r} has shape {list(table.shape)};"
+            f"{table.where}: tensor {bert.POSITIONS!r} has shape {list(table.shape)};"
             f" max_position_embeddings, {rows}, is how many rows are needed"
         )
     return bert.bert_model(fields, sources, name, pooling, first_position=padding + 1)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.encoders import (
-    CLASSIFIER,
-    POOLER,
+    QKV,
     classifier_pooling,
     encoder_attention,
+    give_norm_after,
+    give_outside_layers,
     give_roles,
-    layers_after,
-    norm_eps,
     plain_names,
+    post_norm_model,
+    split_roles,
     usual,
 )
 from lanewise.loading.json_files import Fields
@@ -42,20 +43,19 @@ RENAMED = {
     r"\.attention\.qkv_proj\.": ".qkv.",
     r"\.mlp\.up_gate_proj\.": ".mlp.up_gate.",
 }
-OF_LAYER: Mapping[str, tuple[Role, Role]] = {
-    "self_attn.q_proj": (Role.ATTN_Q, Role.ATTN_Q_BIAS),
-    "self_attn.k_proj": (Role.ATTN_K, Role.ATTN_K_BIAS),
-    "self_attn.v_proj": (Role.ATTN_V, Role.ATTN_V_BIAS),
-    "self_attn.o_proj": (Role.ATTN_OUTPUT, Role.ATTN_OUTPUT_BIAS),
-    "post_attention_layernorm": (Role.FFN_NORM, Role.FFN_NORM_BIAS),
-    "mlp.gate_proj": (Role.FFN_GATE, Role.FFN_GATE_BIAS),
-    "mlp.up_proj": (Role.FFN_UP, Role.FFN_UP_BIAS),
-    "mlp.down_proj": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
-    "mlp.fc1": (Role.FFN_UP, Role.FFN_UP_BIAS),
-    "mlp.fc2": (Role.FFN_DOWN, Role.FFN_DOWN_BIAS),
+OF_LAYER: Mapping[str, Role] = {
+    "self_attn.q_proj": Role.ATTN_Q,
+    "self_attn.k_proj": Role.ATTN_K,
+    "self_attn.v_proj": Role.ATTN_V,
+    "self_attn.o_proj": Role.ATTN_OUTPUT,
+    "post_attention_layernorm": Role.FFN_NORM,
+    "mlp.gate_proj": Role.FFN_GATE,
+    "mlp.up_proj": Role.FFN_UP,
+    "mlp.down_proj": Role.FFN_DOWN,
+    "mlp.fc1": Role.FFN_UP,
+    "mlp.fc2": Role.FFN_DOWN,
 }
 ROTARY = ("rope", "rotary")  # what configs call that kind of positions
-UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
 
 
 def rotary_model(
@@ -69,19 +69,10 @@ def rotary_model(
     rope, context = read_rope(fields, attention.head_dim, theta)
     if fields.integer("head_dim", default=attention.head_dim) != attention.head_dim:
         raise fields.fail("head_dim", str(attention.head_dim))
-    tensors = plain_names(sources, PREFIXES)
-    return ModelConfig(
-        architecture=name,
-        hidden_size=fields.integer("hidden_size"),
-        vocab_size=fields.integer("vocab_size"),
-        context_length=context,
-        rms_norm_eps=norm_eps(fields),
-        tied_embeddings=True,
+    pooling = classifier_pooling(plain_names(sources, PREFIXES), fields.integer("hidden_size"))
+    return replace(
+        post_norm_model(fields, sources, name, attention, ffn, context, pooling),
         ropes=(rope,),
-        layers=layers_after(attention, ffn, hf_n_layers(fields, sources)),
-        norm="layer",
-        norm_bias=True,
-        pooling=classifier_pooling(tensors, fields.integer("hidden_size")),
         n_token_types=fields.integer("type_vocab_size", default=2, least=0),
     )
 
@@ -94,30 +85,16 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
             name = re.sub(pattern, new, name)
         named[name] = tensor
     tensors = Rearranged(named)
-    tensors.rename("embeddings.word_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
-    tensors.rename("embeddings.token_type_embeddings.weight", usual(Role.TOKEN_TYPE_EMBEDDING))
-    tensors.drop("embeddings.position_ids", "embeddings.token_type_ids")
-    give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
+    give_outside_layers(tensors, config)
     for number, layer in enumerate(config.layers):
         folder = f"layers.{number}"
+        for name, role in OF_LAYER.items():
+            give_roles(tensors, f"{folder}.{name}", role, number)
         rows = layer.attention.n_heads * layer.attention.head_dim
-        for end in ("weight", "bias"):
-            parts = {f"{folder}.self_attn.{x}_proj.{end}": rows for x in "qkv"}
-            tensors.split_rows(f"{folder}.qkv.{end}", parts)
+        split_roles(tensors, f"{folder}.qkv", QKV, rows, number)
         if isinstance(layer.ffn, Gated):
-            parts = {f"{folder}.mlp.{x}_proj.weight": layer.ffn.size for x in ("up", "gate")}
+            halves = (Role.FFN_UP, Role.FFN_GATE)
+            parts = {usual(half, number): layer.ffn.size for half in halves}
             tensors.split_rows(f"{folder}.mlp.up_gate.weight", parts)
-        for name, roles in OF_LAYER.items():
-            if name == "mlp.fc2" and isinstance(layer.ffn, Gated):
-                roles = (Role.FFN_DOWN, Role.FFN_DOWN_BIAS)
-            give_roles(tensors, f"{folder}.{name}", *roles, number)
-        last = number + 1 == config.n_layers
-        roles = (Role.OUTPUT_NORM, Role.OUTPUT_NORM_BIAS)
-        if not last:
-            roles = (Role.ATTN_NORM, Role.ATTN_NORM_BIAS)
-        give_roles(tensors, f"{folder}.post_mlp_layernorm", *roles, 0 if last else number + 1)
-    if config.pooling is not None and config.pooling.dense:
-        for number, name in enumerate((POOLER, CLASSIFIER)):
-            give_roles(tensors, name, Role.DENSE, Role.DENSE_BIAS, number)
-    tensors.drop(*(name for name in list(tensors.out) if name.startswith(UNUSED_PREFIXES)))
+        give_norm_after(tensors, f"{folder}.post_mlp_layernorm", config, number)
     return tensors.out
