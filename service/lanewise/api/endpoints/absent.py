@@ -1,10 +1,12 @@
 """What OpenAI's API and other servers have and this server has not: why not, and what to do."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from lanewise.api.endpoints.ollama_models import size_word
 from lanewise.api.errors import NotSupportedError
 from lanewise.api.shared.state import ServerState
+from lanewise.text.pooled_text import PooledText
 
 MODEL = "{model}"  # becomes what the model is
 
@@ -15,6 +17,8 @@ class Absent(NamedTuple):
     why: str
     instead: str
     paths: tuple[str, ...]
+    # Whether there is an answer after all: of what is said of a model that is pooled, or of none.
+    has: Callable[[PooledText | None], bool] = lambda _: False
 
     @property
     def reason(self) -> str:
@@ -26,21 +30,29 @@ NO_VECTORS = Absent(
     f"{MODEL} writes text and gives no vectors",
     "an embedding model, on a server that runs one",
     ("/v1/embeddings", "/pooling"),
+    lambda pooled: pooled is not None and not pooled.labels,
 )
 NO_RANKING = Absent(
     f"{MODEL} writes text and ranks no documents",
     "a reranker, on a server that runs one",
     ("/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
+    lambda pooled: pooled is not None and len(pooled.labels) < 2,
 )
 NO_CLASSES = Absent(
     f"{MODEL} writes text and is no classifier",
     'the classes as structured_outputs {"choice": […]} of /v1/chat/completions, whose answer is'
     " one of them",
     ("/classify",),
+    lambda pooled: pooled is not None and bool(pooled.labels),
 )
+# What only some models lack that are pooled.
+BY_KIND = (NO_VECTORS, NO_RANKING, NO_CLASSES)
 # What any model lacks that is not pooled.
 NOT_POOLED = Absent(
-    f"{MODEL} writes text", "/v1/models, or /props, which say what it is", ("/info",)
+    f"{MODEL} writes text",
+    "/v1/models, or /props, which say what it is",
+    ("/info",),
+    lambda pooled: pooled is not None,
 )
 # What a model that is pooled lacks.
 NO_TEXT = Absent(
@@ -48,14 +60,13 @@ NO_TEXT = Absent(
     "/v1/embeddings, /v1/rerank or /classify, as /v1/models says; a chat model on a server of its"
     " own",
     (),
+    lambda pooled: pooled is None,
 )
 EMBEDS = "{model} makes vectors of texts; accepted: /v1/embeddings, /v1/rerank and /v1/score"
 RANKS = "{model} scores pairs of texts; accepted: /v1/rerank, /v1/score and /classify"
 CLASSIFIES = "{model} names the classes of texts; accepted: /classify"
-ABSENT = (
-    NO_VECTORS,
-    NO_RANKING,
-    NO_CLASSES,
+# What every model lacks.
+NEVER = (
     Absent(
         "judging texts is for a model that was trained for it",
         "/v1/chat/completions of a server that runs a guard model",
@@ -93,6 +104,7 @@ ABSENT = (
         ("/v1/assistants", "/v1/threads", "/v1/conversations"),
     ),
 )
+ABSENT = (*BY_KIND, *NEVER)
 AT = {path: absent for absent in ABSENT for path in absent.paths}
 
 
@@ -103,36 +115,18 @@ def absent_at(path: str) -> Absent | None:
     return AT.get(path)
 
 
-def lacks(absent: Absent, state: ServerState) -> bool:
-    """Whether there is no answer at such paths, the model being what it is."""
-    pooled = state.pooling
-    if absent in (NO_TEXT, NOT_POOLED):
-        return (pooled is not None) == (absent is NO_TEXT)
-    if pooled is None or absent not in (NO_VECTORS, NO_RANKING, NO_CLASSES):
-        return True
-    has = {
-        NO_VECTORS: not pooled.labels,
-        NO_RANKING: len(pooled.labels) < 2,
-        NO_CLASSES: bool(pooled.labels),
-    }
-    return not has[absent]
-
-
 def reason_of(absent: Absent, state: ServerState) -> str:
     """Why, and what to ask instead, of this model."""
     pooled = state.pooling
-    if pooled is None or absent not in (NO_VECTORS, NO_RANKING, NO_CLASSES):
+    if pooled is None or absent not in BY_KIND:
         return absent.reason
     if not pooled.labels:
         return EMBEDS
     return RANKS if pooled.ranks else CLASSIFIES
 
 
-def tasks(state: ServerState) -> list[str]:
-    """What the model is for, in vLLM's words."""
-    pooled = state.pooling
-    if pooled is None:
-        return ["generate"]
+def tasks(pooled: PooledText) -> list[str]:
+    """What a model that is pooled is for, in vLLM's words."""
     if not pooled.labels:
         return ["embed", "token_embed", "score"]
     return ["classify", "score"] if pooled.ranks else ["classify"]

@@ -45,7 +45,7 @@ def _model(name: str, state: ServerState) -> dict[str, Any]:
 def _pooled(pooled: PooledText, state: ServerState) -> dict[str, Any]:
     """What is to be known of a model that is pooled."""
     shown: dict[str, Any] = {
-        "supported_tasks": tasks(state),
+        "supported_tasks": tasks(pooled),
         "dimensions": state.encoder.config.dims,
     }
     if pooled.prompts:

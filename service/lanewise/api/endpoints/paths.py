@@ -7,7 +7,7 @@ from collections.abc import Collection
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from lanewise.api.endpoints.absent import absent_at, lacks, reason_of, refusal_of
+from lanewise.api.endpoints.absent import absent_at, reason_of, refusal_of
 from lanewise.api.endpoints.table import Endpoint
 from lanewise.api.errors import ApiError, BadRequestError, cut
 from lanewise.api.shared.state import ServerState
@@ -58,7 +58,7 @@ class Paths:
         """What is said where no endpoint answers: neither this path nor this method."""
         path, status = request.url.path, error.status_code
         absent = absent_at(path) if status in (404, 405) else None
-        if absent is not None and lacks(absent, state):
+        if absent is not None and not absent.has(state.pooling):
             return refusal_of(path, reason_of(absent, state), state)
         shown, headers = cut(path, LONGEST), error.headers
         if status == 404:

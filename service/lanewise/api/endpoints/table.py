@@ -20,15 +20,14 @@ from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.encoding import elsewhere, embeddings, ranking
 from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
 from lanewise.api.endpoints.absent import (
-    ABSENT,
     MODEL,
+    NEVER,
     NO_CLASSES,
     NO_RANKING,
     NO_TEXT,
     NO_VECTORS,
     NOT_POOLED,
     Absent,
-    lacks,
     reason_of,
     refusal_of,
 )
@@ -114,12 +113,15 @@ class Endpoint:
         async def answer(request: Request) -> Response:
             return await self.answer(request, state)
 
+        absent = self.unless
+        if absent is None or absent.has(state.pooling):
+            return answer
+        reason = reason_of(absent, state)
+
         async def refuse(_: Request) -> Response:
-            assert self.unless is not None
-            reason = reason_of(self.unless, state)
             raise refusal_of(self.path.split("/{")[0], reason, state)
 
-        return refuse if self.unless is not None and lacks(self.unless, state) else answer
+        return refuse
 
 
 async def list_models(_: Request, state: ServerState) -> Response:
@@ -302,8 +304,7 @@ ENDPOINTS = (
     Endpoint("/version", "The server's version", version, public=True),
     *(
         Endpoint.missing(path_, path_[1:].replace("/", "_"), absent.reason)
-        for absent in ABSENT
-        if absent not in (NO_VECTORS, NO_RANKING, NO_CLASSES)
+        for absent in NEVER
         for path_ in absent.paths
     ),
 )
