@@ -10,7 +10,7 @@ import pytest
 from lanewise.loading.checkpoint import Role, Tensor
 from lanewise.loading.formats import TensorType
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
-from lanewise.runtime import cpu, guards, library, model, session, tuning
+from lanewise.runtime import cpu, guards, library, model, native_session, tuning
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
 
@@ -229,6 +229,6 @@ def fake(monkeypatch):
     opened = library.Native.__new__(library.Native)
     opened.ffi = ffi
     opened.lib = FakeLibrary(ffi)
-    for module in (model, session, cpu, tuning, guards):
+    for module in (model, native_session, cpu, tuning, guards):
         monkeypatch.setattr(module, "native", lambda: opened)
     return opened.lib

@@ -11,7 +11,9 @@ import pytest
 
 from lanewise.commands.selftest import CONFIG, random_checkpoint
 from lanewise.loading.formats import TensorType
-from lanewise.runtime import Batch, Model, NativeError, Session, placing_refusal
+from lanewise.loading.pooled import as_pooled
+from lanewise.loading.program import Pooling
+from lanewise.runtime import Batch, Encoder, Model, NativeError, Session, placing_refusal
 from lanewise.runtime.targets import held_bytes
 from lanewise.topology import Placement
 
@@ -79,6 +81,24 @@ def test_threads_stay_on_their_cpus_and_the_caller_does_not(expected):
         assert [os.sched_getaffinity(thread) for thread in workers] == [{CPUS[0]}, {CPUS[-1]}]
         assert np.array_equal(logits_of(session), expected)
         assert os.sched_getaffinity(0) == mine
+    assert threads_of_this_process() == before
+
+
+def test_threads_of_an_encoder_stay_on_their_cpus():
+    checkpoint = random_checkpoint(TensorType.Q4_0)
+    as_pooled(checkpoint, Pooling("mean"))
+    texts = [np.array(PROMPT, np.uint32)]
+    with Model.load(checkpoint) as model, Encoder(model, threads=1) as encoder:
+        expected = encoder.run(texts)
+    before = threads_of_this_process()
+    cpus = [CPUS[-1], CPUS[0], CPUS[-1]]
+    with Model.load(checkpoint, threads=2, placement=placement(cpus)) as model:
+        with pytest.raises(ValueError, match="threads is 4; accepted: at most 3"):
+            Encoder(model, threads=4)
+        with Encoder(model, threads=3) as encoder:
+            workers = sorted(threads_of_this_process() - before)
+            assert [os.sched_getaffinity(thread) for thread in workers] == [{CPUS[0]}, {CPUS[-1]}]
+            assert np.array_equal(encoder.run(texts), expected)
     assert threads_of_this_process() == before
 
 

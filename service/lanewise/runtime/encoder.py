@@ -1,14 +1,12 @@
 """Runs whole texts through a pooled model: embeddings, scores of pairs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.host import cpu_quota
-from lanewise.runtime.library import native
-from lanewise.runtime.model import Model, kv_type_id
+from lanewise.runtime.model import Model
+from lanewise.runtime.native_session import NativeSession
 from lanewise.runtime.sampling import Floats, Uint32s
 
 POOLINGS = {
@@ -20,7 +18,7 @@ POOLINGS = {
 Ids = npt.NDArray[np.int32] | Uint32s
 
 
-class Encoder:
+class Encoder(NativeSession):
     """Threads and workspace for one pooled model; used by one thread at a time.
 
     ``dims`` is how many floats a result has. ``max_text_tokens`` is the longest text that it takes;
@@ -38,27 +36,19 @@ class Encoder:
         kv_type: str = "f32",
     ) -> None:
         """Open one; ``kv_type`` is what keys and values of a layer are held in while it runs."""
-        self._native = native()
-        ffi, lib = self._native.ffi, self._native.lib
         if model.config.pooling is None:
             raise ValueError(f"{model.name} makes logits; accepted: a model that is pooled")
-        self.model = model
-        self.dims = int(lib.lw_model_dims(model.handle))
+        super().__init__(model)
+        self.dims = int(self._native.lib.lw_model_dims(model.handle))
         self.max_tokens, self.max_texts = max_tokens, min(max_texts, max_tokens)
         self.max_text_tokens = min(model.config.context_length, max_tokens)
         self._pooling = model.config.pooling
-        self._handle: Any = ffi.NULL
-        config = ffi.new("lw_session_config*")
-        config.n_threads = threads
-        quota = cpu_quota()
-        config.n_cpus = 0 if quota is None else max(1, int(quota))
-        config.max_batch_tokens = self.max_tokens
-        config.max_batch_logits = self.max_texts
-        config.kv_type = kv_type_id(kv_type)
-        out = ffi.new("lw_session**")
-        self._native.check(lib.lw_session_open(model.handle, config, out))
-        self._handle = out[0]
-        model.opened(self)
+        self._open(
+            threads=threads,
+            kv_type=kv_type,
+            max_batch_tokens=self.max_tokens,
+            max_batch_logits=self.max_texts,
+        )
 
     def run(
         self,
@@ -131,8 +121,7 @@ class Encoder:
         normalize: bool,
         out: Floats,
     ) -> None:
-        if self._handle == self._native.ffi.NULL:
-            raise ValueError("the encoder is closed")
+        handle = self._open_handle()
         ffi, lib = self._native.ffi, self._native.lib
         texts = ffi.new("lw_texts*")
         kept = [ffi.from_buffer("uint32_t[]", array) for array in (start, ids)]
@@ -142,18 +131,7 @@ class Encoder:
             kept.append(of_types)
         texts.pooling, texts.normalize = getattr(lib, pooling), int(normalize)
         to = ffi.from_buffer("float[]", out, require_writable=True)
-        self._native.check(lib.lw_encode(self._handle, texts, to))
-
-    def close(self) -> None:
-        """Stop the threads and free the workspace; closing twice is harmless."""
-        handle, self._handle = self._handle, self._native.ffi.NULL
-        self._native.lib.lw_session_close(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._native.check(lib.lw_encode(handle, texts, to))
 
 
 def _checked(arrays: Sequence[Ids], what: str, limit: int) -> Uint32s:

@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lanewise.host import cpu_quota
-from lanewise.runtime.library import NativeError, native
-from lanewise.runtime.model import Model, kv_type_id
+from lanewise.runtime.library import NativeError
+from lanewise.runtime.model import Model
+from lanewise.runtime.native_session import NativeSession
 from lanewise.runtime.sampling import (
     MAX_TOP_LOGPROBS,
     Draw,
@@ -90,7 +90,7 @@ class Finished:
     ended: float
 
 
-class Session:
+class Session(NativeSession):
     """The KV cache, workspace and threads of one model; used by one thread at a time."""
 
     def __init__(
@@ -113,14 +113,12 @@ class Session:
         quantized matrices multiply activations themselves, not int8 codes of them. With
         ``observe_inputs``, ``inputs`` tells how large those are.
         """
-        self._native = native()
+        super().__init__(model)
         ffi, lib = self._native.ffi, self._native.lib
         if (lib.LW_BLOCK_TOKENS, lib.LW_MAX_TOP_LOGPROBS) != (BLOCK_TOKENS, MAX_TOP_LOGPROBS):
             raise ValueError(f"the library's KV blocks hold {lib.LW_BLOCK_TOKENS} tokens")
         if lib.LW_DRAWN_BEFORE != DRAWN_BEFORE:
             raise ValueError(f"the library's drawn tokens begin at {lib.LW_DRAWN_BEFORE}")
-        self._handle = ffi.NULL
-        self.model = model
         self.blocks = blocks
         self._vocab = model.config.vocab_size
         self._logits = np.empty((max_batch_logits, self._vocab), np.float32)
@@ -139,40 +137,17 @@ class Session:
         self._counters = ffi.new("lw_counters*")
         self._done, self._times = ffi.new("uint32_t*"), ffi.new("lw_finished*")
 
-        config = ffi.new("lw_session_config*")
-        config.n_threads = threads
-        quota = cpu_quota()
-        config.n_cpus = 0 if quota is None else max(1, int(quota))
-        config.n_blocks = blocks
-        config.max_batch_tokens = max_batch_tokens
-        config.max_batch_logits = max_batch_logits
-        config.kv_type = kv_type_id(kv_type)
-        config.groups_by_window = groups_by_window
-        config.max_adapter_rank = max_adapter_rank
-        config.float_activations = float_activations
-        config.observe_inputs = observe_inputs
-        places = self._places(threads)  # a struct does not own what its members point to
-        for name, values in places.items():
-            setattr(config, name, values)
-        out = ffi.new("lw_session**")
-        self._native.check(lib.lw_session_open(model.handle, config, out))
-        self._handle = out[0]
-        model.opened(self)
-
-    def _places(self, threads: int) -> dict[str, Any]:
-        """The CPUs of threads and the copies of the weights that they read, where it matters."""
-        placement = self.model.placement
-        if placement is None:
-            return {}
-        places = {"cpus": placement.cpus, "copies": placement.copies}
-        for values in places.values():
-            if values and len(values) < threads:
-                raise ValueError(
-                    f"threads is {threads}; accepted: at most {len(values)}, for which the model"
-                    " was placed"
-                )
-        new = self._native.ffi.new
-        return {name: new("uint32_t[]", values) for name, values in places.items() if values}
+        self._open(
+            threads=threads,
+            kv_type=kv_type,
+            n_blocks=blocks,
+            max_batch_tokens=max_batch_tokens,
+            max_batch_logits=max_batch_logits,
+            groups_by_window=groups_by_window,
+            max_adapter_rank=max_adapter_rank,
+            float_activations=float_activations,
+            observe_inputs=observe_inputs,
+        )
 
     def step(self, batch: Batch) -> Floats:
         """Run the model over ``batch``; its logits [n_logits, vocab] hold until the next step."""
@@ -318,19 +293,3 @@ class Session:
             )
             for row in rows
         ]
-
-    def _open_handle(self) -> Any:
-        if self._handle == self._native.ffi.NULL:
-            raise ValueError("the session is closed")
-        return self._handle
-
-    def close(self) -> None:
-        """Stop the threads and free the cache; closing twice is harmless."""
-        handle, self._handle = self._handle, self._native.ffi.NULL
-        self._native.lib.lw_session_close(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
