@@ -30,11 +30,6 @@ def server():
         yield running
 
 
-@pytest.fixture
-def client(server):
-    return server.client
-
-
 def vectors(answer: httpx.Response) -> list[list[float]]:
     assert answer.status_code == 200, answer.text
     return [one["embedding"] for one in answer.json()["data"]]

@@ -24,14 +24,9 @@ def reranker():
 
 
 @pytest.fixture(scope="module")
-def embedder_server():
+def server():
     with encoder_server() as running:
         yield running
-
-
-@pytest.fixture
-def embedder(embedder_server):
-    return embedder_server.client
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking"])
@@ -102,9 +97,9 @@ def test_a_reranker_gives_no_vectors(reranker):
     assert "reranker" in reranker.get("/info").json()["model_type"]
 
 
-def test_of_an_embedder_scores_are_cosines(embedder):
+def test_of_an_embedder_scores_are_cosines(client):
     cosines = [float(wanted(QUERY) @ wanted(text)) for text in DOCUMENTS]
-    answer = embedder.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS}).json()
+    answer = client.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS}).json()
     found = {one["index"]: one["relevance_score"] for one in answer["results"]}
     assert np.allclose([found[index] for index in range(3)], cosines, atol=1e-6)
     scores = [one["relevance_score"] for one in answer["results"]]
@@ -122,10 +117,10 @@ def test_classes_with_their_probabilities():
         assert "names the classes of texts" in error_of(refused, 501)["message"]
 
 
-def test_cosines_are_of_one_request(embedder_server):
-    before = embedder_server.metric("vllm:request_success_total", finished_reason="stop")
+def test_cosines_are_of_one_request(server):
+    before = server.metric("vllm:request_success_total", finished_reason="stop")
     body = {"query": QUERY, "documents": [*DOCUMENTS, "\ud800"]}
     content = json.dumps(body).encode()
-    assert embedder_server.client.post("/v1/rerank", content=content).status_code == 200
-    after = embedder_server.metric("vllm:request_success_total", finished_reason="stop")
+    assert server.client.post("/v1/rerank", content=content).status_code == 200
+    after = server.metric("vllm:request_success_total", finished_reason="stop")
     assert after - before == 1

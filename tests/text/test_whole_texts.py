@@ -39,6 +39,19 @@ def copy_of(library: Library) -> Library:
     return Library.from_str(library.to_str())
 
 
+def counted(texts: WholeTexts, monkeypatch) -> list[int]:
+    """How many characters are given to the library from now on, each time."""
+    sizes: list[int] = []
+    encode = texts._tokenizer.encode_batch_fast
+
+    def counting(given, **options):
+        sizes.append(sum(map(len, given)))
+        return encode(given, **options)
+
+    monkeypatch.setattr(texts, "_tokenizer", SimpleNamespace(encode_batch_fast=counting))
+    return sizes
+
+
 @EACH
 def test_a_text_and_a_pair_are_what_the_library_makes_of_them(library) -> None:
     texts = random_texts(N_TEXTS, 1)
@@ -99,29 +112,18 @@ def test_a_long_text_costs_no_more_in_each_of_its_pairs_than_a_pair_has(
     cutting.enable_truncation(24, direction=side)
     pairs = [(long, text) for text in documents] + [(text, long) for text in documents]
     mine = whole(library)
-    given = []
-    encode = mine._tokenizer.encode_batch_fast
-    counting = SimpleNamespace(
-        encode_batch_fast=lambda texts, **options: given.extend(texts) or encode(texts, **options)
-    )
-    monkeypatch.setattr(mine, "_tokenizer", counting)
+    sizes = counted(mine, monkeypatch)
     found = mine.encode(pairs, 24, side)
     wanted = cutting.encode_batch(pairs[:1] + pairs[-1:])
     assert [found[at].ids.tolist() for at in (0, -1)] == [one.ids for one in wanted]
-    assert sum(map(len, given)) < 3 * len(long)
+    assert sum(sizes) < 3 * len(long)
 
 
 @pytest.mark.parametrize("side", ["right", "left", None])
 def test_texts_without_spaces_are_cut_into_tokens_a_little_at_a_time(side, monkeypatch) -> None:
     library = word_piece()
-    mine, sizes = whole(library), []
-    encode = mine._tokenizer.encode_batch_fast
-    counting = SimpleNamespace(
-        encode_batch_fast=lambda texts, **options: (
-            sizes.append(sum(map(len, texts))) or encode(texts, **options)
-        )
-    )
-    monkeypatch.setattr(mine, "_tokenizer", counting)
+    mine = whole(library)
+    sizes = counted(mine, monkeypatch)
     for text in ("!" * 300_000, "東京" * 150_000):
         texts = [text + str(index) for index in range(6)]
         if side is None:
