@@ -17,7 +17,7 @@ from family_models import family_model, write_model
 from lanewise.api import http_server
 from lanewise.api.app import create_app
 from lanewise.api.observing.logs import JsonFormatter
-from lanewise.api.shared.state import Phase, ServerState
+from lanewise.api.shared.state import Phase
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.host import MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
@@ -27,7 +27,7 @@ from lanewise.server.make_engine import plan_cache
 from lanewise.server.progress import progress_lines
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
-from toy_server import make_engine, outputs_of
+from toy_server import make_engine, outputs_of, toy_state
 from toy_tokenizer import toy_tokenizer
 
 LOADED = {"weights": "f32", "parts": "", "info": SimpleNamespace(numerics=3)}
@@ -36,15 +36,7 @@ LOADED = {"weights": "f32", "parts": "", "info": SimpleNamespace(numerics=3)}
 @pytest.fixture
 def state():
     engine, _ = make_engine()
-    tokenizer = toy_tokenizer()
-    yield ServerState(
-        engine=engine,
-        tokenizer=tokenizer,
-        names=("toy",),
-        version="0",
-        fingerprint="toy-0",
-        chat_template=tokenizer.chat_template,
-    )
+    yield toy_state(engine, toy_tokenizer())
     engine.stop()
 
 

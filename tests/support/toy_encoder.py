@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoder_tokenizers import word_piece
-from lanewise.api.shared.state import ServerState
 from lanewise.engine.encoding import EncoderConfig, EncoderEngine
-from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.loading.checkpoint import TokenizerFiles
 from lanewise.settings import Settings
 from lanewise.text.pooled_text import PooledText
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import WholeTexts
-from toy_server import DEFAULTS, RunningServer, serving
+from toy_server import DEFAULTS, RunningServer, serving, toy_metrics, toy_state
 
 DIMS = 24
 LIMIT = 32
@@ -98,19 +96,10 @@ def make_engine(runner: ToyEncoder, vocab_size: int = 400, **changes) -> Encoder
         "max_requests": 8,
     }
     config = EncoderConfig(**(defaults | changes))
-    facts = ModelFacts(
-        model_name="toy",
-        isa="none",
-        threads=1,
-        weights="hash",
-        kernels="none",
-        version="0",
-        kv_type="none",
-        prefix_cache=False,
-        n_blocks=1,
-        max_model_len=config.max_text_tokens,
+    metrics = toy_metrics(
+        kv_type="none", prefix_cache=False, n_blocks=1, max_model_len=config.max_text_tokens
     )
-    return EncoderEngine(runner, config, Metrics(facts))
+    return EncoderEngine(runner, config, metrics)
 
 
 @contextmanager
@@ -129,13 +118,9 @@ def encoder_server(
     runner = ToyEncoder(len(labels))
     engine = make_engine(runner, size, **changes)
     engine.start()
-    state = ServerState(
-        engine=engine,
-        tokenizer=tokenizer,
-        names=("toy",),
-        version="0",
-        fingerprint="toy-0",
-        chat_template=None,
+    state = toy_state(
+        engine,
+        tokenizer,
         pooling=PooledText(
             WholeTexts(tokenizer),
             has_types=True,

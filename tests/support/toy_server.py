@@ -13,12 +13,14 @@ from lanewise.api.http_server import make_server
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import TokenOutput
 from lanewise.server.listener import bound_connections
 from lanewise.settings import Settings
+from lanewise.text.tokenizer import Tokenizer
 from toy import ToyRunner
 from toy_tokenizer import toy_tokenizer
 
@@ -98,20 +100,37 @@ def make_engine(
         n_padding=len(tokenizer.unused_ids),
         windows=config.windows,
     )
-    facts = ModelFacts(
-        model_name="toy",
-        isa="none",
-        threads=1,
-        weights="hash",
-        kernels="none",
-        version="0",
+    metrics = toy_metrics(
         kv_type="u64",
         prefix_cache=config.prefix_cache,
         n_blocks=config.n_blocks,
         max_model_len=config.max_model_len,
         max_draft=config.max_draft,
     )
-    return Engine(runner, config, Metrics(facts), draft), runner
+    return Engine(runner, config, metrics, draft), runner
+
+
+def toy_metrics(**facts) -> Metrics:
+    """The metrics of an engine with a toy, of which there is so much more to know."""
+    same = {
+        "model_name": "toy",
+        "isa": "none",
+        "threads": 1,
+        "weights": "hash",
+        "kernels": "none",
+        "version": "0",
+    }
+    return Metrics(ModelFacts(**same, **facts))
+
+
+def toy_state(
+    engine: Engine | EncoderEngine, tokenizer: Tokenizer, names: tuple[str, ...] = ("toy",), **more
+) -> ServerState:
+    """What the requests to a toy share; its tokenizer's template unless another is given."""
+    more.setdefault("chat_template", tokenizer.chat_template)
+    return ServerState(
+        engine=engine, tokenizer=tokenizer, names=names, version="0", fingerprint="toy-0", **more
+    )
 
 
 @contextmanager
@@ -124,16 +143,7 @@ def toy_server(
 ) -> Iterator[RunningServer]:
     engine, runner = make_engine(config, more_special=more_special)
     engine.start()
-    tokenizer = toy_tokenizer(more_special)
-    state = ServerState(
-        engine=engine,
-        tokenizer=tokenizer,
-        names=names,
-        version="0",
-        fingerprint="toy-0",
-        chat_template=tokenizer.chat_template,
-        **options,
-    )
+    state = toy_state(engine, toy_tokenizer(more_special), names, **options)
     with serving(state, settings) as url:
         server = RunningServer(url, state, runner)
         with server.client:

@@ -15,10 +15,10 @@ from lanewise.api.app import create_app
 from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.http.limits import BodyBudget, BodyHold
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.api.shared.state import Phase, ServerState
+from lanewise.api.shared.state import Phase
 from lanewise.text.chat_template import ChatTemplate
 from tests.fuzz.json_mutation import mutate_json
-from toy_server import CONFIG, make_engine
+from toy_server import CONFIG, make_engine, toy_state
 from toy_tokenizer import toy_tokenizer
 
 PATHS = [endpoint.path for endpoint in ENDPOINTS if endpoint.body is not None]
@@ -58,13 +58,9 @@ def application() -> Application:
     config = replace(CONFIG, max_model_len=96, max_queued_requests=64, max_draft=4)
     engine, _ = make_engine(config, more_special=GAP)
     engine.start()
-    tokenizer = toy_tokenizer(GAP)
-    state = ServerState(
-        engine=engine,
-        tokenizer=tokenizer,
-        names=("toy",),
-        version="0",
-        fingerprint="toy-0",
+    state = toy_state(
+        engine,
+        toy_tokenizer(GAP),
         chat_template=ChatTemplate({"default": TEMPLATE}),
         max_body_bytes=1 << 20,
         budgets=TextBudgets(grammar_timeout_s=0.5, template_timeout_s=0.2),
