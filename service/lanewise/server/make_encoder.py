@@ -5,7 +5,7 @@ import logging
 from lanewise import __version__
 from lanewise.engine.encoding import EncoderConfig, EncoderEngine
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.host import memory_limit
+from lanewise.host import MemoryLimit
 from lanewise.runtime import Encoder, Model, kernels_in_use
 from lanewise.server.names import names_of
 from lanewise.settings import Settings, SettingsError
@@ -20,7 +20,7 @@ ONLY_FOR_TEXT = ("draft", "lora", "allow_runtime_lora", "chat_template")
 
 
 def make_encoder(
-    settings: Settings, model: Model, threads: int, max_tokens: int | None
+    settings: Settings, model: Model, threads: int, memory: MemoryLimit, max_tokens: int | None
 ) -> EncoderEngine:
     """The engine with its workspace; a text has ``max_tokens`` unless the settings say more."""
     for name in ONLY_FOR_TEXT:
@@ -35,7 +35,7 @@ def make_encoder(
             " models that make vectors"
         )
     limit = longest_text(settings.max_model_len, max_tokens, model.config.context_length)
-    fits = fitting_tokens(model.config.hidden_size, memory_limit().n_bytes)
+    fits = fitting_tokens(model.config.hidden_size, memory.n_bytes)
     if settings.max_model_len is None and limit > fits:
         logger.warning(
             "texts of %d tokens would take more than a quarter of the memory: at most %d are"

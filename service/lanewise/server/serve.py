@@ -52,7 +52,7 @@ def serve(
         adapters = None
         engine: Engine | EncoderEngine
         if text.pooling is not None:
-            engine = make_encoder(settings, model, threads, text.pooling.max_tokens)
+            engine = make_encoder(settings, model, threads, limit, text.pooling.max_tokens)
         else:
             draft = open_draft(settings, tokenizer, threads, model.placement)
             if draft is not None:
