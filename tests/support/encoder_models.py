@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoder_configs import CASES, Config
-from family_models import FamilyModel, values_of
+from family_models import FamilyModel, model_of
+from gguf_values import write_out
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "encoders"
 # Less than a block, both sides of tiles and windows, more than all of them.
@@ -22,9 +23,7 @@ Ids = NDArray[np.uint32]
 
 def encoder_model(name: str) -> FamilyModel:
     """Return a case's model, always the same bits."""
-    written = json.loads((GOLDEN / "encoders.json").read_text())[name]
-    tensors = {key: values_of(key, tuple(shape)) for key, shape in written["tensors"].items()}
-    return FamilyModel(name, written["config"], tensors)
+    return model_of(name, json.loads((GOLDEN / "encoders.json").read_text())[name])
 
 
 # Names of tensors in GGUF files, of the public converter.
@@ -72,10 +71,7 @@ def write_gguf(name: str, path: Path) -> Path:
             key = re.sub(old, new, key)
         values = array[first:] if key.startswith("position_embd") else array
         writer.add_tensor(key, values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

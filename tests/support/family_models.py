@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,12 @@ def scaled(name: str, unit: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def family_model(name: str) -> FamilyModel:
     """Return a case's model, always the same bits."""
-    written = json.loads((GOLDEN / "families.json").read_text())[name]
-    shapes = written["tensors"]
-    tensors = {key: values_of(key, tuple(shape)) for key, shape in shapes.items()}
+    return model_of(name, json.loads((GOLDEN / "families.json").read_text())[name])
+
+
+def model_of(name: str, written: Mapping[str, Any]) -> FamilyModel:
+    """Return a model of the config and the shapes of tensors that transformers writes."""
+    tensors = {key: values_of(key, tuple(shape)) for key, shape in written["tensors"].items()}
     return FamilyModel(name, written["config"], tensors)
 
 
