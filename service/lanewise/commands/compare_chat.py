@@ -64,40 +64,32 @@ def _answered(
     """Answer some prompts side by side; each has the blocks of its place."""
     per_place = -(-longest // BLOCK_TOKENS)
     blocks = [list(range(i * per_place, (i + 1) * per_place)) for i in range(len(prompts))]
-    answers: Answers = [[] for _ in prompts]
-    going: list[int] = []
+    texts = [list(prompt) for prompt in prompts]
+    going = list(range(len(prompts)))
+    drawn = []
     for place, prompt in enumerate(prompts):
         batch = Batch(prompt, [0, len(prompt)], [0], [blocks[place]], [len(prompt) - 1])
-        _take(answers[place], int(session.step(batch)[0].argmax()), ends, place, going)
+        drawn.append(int(session.step(batch)[0].argmax()))
     while going:
-        places = [
+        for place, token in zip(going, drawn, strict=True):
+            texts[place].append(token)
+        going = [
             place
             for place in going
-            if len(answers[place]) < most and len(prompts[place]) + len(answers[place]) < longest
+            if texts[place][-1] not in ends
+            and len(texts[place]) < min(len(prompts[place]) + most, longest)
         ]
-        going = []
-        if not places:
-            break
-        logits = session.step(
-            Batch(
-                [answers[place][-1] for place in places],
-                range(len(places) + 1),
-                [len(prompts[place]) + len(answers[place]) - 1 for place in places],
-                [blocks[place] for place in places],
-                range(len(places)),
+        if going:
+            batch = Batch(
+                [texts[place][-1] for place in going],
+                range(len(going) + 1),
+                [len(texts[place]) - 1 for place in going],
+                [blocks[place] for place in going],
+                range(len(going)),
             )
-        )
-        for place, row in zip(places, logits, strict=True):
-            _take(answers[place], int(row.argmax()), ends, place, going)
-    return answers
-
-
-def _take(
-    answer: list[int], token: int, ends: Container[int], place: int, going: list[int]
-) -> None:
-    if token not in ends:
-        answer.append(token)
-        going.append(place)
+            drawn = session.step(batch).argmax(axis=1).tolist()
+    answers = [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+    return [answer[:-1] if answer[-1] in ends else answer for answer in answers]
 
 
 def with_answers(row: Compared, expected: Answers, found: Answers) -> Compared:
