@@ -44,10 +44,7 @@ async def apply_template(request: Request, state: ServerState) -> Response:
     tools = ToolUse(listed=body.tools, callable=body.tools)
     form = form_of(chat, tools, state)
     text, mark = await render_text(chat, size, state, request, tools, form)
-    answer = await state.workers.write(
-        len(text), lambda: dumps({"prompt": remove_mark(text, mark)}).encode()
-    )
-    return Response(answer, media_type="application/json")
+    return await state.workers.answer(len(text), lambda: dumps({"prompt": remove_mark(text, mark)}))
 
 
 async def props(_: Request, state: ServerState) -> Response:

@@ -1,6 +1,5 @@
 """``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: what evaluation tools ask a server."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -87,7 +86,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
             made["token_strs"] = list(map(state.tokenizer.token_text, tokens))
         return made
 
-    return await _json(answer, len(tokens), state)
+    return await state.workers.answer(len(tokens), lambda: dumps_long(answer()))
 
 
 async def detokenize(request: Request, state: ServerState) -> Response:
@@ -100,7 +99,8 @@ async def detokenize(request: Request, state: ServerState) -> Response:
 
     prompt = await state.workers.read(size, text)
     # The first is vLLM's word, the second llama.cpp's.
-    return await _json(lambda: {"prompt": prompt, "content": prompt}, len(prompt), state)
+    shown = {"prompt": prompt, "content": prompt}
+    return await state.workers.answer(len(prompt), lambda: dumps_long(shown))
 
 
 def _encode(body: TokenizeRequest, state: ServerState) -> list[int]:
@@ -117,12 +117,6 @@ def _piece(token: int, state: ServerState) -> str | list[int]:
         return raw.decode()
     except UnicodeDecodeError:
         return list(raw)
-
-
-async def _json(make: Callable[[], dict[str, Any]], size: int, state: ServerState) -> Response:
-    """In a thread when there are many: nobody waits for a million tokens to become text."""
-    body = await state.workers.write(size, lambda: dumps_long(make()).encode())
-    return Response(body, media_type="application/json")
 
 
 def tokenizer_info(state: ServerState) -> dict[str, Any]:

@@ -86,11 +86,9 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
         if stream.cancelled:
             return Response(status_code=499)  # nobody is there to read it
 
-    def whole() -> bytes:
-        return "".join(order.wire.whole(list(given(choices, ask)))).encode()
-
-    body = await state.workers.write(answering.size, whole)
-    return Response(body, media_type="application/json")
+    return await state.workers.answer(
+        answering.size, lambda: "".join(order.wire.whole(list(given(choices, ask))))
+    )
 
 
 def given(choices: Sequence[Choice], ask: Ask) -> Iterator[Choice]:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from starlette.responses import Response
+
 T = TypeVar("T")
 
 # Below this many characters, tokens or numbers work takes less time than handing it to a thread.
@@ -32,6 +34,11 @@ class Workers:
     async def write(self, size: int, work: Callable[[], T]) -> T:
         """The same for what goes out: it waits for nobody's prompt."""
         return await self._beside(self._answers, size, work)
+
+    async def answer(self, size: int, make: Callable[[], str]) -> Response:
+        """An answer of JSON, which is made as ``write`` does it."""
+        body = await self.write(size, lambda: make().encode())
+        return Response(body, media_type="application/json")
 
     def close(self) -> None:
         """Begin no more work; what runs is not waited for."""
