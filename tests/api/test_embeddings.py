@@ -267,6 +267,8 @@ def test_prompts_by_name():
         for fields, text in asked:
             answer = client.post("/v1/embeddings", json={"input": "river"} | fields)
             assert np.allclose(vectors(answer), [wanted(text)], atol=1e-6), fields
+        answer = client.post("/embedding", json={"content": "river", "prompt_name": "document"})
+        assert np.allclose(answer.json()[0]["embedding"], [wanted("river")], atol=1e-6)
         error = error_of(client.post("/v1/embeddings", json={"input": "a", "prompt_name": "x"}))
         assert error["message"].endswith("accepted: 'query', 'document'")
         (model,) = client.get("/v1/models").json()["data"]

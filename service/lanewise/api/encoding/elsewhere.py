@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.encoding.embeddings import inputs_of
 from lanewise.api.encoding.fields import PromptFields, Texts, Truncate
-from lanewise.api.encoding.running import Rows, Wanted, run
-from lanewise.api.encoding.vectors import check_dimensions, shaped, written
+from lanewise.api.encoding.vectors import answer, wanted_of
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps
-from lanewise.api.schemas import FirstProblemOnly, Strings, TokenIds
+from lanewise.api.schemas import Strings
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.text_queue import Floats
 
 
 class TeiEmbedRequest(PromptFields):
     """Body of ``POST /embed``."""
 
-    inputs: str | Strings | TokenIds | Annotated[list[TokenIds], FirstProblemOnly()]
+    inputs: Texts
     normalize: bool = True
     dimensions: int | None = Field(None, ge=1)
 
@@ -55,71 +51,47 @@ class LlamaEmbeddingRequest(PromptFields):
 async def tei_embed(request: Request, state: ServerState) -> Response:
     """Vectors of texts, and nothing else."""
     body, size = await read_request(request, state, TeiEmbedRequest)
-    check_dimensions(body.dimensions, state.encoder.config.dims)
-    wanted = Wanted(
-        inputs=inputs_of(body.inputs, "inputs"),
-        param="inputs",
-        cut=body.cut,
-        prompt=body.named_prompt,
-        normalize=body.normalize,
+    wanted = wanted_of(
+        *(body, "inputs", body.inputs), dimensions=body.dimensions, normalize=body.normalize
     )
-    found = await run(wanted, size, request, state)
-    shape = partial(shaped, dimensions=body.dimensions, normalize=body.normalize)
-    return await _write(found, lambda rows: f"[{rows}]", state, shape)
+    return await answer(wanted, lambda rows, _: f"[{','.join(rows)}]", size, request, state)
 
 
 async def ollama_embed(request: Request, state: ServerState) -> Response:
     """Vectors of texts, of length 1."""
     began = time.perf_counter_ns()
     body, size = await read_request(request, state, OllamaEmbedRequest)
-    check_dimensions(body.dimensions, state.encoder.config.dims)
-    wanted = Wanted(
-        inputs=inputs_of(body.input, "input"),
-        param="input",
-        cut=body.cut,
-        prompt=body.named_prompt,
-        normalize=True,
-    )
-    found = await run(wanted, size, request, state)
-    model = dumps(body.model or state.model_name)
+    wanted = wanted_of(body, "input", body.input, dimensions=body.dimensions, normalize=True)
 
-    def whole(rows: str) -> str:
+    def whole(rows: Iterator[str], n_tokens: int) -> str:
+        vectors = ",".join(rows)
+        model = dumps(body.model or state.model_name)
         took = time.perf_counter_ns() - began
-        counts = f'"total_duration":{took},"load_duration":0,"prompt_eval_count":{found.n_tokens}'
-        return f'{{"model":{model},"embeddings":[{rows}],{counts}}}'
+        counts = f'"total_duration":{took},"load_duration":0,"prompt_eval_count":{n_tokens}'
+        return f'{{"model":{model},"embeddings":[{vectors}],{counts}}}'
 
-    shape = partial(shaped, dimensions=body.dimensions, normalize=True)
-    return await _write(found, whole, state, shape)
+    return await answer(wanted, whole, size, request, state)
 
 
 async def ollama_embeddings(request: Request, state: ServerState) -> Response:
     """The vector of one text."""
     body, size = await read_request(request, state, OllamaEmbeddingsRequest)
-    wanted = Wanted(inputs=[body.prompt], param="prompt", cut=body.cut, prompt=body.named_prompt)
-    found = await run(wanted, size, request, state)
-    return await _write(found, lambda rows: f'{{"embedding":{rows}}}', state)
+    wanted = wanted_of(body, "prompt", body.prompt)
+    return await answer(
+        wanted, lambda rows, _: f'{{"embedding":{next(rows)}}}', size, request, state
+    )
 
 
 async def llama_embedding(request: Request, state: ServerState) -> Response:
     """Vectors of texts, each in a list of its own."""
     body, size = await read_request(request, state, LlamaEmbeddingRequest)
-    wanted = Wanted(
-        inputs=inputs_of(body.content, "content"),
-        param="content",
-        cut=body.cut,
-        normalize=body.embd_normalize == 2,
-    )
-    found = await run(wanted, size, request, state)
+    wanted = wanted_of(body, "content", body.content, normalize=body.embd_normalize == 2)
 
-    def make() -> bytes:
-        each = (
-            f'{{"index":{index},"embedding":[{written(row)}]}}'
-            for index, row in enumerate(found.rows)
-        )
-        return f"[{','.join(each)}]".encode()
+    def whole(rows: Iterator[str], _: int) -> str:
+        each = (f'{{"index":{index},"embedding":[{row}]}}' for index, row in enumerate(rows))
+        return f"[{','.join(each)}]"
 
-    made = await state.workers.write(sum(row.size for row in found.rows), make)
-    return Response(made, media_type="application/json")
+    return await answer(wanted, whole, size, request, state)
 
 
 async def tei_info(_: Request, state: ServerState) -> Response:
@@ -147,17 +119,3 @@ async def tei_info(_: Request, state: ServerState) -> Response:
             "version": state.version,
         }
     )
-
-
-async def _write(
-    found: Rows,
-    whole: Callable[[str], str],
-    state: ServerState,
-    shape: Callable[[Sequence[Floats]], Sequence[Floats]] = lambda rows: rows,
-) -> Response:
-    def make() -> bytes:
-        text = whole(",".join(map(written, shape(found.rows))))
-        return text.encode()
-
-    body = await state.workers.write(sum(row.size for row in found.rows), make)
-    return Response(body, media_type="application/json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -11,9 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.encoding.fields import PromptFields, Texts
-from lanewise.api.encoding.running import Input, Rows, Wanted, run
-from lanewise.api.encoding.vectors import check_dimensions, in_pieces, shaped
-from lanewise.api.errors import BadRequestError
+from lanewise.api.encoding.vectors import answer, encoded, wanted_of, written
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps
 from lanewise.api.shared.state import ServerState
@@ -39,68 +38,43 @@ class PoolingRequest(PromptFields):
     dimensions: int | None = Field(None, ge=1)
 
 
-def inputs_of(given: Texts, param: str) -> list[Input]:
-    """The texts in one form, whichever of the four they came in."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise BadRequestError(f"{param}: the list is empty", param=param)
-    return [given] if isinstance(given[0], int) else list(given)
-
-
 async def embeddings(request: Request, state: ServerState) -> Response:
     """Vectors of texts."""
     body, size = await read_request(request, state, EmbeddingRequest)
-    check_dimensions(body.dimensions, state.encoder.config.dims)
-    found = await run(
-        Wanted(
-            inputs=inputs_of(body.input, "input"),
-            param="input",
-            cut=body.cut,
-            prompt=body.named_prompt,
-            normalize=body.normalize,
-        ),
-        size,
-        request,
-        state,
-    )
-    return await _answer(found, body, "embedding", state)
+    return await _answer(body, "embedding", "embedding", size, request, state)
 
 
 async def pooling(request: Request, state: ServerState) -> Response:
     """Vectors of texts, or of their tokens."""
     body, size = await read_request(request, state, PoolingRequest)
-    check_dimensions(body.dimensions, state.encoder.config.dims)
-    found = await run(
-        Wanted(
-            inputs=inputs_of(body.input, "input"),
-            param="input",
-            cut=body.cut,
-            prompt=body.named_prompt,
-            pooling="none" if body.task == "token_embed" else None,
-            normalize=body.normalize,
-        ),
-        size,
-        request,
-        state,
-    )
-    return await _answer(found, body, "data", state)
+    pooled = "none" if body.task == "token_embed" else None
+    return await _answer(body, "pooling", "data", size, request, state, pooled)
 
 
 async def _answer(
-    found: Rows, body: EmbeddingRequest | PoolingRequest, key: str, state: ServerState
+    body: EmbeddingRequest | PoolingRequest,
+    kind: str,
+    key: str,
+    size: int,
+    request: Request,
+    state: ServerState,
+    pooling: str | None = None,
 ) -> Response:
-    kind = "embedding" if key == "embedding" else "pooling"
+    wanted = wanted_of(
+        *(body, "input", body.input),
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        pooling=pooling,
+    )
 
-    def make() -> bytes:
-        rows = in_pieces(shaped(found.rows, body.dimensions, body.normalize), body.encoding_format)
+    def whole(rows: Iterator[str], n_tokens: int) -> str:
         data = ",".join(
             f'{{"object":"{kind}","index":{index},"{key}":{row}}}' for index, row in enumerate(rows)
         )
         name = dumps(body.model or state.model_name)
-        usage = dumps({"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens})
+        usage = dumps({"prompt_tokens": n_tokens, "total_tokens": n_tokens})
         head = f'"id":"embd-{secrets.token_hex(12)}","created":{int(time.time())}'
-        return f'{{"object":"list",{head},"data":[{data}],"model":{name},"usage":{usage}}}'.encode()
+        return f'{{"object":"list",{head},"data":[{data}],"model":{name},"usage":{usage}}}'
 
-    made = await state.workers.write(sum(row.size for row in found.rows), make)
-    return Response(made, media_type="application/json")
+    write = encoded if body.encoding_format == "base64" else written
+    return await answer(wanted, whole, size, request, state, write)

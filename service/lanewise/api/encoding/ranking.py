@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.encoding.fields import PromptName, TextFields
-from lanewise.api.encoding.running import Input, Wanted, check_count, run
+from lanewise.api.encoding.running import Wanted, check_count, inputs_of, run
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps_long
@@ -87,10 +87,11 @@ class ClassifyRequest(TextFields):
     input: str | Strings
 
 
-class Scores(list[float]):
+class Scores(NamedTuple):
     """A score for each pair, and how many tokens all have."""
 
-    n_tokens = 0
+    values: list[float]
+    n_tokens: int
 
 
 async def rerank(request: Request, state: ServerState) -> Response:
@@ -99,7 +100,9 @@ async def rerank(request: Request, state: ServerState) -> Response:
     check_count(body.param, body.n_candidates, state)
     texts = body.candidates
     pairs = [(body.query, text) for text in texts]
-    scores = await _score(pairs, body, body.param, size, request, state, raw=body.raw_scores)
+    scores, n_tokens = await _score(
+        pairs, body, body.param, size, request, state, raw=body.raw_scores
+    )
     order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[: body.top_n]
     is_new = request.url.path.startswith("/v2/")
     shows = body.return_documents
@@ -124,14 +127,15 @@ async def rerank(request: Request, state: ServerState) -> Response:
             "object": "list",
             "model": body.model or state.model_name,
             "results": results,
-            "usage": _usage(scores.n_tokens),
+            "usage": _usage(n_tokens),
             "meta": {
                 "api_version": {"version": "2" if is_new else "1"},
                 "billed_units": {"search_units": 1},
             },
         }
 
-    return await _answer(of_tei if body.documents is None else of_others, size, state)
+    make = of_tei if body.documents is None else of_others
+    return await state.workers.answer(size, lambda: dumps_long(make()))
 
 
 async def score(request: Request, state: ServerState) -> Response:
@@ -149,23 +153,23 @@ async def score(request: Request, state: ServerState) -> Response:
             param="text_2",
         )
     pairs = list(zip(firsts, seconds, strict=True))
-    scores = await _score(pairs, body, "text_2", size, request, state, raw=False)
+    scores, n_tokens = await _score(pairs, body, "text_2", size, request, state, raw=False)
 
     def make() -> Any:
         data = [
             {"object": "score", "index": index, "score": value}
             for index, value in enumerate(scores)
         ]
-        return _listed("score", data, body.model, scores.n_tokens, state)
+        return _listed("score", data, body.model, n_tokens, state)
 
-    return await _answer(make, size, state)
+    return await state.workers.answer(size, lambda: dumps_long(make()))
 
 
 async def classify(request: Request, state: ServerState) -> Response:
     """The classes of texts, each with the probability that the model gives it."""
     body, size = await read_request(request, state, ClassifyRequest)
-    texts: Sequence[Input] = [body.input] if isinstance(body.input, str) else body.input
-    found = await run(Wanted(inputs=texts, param="input", cut=body.cut), size, request, state)
+    wanted = Wanted(inputs=inputs_of(body.input), param="input", cut=body.cut)
+    found = await run(wanted, size, request, state)
     pooled = state.pooled
 
     def make() -> Any:
@@ -176,13 +180,7 @@ async def classify(request: Request, state: ServerState) -> Response:
             data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
         return _listed("classify", data, body.model, found.n_tokens, state)
 
-    return await _answer(make, sum(row.size for row in found.rows), state)
-
-
-async def _answer(make: Callable[[], Any], size: int, state: ServerState) -> Response:
-    """What ``make`` makes as JSON, beside the event loop if it may be long."""
-    made = await state.workers.write(size, lambda: dumps_long(make()).encode())
-    return Response(made, media_type="application/json")
+    return await state.workers.answer(found.size, lambda: dumps_long(make()))
 
 
 async def _score(
@@ -199,9 +197,7 @@ async def _score(
         wanted = Wanted(inputs=pairs, param=param, cut=body.cut)
         found = await run(wanted, size * len(pairs), request, state)
         values = [float(row[0]) for row in found.rows]
-        scores = Scores(values if raw else state.pooled.scores(values))
-        scores.n_tokens = found.n_tokens
-        return scores
+        return Scores(values if raw else state.pooled.scores(values), found.n_tokens)
     return await _cosines(pairs, body, param, size, request, state)
 
 
@@ -229,16 +225,14 @@ async def _cosines(
     )
     found = await run(queries, size, request, state, others)
 
-    def make() -> Scores:
+    def make() -> list[float]:
         rows = found.rows[len(places) :]
-        return Scores(
+        return [
             float(np.dot(found.rows[places[first]].astype(np.float64), row))
             for (first, _), row in zip(pairs, rows, strict=True)
-        )
+        ]
 
-    scores = await state.workers.write(sum(row.size for row in found.rows), make)
-    scores.n_tokens = found.n_tokens
-    return scores
+    return Scores(await state.workers.write(found.size, make), found.n_tokens)
 
 
 def _usage(n_tokens: int) -> dict[str, int]:

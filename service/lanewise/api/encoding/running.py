@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from starlette.requests import Request
 
-from lanewise.api.encoding.fields import Cut, PromptName
+from lanewise.api.encoding.fields import Cut, PromptName, Texts
 from lanewise.api.errors import (
     ApiError,
     BadRequestError,
@@ -41,6 +41,7 @@ class Wanted:
     prompt: PromptName = field(default_factory=PromptName)
     pooling: str | None = None
     normalize: bool | None = None
+    dimensions: int | None = None  # of a vector that are asked for, if not all
 
 
 class Rows(NamedTuple):
@@ -48,6 +49,20 @@ class Rows(NamedTuple):
 
     rows: list[Floats]
     n_tokens: int
+
+    @property
+    def size(self) -> int:
+        """Floats in all rows."""
+        return sum(row.size for row in self.rows)
+
+
+def inputs_of(given: Texts) -> list[Input]:
+    """The texts in one form, whichever of the four they came in."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        return []
+    return [given] if isinstance(given[0], int) else list(given)
 
 
 async def run(

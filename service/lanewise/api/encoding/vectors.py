@@ -1,24 +1,41 @@
-"""Rows as vectors: fewer dimensions, length 1, and how JSON writes them."""
+"""Texts' rows as vectors: fewer dimensions, length 1, and how JSON writes them."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
 
+from lanewise.api.encoding.fields import PromptFields, Texts
+from lanewise.api.encoding.running import Wanted, inputs_of, run
 from lanewise.api.errors import BadRequestError
+from lanewise.api.shared.state import ServerState
 from lanewise.engine.text_queue import Floats
 
 
-def check_dimensions(wanted: int | None, dims: int) -> None:
-    """Refuse more dimensions than a vector has."""
-    if wanted is not None and wanted > dims:
-        raise BadRequestError(
-            f"dimensions: {wanted} is more than the model has; accepted: 1 to {dims}",
-            param="dimensions",
-        )
+def wanted_of(
+    body: PromptFields,
+    param: str,
+    given: Texts,
+    *,
+    dimensions: int | None = None,
+    normalize: bool | None = None,
+    pooling: str | None = None,
+) -> Wanted:
+    """The texts in a field of a body, and how their vectors shall be."""
+    return Wanted(
+        inputs=inputs_of(given),
+        param=param,
+        cut=body.cut,
+        prompt=body.named_prompt,
+        pooling=pooling,
+        normalize=normalize,
+        dimensions=dimensions,
+    )
 
 
 def shaped(
@@ -58,7 +75,32 @@ def encoded(row: Floats) -> str:
     return '"' + base64.b64encode(row.astype("<f4").tobytes()).decode() + '"'
 
 
-def in_pieces(rows: Iterable[Floats], write: str) -> Iterator[str]:
-    """Each row as JSON, in the form that was asked for: float or base64."""
-    form = encoded if write == "base64" else written
-    yield from map(form, rows)
+async def answer(
+    wanted: Wanted,
+    whole: Callable[[Iterator[str], int], str],
+    size: int,
+    request: Request,
+    state: ServerState,
+    write: Callable[[Floats], str] = written,
+) -> Response:
+    """Answer what ``whole`` makes of the texts' vectors as JSON and of how many tokens they have.
+
+    The texts came in ``size`` bytes; ``write`` makes JSON of a vector.
+    """
+    _check_dimensions(wanted.dimensions, state.encoder.config.dims)
+    found = await run(wanted, size, request, state)
+
+    def make() -> str:
+        rows = shaped(found.rows, wanted.dimensions, wanted.normalize)
+        return whole(map(write, rows), found.n_tokens)
+
+    return await state.workers.answer(found.size, make)
+
+
+def _check_dimensions(wanted: int | None, dims: int) -> None:
+    """Refuse more dimensions than a vector has."""
+    if wanted is not None and wanted > dims:
+        raise BadRequestError(
+            f"dimensions: {wanted} is more than the model has; accepted: 1 to {dims}",
+            param="dimensions",
+        )
