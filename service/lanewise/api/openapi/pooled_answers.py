@@ -6,6 +6,7 @@ from lanewise.api.openapi.shapes import (
     FLAG,
     NUMBER,
     TEXT,
+    Schema,
     always,
     array,
     either,
@@ -17,45 +18,24 @@ USAGE = record({"prompt_tokens": COUNT, "total_tokens": COUNT})
 ENCODED = {"type": "string", "contentEncoding": "base64"}
 VECTOR = array(NUMBER)
 LISTED = {"id": TEXT, "object": always("list"), "created": COUNT, "model": TEXT, "usage": USAGE}
-EMBEDDINGS = record(
-    LISTED
-    | {
-        "data": array(
-            record(
-                {
-                    "object": always("embedding"),
-                    "index": COUNT,
-                    "embedding": either(VECTOR, ENCODED),
-                }
-            )
-        )
+
+
+def _listed(fields: Schema) -> Schema:
+    return record(LISTED | {"data": array(record(fields))})
+
+
+EMBEDDINGS = _listed(
+    {"object": always("embedding"), "index": COUNT, "embedding": either(VECTOR, ENCODED)}
+)
+POOLED = _listed(
+    {
+        "object": always("pooling"),
+        "index": COUNT,
+        "data": either(VECTOR, array(VECTOR), ENCODED),
     }
 )
-POOLED = record(
-    LISTED
-    | {
-        "data": array(
-            record(
-                {
-                    "object": always("pooling"),
-                    "index": COUNT,
-                    "data": either(VECTOR, array(VECTOR), ENCODED),
-                }
-            )
-        )
-    }
-)
-SCORES = record(
-    LISTED | {"data": array(record({"object": always("score"), "index": COUNT, "score": NUMBER}))}
-)
-CLASSES = record(
-    LISTED
-    | {
-        "data": array(
-            record({"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT})
-        )
-    }
-)
+SCORES = _listed({"object": always("score"), "index": COUNT, "score": NUMBER})
+CLASSES = _listed({"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT})
 RANKED = either(
     record(
         {
