@@ -169,10 +169,9 @@ def _add_tokens(
 
 def _check_room(wanted: Wanted, limit: int, pooled: PooledText) -> None:
     """Refuse to cut texts to the special tokens around them, or to fewer."""
-    of_pairs = any(isinstance(one, tuple) for one in wanted.inputs[:1])
-    n_special = pooled.whole.n_special_of_pair if of_pairs else pooled.whole.n_special
-    is_text = any(isinstance(one, str | tuple) for one in wanted.inputs[:1])
-    if is_text and wanted.cut.at is not None and limit <= n_special:
+    first, whole = wanted.inputs[0], pooled.whole  # the others are of its kind
+    n_special = whole.n_special_of_pair if isinstance(first, tuple) else whole.n_special
+    if isinstance(first, str | tuple) and wanted.cut.at is not None and limit <= n_special:
         param = "truncate_prompt_tokens"
         raise BadRequestError(
             f"{param}: of {limit} tokens none are of the text; accepted: -1, or {n_special + 1} and"
