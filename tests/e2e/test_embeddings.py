@@ -3,7 +3,9 @@
 import base64
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,16 +41,23 @@ def url(directory):
         yield running
 
 
-def rows_of(directory: Path, texts: list[str]) -> NDArray[np.float32]:
-    """What the library makes of texts, without a server; tanh and length 1 are done here."""
-    library = word_piece(size=VOCAB_SIZE)
-    library.enable_truncation(LIMIT)
-    ids = [np.array(one.ids, np.uint32) for one in library.encode_batch(texts)]
+@contextmanager
+def encoder_of(directory: Path) -> Iterator[Encoder]:
+    """The library with a directory's model, without a server."""
     with (
         open_checkpoint(directory) as checkpoint,
         Model.load(checkpoint, weights="f32") as model,
         Encoder(model, threads=1) as encoder,
     ):
+        yield encoder
+
+
+def rows_of(directory: Path, texts: list[str]) -> NDArray[np.float32]:
+    """What the library makes of texts, without a server; tanh and length 1 are done here."""
+    library = word_piece(size=VOCAB_SIZE)
+    library.enable_truncation(LIMIT)
+    ids = [np.array(one.ids, np.uint32) for one in library.encode_batch(texts)]
+    with encoder_of(directory) as encoder:
         assert encoder.dims == DIMS
         return np.array([encoder.run([one])[0] for one in ids])
 
@@ -126,11 +135,7 @@ def test_a_reranker_scores_pairs(tmp_path):
         results = httpx.post(f"{url}/v1/rerank", json=body, timeout=60).json()["results"]
         assert httpx.post(f"{url}/v1/embeddings", json={"input": "a"}).status_code == 501
     pairs = LIBRARY.encode_batch([("the river", text) for text in documents])
-    with (
-        open_checkpoint(folder) as checkpoint,
-        Model.load(checkpoint, weights="f32") as model,
-        Encoder(model, threads=1) as encoder,
-    ):
+    with encoder_of(folder) as encoder:
         rows = encoder.run(
             [np.array(one.ids, np.uint32) for one in pairs],
             [np.array(one.type_ids, np.uint32) for one in pairs],
