@@ -97,6 +97,8 @@ static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
 lw_status lw_replicate(lw_model* model);
 void lw_free_copies(lw_model* model);
 
+// Whether each layer may have a tensor of a role.
+bool lw_is_of_layers(lw_role role);
 // Of how many layers, or dense heads, tensors of a role are; 1 for those of the model.
 uint32_t lw_role_layers(const lw_model* model, lw_role role);
 // Outputs of the model's dense heads before number `index`: the inputs of that one, or of all of them the results.

@@ -18,21 +18,25 @@ static lw_slot model_slot(lw_model* model, lw_role role) {
             return matrix("output", &model->output, c->vocab_size, c->hidden_size, !c->tied_embeddings && !c->pooled);
         case LW_OUTPUT_NORM:
             return vector("output norm", &model->output_norm, c->hidden_size, true);
+        case LW_OUTPUT_NORM_BIAS:
+            return vector("output norm bias", &model->output_norm_bias, c->hidden_size, c->norm_bias);
+        case LW_POSITION_EMBEDDING:
+            return matrix("position embedding", &model->position_embedding, c->n_positions, c->hidden_size,
+                          c->n_positions > 0);
+        case LW_TOKEN_TYPE_EMBEDDING:
+            return matrix("token type embedding", &model->token_type_embedding, c->n_token_types, c->hidden_size,
+                          c->n_token_types > 0);
         default:
             return (lw_slot){0};
     }
 }
 
-static lw_slot norm_bias_slot(lw_model* model, lw_layer* l, lw_role role) {
-    const uint32_t hidden = model->config.hidden_size;
-    const bool wanted = model->config.norm_bias;
+static lw_slot norm_bias_slot(lw_layer* l, uint32_t hidden, lw_role role, bool wanted) {
     switch (role) {
         case LW_ATTN_NORM_BIAS:
             return vector("attention norm bias", &l->attn_norm_bias, hidden, wanted);
         case LW_FFN_NORM_BIAS:
             return vector("FFN norm bias", &l->ffn_norm_bias, hidden, wanted);
-        case LW_OUTPUT_NORM_BIAS:
-            return vector("output norm bias", &model->output_norm_bias, hidden, wanted);
         default:
             return (lw_slot){0};
     }
@@ -42,26 +46,18 @@ uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
     return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
 }
 
-static lw_slot pooled_slot(lw_model* model, lw_role role, uint32_t index) {
-    const lw_model_config* c = &model->config;
-    lw_dense* d = &model->dense[index < LW_MAX_DENSE ? index : 0];
+static lw_slot dense_slot(lw_model* model, lw_role role, uint32_t index) {
+    lw_dense* d = &model->dense[index];
     const uint32_t outputs = d->config.outputs;
-    const bool here = index < c->n_dense, norm = here && d->config.norm;
     switch (role) {
-        case LW_POSITION_EMBEDDING:
-            return matrix("position embedding", &model->position_embedding, c->n_positions, c->hidden_size,
-                          c->n_positions > 0);
-        case LW_TOKEN_TYPE_EMBEDDING:
-            return matrix("token type embedding", &model->token_type_embedding, c->n_token_types, c->hidden_size,
-                          c->n_token_types > 0);
         case LW_DENSE:
-            return matrix("dense head", &d->matrix, outputs, lw_dense_inputs(model, here ? index : 0), here);
+            return matrix("dense head", &d->matrix, outputs, lw_dense_inputs(model, index), true);
         case LW_DENSE_BIAS:
-            return vector("dense head bias", &d->bias, outputs, here && d->config.bias);
+            return vector("dense head bias", &d->bias, outputs, d->config.bias);
         case LW_DENSE_NORM:
-            return vector("dense head norm", &d->norm, outputs, norm);
+            return vector("dense head norm", &d->norm, outputs, d->config.norm);
         case LW_DENSE_NORM_BIAS:
-            return vector("dense head norm bias", &d->norm_bias, outputs, norm && c->norm_bias);
+            return vector("dense head norm bias", &d->norm_bias, outputs, d->config.norm && model->config.norm_bias);
         default:
             return (lw_slot){0};
     }
@@ -167,19 +163,20 @@ static lw_slot experts_slot(lw_layer* l, uint32_t hidden, lw_role role) {
 }
 
 lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
+    if (role >= LW_DENSE) return dense_slot(model, role, index);
     const uint32_t hidden = model->config.hidden_size;
     lw_layer* layer = &model->layers[index];
-    if (role >= LW_DENSE) return pooled_slot(model, role, index);
     lw_slot slot = model_slot(model, role);
     if (slot.name == NULL) slot = attention_slot(layer, hidden, role);
     if (slot.name == NULL) slot = gated_slot(layer, hidden, role);
     if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
-    if (slot.name == NULL) slot = norm_bias_slot(model, layer, role);
-    if (slot.name == NULL) slot = pooled_slot(model, role, 0);
+    if (slot.name == NULL) slot = norm_bias_slot(layer, hidden, role, model->config.norm_bias);
     return slot;
 }
 
+bool lw_is_of_layers(lw_role role) { return role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS; }
+
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {
     if (role >= LW_DENSE) return model->config.n_dense;
-    return role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS ? model->config.n_layers : 1;
+    return lw_is_of_layers(role) ? model->config.n_layers : 1;
 }
