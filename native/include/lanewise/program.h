@@ -79,11 +79,10 @@ typedef struct lw_attention_config {
     uint32_t n_kv_heads;
     uint32_t head_dim;  // even, at most 256
     uint32_t window;    // tokens each query sees, its own included; 0 = all
-    uint32_t
-        both_ways;      // 1: a query also sees what comes after it, of a window as many tokens as before it: only where
-                        // the model is pooled
-    int32_t rope;       // which of the model's, or LW_NO_ROPE
-    uint32_t qkv_bias;  // 1: Q, K and V have biases
+    // 1: a query also sees what comes after it, of a window as many tokens as before it: only where the model is pooled
+    uint32_t both_ways;
+    int32_t rope;          // which of the model's, or LW_NO_ROPE
+    uint32_t qkv_bias;     // 1: Q, K and V have biases
     uint32_t output_bias;  // 1: so has the output
     lw_qk_norm qk_norm;
     uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value

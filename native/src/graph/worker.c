@@ -93,8 +93,8 @@ static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, l
 
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
-    if (w->rows <= LW_OWN_ROWS &&
-        !by.replaces) {  // every thread for itself: a row takes less time than waiting for each other
+    // Every thread for itself: a row takes less time than waiting for each other.
+    if (w->rows <= LW_OWN_ROWS && !by.replaces) {
         const lw_own* own = &w->s->own[w->thread];
         const lw_activations out = lw_activations_in(w, n, &own->codes, own->norm);
         for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, by, quantized);

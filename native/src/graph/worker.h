@@ -29,8 +29,8 @@ typedef struct lw_worker {
     lw_buffers* b;
     unsigned thread;
     size_t phase;
-    size_t
-        rows;  // being worked on: all tokens; after the last attention those with logits, of a pooled model its results'
+    // Rows being worked on: all tokens; after the last attention those with logits, of a pooled model its results'.
+    size_t rows;
     lw_spans adapted;                       // those of them that have adapters
     size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of the last lw_project
     size_t projected;                       // low-rank inputs that there will be after it, in this step
@@ -135,7 +135,8 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
 bool lw_attend(lw_worker* w, uint32_t index);
-// x += attention(norm(x)), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are those that go on (attention.c).
+// x += attention(norm(x)), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are those
+// that go on (attention.c).
 void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
 // x += ffn(norm(x)) likewise: ffn.c, experts.c.
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
