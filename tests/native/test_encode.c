@@ -3,6 +3,7 @@
 // Prints "model hash" lines; then what lw_encode refuses. --isa=NAME: only that level.
 #include <math.h>
 
+#include "hash_floats.h"
 #include "model/model.h"
 #include "numa.h"
 #include "small_model.h"
@@ -192,34 +193,22 @@ static size_t encode(const lw_model* model, const variant* v, uint32_t threads, 
     return done;
 }
 
-static uint64_t hash_floats(const float* x, size_t n) {  // FNV-1a over the bits
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (size_t i = 0; i < n; ++i) {
-        uint32_t bits;
-        memcpy(&bits, x + i, 4);
-        for (int b = 0; b < 4; ++b) hash = (hash ^ (bits >> (8 * b) & 0xFF)) * 0x100000001B3u;
-    }
-    return hash;
-}
-
-static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
-                                     "neon",   "dotprod", "i8mm",       "sve"};
-
 static void test_one_answer(const variant* v, const char* only) {
     static const struct {
         uint32_t threads, together;
     } ways[] = {{1, 1}, {2, N_TEXTS}, {3, 2}};
     static float out[TOKENS * 192];
     uint64_t golden = 0;
-    for (size_t l = 0; l < sizeof levels / sizeof *levels; ++l) {
-        if (lw_cpu_check(levels[l]) != LW_OK || (only != NULL && strcmp(levels[l], only) != 0)) continue;
-        lw_model* model = make_model(v, levels[l]);
+    for (size_t l = 0; l < LW_LEVEL_COUNT; ++l) {
+        const char* level = lw_level_names[l];
+        if (lw_cpu_check(level) != LW_OK || (only != NULL && strcmp(level, only) != 0)) continue;
+        lw_model* model = make_model(v, level);
         for (size_t w = 0; w < sizeof ways / sizeof *ways; ++w) {
             const size_t n = encode(model, v, ways[w].threads, ways[w].together, out);
-            const uint64_t hash = hash_floats(out, n);
+            const uint64_t hash = hash_floats(hash_of_nothing, out, n);
             if (golden == 0) golden = hash;
             char what[128];
-            snprintf(what, sizeof what, "%s, %s: %u threads, %u together", v->name, levels[l], ways[w].threads,
+            snprintf(what, sizeof what, "%s, %s: %u threads, %u together", v->name, level, ways[w].threads,
                      ways[w].together);
             expect(hash == golden, what);
         }

@@ -6,6 +6,7 @@
 // computing a model gave the same hash. Arguments: --quick runs fewer combinations; --isa=NAME only that level; --perturb
 // changes one weight by one step after packing order is settled, which must change the hash.
 #include "golden_models.h"
+#include "hash_floats.h"
 #include "uniform_model.h"
 
 // Ranks of less and more than a panel, types of all kinds, and not every matrix of every layer.
@@ -45,15 +46,6 @@ static void close_adapters(void) {
 }
 
 static uint32_t prompt_length(uint32_t seq) { return 9 + seq * 11 % 32; }
-
-static uint64_t hash_floats(uint64_t hash, const float* x, size_t n) {  // FNV-1a over the bits
-    for (size_t i = 0; i < n; ++i) {
-        uint32_t bits;
-        memcpy(&bits, x + i, 4);
-        for (int b = 0; b < 4; ++b) hash = (hash ^ (bits >> (8 * b) & 0xFF)) * 0x100000001B3u;
-    }
-    return hash;
-}
 
 // The table of a sequence in one group of layers. Blocks lie in a scattered order: where they are must not matter. Those
 // that no token after the first `done` sees are none.
@@ -122,7 +114,7 @@ static uint64_t hash_all(const variant* v, lw_model* model, uint32_t threads, ui
                          bool groups_by_window, float* out) {
     for (uint32_t first = 0; first < N_SEQS; first += batch)
         run(v, model, threads, first, batch < N_SEQS - first ? batch : N_SEQS - first, chunk, groups_by_window, out);
-    uint64_t hash = 0xCBF29CE484222325u;
+    uint64_t hash = hash_of_nothing;
     for (uint32_t seq = 0; seq < N_SEQS; ++seq)
         hash = hash_floats(hash, out + (size_t)seq * MAX_TOKENS * VOCAB, (size_t)prompt_length(seq) * VOCAB);
     return hash;
