@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TypeVar
 
 from lanewise.loading.binding import bind_tensors
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, TokenizerFiles
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
 from lanewise.loading.checks import check_program
 from lanewise.loading.families.encoders_gguf import gguf_text_pooling
 from lanewise.loading.families.gguf import ROPE_TENSORS
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.harmless import refuse_unknown_metadata
-from lanewise.loading.heads import with_embedding
+from lanewise.loading.heads import with_embedding, with_pooling
 from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
-from lanewise.loading.names import GGUF, TENSOR_NAMES
+from lanewise.loading.names import GGUF
 from lanewise.loading.sources import SourceTensor
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
@@ -44,9 +43,8 @@ def open_gguf(path: Path) -> Checkpoint:
         sources = with_embedding(read_sources(files), GGUF)
         assert family.from_gguf is not None
         config = check_program(family.from_gguf(fields, sources), str(path))
-        if config.pooling is None and (pooling := gguf_text_pooling(fields)) is not None:
-            config = replace(config, pooling=pooling)
-            sources.pop(TENSOR_NAMES[Role.OUTPUT][GGUF], None)
+        if config.pooling is None:
+            config, sources = with_pooling(config, sources, gguf_text_pooling(fields), GGUF)
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)

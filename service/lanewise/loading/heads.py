@@ -8,7 +8,7 @@ import numpy as np
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.sources import SourceTensor
 
 COMPARED_BYTES = 16 << 20  # at a time
@@ -34,6 +34,17 @@ def settle_head(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sou
     if embedding not in sources or not is_same(sources[embedding], sources[head]):
         return replace(config, tied_embeddings=False), sources
     return config, {name: tensor for name, tensor in sources.items() if name != head}
+
+
+def with_pooling(
+    config: ModelConfig, sources: Sources, pooling: Pooling | None, column: int
+) -> tuple[ModelConfig, Sources]:
+    """Have rows pooled in the place of a head that makes logits; a pooled model stays as it is."""
+    if pooling is None or config.pooling is not None:
+        return config, sources
+    head = TENSOR_NAMES[Role.OUTPUT][column]
+    kept = {name: tensor for name, tensor in sources.items() if name != head}
+    return replace(config, pooling=pooling), kept
 
 
 def is_same(one: SourceTensor, other: SourceTensor) -> bool:

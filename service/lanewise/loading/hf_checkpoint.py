@@ -12,7 +12,7 @@ from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
 from lanewise.loading.harmless import refuse_unknown_config
-from lanewise.loading.heads import settle_head, with_embedding
+from lanewise.loading.heads import settle_head, with_embedding, with_pooling
 from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import HF, TENSOR_NAMES
@@ -42,9 +42,7 @@ def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None
             if scheme is not None:
                 sources = unpack_sources(sources, scheme, hf_n_layers(fields, sources))
         model, sources = read_program(family, fields, sources)
-        if pooling is not None and model.pooling is None:
-            model = replace(model, pooling=pooling)
-            sources.pop(TENSOR_NAMES[Role.OUTPUT][HF], None)
+        model, sources = with_pooling(model, sources, pooling, HF)
         named = family.hf_tensors(sources, model)
         tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
     except BaseException:
