@@ -20,14 +20,11 @@ from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.program import Pooling
 from lanewise.server.make_encoder import longest_text
 from lanewise.settings import SettingsError
+from tiny_embedder import modules_of
 
 
 def name_modules(folder: Path, *kinds: str, pooling: str = "lasttoken") -> Path:
-    modules = [
-        {"path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "modules.json").write_text(json.dumps(modules_of(*kinds)))
     (folder / "1_Pooling").mkdir()
     said = json.dumps({f"pooling_mode_{pooling}": True})
     (folder / "1_Pooling" / "config.json").write_text(said)

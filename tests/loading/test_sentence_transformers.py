@@ -9,6 +9,7 @@ import pytest
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.sentence_transformers import files_of, read_sentence_model
 from lanewise.loading.sentences import DenseModule, SentenceModel
+from tiny_embedder import modules_of
 
 MEAN = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
 
@@ -16,18 +17,8 @@ MEAN = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
 def write(folder: Path, **files: Any) -> Path:
     """A directory as its makers save it, with changes; None leaves a file out."""
     kinds = files.pop("kinds", ("Transformer", "Pooling", "Normalize"))
-    names = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds))][: len(kinds) + 1]
-    modules = [
-        {
-            "idx": index,
-            "name": str(index),
-            "path": "" if index == 0 else names[index + 1],
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for index, kind in enumerate(kinds)
-    ]
     contents = {
-        "modules.json": modules,
+        "modules.json": modules_of(*kinds),
         "1_Pooling/config.json": MEAN,
         "sentence_bert_config.json": {"max_seq_length": 256, "do_lower_case": False},
         "config_sentence_transformers.json": {"__version__": {"pytorch": "1.8.1"}},

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -16,19 +17,26 @@ PROMPTS = {"query": "query ", "document": ""}
 VOCAB_SIZE = 250
 
 
+def modules_of(*kinds: str) -> list[dict[str, Any]]:
+    """What modules.json lists: the first module in the folder itself, each other in its own."""
+    return [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{kind}" if index else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for index, kind in enumerate(kinds)
+    ]
+
+
 def write_embedder(folder: Path) -> Path:
     """Write a BERT with a mean, a dense head and length 1; return its folder."""
     write_model(encoder_model("bert"), folder)
     word_piece(size=VOCAB_SIZE).save(str(folder / "tokenizer.json"))
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
-    paths = ("", "1_Pooling", "2_Dense", "3_Normalize")
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
-    ]
     dense = {"in_features": 48, "out_features": DIMS, "bias": False}
     files = {
-        "modules.json": modules,
+        "modules.json": modules_of("Transformer", "Pooling", "Dense", "Normalize"),
         "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
         "2_Dense/config.json": dense,
         "sentence_bert_config.json": {"max_seq_length": LIMIT, "do_lower_case": False},
