@@ -125,7 +125,7 @@ def test_every_variable_of_the_dashboard_has_values(scraped, variable):
 def test_the_page_of_prometheus_draws_every_panel(scraped):
     with chromium() as browser, visit(browser, f"{scraped.url}/user/") as seen:
         page = seen.page
-        assert page.locator("#dashboard").input_value() == "lanewise.json"
+        expect(page.locator("#dashboard")).to_have_value("lanewise.json")
         for name, panels in PANELS.items():
             page.select_option("#dashboard", f"{name}.json")
             expect(page.locator("#state")).to_have_text(

@@ -86,8 +86,7 @@ def test_a_conversation_with_a_model_of_its_own(tmp_path):
         say(chat, "It was a dark night.")
         chat.wait_for(NUMBERS)
         chat.wait_for(">>> ")
-        chat.type("\x03")
-        chat.wait_for("Ctrl-D or /quit leaves")
+        chat.interrupt("Ctrl-D or /quit leaves")
         chat.wait_for(">>> ")
         chat.type("\x04")
         assert chat.process.wait(60) == 0

@@ -27,6 +27,18 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._controller, keys.encode())
 
+    def interrupt(self, pattern: str) -> None:
+        """Ctrl-C at a prompt, until what it shows.
+
+        Python's line editor sees one that comes just before it waits only with the next key.
+        """
+        for _ in range(10):
+            self.type("\x03")
+            with contextlib.suppress(AssertionError):
+                self.wait_for(pattern, timeout_s=6.0)
+                return
+        raise AssertionError(f"{pattern!r} did not come:\n{self.shown[self._read :]}")
+
     @property
     def shown(self) -> str:
         """All so far, without colours and movements."""
