@@ -14,6 +14,10 @@ ISAS = [(level, (f"--isa={level.isas[-1]}",) if i else ()) for i, level in enume
 RUNS = [Run("test_golden", level, ("--quick", *isa)) for level, isa in ISAS]
 ENCODINGS = GOLDEN.with_name("encodings.txt")
 ENCODING_RUNS = [Run("test_encode", level, isa) for level, isa in ISAS]
+CROWDS = GOLDEN.with_name("crowds.txt")
+# The first CPU of each level.
+FIRST = [i for i, level in enumerate(LEVELS) if level.isas not in [one.isas for one in LEVELS[:i]]]
+CROWD_RUNS = [Run("test_crowd", *ISAS[i]) for i in FIRST]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
@@ -28,3 +32,10 @@ def test_encodings_have_their_golden_hashes(emulated, run: Run) -> None:
     done = emulated(run)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[:-1] == ENCODINGS.read_text().splitlines()
+
+
+@pytest.mark.parametrize("run", CROWD_RUNS, ids=str)
+def test_a_text_among_512_has_its_own_bits_beside_a_chat(emulated, run: Run) -> None:
+    done = emulated(run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[:-1] == CROWDS.read_text().splitlines()

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 GOLDEN = ROOT / "tests" / "golden" / "logits.txt"
 ENCODINGS = ROOT / "tests" / "golden" / "encodings.txt"
+CROWDS = ROOT / "tests" / "golden" / "crowds.txt"
 HEADER = ROOT / "native" / "include" / "lanewise.h"
 
 
@@ -81,6 +82,13 @@ def test_texts_have_their_golden_hashes_alone_and_together(programs: Path) -> No
     *lines, last = check(programs / "test_encode").splitlines()
     assert last.endswith(" 0 failed")
     assert lines == ENCODINGS.read_text().splitlines()
+
+
+def test_a_text_among_512_has_its_own_bits_beside_a_chat(programs: Path) -> None:
+    """All levels of this CPU; a model that writes text runs in another thread meanwhile."""
+    *lines, last = check(programs / "test_crowd").splitlines()
+    assert last.endswith(" 0 failed")
+    assert lines == CROWDS.read_text().splitlines()
 
 
 def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
