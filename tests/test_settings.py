@@ -81,6 +81,7 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "TEXT,…": "a,b",
         "NAME=PATH,…": "a=b,c=/d/e=f",
         "NAME or PART=NAME,…": "head=q4_0",
+        "JSON": '{"classifier_from_token": ["no", "yes"]}',
     }
     for item in dataclasses.fields(settings):
         kind = item.metadata["kind"]
@@ -93,6 +94,12 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
             getattr(parse(["--config", config(f"{item.name}: {text}\n")], settings), item.name),
         ]
         assert values[0] == values[1] == values[2] != item.default
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"hidden_size": 7}', "{", "yes"])
+def test_overrides_are_keys_that_are_known(text):
+    with pytest.raises(SettingsError, match=r"accepted: a JSON object with some of architectures"):
+        parse(["--hf-overrides", text])
 
 
 def test_lists_come_from_commas_repeated_flags_and_yaml_lists(config):

@@ -1,6 +1,7 @@
 """The process with a model that is pooled, from a directory of sentence-transformers: real rows."""
 
 import base64
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from encoder_models import encoder_model
+from encoder_models import GOLDEN, encoder_model
 from encoder_tokenizers import random_texts, word_piece
 from family_models import write_model
 from lanewise.host import MemoryLimit
@@ -24,6 +26,7 @@ from lanewise.server import make_encoder
 from lanewise.settings import Settings
 from serving import lanewise_server
 from tiny_embedder import DIMS, LIMIT, VOCAB_SIZE, write_embedder
+from tiny_judge import OVERRIDES, write_judge
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
@@ -142,3 +145,40 @@ def test_a_reranker_scores_pairs(tmp_path):
         )
     found = {one["index"]: one["relevance_score"] for one in results}
     assert [np.float32(found[index]) for index in range(3)] == rows[:, 0].tolist()
+
+
+def test_a_model_that_answers_yes_or_no_scores_pairs(tmp_path):
+    """In everybody's words; with the numbers that transformers gives."""
+    folder = write_judge(tmp_path / "judge")
+    cases = json.loads((GOLDEN / "judges.json").read_text())[:5]
+    usual, other = cases[::2], cases[1::2]
+    overrides = ("--hf-overrides", json.dumps(OVERRIDES))
+    with lanewise_server(str(folder), "--threads", "1", "--weights", "f32", *overrides) as url:
+
+        def ask(path: str, status: int = 200, **body: object) -> Any:
+            answer = httpx.post(f"{url}{path}", json=body, timeout=60)
+            assert answer.status_code == status, answer.text
+            return answer.json()
+
+        def check(scores: dict[int, float], wanted: list[dict]) -> None:
+            found = [scores[index] for index in range(len(wanted))]
+            assert np.allclose(found, [one["score"] for one in wanted], atol=2e-5)
+
+        query, documents = usual[0]["query"], [one["document"] for one in usual]
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+            answer = ask(path, query=query, documents=documents)
+            check({one["index"]: one["relevance_score"] for one in answer["results"]}, usual)
+            assert answer["usage"]["total_tokens"] == sum(len(one["ids"]) for one in usual)
+        of_tei = ask("/rerank", query=query, texts=documents)
+        check({one["index"]: one["score"] for one in of_tei}, usual)
+        raw = ask("/rerank", query=query, texts=documents, raw_scores=True)
+        check({one["index"]: 1 / (1 + np.exp(-one["score"])) for one in raw}, usual)
+        more = {"text_1": other[0]["query"], "text_2": [one["document"] for one in other]}
+        for path, name in (("/v1/score", "instruction"), ("/score", "instruct")):
+            data = ask(path, **more, **{name: other[0]["instruction"]})["data"]
+            check({one["index"]: one["score"] for one in data}, other)
+        assert "reranker" in httpx.get(f"{url}/info").json()["model_type"]
+        refused = ask("/v1/embeddings", 501, input="a")["error"]["message"]
+        assert "scores pairs of texts; accepted: /v1/rerank" in refused
+        (one,) = ask("/classify", input="a")["data"]
+        assert (one["label"], len(one["probs"])) == ("yes", 1)

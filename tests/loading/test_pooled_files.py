@@ -64,9 +64,10 @@ def test_a_gguf_file_says_how_rows_are_pooled(
         assert (Role.OUTPUT in {one.role for one in found.tensors}) == (kind is None)
 
 
-def test_a_gguf_file_whose_rows_are_scored_is_refused(tmp_path: Path) -> None:
+def test_a_gguf_file_whose_rows_are_scored_has_a_head_for_it(tmp_path: Path) -> None:
     path = write_text_gguf(tmp_path / "m.gguf", TinyModel(), {"llama.pooling_type": 4})
-    assert "llama.pooling_type is 4; 0 to 3 of a model that" in (error_of(path) or "")
+    said = error_of(path) or ""
+    assert "llama.pooling_type is 4; a tensor 'cls.output.weight' of 2 rows is needed" in said
 
 
 def test_matrices_of_one_row_may_be_vectors_in_gguf_files(tmp_path: Path, monkeypatch) -> None:

@@ -44,7 +44,8 @@ def open_gguf(path: Path) -> Checkpoint:
         assert family.from_gguf is not None
         config = check_program(family.from_gguf(fields, sources), str(path))
         if config.pooling is None:
-            config, sources = with_pooling(config, sources, gguf_text_pooling(fields), GGUF)
+            pooling, sources = gguf_text_pooling(fields, sources)
+            config, sources = with_pooling(config, sources, pooling, GGUF)
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)

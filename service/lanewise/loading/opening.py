@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.gguf_checkpoint import open_gguf
 from lanewise.loading.hf_checkpoint import open_hugging_face
-from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.judges import is_judge, make_judge, overridden, with_answers
 from lanewise.loading.packed_checkpoint import is_packed, open_packed
 from lanewise.loading.pooled import add_dense, as_pooled
 from lanewise.loading.program import Dense, Pooling
@@ -17,10 +19,11 @@ from lanewise.loading.sentences import SentenceModel
 from lanewise.loading.weights_files import WEIGHTS, other_weights
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
 
-    Raises ModelFileError for anything that cannot be served.
+    ``overrides`` take the place of keys of a directory's config.json. Raises ModelFileError for
+    anything that cannot be served.
     """
     path = Path(path)
     try:
@@ -33,10 +36,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"{path}: no such file or directory; give a GGUF file, a Hugging Face directory,"
             " or a hub id"
         )
-    return open_directory(path) if is_directory else open_gguf(path)
+    if is_directory:
+        return open_directory(path, overrides or {})
+    if overrides:
+        raise ModelFileError(
+            f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, which"
+            " says by its metadata whether it scores texts; leave them out"
+        )
+    return open_gguf(path)
 
 
-def open_directory(path: Path) -> Checkpoint:
+def open_directory(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
     """Open a Hugging Face directory, or one that we packed or quantized."""
     config = path / "config.json"
     if not config.is_file():
@@ -44,17 +54,22 @@ def open_directory(path: Path) -> Checkpoint:
             f"{path}: config.json is missing; a Hugging Face directory has config.json,"
             f" tokenizer.json and {WEIGHTS}{other_weights(path)}"
         )
-    fields = Fields(read_object(config), str(config))
+    fields = with_answers(overridden(config, overrides), path)
     sentences = read_sentence_model(path)
     pooling = None if sentences is None else Pooling(sentences.pooling, sentences.normalize)
-    packed = is_packed(fields)
+    packed, judges = is_packed(fields), is_judge(fields.values)
     opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling)
-    if sentences is not None:
-        try:
+    try:
+        if judges and not packed:
+            make_judge(opened)
+        if judges:
+            files = {**opened.tokenizer.json_files, "config.json": fields.values}
+            opened.tokenizer = replace(opened.tokenizer, json_files=files)
+        if sentences is not None:
             _make_vectors_as(sentences, opened, packed)
-        except BaseException:
-            opened.close()
-            raise
+    except BaseException:
+        opened.close()
+        raise
     return opened
 
 

@@ -24,6 +24,7 @@ FLAG = "pooling_mode_"
 # What 1_Pooling/config.json calls a kind of pooling, with and without flags.
 POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
 POOLINGS |= {"cls": "cls", "mean": "mean"}
+JUDGE = ["Transformer", "LogitScore"]  # the modules of what scores pairs by the tokens that follow
 SQRT = "mean_sqrt_len_tokens"  # a mean of another length, which is the same if that is made 1
 ACTIVATIONS = {
     "Identity": "identity",
@@ -48,7 +49,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def read_sentence_model(path: Path) -> SentenceModel | None:
-    """Read a directory's files; None if it has no ``modules.json``.
+    """Read a directory's files; None if it has no ``modules.json``, or scores what may follow.
 
     Raises ModelFileError for modules and fields that are not known.
     """
@@ -56,6 +57,8 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
         return None
     modules = _modules(path)
     kinds = [kind for kind, _ in modules]
+    if kinds == JUDGE:
+        return None
     n_dense = kinds.count("Dense")
     order = ["Transformer", "Pooling", *["Dense"] * n_dense]
     if kinds not in (order, [*order, "Normalize"]):
@@ -81,6 +84,28 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
         default_prompt=default,
         similarity=similarity,
     )
+
+
+def read_logit_score(path: Path) -> tuple[int, int] | None:
+    """Return the tokens of yes and no where a directory scores texts by them; None: it does not.
+
+    Raises ModelFileError for other tokens than two, and for an instruction other than the usual.
+    """
+    modules = _modules(path) if (path / MODULES).is_file() else []
+    if [kind for kind, _ in modules] != JUDGE:
+        return None
+    source = modules[1][1] / "config.json"
+    fields = Fields(read_object(source), str(source))
+    fields.ignore("module_input_name")
+    yes, no = (fields.integer(f"{name}_token_id", least=0) for name in ("true", "false"))
+    fields.refuse_unread()
+    _, default, _ = _read_config(path, ("activation_fn",))
+    if default is not None:
+        raise ModelFileError(
+            f"{path / CONFIG}: default_prompt_name is {default!r}; null is needed of a model that"
+            " scores texts: requests say their instruction"
+        )
+    return yes, no
 
 
 def files_of(sentences: SentenceModel) -> dict[str, Any]:
@@ -193,12 +218,14 @@ def _read_model_config(path: Path) -> tuple[int | None, bool]:
     return limit, lower_case
 
 
-def _read_config(path: Path) -> tuple[dict[str, str], str | None, str]:
+def _read_config(
+    path: Path, ignored: tuple[str, ...] = ()
+) -> tuple[dict[str, str], str | None, str]:
     """The prompts by name, which of them is the default, and how vectors are compared."""
     if not (path / CONFIG).is_file():
         return {}, None, COSINE
     fields = Fields(read_object(path / CONFIG), str(path / CONFIG))
-    fields.ignore("__version__", "model_type")
+    fields.ignore("__version__", "model_type", *ignored)
     prompts = fields.raw("prompts") or {}
     if not isinstance(prompts, Mapping) or not all(map(_is_text, prompts.values())):
         raise fields.fail("prompts", "an object of strings")

@@ -30,6 +30,7 @@ class Text(NamedTuple):
 
 def text_of_pooled(checkpoint: Checkpoint, text: Text) -> Text:
     """The same with what belongs to vectors, of a model that is pooled."""
+    from lanewise.loading.judges import template_of
     from lanewise.text.pooled_text import pooled_text
 
     config = checkpoint.config
@@ -44,6 +45,7 @@ def text_of_pooled(checkpoint: Checkpoint, text: Text) -> Text:
         pooling=config.pooling.kind,
         normalize=config.pooling.normalize,
         n_outputs=dense[-1].outputs if dense else config.hidden_size,
+        template=template_of(checkpoint),
     )
     return text._replace(pooling=pooled, chat_template=None)
 

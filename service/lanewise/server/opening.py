@@ -27,7 +27,7 @@ def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tup
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
     with (
         host.garbage_left_alone(for_good=True),
-        open_checkpoint(resolve_model(settings.model)) as checkpoint,
+        open_checkpoint(resolve_model(settings.model), settings.hf_overrides) as checkpoint,
     ):
         checkpoint.limit_context(settings.max_model_len)
         if checkpoint.config.is_for_short_context:

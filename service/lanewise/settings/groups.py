@@ -7,7 +7,7 @@ from typing import Any
 GROUPS = {
     "model": (
         *("model", "served_model_name", "chat_template", "generation_config", "weights", "load"),
-        *("kv_cache_dtype", "max_model_len"),
+        *("kv_cache_dtype", "max_model_len", "hf_overrides"),
     ),
     "machine": (
         *("threads", "isa", "cpu_pinning", "numa", "autotune", "fetch_ahead", "kv_memory"),

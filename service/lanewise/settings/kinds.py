@@ -1,5 +1,6 @@
 """How the text of a setting becomes a value."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,6 +121,18 @@ def _parse_named_path(text: str) -> tuple[str, str]:
     return name.strip(), path.strip()
 
 
+# What may be changed of a config.json: what makes a model that scores texts of one that writes.
+OVERRIDES = ("architectures", "classifier_from_token", "is_original_qwen3_reranker", "method")
+
+
+def _parse_overrides(text: str) -> dict[str, object]:
+    value = json.loads(text)
+    if not isinstance(value, dict) or not set(value) <= set(OVERRIDES):
+        raise ValueError(text)
+    return value
+
+
+HF_OVERRIDES = Kind(_parse_overrides, f"a JSON object with some of {', '.join(OVERRIDES)}", "JSON")
 NAMED_PATHS = Kind(
     _parse_named_path, "NAME=PATH, or several separated by commas", "NAME=PATH,…", is_list=True
 )

@@ -1,8 +1,10 @@
 """The settings of the server, and what commands share with it: one field for each knob."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lanewise.settings.kinds import (
+    HF_OVERRIDES,
     KEYS,
     MILLISECONDS,
     NAMED_PATHS,
@@ -380,6 +382,14 @@ class Settings(ModelSettings):
     chat_template: str | None = field(
         default=None,
         metadata=knob(TEXT, "file with a jinja chat template to use instead of the model's"),
+    )
+    hf_overrides: Mapping[str, object] | None = field(
+        default=None,
+        metadata=knob(
+            HF_OVERRIDES,
+            "keys of the model's config.json to take others for; for Qwen3-Reranker:"
+            """ '{"classifier_from_token": ["no", "yes"]}'""",
+        ),
     )
     generation_config: str = field(
         default="auto",

@@ -2,14 +2,15 @@
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lanewise.settings import hints
 from lanewise.settings.commands import EVERY_SETTINGS
 from lanewise.settings.groups import grouped
-from lanewise.settings.kinds import ON_OFF, Kind, SettingsError
+from lanewise.settings.kinds import HF_OVERRIDES, ON_OFF, Kind, SettingsError
 from lanewise.settings.knobs import SourceSettings
 
 ENV_PREFIX = "LANEWISE_"
@@ -117,9 +118,10 @@ def _resolved(
     return settings(**values), sources
 
 
-def every_name() -> set[str]:
-    """The names of all settings of all commands."""
-    return {item.name for settings in EVERY_SETTINGS for item in dataclasses.fields(settings)}
+def every_name(of: Callable[[Kind], bool] = lambda kind: True) -> set[str]:
+    """The names of all settings of all commands, or of those of some kinds."""
+    items = [item for settings in EVERY_SETTINGS for item in dataclasses.fields(settings)]
+    return {item.name for item in items if of(item.metadata["kind"])}
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
@@ -188,13 +190,15 @@ def _checked(content: object, where: str | Path) -> dict[str, _Raw]:
     """The keys of what YAML gave, as text."""
     if not isinstance(content, dict | None):
         raise SettingsError(f"{where}: a {type(content).__name__}; accepted: lines of 'key: value'")
-    known = every_name()
+    known, objects = every_name(), every_name(lambda kind: kind is HF_OVERRIDES)
     keys: dict[str, _Raw] = {}
     for key, value in (content or {}).items():
         name = str(key).replace("-", "_")
         if name not in known:
             meant = hints.hint(name, known, repr) or f"accepted: {', '.join(sorted(known))}"
             raise SettingsError(f"{where}: {key!r} is not a setting; {meant}")
+        if isinstance(value, dict) and name in objects:
+            value = json.dumps(value)
         if isinstance(value, dict):
             raise SettingsError(f"{where}: {key}: a mapping; accepted: a value or a list of values")
         if value is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.sentences import SentenceModel
+from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import WholeTexts
 
@@ -32,11 +33,27 @@ class PooledText:
     is_raw: bool = False  # the scores of pairs are as the model gives them, and not from 0 to 1
     pooling: str = "mean"
     normalize: bool = False
+    judged: JudgedPairs | None = None  # how pairs are written, of whose scores yes and no are two
 
     @property
     def ranks(self) -> bool:
         """Whether it scores pairs by one number."""
         return len(self.labels) == 1
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether requests may say what makes a document fit."""
+        return self.judged is not None and bool(self.judged.instruction)
+
+    def pair(self, query: str, document: str, instruction: str | None = None) -> tuple[str, str]:
+        """The texts of a pair that is scored; without an instruction the usual one is in them."""
+        if self.judged is None:
+            return query, document
+        return self.judged.texts(query, document, instruction)
+
+    def values(self, row: Sequence[float]) -> Sequence[float]:
+        """A row as one value for each label: of yes and no, how much likelier yes is."""
+        return row if self.judged is None else [row[0] - row[1]]
 
     def scores(self, values: Sequence[float]) -> list[float]:
         """The scores of pairs, as the makers of the model have them read."""
@@ -53,7 +70,7 @@ class PooledText:
         return next((self.prompts[one] for one in alike if one in self.prompts), None)
 
     def probabilities(self, row: Sequence[float]) -> list[float]:
-        """A row of scores as numbers from 0 to 1, in all 1 if one label excludes the others."""
+        """Values of a row as numbers from 0 to 1, in all 1 if one label excludes the others."""
         if self.ranks or self.is_multi_label:
             return [sigmoid(score) for score in row]
         largest = max(row)
@@ -79,9 +96,21 @@ def pooled_text(
     pooling: str,
     normalize: bool,
     n_outputs: int,
+    template: str | None = None,
 ) -> PooledText:
-    """Put together what a checkpoint's files say; ``n_outputs`` floats are in a row."""
+    """Put together what a checkpoint's files say; ``n_outputs`` floats are in a row.
+
+    ``template`` is how a pair is written for a model that answers yes or no.
+    """
     config = files.json_files.get(CONFIG, {})
+    if template is not None:
+        judged = JudgedPairs.of(template, str(files.path))
+        return PooledText(
+            whole=WholeTexts(tokenizer, pair=judged.fixed),
+            labels=("yes",),
+            pooling=pooling,
+            judged=judged,
+        )
     labels, is_multi_label = _labels(config, n_outputs, str(files.path))
     prepare = (lambda text: text) if sentence is None else sentence.prepare
     return PooledText(

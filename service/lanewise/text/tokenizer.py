@@ -161,6 +161,11 @@ class Tokenizer:
         """What puts the special tokens around a whole text or a pair that its model reads."""
         return self._tokenizer
 
+    @property
+    def plain(self) -> tokenizers.Tokenizer:
+        """The same without these; names of control tokens are text."""
+        return self._plain
+
     def is_special(self, token_id: int) -> bool:
         """Return whether a token is a control token, which plain text never contains."""
         return token_id in self._special_ids

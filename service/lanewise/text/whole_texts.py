@@ -56,15 +56,25 @@ class TooLongError(Exception):
 
 
 class Around:
-    """The special tokens before, between and after texts, and the types of all tokens."""
+    """The tokens before, between and after texts, and the types of all tokens."""
 
-    def __init__(self, library: Library, n_texts: int) -> None:
+    def __init__(
+        self, around: Iterable[Sequence[int]], types: Iterable[Sequence[int]], of: Sequence[int]
+    ) -> None:
+        """``of`` has the type of each text's tokens."""
+        self._ids = [np.array(some, np.uint32) for some in around]
+        self._types = [np.array(some, np.uint32) for some in types]
+        self._type_of = of
+        self.n_tokens = sum(map(len, self._ids))
+
+    @classmethod
+    def of_library(cls, library: Library, n_texts: int) -> Around:
         """For so many texts; ModelFileError where the library makes something else of them."""
         text = _sample(library)
         sample = build("tokenizer", lambda: library.encode(text, text if n_texts > 1 else None))
         around: list[list[int]] = [[]]
         types: list[list[int]] = [[]]
-        self._type_of: list[int] = []
+        type_of: list[int] = []
         texts: list[int] = []
         for id_, type_, of in zip(sample.ids, sample.type_ids, sample.sequence_ids, strict=True):
             if of is None:
@@ -73,15 +83,14 @@ class Around:
             elif texts[-1:] != [of]:
                 around.append([])
                 types.append([])
-                self._type_of.append(type_)
+                type_of.append(type_)
                 texts.append(of)
         if texts != list(range(n_texts)):
             raise ModelFileError(
                 f"tokenizer: its post-processor makes texts {texts} of {n_texts}; accepted: each"
                 " text once, in order"
             )
-        self._ids = [np.array(some, np.uint32) for some in around]
-        self._types = [np.array(some, np.uint32) for some in types]
+        return cls(around, types, type_of)
 
     def put(self, texts: Iterable[Ids]) -> WholeText:
         """The texts with what is around them."""
@@ -98,14 +107,25 @@ class WholeTexts:
     """Cuts whole texts into tokens; several threads may."""
 
     def __init__(
-        self, tokenizer: Tokenizer, prepare: Callable[[str], str] = lambda text: text
+        self,
+        tokenizer: Tokenizer,
+        prepare: Callable[[str], str] = lambda text: text,
+        pair: Sequence[str] | None = None,
     ) -> None:
-        self._tokenizer = tokenizer.whole
-        self._prepare = prepare  # what is done to a text before
-        self.n_special = self._tokenizer.num_special_tokens_to_add(False)
-        self.n_special_of_pair = self._tokenizer.num_special_tokens_to_add(True)
-        self._around = Around(self._tokenizer, 1)
-        self._around_pair = Around(self._tokenizer, 2)
+        """``prepare`` is done to a text before.
+
+        With ``pair`` these are before, between and after the texts of a pair; names of control
+        tokens are tokens in them, and text in what is between.
+        """
+        self._tokenizer = tokenizer.whole if pair is None else tokenizer.plain
+        self._prepare = prepare
+        self._around = Around.of_library(tokenizer.whole, 1)
+        if pair is None:
+            self._around_pair = Around.of_library(self._tokenizer, 2)
+        else:
+            ids = [tokenizer.encode(one, add_bos=False, parse_special=True) for one in pair]
+            self._around_pair = Around(ids, [[0] * len(one) for one in ids], [0, 0])
+        self.n_special, self.n_special_of_pair = self._around.n_tokens, self._around_pair.n_tokens
 
     def encode(
         self,

@@ -40,7 +40,21 @@ AnyDocument = Annotated[
 Documents = Annotated[list[AnyDocument], FirstProblemOnly()]
 
 
-class RerankRequest(TextFields):
+class PairFields(TextFields):
+    """And of pairs."""
+
+    instruction: str | None = Field(
+        None, description="What makes a document fit, of models that are asked by an instruction."
+    )
+    instruct: str | None = Field(None, description="The same, in the words of others.")
+
+    @property
+    def asked(self) -> str | None:
+        """The instruction in either field."""
+        return self.instruct if self.instruction is None else self.instruction
+
+
+class RerankRequest(PairFields):
     """Body of ``POST /v1/rerank``: documents as Cohere and Jina, or texts as TEI."""
 
     query: str
@@ -74,7 +88,7 @@ class RerankRequest(TextFields):
         return "texts" if self.documents is None else "documents"
 
 
-class ScoreRequest(TextFields):
+class ScoreRequest(PairFields):
     """Body of ``POST /v1/score``: one text with each of others, or each with its own."""
 
     text_1: str | Strings
@@ -175,8 +189,9 @@ async def classify(request: Request, state: ServerState) -> Response:
     def make() -> Any:
         data = []
         for index, row in enumerate(found.rows):
-            probs = pooled.probabilities(row.tolist())
-            label = pooled.labels[int(np.argmax(row))]
+            values = pooled.values(row.tolist())
+            probs = pooled.probabilities(values)
+            label = pooled.labels[int(np.argmax(values))]
             data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
         return _listed("classify", data, body.model, found.n_tokens, state)
 
@@ -185,7 +200,7 @@ async def classify(request: Request, state: ServerState) -> Response:
 
 async def _score(
     pairs: Sequence[tuple[str, str]],
-    body: TextFields,
+    body: PairFields,
     param: str,
     size: int,
     request: Request,
@@ -193,11 +208,18 @@ async def _score(
     *,
     raw: bool,
 ) -> Scores:
-    if state.pooled.ranks:
-        wanted = Wanted(inputs=pairs, param=param, cut=body.cut)
+    pooled = state.pooled
+    if body.asked is not None and not pooled.takes_instruction:
+        raise BadRequestError(
+            "instruction: this model is not asked by one; accepted: requests without",
+            param="instruction",
+        )
+    if pooled.ranks:
+        asked = [pooled.pair(*pair, body.asked) for pair in pairs]
+        wanted = Wanted(inputs=asked, param=param, cut=body.cut)
         found = await run(wanted, size * len(pairs), request, state)
-        values = [float(row[0]) for row in found.rows]
-        return Scores(values if raw else state.pooled.scores(values), found.n_tokens)
+        values = [float(pooled.values(row.tolist())[0]) for row in found.rows]
+        return Scores(values if raw else pooled.scores(values), found.n_tokens)
     return await _cosines(pairs, body, param, size, request, state)
 
 

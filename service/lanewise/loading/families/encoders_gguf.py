@@ -13,6 +13,7 @@ from lanewise.loading.families.encoders import (
     give_roles,
     layers_after,
     split_roles,
+    usual,
 )
 from lanewise.loading.families.gguf import arch_of, gguf_n_layers, gguf_rope, gguf_uniform
 from lanewise.loading.formats import round_to_f32
@@ -20,26 +21,51 @@ from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Dense, Gated, ModelConfig, Plain, Pooling, Rope
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.sources import Sources, SourceTensor
 
 # pooling_type by number; what says nothing is the mean, as for directories.
 POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+ANSWERS = ("yes", "no")  # what scores the rows of models that wrote text
 RANK = 4  # a classifier's heads, of the first row
 HEADS = ("cls", "cls.output")
+GGUF_TEMPLATE = "tokenizer.chat_template.rerank"  # has {query} and {document}
 # Matrices that may have one row, which some programs write as vectors.
 MAYBE_VECTORS = ("token_types.weight", *(f"{name}.weight" for name in HEADS))
 
 
-def gguf_text_pooling(fields: Fields) -> Pooling | None:
+def gguf_text_pooling(
+    fields: Fields, sources: dict[str, SourceTensor]
+) -> tuple[Pooling | None, dict[str, SourceTensor]]:
     """Return how rows are pooled of a model that wrote text before it made vectors; None: it does.
 
-    ModelFileError for one whose rows are scored.
+    Of one whose rows are scored the scores are the logits of yes and no, which it has a head for.
     """
-    key = f"{arch_of(fields)}.pooling_type"
+    arch = arch_of(fields)
+    key = f"{arch}.pooling_type"
     kind = fields.integer(key, default=0, least=0)
+    if kind == RANK:
+        return Pooling("last", dense=(Dense(len(ANSWERS)),)), _with_answers(fields, sources)
     if kind and kind not in POOLING_TYPES:
-        raise fields.fail(key, "0 to 3 of a model that is no encoder")
-    return Pooling(POOLING_TYPES[kind], normalize=True) if kind else None
+        raise fields.fail(key, "0 to 4 of a model that is no encoder")
+    return (Pooling(POOLING_TYPES[kind], normalize=True) if kind else None), sources
+
+
+def _with_answers(fields: Fields, sources: Sources) -> dict[str, SourceTensor]:
+    """Return the tensors with the head of yes and no under its usual name."""
+    labels = f"{arch_of(fields)}.classifier.output_labels"
+    if fields.is_set(labels) and fields.raw(labels) != list(ANSWERS):
+        raise fields.fail(labels, f"{list(ANSWERS)}")
+    name = f"{HEADS[1]}.weight"
+    head = sources.get(name)
+    if head is None or head.shape[:-1] != (len(ANSWERS),):
+        raise ModelFileError(
+            f"{fields.source}: {arch_of(fields)}.pooling_type is {RANK}; a tensor {name!r} of"
+            f" {len(ANSWERS)} rows is needed, those of {' and '.join(ANSWERS)}"
+        )
+    if type(fields.raw(GGUF_TEMPLATE)) is not str:
+        raise fields.fail(GGUF_TEMPLATE, "how a query and a document are written, a string,")
+    others = {key: tensor for key, tensor in sources.items() if key != name}
+    return others | {usual(Role.DENSE, 0, GGUF): head}
 
 
 def gguf_pooling(fields: Fields, sources: Sources) -> Pooling:

@@ -1,0 +1,58 @@
+"""How a model that answers yes or no is asked about a query and a document."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from lanewise.loading.checkpoint import ModelFileError
+
+INSTRUCT = re.compile(r"(?<=<Instruct>: )[^\n]+")
+CONTROL = "<|"  # how control tokens begin, behind which a text's tokens end
+
+
+class JudgedPairs(NamedTuple):
+    """What is fixed in a template, and what is written around an instruction and two texts.
+
+    It is cut where no token reaches across: before a space, behind a line break, at a control
+    token. What a request has is cut into tokens in between, as it is in the whole.
+    """
+
+    fixed: tuple[str, str, str]  # before, between and after the texts
+    before_instruction: str
+    instruction: str  # the usual one; none: it is not asked by one
+    before_query: str
+    after_query: str
+    before_document: str
+    after_document: str
+
+    @classmethod
+    def of(cls, template: str, source: str) -> JudgedPairs:
+        """Cut a template with {query} and {document}; ModelFileError without them, in order."""
+        head, has_query, rest = template.partition("{query}")
+        between, has_document, tail = rest.partition("{document}")
+        if not (has_query and has_document):
+            raise ModelFileError(
+                f"{source}: the template for pairs is {template[:80]!r}…; {{query}} and then"
+                " {document} are needed in it"
+            )
+        found = INSTRUCT.search(head)
+        before = head[: found.start()] if found else head
+        fixed = before.rstrip(" ")
+        middle = between.strip()
+        after, control, rest = tail.partition(CONTROL)
+        return cls(
+            (fixed, middle, control + rest),
+            before[len(fixed) :],
+            found.group() if found else "",
+            head[found.end() :] if found else "",
+            between[: len(between) - len(between.lstrip())],
+            between[len(between.rstrip()) :],
+            after,
+        )
+
+    def texts(self, query: str, document: str, instruction: str | None = None) -> tuple[str, str]:
+        """The two texts that stand between what is fixed."""
+        asked = instruction if instruction and self.instruction else self.instruction
+        first = f"{self.before_instruction}{asked}{self.before_query}{query}{self.after_query}"
+        return first, f"{self.before_document}{document}{self.after_document}"
