@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from encoder_configs import BERT
-from encoder_models import texts_of, types_of
+from encoder_models import texts_of, types_of, write_gguf
 from family_models import FamilyModel, values_of, write_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Encoder, Model, usable_levels
@@ -101,4 +101,23 @@ def test_results_are_those_of_the_definition_at_all_levels(tmp_path: Path) -> No
             rows = encoder.run(texts, types, pooling="none")
             assert np.abs(rows - expected).max() < 1e-5 * np.abs(expected).max()
             found.add(rows.tobytes())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_gguf_file_has_the_bits_of_the_directory(fused: bool, tmp_path: Path) -> None:
+    """Gate and up are one tensor in files of today, two in those of the first converter."""
+    model, texts, found = jina_model(), texts_of((1, 9, 70)), set()
+    directory = write_model(model, tmp_path / "model")
+    for i in range(0 if fused else LAYERS):
+        both = model.tensors.pop(f"encoder.layer.{i}.mlp.gated_layers.weight")
+        model.tensors[f"blk.{i}.ffn_gate.weight"] = both[:SIZE]
+        model.tensors[f"blk.{i}.ffn_up.weight"] = both[SIZE:]
+    for path in (directory, write_gguf(model, "jina-bert-v2", tmp_path / "m.gguf")):
+        with (
+            open_checkpoint(path) as checkpoint,
+            Model.load(checkpoint) as loaded,
+            Encoder(loaded, threads=1) as encoder,
+        ):
+            found.add(encoder.run(texts, types_of(CONFIG, (1, 9, 70))).tobytes())
     assert len(found) == 1

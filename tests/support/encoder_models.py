@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from encoder_configs import CASES, Config
+from encoder_configs import Config
 from family_models import FamilyModel, model_of
 from gguf_values import write_out
 
@@ -28,30 +28,41 @@ def encoder_model(name: str) -> FamilyModel:
 
 # Names of tensors in GGUF files, of the public converter.
 GGUF_NAMES = {
-    r"^(bert|roberta)\.": "",
+    r"^(bert|roberta|model)\.": "",
     r"^embeddings\.word_embeddings": "token_embd",
+    r"^embeddings\.tok_embeddings": "token_embd",
+    r"^embeddings\.norm": "token_embd_norm",
     r"^embeddings\.position_embeddings": "position_embd",
     r"^embeddings\.token_type_embeddings": "token_types",
     r"^(embeddings\.LayerNorm|emb_ln)": "token_embd_norm",
-    r"^encoder\.layers?\.": "blk.",
+    r"^(encoder\.)?layers?\.": "blk.",
     r"attention\.self\.(.)\w+": r"attn_\1",
-    r"(attention\.output\.dense|attn\.out_proj)": "attn_output",
+    r"(attention\.output\.dense|attn\.out_proj|attn\.Wo)": "attn_output",
     r"(attention\.output\.LayerNorm|norm1)": "attn_output_norm",
-    r"(intermediate\.dense|mlp\.fc11)": "ffn_up",
+    r"(intermediate\.dense|mlp\.fc11|mlp\.Wi|mlp\.gated_layers)": "ffn_up",
     r"mlp\.fc12": "ffn_gate",
-    r"(output\.dense|mlp\.fc2)": "ffn_down",
-    r"(output\.LayerNorm|norm2)": "layer_output_norm",
+    r"(output\.dense|mlp\.fc2|mlp\.wo|mlp\.Wo)": "ffn_down",
+    r"(output\.LayerNorm|norm2|mlp\.layernorm)": "layer_output_norm",
+    r"mlp_norm": "ffn_norm",
+    r"final_norm": "output_norm",
     r"attn\.Wqkv": "attn_qkv",
-    r"classifier\.dense": "cls",
+    r"(classifier|head)\.dense": "cls",
+    r"head\.norm": "cls.norm",
     r"classifier\.out_proj": "cls.output",
+    r"^classifier\.(weight|bias)": r"cls.output.\1",
 }
-GGUF_CASES = {"bert": "bert", "xlm_roberta_reranker": "bert", "nomic_bert": "nomic-bert"}
+GGUF_CASES = {
+    "bert": "bert",
+    "xlm_roberta_reranker": "bert",
+    "nomic_bert": "nomic-bert",
+    "modernbert": "modern-bert",
+    "modernbert_reranker": "modern-bert",
+}
 
 
-def write_gguf(name: str, path: Path) -> Path:
+def write_gguf(model: FamilyModel, arch: str, path: Path) -> Path:
     """Write a case as the public converter does."""
-    model, arch = encoder_model(name), GGUF_CASES[name]
-    config, writer = model.config, gguf.GGUFWriter(path, arch)
+    name, config, writer = model.name, model.config, gguf.GGUFWriter(path, arch)
     first = config["pad_token_id"] + 1 if "roberta" in name else 0
     writer.add_context_length(config["max_position_embeddings"] - first)
     writer.add_embedding_length(config["hidden_size"])
@@ -60,10 +71,19 @@ def write_gguf(name: str, path: Path) -> Path:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
-    rank = gguf.PoolingType.RANK if is_classifier(name) else gguf.PoolingType.MEAN
+    rank = gguf.PoolingType.RANK if is_classifier(config) else gguf.PoolingType.MEAN
     writer.add_pooling_type(rank)
     if name == "nomic_bert":
         writer.add_rope_freq_base(1000.0)
+    if arch == "modern-bert":
+        angles = config["rope_parameters"]
+        writer.add_rope_freq_base(angles["full_attention"]["rope_theta"])
+        writer.add_rope_freq_base_swa(angles["sliding_attention"]["rope_theta"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_sliding_window(config["local_attention"])
+        writer.add_sliding_window_pattern(config["global_attn_every_n_layers"])
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_string("modern-bert.hidden_act", config["hidden_activation"])
     for key, array in model.tensors.items():
         if key.startswith("pooler"):
             continue
@@ -89,6 +109,6 @@ def types_of(config: Config, lengths: tuple[int, ...] = LENGTHS) -> list[Ids]:
     return [(np.arange(n) > n // 2).astype(np.uint32) * np.uint32(two) for n in lengths]
 
 
-def is_classifier(name: str) -> bool:
+def is_classifier(config: Config) -> bool:
     """Return whether a case has scores, not rows."""
-    return "Classification" in CASES[name]["architectures"][0]
+    return "Classification" in config["architectures"][0]

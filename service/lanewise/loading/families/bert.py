@@ -17,10 +17,12 @@ from lanewise.loading.families.encoders import (
     give_roles,
     plain_names,
     post_norm_model,
+    split_roles,
     usual,
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF
 from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
@@ -89,6 +91,24 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     return gguf_encoder(fields, sources, "bert", ffn)
 
 
+def from_jina_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata of JinaBERT's files."""
+    ffn = Gated(
+        fields.integer("jina-bert-v2.feed_forward_length"), activation="gelu", down_bias=True
+    )
+    return gguf_encoder(fields, sources, "bert", ffn, alibi=True)
+
+
+def jina_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Do what all encoders' files need, and take gate and up apart where they are one."""
+    tensors = Rearranged(gguf_tensors(sources, config))
+    for number, layer in enumerate(config.layers):
+        if usual(Role.FFN_GATE, number, GGUF) not in tensors.out:
+            halves = (Role.FFN_GATE, Role.FFN_UP)
+            split_roles(tensors, f"blk.{number}.ffn_up", halves, layer.ffn.size, number, GGUF)
+    return tensors.out
+
+
 def hf_tensors(
     sources: Sources, config: ModelConfig, heads: tuple[str, str] = HEADS
 ) -> dict[str, SourceTensor]:
@@ -116,4 +136,10 @@ FAMILY = replace(
     gguf="bert",
     from_gguf=from_gguf,
     gguf_tensors=gguf_tensors,
+)
+JINA = replace(
+    FAMILY,
+    gguf="jina-bert-v2",
+    from_gguf=from_jina_gguf,
+    gguf_tensors=jina_gguf_tensors,
 )

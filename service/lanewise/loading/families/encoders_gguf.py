@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
@@ -68,8 +69,13 @@ def _with_answers(fields: Fields, sources: Sources) -> dict[str, SourceTensor]:
     return others | {usual(Role.DENSE, 0, GGUF): head}
 
 
-def gguf_pooling(fields: Fields, sources: Sources) -> Pooling:
-    """Return how rows are pooled, and the heads of a classifier."""
+def gguf_pooling(
+    fields: Fields, sources: Sources, head: Dense | None = None, classifies: str = "cls"
+) -> Pooling:
+    """Return how rows are pooled, and the heads of a classifier.
+
+    ``head`` is a classifier's first one, None: with tanh, and ``classifies`` its kind of pooling.
+    """
     key = f"{arch_of(fields)}.pooling_type"
     kind = fields.integer(key, default=0, least=0)
     sources = with_matrices(sources)
@@ -82,16 +88,25 @@ def gguf_pooling(fields: Fields, sources: Sources) -> Pooling:
             for name, head in zip(HEADS, heads, strict=True)
             if head is not None
         ]
-        return Pooling("cls", dense=(replace(dense[0], activation="tanh"), dense[1]))
+        return Pooling(classifies, dense=(head or replace(dense[0], activation="tanh"), dense[1]))
     if kind not in POOLING_TYPES:
         raise fields.fail(key, "0 to 4")
     return Pooling(POOLING_TYPES[kind])
 
 
 def gguf_encoder(
-    fields: Fields, sources: Sources, name: str, ffn: Gated | Plain, theta: float | None = None
+    fields: Fields,
+    sources: Sources,
+    name: str,
+    ffn: Gated | Plain,
+    theta: float | None = None,
+    alibi: bool = False,
+    **classifier: Any,
 ) -> ModelConfig:
-    """Return a model that normalizes after each addition, with RoPE if it has a ``theta``."""
+    """Return a model that normalizes after each addition, with RoPE if it has a ``theta``.
+
+    ``classifier`` is what :func:`gguf_pooling` takes.
+    """
     arch = arch_of(fields)
     sources = with_matrices(sources)
     fields.ignore(f"{arch}.vocab_size")
@@ -112,6 +127,7 @@ def gguf_encoder(
         both_ways=True,
         qkv_bias=has(sources, Role.ATTN_Q_BIAS, GGUF) or "blk.0.attn_qkv.bias" in sources,
         output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, GGUF),
+        alibi=alibi,
     )
     check_heads(attention, fields.source)
     context = fields.integer(f"{arch}.context_length")
@@ -131,7 +147,7 @@ def gguf_encoder(
         layers=layers_after(attention, ffn, gguf_n_layers(fields, sources)),
         norm="layer",
         norm_bias=True,
-        pooling=gguf_pooling(fields, sources),
+        pooling=gguf_pooling(fields, sources, **classifier),
         learned_positions=positions is not None,
         n_token_types=types.shape[0] if types is not None and types.shape else 0,
     )

@@ -64,18 +64,21 @@ def gguf_attention(
     return check_heads(attention, fields.source)
 
 
-def gguf_windows(fields: Fields, n_layers: int, period: int = 0) -> list[int | None]:
+def gguf_windows(
+    fields: Fields, n_layers: int, period: int = 0, last: bool = True
+) -> list[int | None]:
     """Return each layer's sliding window.
 
-    The last of every ``period`` layers has none, where the file does not say which ones have; with
-    0 all have the window.
+    The last of every ``period`` layers, or the first of them, has none, where the file does not say
+    which ones have; with 0 all have the window.
     """
     key = f"{arch_of(fields)}.attention.sliding_window"
     window = fields.integer(key, 0, least=0) or None
     pattern = fields.raw(f"{key}_pattern")
     if pattern is None or type(pattern) is int:
         period = period if pattern is None else pattern
-        pattern = [period == 0 or n % period < period - 1 for n in range(n_layers)]
+        without = period - 1 if last else 0
+        pattern = [period == 0 or n % period != without for n in range(n_layers)]
     if not isinstance(pattern, list) or len(pattern) != n_layers:
         raise fields.fail(f"{key}_pattern", f"a number, or {n_layers} times true or false")
     return [window if has_window else None for has_window in pattern]

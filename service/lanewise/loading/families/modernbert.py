@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,17 @@ from lanewise.loading.families.encoders import (
     split_roles,
     usual,
 )
+from lanewise.loading.families.encoders_gguf import (
+    HEADS,
+    POOLING_TYPES,
+    gguf_encoder,
+    gguf_tensors,
+)
+from lanewise.loading.families.gguf import gguf_windows
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Dense, Gated, Layer, ModelConfig, Pooling, Rope
+from lanewise.loading.names import GGUF
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.rope import read_rope
 from lanewise.loading.sources import Sources
@@ -33,6 +42,7 @@ KINDS = ("full_attention", "sliding_attention")  # and their angles, in this ord
 OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 THETAS = {"full_attention": 160000.0, "sliding_attention": 10000.0}
 HEAD = "head.dense"
+CLASSIFY_BY = ("cls", "mean")
 OF_LAYER = {
     "attn.Wo": Role.ATTN_OUTPUT,
     "mlp.Wo": Role.FFN_DOWN,
@@ -55,14 +65,12 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     ropes, context = read_ropes(fields, attention.head_dim)
     # On each side of a token it sees half of local_attention.
     window = fields.integer("local_attention", default=128) // 2 + 1
-    local = replace(attention, rope=1, window=window)
     ffn = Gated(
         fields.integer("intermediate_size"),
         fields.flag("mlp_bias", default=False),
         curve(fields, "hidden_activation", "gelu"),
     )
-    layers = [Layer(attention if kind == KINDS[0] else local, ffn) for kind in kinds]
-    layers[0] = replace(layers[0], attn_norm_replaces=True)  # that of the embedding
+    whole = [kind == KINDS[0] for kind in kinds]
     return ModelConfig(
         architecture="modernbert",
         hidden_size=fields.integer("hidden_size"),
@@ -71,11 +79,21 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         rms_norm_eps=norm_eps(fields, "norm_eps", 1e-5),
         tied_embeddings=True,
         ropes=ropes,
-        layers=tuple(layers),
+        layers=layers_before(attention, window, ffn, whole),
         norm="layer",
         norm_bias=fields.flag("norm_bias", default=False),
         pooling=read_pooling(fields, plain_names(sources, PREFIXES)),
     )
+
+
+def layers_before(
+    attention: Attention, window: int, ffn: Gated, whole: Sequence[bool]
+) -> tuple[Layer, ...]:
+    """Return layers that normalize first; those not ``whole`` see a window by the second angles."""
+    local = replace(attention, rope=1, window=window)
+    layers = [Layer(attention if is_whole else local, ffn) for is_whole in whole]
+    layers[0] = replace(layers[0], attn_norm_replaces=True)  # that of the embedding
+    return tuple(layers)
 
 
 def read_ropes(fields: Fields, head_dim: int) -> tuple[tuple[Rope, ...], int]:
@@ -102,7 +120,7 @@ def read_pooling(fields: Fields, sources: Sources) -> Pooling:
     activation = curve(fields, "classifier_activation", "gelu")
     if f"{CLASSIFIER}.weight" not in sources:
         return Pooling()
-    if kind not in ("cls", "mean"):
+    if kind not in CLASSIFY_BY:
         raise fields.fail("classifier_pooling", "'cls' or 'mean'")
     head = Dense(fields.integer("hidden_size"), bias, activation, norm=True)
     return Pooling(kind, dense=(head, classifier(sources)))
@@ -129,4 +147,44 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     return tensors.out
 
 
-FAMILY = encoder_family("modernbert", from_hf, hf_tensors, OWN_HARMLESS)
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata."""
+    ffn = Gated(
+        fields.integer("modern-bert.feed_forward_length"),
+        activation=curve(fields, "modern-bert.hidden_act", "gelu"),
+    )
+    key = "modern-bert.classifier.pooling_type"
+    kind = POOLING_TYPES.get(fields.integer(key, default=1))
+    if kind not in CLASSIFY_BY:
+        raise fields.fail(key, "1 or 2")
+    model = gguf_encoder(
+        *(fields, sources, "modernbert", ffn),
+        theta=THETAS[KINDS[0]],
+        head=Dense(fields.integer("modern-bert.embedding_length"), False, "gelu", norm=True),
+        classifies=kind,
+    )
+    windows = gguf_windows(fields, model.n_layers, 3, last=False)
+    theta = fields.number("modern-bert.rope.freq_base_swa", default=THETAS[KINDS[1]])
+    local = replace(model.ropes[0], theta=round_to_f32(theta))
+    window = next(filter(None, windows), 0) // 2 + 1
+    whole = [one is None for one in windows]
+    layers = layers_before(model.layers[0].attention, window, ffn, whole)
+    return replace(model, ropes=(*model.ropes, local), layers=layers, norm_bias=False)
+
+
+def from_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Do what all encoders' files need, and take gate and up apart."""
+    tensors = Rearranged(gguf_tensors(sources, config))
+    for number, layer in enumerate(config.layers):
+        halves = (Role.FFN_GATE, Role.FFN_UP)
+        split_roles(tensors, f"blk.{number}.ffn_up", halves, layer.ffn.size, number, GGUF)
+    give_roles(tensors, f"{HEADS[0]}.norm", Role.DENSE_NORM, column=GGUF)
+    return tensors.out
+
+
+FAMILY = replace(
+    encoder_family("modernbert", from_hf, hf_tensors, OWN_HARMLESS),
+    gguf="modern-bert",
+    from_gguf=from_gguf,
+    gguf_tensors=from_gguf_tensors,
+)

@@ -75,7 +75,7 @@ REASONS = {
         *("granitehybrid", "qwen3_next", "qwen3next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text"),
         *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
     ),
-    ENCODER: ("distilbert", "modern-bert", "mpnet", "nomic-bert-moe", "jina-bert-v2"),
+    ENCODER: ("distilbert", "mpnet", "nomic-bert-moe"),
     DECODED: ("t5", "t5encoder"),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
     "it sees or hears, and its text is not that of a supported family": (
@@ -84,6 +84,7 @@ REASONS = {
 }
 # What files call a family whose name transformers made another.
 OTHER_NAMES = {"new": gte.FAMILY}
+OTHER_GGUF_NAMES = {"jina-bert-v2": bert.JINA}
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 
 
@@ -100,7 +101,7 @@ def hf_family(model_type: str, source: str) -> Family:
 
 def gguf_family(architecture: str, source: str) -> Family:
     """Return the family of a GGUF file's general.architecture."""
-    known = {family.gguf: family for family in FAMILIES if family.gguf}
+    known = {family.gguf: family for family in FAMILIES if family.gguf} | OTHER_GGUF_NAMES
     if architecture not in known:
         raise ModelFileError(
             f"{source}: general.architecture {architecture!r} is not supported{_why(architecture)};"
