@@ -80,6 +80,7 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "TEXT": "x",
         "TEXT,…": "a,b",
         "NAME=PATH,…": "a=b,c=/d/e=f",
+        "NAME,…": "q4_0",
         "NAME or PART=NAME,…": "head=q4_0",
         "JSON": '{"classifier_from_token": ["no", "yes"]}',
     }

@@ -16,12 +16,12 @@ from encoder_models import GOLDEN
 from family_gguf import gguf_arrays, metadata_of
 from gguf_values import add_value, write_out
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.judges import TEMPLATE, template_of
+from lanewise.loading.judges import TEMPLATE
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_writer import write_packed
 from lanewise.runtime import Encoder, Model
 from lanewise.text.judged_pairs import JudgedPairs
-from lanewise.text.pooled_text import PooledText, pooled_text
+from lanewise.text.pooled_text import PooledText, of_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 from tiny_embedder import modules_of
 from tiny_judge import (
@@ -81,16 +81,7 @@ def write_judge_gguf(path: Path, **metadata: Any) -> Path:
 def text_of(path: Path, overrides: dict[str, Any] | None = None) -> PooledText:
     """What the server knows of its texts."""
     with open_checkpoint(path, overrides) as checkpoint:
-        assert checkpoint.config.pooling is not None
-        return pooled_text(
-            Tokenizer.from_files(checkpoint.tokenizer),
-            *(checkpoint.tokenizer, None),
-            has_types=False,
-            pooling="last",
-            normalize=False,
-            n_outputs=2,
-            template=template_of(checkpoint),
-        )
+        return of_checkpoint(checkpoint, Tokenizer.from_files(checkpoint.tokenizer))
 
 
 def check(path: Path, overrides: dict[str, Any] | None = None) -> None:

@@ -14,6 +14,8 @@ int8 activations cost it.
 With ``--chat`` each model answers forty bundled prompts greedily, through its chat template; with
 ``--tasks`` a server of each is scored by lm-eval.
 
+Models that make vectors are compared by those of a text's sentences: see ``compare_vectors``.
+
 A model is on the Pareto front when no other one is as small or smaller and as good or better by
 perplexity, and better in one of the two.
 """
@@ -28,10 +30,9 @@ from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Column, Table
 
+from lanewise.commands import compare_vectors
 from lanewise.commands.bench import run_tests
 from lanewise.commands.compare_chat import Answers, greedy_answers, with_answers
 from lanewise.commands.compare_picture import check_picture, draw
@@ -49,6 +50,7 @@ from lanewise.commands.perplexity import (
     read_text,
     run_group,
 )
+from lanewise.commands.tables import print_whole
 from lanewise.host import cpu_name, format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Session
@@ -56,6 +58,7 @@ from lanewise.settings import BenchSettings, CompareSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.text import BUNDLED, HELD_OUT, documents
 
+SENTENCE_TOKENS = 64  # for each that is compared, so many tokens of a file are read
 CHUNK = 512  # tokens of a window in one step
 BENCH_CONTEXT = 32  # tokens before those whose decoding is timed
 
@@ -77,6 +80,11 @@ def run(settings: CompareSettings) -> None:
     check_picture(settings.picture)
     check_program(settings.tasks)
     text = text_of(settings)
+    if compare_vectors.makes_vectors(models[0]):
+        compare_vectors.run(models, settings, text)
+        return
+    if settings.load_as:
+        raise SettingsError("--load-as: accepted for models that make vectors, the first does not")
     with tempfile.TemporaryFile(prefix="lanewise-compare-") as logits:
         rows = measure_all(models, settings, text, logits)
     rows = with_front(named(rows))
@@ -98,7 +106,8 @@ def text_of(settings: CompareSettings) -> str:
     """The text to score: some of a file, or what the quantizer keeps apart to judge results on."""
     if settings.file is None:
         return "\n\n".join(document.plain for document in documents(HELD_OUT))
-    return read_text(settings.file, settings.tokens * CHARS_PER_TOKEN)
+    most = max(settings.tokens, settings.sentences * SENTENCE_TOKENS)
+    return read_text(settings.file, most * CHARS_PER_TOKEN)
 
 
 def models_of(settings: CompareSettings) -> list[str]:
@@ -106,7 +115,7 @@ def models_of(settings: CompareSettings) -> list[str]:
     models = list(settings.models)
     if settings.model is not None:
         models = [settings.model, *(model for model in models if model != settings.model)]
-    least = 1 if settings.float_activations else 2
+    least = 1 if settings.float_activations or settings.load_as else 2
     if len(models) < least:
         accepted = f"{least} or more, the original first"
         raise SettingsError(f"MODEL: {len(models)} given; accepted: {accepted}")
@@ -345,9 +354,6 @@ def show(rows: Sequence[Compared], pictures: Sequence[Path]) -> None:
             *(score_cell(row, task) for task in tasks),
             "*" if row.on_front else "",
         )
-    console = Console(highlight=False)
-    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
-    console.width = max(console.width, needed)  # a line too long is better than one cut short
-    console.print(table)
+    console = print_whole(table)
     for path in pictures:
         console.print(f"drawn: {path}", soft_wrap=True, markup=False)

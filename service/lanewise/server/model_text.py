@@ -30,23 +30,11 @@ class Text(NamedTuple):
 
 def text_of_pooled(checkpoint: Checkpoint, text: Text) -> Text:
     """The same with what belongs to vectors, of a model that is pooled."""
-    from lanewise.loading.judges import template_of
-    from lanewise.text.pooled_text import pooled_text
+    from lanewise.text.pooled_text import of_checkpoint
 
-    config = checkpoint.config
-    if config.pooling is None:
+    if checkpoint.config.pooling is None:
         return text
-    dense = config.pooling.dense
-    pooled = pooled_text(
-        text.tokenizer,
-        checkpoint.tokenizer,
-        checkpoint.sentences,
-        has_types=config.n_token_types > 1,
-        pooling=config.pooling.kind,
-        normalize=config.pooling.normalize,
-        n_outputs=dense[-1].outputs if dense else config.hidden_size,
-        template=template_of(checkpoint),
-    )
+    pooled = of_checkpoint(checkpoint, text.tokenizer)
     return text._replace(pooling=pooled, chat_template=None)
 
 

@@ -7,6 +7,7 @@ from lanewise.settings.kinds import (
     BITS,
     COUNTS,
     KEYS,
+    LOADED_AS,
     SIZE,
     SWITCH,
     TEMPERATURE,
@@ -150,6 +151,20 @@ class CompareSettings(TextSettings):
     )
     repeat: int = field(
         default=3, metadata=knob(integer(1), "runs of each timing; their median is reported")
+    )
+    load_as: tuple[str, ...] = field(
+        default=(),
+        metadata=knob(
+            LOADED_AS,
+            "models that make vectors: also the first as it is when held in these types, as with"
+            " --weights",
+        ),
+    )
+    sentences: int = field(
+        default=1000,
+        metadata=knob(
+            integer(1, 10000), "models that make vectors: sentences of the text to compare by"
+        ),
     )
     chat: bool = field(
         default=False,

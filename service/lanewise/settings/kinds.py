@@ -51,6 +51,8 @@ def choice(*names: str) -> Kind:
     return Kind(_checked(parse, names.__contains__), " | ".join(names), "NAME")
 
 
+LOADED_AS = Kind(choice("q8_0", "q4_0").parse, "q8_0 and q4_0, commas between", "NAME,…", True)
+
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", start=1)}
 _UNITS |= {f"{prefix}i{b}": 1024**i for i, prefix in enumerate("kmgt", start=1) for b in ("", "b")}

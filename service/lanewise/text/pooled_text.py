@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
+from lanewise.loading.judges import template_of
 from lanewise.loading.sentences import SentenceModel
 from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.tokenizer import Tokenizer
@@ -85,6 +86,23 @@ def sigmoid(score: float) -> float:
         return 1 / (1 + math.exp(-score))
     power = math.exp(score)
     return power / (1 + power)
+
+
+def of_checkpoint(checkpoint: Checkpoint, tokenizer: Tokenizer) -> PooledText:
+    """What belongs to the texts of a checkpoint that is pooled."""
+    config = checkpoint.config
+    assert config.pooling is not None
+    dense = config.pooling.dense
+    return pooled_text(
+        tokenizer,
+        checkpoint.tokenizer,
+        checkpoint.sentences,
+        has_types=config.n_token_types > 1,
+        pooling=config.pooling.kind,
+        normalize=config.pooling.normalize,
+        n_outputs=dense[-1].outputs if dense else config.hidden_size,
+        template=template_of(checkpoint),
+    )
 
 
 def pooled_text(
