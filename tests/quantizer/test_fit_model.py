@@ -81,6 +81,20 @@ def test_calibration_takes_most_of_the_loss_away(name, stories):
     assert best - base < 0.8 * (plain - base)
 
 
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "iq4_nl", "mxfp4", "q4_k"])
+def test_what_a_type_holds_is_told_from_what_it_rounds(name):
+    """Rows that were in the type once, and in eight bits since, lie on its grid; no others do."""
+    kind, rng = CODED_TYPES[name], np.random.default_rng(1)
+    others = rng.standard_normal((16, 512), np.float32)
+    held = quantize_by_importance(others, kind, None).decode()
+    eighths = quantize_by_importance(held, CODED_TYPES["q8_0"], None).decode()
+    moved = held * (1 + 0.1 * rng.standard_normal(held.shape, np.float32))
+    weights = np.concatenate([held, eighths, others, moved])
+    found = model.on_grid(weights, quantize_by_importance(weights, kind, None))
+    assert found[:32].all()
+    assert not found[32:].any()
+
+
 @pytest.mark.parametrize("name", ["cb2", "cb4"])
 def test_a_tied_embedding_is_fitted_to_the_inputs_of_the_head(name, stories):
     """Alone in few bits, it costs less than when each of its weights is rounded."""
