@@ -155,11 +155,18 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
         fields = Fields(one, f"{source}: module {index}")
         fields.ignore("idx", "name", "kwargs")
         folder = path / fields.text("path")
-        if not folder.resolve().is_relative_to(path.resolve()):
+        if not _is_inside(folder, path):
             raise fields.fail("path", "a folder in this one")
         found.append((fields.text("type").rpartition(".")[2], folder))
         fields.refuse_unread()
     return found
+
+
+def _is_inside(folder: Path, path: Path) -> bool:
+    try:
+        return folder.resolve().is_relative_to(path.resolve())
+    except ValueError:  # no file has such a name
+        return False
 
 
 def _read_pooling(folder: Path, normalize: bool, has_prompts: bool) -> str:
