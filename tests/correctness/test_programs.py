@@ -78,8 +78,11 @@ def random_program(rng: np.random.Generator) -> ModelConfig:
         size = int(rng.integers(1, 200))
         plain = Gated(size, bias=bool(rng.random() < 0.4))
         ffn = random_experts(rng) if rng.random() < 0.7 else plain
-        layers.append(Layer(random_attention(rng, heads, len(ropes)), ffn))
-    plain_residual = any(layer.attention.qk_norm != "none" for layer in layers)
+        attention = random_attention(rng, heads, len(ropes))
+        biases = ffn.bias or attention.output_bias
+        result_norms = isinstance(ffn, Gated) and not biases and bool(rng.random() < 0.5)
+        layers.append(Layer(attention, ffn, result_norms=result_norms))
+    plain_residual = any(x.attention.qk_norm != "none" or x.result_norms for x in layers)
     return ModelConfig(
         architecture="random",
         hidden_size=32 * int(rng.integers(1, 6)),

@@ -203,6 +203,8 @@ static void test_configs(void) {
     SPOILT(c.layers[1].attention.both_ways = 2, "layer 1: both_ways is 2");
     SPOILT(c.layers[1].attn_norm_replaces = 2, "attn_norm_replaces is 2");
     SPOILT(c.layers[1].ffn_norm_replaces = 3, "ffn_norm_replaces is 3");
+    SPOILT(c.layers[1].result_norms = 2, "result_norms is 2");
+    SPOILT(c.layers[1].result_norms = 1, "result_norms is 1, must be 0 with experts");
     SPOILT(c.layers[1].ffn.activation = LW_TANH, "layer 1 FFN: activation is 5");
     SPOILT(c.layers[1].ffn.activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: activation is 1, which needs a gate");
 #undef SPOILT

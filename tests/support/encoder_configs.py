@@ -122,6 +122,31 @@ NOMIC: Config = {
     "use_xentropy": True,
     "vocab_size": 256,
 }
+GEMMA: Config = SIZES | {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 7,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "_sliding_window_pattern": 6,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_logit_softcapping": None,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "final_logit_softcapping": None,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "layer_types": [*["sliding_attention"] * 5, "full_attention", "sliding_attention"],
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 16,
+    "rms_norm_eps": 1e-6,
+    "rope_local_base_freq": 10000.0,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": 8,
+    "use_bidirectional_attention": True,
+    "use_cache": True,
+}
 ROTARY: Config = SIZES | {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "pad_token_id": 1}
 
 
@@ -153,6 +178,7 @@ CASES: dict[str, Config] = {
     "gte_reranker": _of(
         ROTARY, "GteForSequenceClassification", model_type="gte", type_vocab_size=1, **ONE_LABEL
     ),
+    "embedding_gemma": _of(GEMMA, "Gemma3TextModel"),
     "jina_embeddings_v3": _of(
         ROTARY, "JinaEmbeddingsV3Model", model_type="jina_embeddings_v3", type_vocab_size=1
     ),

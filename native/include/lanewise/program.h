@@ -54,7 +54,10 @@ typedef enum lw_role {
     LW_DENSE_BIAS = 44,            // (1, outputs)
     LW_DENSE_NORM = 45,            // (1, outputs)
     LW_DENSE_NORM_BIAS = 46,
-    LW_ROLE_COUNT = 47
+    // Once per layer again, each (1, hidden_size): of layers with result_norms.
+    LW_ATTN_RESULT_NORM = 47,
+    LW_FFN_RESULT_NORM = 48,
+    LW_ROLE_COUNT = 49
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -151,6 +154,9 @@ typedef struct lw_layer_config {
     lw_attention_config attention;
     lw_ffn_config ffn;
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1
+    // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
+    // of norms, nor with experts.
+    uint32_t result_norms;
 } lw_layer_config;
 
 // Something that rows go through after pooling: y = activation(dense y + bias), then perhaps a norm.

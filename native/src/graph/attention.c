@@ -112,6 +112,5 @@ void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_activations values = attention_values(w, layer, have_codes);
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));
-    const lw_product o = lw_adapted_product_at(w, &layer->attn_output, w->b->x, true, LW_ADAPTED_ATTN_OUTPUT);
-    lw_multiply(w, LW_OP_ATTN_OUTPUT, &o, 1, &values);
+    lw_add_product(w, LW_OP_ATTN_OUTPUT, &layer->attn_output, layer->attn_result_norm, &values, LW_ADAPTED_ATTN_OUTPUT);
 }

@@ -149,7 +149,6 @@ void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index) {
     }
     lw_observe(w, LW_OP_DOWN, index, activated);
     lw_project(w, LW_OP_DOWN, index, LW_ADAPTED_DOWN, 1, activated);
-    const lw_product down = lw_adapted_product_at(w, &layer->down, w->b->x, true, LW_ADAPTED_DOWN);
-    lw_multiply(w, LW_OP_DOWN, &down, 1, &values);
+    lw_add_product(w, LW_OP_DOWN, &layer->down, layer->ffn_result_norm, &values, LW_ADAPTED_DOWN);
     if (layer->down_bias != NULL) add_down_bias(w, layer->down_bias);
 }

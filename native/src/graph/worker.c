@@ -128,3 +128,19 @@ void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* product
     lw_count_products(w, n, x->rows);
     lw_end_phase(w, operation);
 }
+
+void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
+                    const lw_activations* values, lw_adapted which) {
+    float *x = w->b->x, *result = w->b->norm;  // nobody reads what the norm before made any more
+    const lw_product product = lw_adapted_product_at(w, matrix, norm != NULL ? result : x, norm == NULL, which);
+    lw_multiply(w, operation, &product, 1, values);
+    if (norm == NULL) return;
+    const size_t n = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        lw_normalize_row(w, result + row * n, result + row * n, norm, NULL, n);
+        lw_add_vector(x + row * n, result + row * n, n);
+        lw_charge_row(w, operation, 3 * n, 0);
+    }
+    lw_end_phase(w, operation);
+}

@@ -79,6 +79,9 @@ void lw_normalize_row(const lw_worker* w, float* out, const float* x, const floa
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized);
 // A phase of products over the same activations.
 void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x);
+// x += the product with one of the matrices whose low-rank inputs lw_project computes, or its norm unless that is NULL.
+void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
+                    const lw_activations* values, lw_adapted which);
 void lw_put_in_order(float* out, const float* values, const float* order, size_t n);
 // out += bias, unless it is NULL.
 void lw_add_vector(float* out, const float* bias, size_t n);

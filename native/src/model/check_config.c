@@ -108,6 +108,18 @@ static lw_status check_experts(const place* at, const lw_model_config* model, co
     return LW_OK;
 }
 
+static lw_status check_norms(const place* at, const lw_model_config* model, const lw_layer_config* c) {
+    LW_RETURN_IF_FAILED(check_flag(at, "attn_norm_replaces", c->attn_norm_replaces));
+    LW_RETURN_IF_FAILED(check_flag(at, "ffn_norm_replaces", c->ffn_norm_replaces));
+    LW_RETURN_IF_FAILED(check_flag(at, "result_norms", c->result_norms));
+    const bool biases = c->attention.output_bias || c->ffn.bias || c->ffn.down_bias || model->norm_bias;
+    if (c->result_norms && (biases || c->ffn.kind == LW_FFN_EXPERTS))
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %sresult_norms is 1, must be 0 with experts, biases of results or norms",
+                       at->text);
+    return LW_OK;
+}
+
 static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     const lw_ffn_config* c = &model->layers[layer].ffn;
     place at;
@@ -117,8 +129,7 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
     LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS));
     LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, LW_RELU));
-    LW_RETURN_IF_FAILED(check_flag(&at, "attn_norm_replaces", model->layers[layer].attn_norm_replaces));
-    LW_RETURN_IF_FAILED(check_flag(&at, "ffn_norm_replaces", model->layers[layer].ffn_norm_replaces));
+    LW_RETURN_IF_FAILED(check_norms(&at, model, &model->layers[layer]));
     if (c->activation == LW_CLAMPED_SWIGLU) {
         if (c->kind == LW_FFN_PLAIN)
             return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,

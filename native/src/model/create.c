@@ -85,7 +85,7 @@ uint32_t lw_model_window(const lw_model* model) {
 }
 
 static void describe_slot(char* text, size_t size, const lw_slot* slot, lw_role role, uint32_t layer) {
-    if (role >= LW_DENSE)
+    if (lw_is_of_dense(role))
         snprintf(text, size, "%s %u", slot->name, layer);
     else if (lw_is_of_layers(role))
         snprintf(text, size, "layer %u %s", layer, slot->name);

@@ -16,6 +16,7 @@ typedef struct lw_layer {
     lw_matrix router;
     lw_matrix experts_gate, experts_up, experts_down;  // stacked
     float *attn_norm, *ffn_norm;                       // [hidden_size]
+    float *attn_result_norm, *ffn_result_norm;         // [hidden_size], NULL without
     // NULL without:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
@@ -99,6 +100,7 @@ void lw_free_copies(lw_model* model);
 
 // Whether each layer may have a tensor of a role.
 bool lw_is_of_layers(lw_role role);
+bool lw_is_of_dense(lw_role role);
 // Of how many layers, or dense heads, tensors of a role are; 1 for those of the model.
 uint32_t lw_role_layers(const lw_model* model, lw_role role);
 // Outputs of the model's dense heads before number `index`: the inputs of that one, or of all of them the results.

@@ -42,6 +42,17 @@ static lw_slot norm_bias_slot(lw_layer* l, uint32_t hidden, lw_role role, bool w
     }
 }
 
+static lw_slot result_norm_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    switch (role) {
+        case LW_ATTN_RESULT_NORM:
+            return vector("norm of attention's result", &l->attn_result_norm, hidden, l->config.result_norms);
+        case LW_FFN_RESULT_NORM:
+            return vector("norm of the FFN's result", &l->ffn_result_norm, hidden, l->config.result_norms);
+        default:
+            return (lw_slot){0};
+    }
+}
+
 uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
     return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
 }
@@ -162,8 +173,10 @@ static lw_slot experts_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     }
 }
 
+bool lw_is_of_dense(lw_role role) { return role >= LW_DENSE && role <= LW_DENSE_NORM_BIAS; }
+
 lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
-    if (role >= LW_DENSE) return dense_slot(model, role, index);
+    if (lw_is_of_dense(role)) return dense_slot(model, role, index);
     const uint32_t hidden = model->config.hidden_size;
     lw_layer* layer = &model->layers[index];
     lw_slot slot = model_slot(model, role);
@@ -171,12 +184,15 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
     if (slot.name == NULL) slot = gated_slot(layer, hidden, role);
     if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
     if (slot.name == NULL) slot = norm_bias_slot(layer, hidden, role, model->config.norm_bias);
+    if (slot.name == NULL) slot = result_norm_slot(layer, hidden, role);
     return slot;
 }
 
-bool lw_is_of_layers(lw_role role) { return role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS; }
+bool lw_is_of_layers(lw_role role) {
+    return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) || role >= LW_ATTN_RESULT_NORM;
+}
 
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {
-    if (role >= LW_DENSE) return model->config.n_dense;
+    if (lw_is_of_dense(role)) return model->config.n_dense;
     return lw_is_of_layers(role) ? model->config.n_layers : 1;
 }

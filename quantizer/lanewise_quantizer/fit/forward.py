@@ -174,6 +174,8 @@ class Forward:
         bias = vectors.of.get(BIASES[role]) if role in BIASES else None
         if bias is not None:
             product = product + bias
+        if vectors.layer.result_norms:
+            product = self.norm(product, vectors.of[RESULT_NORMS[role]])
         if self.config.residual_scale != 1.0:
             product = product * np.float32(self.config.residual_scale)
         x += product
@@ -206,6 +208,10 @@ BIASES = {
     Role.ATTN_V: Role.ATTN_V_BIAS,
     Role.ATTN_OUTPUT: Role.ATTN_OUTPUT_BIAS,
     Role.FFN_DOWN: Role.FFN_DOWN_BIAS,
+}
+RESULT_NORMS = {
+    Role.ATTN_OUTPUT: Role.ATTN_RESULT_NORM,
+    Role.FFN_DOWN: Role.FFN_RESULT_NORM,
 }
 QK_NORMS = {Role.ATTN_Q: Role.ATTN_Q_NORM, Role.ATTN_K: Role.ATTN_K_NORM}
 

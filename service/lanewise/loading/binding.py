@@ -104,6 +104,8 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
     shapes = attention_shapes(layer.attention, hidden) | {Role.FFN_NORM: (1, hidden)}
     if config.norm_bias:
         shapes |= {Role.ATTN_NORM_BIAS: (1, hidden), Role.FFN_NORM_BIAS: (1, hidden)}
+    if layer.result_norms:
+        shapes |= {Role.ATTN_RESULT_NORM: (1, hidden), Role.FFN_RESULT_NORM: (1, hidden)}
     if isinstance(layer.ffn, Experts):
         shapes |= expert_shapes(layer.ffn, hidden)
     else:

@@ -73,6 +73,9 @@ class Role(IntEnum):
     DENSE_BIAS = 44
     DENSE_NORM = 45
     DENSE_NORM_BIAS = 46
+    # Of layers again.
+    ATTN_RESULT_NORM = 47
+    FFN_RESULT_NORM = 48
 
 
 @dataclass(frozen=True)

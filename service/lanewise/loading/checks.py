@@ -17,6 +17,7 @@ from lanewise.loading.program import (
     ROUTERS,
     Attention,
     Experts,
+    Layer,
     ModelConfig,
     Rope,
 )
@@ -38,8 +39,22 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
             _raise(source, expert_faults(ffn, config.hidden_size))
         elif ffn.activation not in CURVES:
             _raise(source, [_unknown("activation", ffn.activation, CURVES)])
+    for layer in dict.fromkeys(config.layers):
+        _raise(source, result_norm_faults(layer, config))
     _raise(source, pooling_faults(config))
     return config
+
+
+def result_norm_faults(layer: Layer, config: ModelConfig) -> Iterable[str]:
+    """What does not go with norms of what is added."""
+    if not layer.result_norms:
+        return
+    if isinstance(layer.ffn, Experts) or layer.ffn.bias or layer.ffn.down_bias:
+        yield "result_norms with experts or a bias of down"
+    if layer.attention.output_bias or config.norm_bias:
+        yield "result_norms with biases of attention's output or of norms"
+    if config.residual_scale != 1.0:
+        yield f"result_norms with residual_scale {config.residual_scale}"
 
 
 def _unknown(what: str, value: str, accepted: Iterable[str]) -> str:

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig
+from lanewise.loading.rearranging import to_f32
 from lanewise.loading.safetensors import (
     DTYPES,
     MAX_HEADER_BYTES,
@@ -315,11 +313,5 @@ def _tensor(file: SafetensorsFile, tensor: SafetensorsTensor, *, as_f32: bool) -
     data = file.file.view[tensor.start : tensor.start + tensor.n_bytes]
     kind = DTYPES[tensor.dtype]
     if as_f32 and kind != TensorType.F32:
-        data, kind = memoryview(_to_f32(data, kind).tobytes()), TensorType.F32
+        data, kind = memoryview(to_f32(data, kind).tobytes()), TensorType.F32
     return AdapterTensor(tensor.shape[0], tensor.shape[1], kind, data)
-
-
-def _to_f32(data: memoryview, kind: TensorType) -> NDArray[np.float32]:
-    if kind == TensorType.F16:
-        return np.frombuffer(data, "<f2").astype("<f4")
-    return (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")

@@ -25,6 +25,8 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.ATTN_NORM: ("attn_norm.weight", "input_layernorm.weight"),
         Role.ATTN_NORM_BIAS: ("attn_norm.bias", "input_layernorm.bias"),
         Role.FFN_NORM_BIAS: ("ffn_norm.bias", "post_attention_layernorm.bias"),
+        Role.ATTN_RESULT_NORM: ("post_attention_norm.weight", "self_attn.result_norm.weight"),
+        Role.FFN_RESULT_NORM: ("post_ffw_norm.weight", "mlp.result_norm.weight"),
         Role.ATTN_Q: ("attn_q.weight", "self_attn.q_proj.weight"),
         Role.ATTN_K: ("attn_k.weight", "self_attn.k_proj.weight"),
         Role.ATTN_V: ("attn_v.weight", "self_attn.v_proj.weight"),

@@ -47,6 +47,8 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     attention, ffn = layer.attention, layer.ffn
     if config.pooling is not None or config.norm != "rms":
         yield "encoders"
+    if layer.result_norms:
+        yield "norms of what attention and FFN add"
     if any(isinstance(other.ffn, Experts) for other in config.layers):
         yield "experts"
     if not isinstance(ffn, Experts) and (isinstance(ffn, Plain) or ffn.activation != "silu"):

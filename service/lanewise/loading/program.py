@@ -129,12 +129,17 @@ class Layer:
     Where a norm replaces x, it is x = norm(x) before the addition. Layers that normalize after each
     addition are those all of whose norms replace: the first one's is that of the embedding, each
     further one's, and the output norm, that of the layer before.
+
+    With ``result_norms`` what is added is norm(attention(...)) and norm(ffn(...)), by norms of
+    their own; not with experts, biases of attention's output, of down or of norms, nor with a
+    residual_scale.
     """
 
     attention: Attention
     ffn: Gated | Plain | Experts
     attn_norm_replaces: bool = False
     ffn_norm_replaces: bool = False
+    result_norms: bool = False
 
 
 # RMSNorm; LayerNorm, with a bias where ModelConfig.norm_bias says so.

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
-from lanewise.loading.formats import TensorType, row_bytes
+from lanewise.loading.formats import VECTOR_TYPES, TensorType, row_bytes
 from lanewise.loading.sources import Sources, SourceTensor
 
 Bytes = npt.NDArray[np.uint8]
 Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
+
+
+def to_f32(data: memoryview, kind: TensorType) -> npt.NDArray[np.float32]:
+    """Return values of one of VECTOR_TYPES as float32."""
+    if kind == TensorType.BF16:
+        return (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")
+    return np.frombuffer(data, "<f2" if kind == TensorType.F16 else "<f4").astype("<f4")
 
 
 class Rearranged:
@@ -64,6 +72,21 @@ class Rearranged:
             shape = (rows, *source.shape[1:])
             self.out[part] = replace(source, shape=shape, data=data)
             start += rows
+
+    def add_one(self, name: str) -> None:
+        """Make a vector of floats one of float32 whose values are larger by 1."""
+        source = self.out.get(name)
+        if source is None or source.type not in VECTOR_TYPES:
+            return
+        kind, count = TensorType(source.type), prod(source.shape)
+
+        def make() -> memoryview:
+            made = to_f32(source.view(), kind) + np.float32(1)
+            source.release()
+            return made.view(np.uint8).data.cast("B")
+
+        floats = replace(source, type=TensorType.F32)
+        self.out[name] = self._made(floats, source.shape, 4 * count, make)
 
     def stack(self, names: Sequence[str], to: str) -> None:
         """Put matrices of one shape and type one below the other."""

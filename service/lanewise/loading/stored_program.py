@@ -30,7 +30,7 @@ KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
     "plain": Plain,
     "experts": Experts,
 }
-LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces")
+LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms")
 # What a layer was when all were alike, and the angles: fields of version 1.
 FIRST_FIELDS = {
     *("architecture", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "head_dim"),

@@ -13,7 +13,7 @@ import cffi
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
-ABI_VERSION = 14
+ABI_VERSION = 15
 NO_TOKEN = 8  # LW_ERR_NO_TOKEN: the status of a step of which one draw is forbidden every token
 
 

@@ -38,6 +38,7 @@ class NativeProgram:
             self._ffn(layer.ffn, out.ffn)
             out.attn_norm_replaces = int(layer.attn_norm_replaces)
             out.ffn_norm_replaces = int(layer.ffn_norm_replaces)
+            out.result_norms = int(layer.result_norms)
         pooling = config.pooling
         dense = ffi.new("lw_dense_config[]", 0 if pooling is None else len(pooling.dense))
         for one, out in zip(pooling.dense if pooling else (), dense, strict=True):

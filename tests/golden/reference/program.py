@@ -22,13 +22,18 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
     for index, layer in enumerate(config.layers):
         own = {role: value for (role, i), value in weights.items() if i == index}
         normed = rms(x, own[Role.ATTN_NORM], config.rms_norm_eps)
-        x = x + config.residual_scale * attention(config, layer, own, normed)
+        result = attention(config, layer, own, normed)
+        if layer.result_norms:
+            result = rms(result, own[Role.ATTN_RESULT_NORM], config.rms_norm_eps)
+        x = x + config.residual_scale * result
         normed = rms(x, own[Role.FFN_NORM], config.rms_norm_eps)
         if isinstance(layer.ffn, Experts):
             result, near = experts(layer.ffn, own, normed)
             margin = min(margin, near)
         else:
             result = gated(layer.ffn, own, normed)
+        if layer.result_norms:
+            result = rms(result, own[Role.FFN_RESULT_NORM], config.rms_norm_eps)
         x = x + config.residual_scale * result
     head = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
     last = rms(x, weights[Role.OUTPUT_NORM, 0], config.rms_norm_eps)
@@ -184,6 +189,8 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
             shapes[Role.OUTPUT] = (config.vocab_size, hidden)
     of_layer = config.layers[layer]
     shapes |= shapes_of_attention(of_layer.attention, hidden)
+    if of_layer.result_norms:
+        shapes |= {Role.ATTN_RESULT_NORM: (hidden,), Role.FFN_RESULT_NORM: (hidden,)}
     ffn = of_layer.ffn
     shapes |= (
         shapes_of_experts(ffn, hidden) if isinstance(ffn, Experts) else shapes_of_gated(ffn, hidden)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rope import read_rope
 from lanewise.loading.sources import Sources
+
+KINDS = ("full_attention", "sliding_attention")  # of layer_types
 
 
 def has(sources: Sources, role: Role, column: int, layer: int = 0) -> bool:
@@ -104,11 +107,38 @@ def hf_kinds(fields: Fields, n_layers: int) -> list[str] | None:
     kinds = fields.raw("layer_types")
     if kinds is None:
         return None
-    known = ("full_attention", "sliding_attention")
     is_list = isinstance(kinds, list) and len(kinds) == n_layers
-    if not is_list or not all(kind in known for kind in kinds):
-        raise fields.fail("layer_types", f"{n_layers} times {' or '.join(map(repr, known))}")
+    if not is_list or not all(kind in KINDS for kind in kinds):
+        raise fields.fail("layer_types", f"{n_layers} times {' or '.join(map(repr, KINDS))}")
     return list(kinds)
+
+
+def hf_ropes_of_kinds(
+    fields: Fields,
+    head_dim: int,
+    theta_keys: Mapping[str, str],
+    thetas: Mapping[str, float],
+    scaled: int = len(KINDS),
+) -> tuple[tuple[Rope, ...], int]:
+    """Return the angles of each of KINDS, and the context.
+
+    ``theta_keys`` name the fields of configs that have no rope_parameters, ``thetas`` are what
+    the family has where neither says, and the first ``scaled`` kinds turn by rope_scaling.
+    """
+    given = fields.raw("rope_parameters")
+    nested = isinstance(given, Mapping) and all(
+        isinstance(given.get(kind), Mapping) for kind in KINDS
+    )
+    scaling = fields.raw("rope_scaling")
+    ropes, context = [], 0
+    for number, kind in enumerate(KINDS):
+        values: dict[str, Any] = {"max_position_embeddings": fields.raw("max_position_embeddings")}
+        values["rope_parameters"] = given[kind] if nested and given is not None else given
+        values["rope_scaling"] = scaling if number < scaled else None
+        values["rope_theta"] = fields.raw(theta_keys[kind])
+        rope, context = read_rope(Fields(values, fields.source), head_dim, thetas[kind])
+        ropes.append(rope)
+    return tuple(ropes), context
 
 
 def hf_window(fields: Fields, switched: bool = False) -> int | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import hf_kinds, hf_n_layers
+from lanewise.loading.families.common import KINDS, hf_kinds, hf_n_layers, hf_ropes_of_kinds
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
     QKV,
@@ -32,13 +31,11 @@ from lanewise.loading.families.gguf import gguf_windows
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling, Rope
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.rope import read_rope
 from lanewise.loading.sources import Sources
 
 PREFIXES = ("model.",)
-KINDS = ("full_attention", "sliding_attention")  # and their angles, in this order
 OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 THETAS = {"full_attention": 160000.0, "sliding_attention": 10000.0}
 HEAD = "head.dense"
@@ -62,7 +59,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     every = fields.integer("global_attn_every_n_layers", default=3)
     kinds = hf_kinds(fields, n_layers) or [KINDS[n % every > 0] for n in range(n_layers)]
     attention = encoder_attention(fields, rope=0, bias=fields.flag("attention_bias", default=False))
-    ropes, context = read_ropes(fields, attention.head_dim)
+    ropes, context = hf_ropes_of_kinds(fields, attention.head_dim, OLD_THETAS, THETAS)
     # On each side of a token it sees half of local_attention.
     window = fields.integer("local_attention", default=128) // 2 + 1
     ffn = Gated(
@@ -94,23 +91,6 @@ def layers_before(
     layers = [Layer(attention if is_whole else local, ffn) for is_whole in whole]
     layers[0] = replace(layers[0], attn_norm_replaces=True)  # that of the embedding
     return tuple(layers)
-
-
-def read_ropes(fields: Fields, head_dim: int) -> tuple[tuple[Rope, ...], int]:
-    """Return the angles of layers that see all, of those that see neighbours, and the context."""
-    given = fields.raw("rope_parameters")
-    nested = isinstance(given, Mapping) and all(
-        isinstance(given.get(kind), Mapping) for kind in KINDS
-    )
-    ropes, context = [], 0
-    for kind in KINDS:
-        values: dict[str, Any] = {"max_position_embeddings": fields.raw("max_position_embeddings")}
-        values["rope_parameters"] = given[kind] if nested and given is not None else given
-        values["rope_scaling"] = fields.raw("rope_scaling")
-        values["rope_theta"] = fields.raw(OLD_THETAS[kind])
-        rope, context = read_rope(Fields(values, fields.source), head_dim, THETAS[kind])
-        ropes.append(rope)
-    return tuple(ropes), context
 
 
 def read_pooling(fields: Fields, sources: Sources) -> Pooling:

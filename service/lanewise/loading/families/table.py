@@ -7,6 +7,7 @@ from lanewise.loading.families import (
     bert,
     ernie4_5,
     ernie4_5_moe,
+    gemma3,
     glm4_moe,
     gpt_oss,
     granite,
@@ -58,6 +59,7 @@ FAMILIES: tuple[Family, ...] = (
     nomic_bert.FAMILY,
     gte.FAMILY,
     jina_embeddings_v3.FAMILY,
+    gemma3.FAMILY,
 )
 
 
