@@ -71,7 +71,7 @@ def test_a_gguf_file_whose_rows_are_scored_has_a_head_for_it(tmp_path: Path) -> 
 
 
 def test_matrices_of_one_row_may_be_vectors_in_gguf_files(tmp_path: Path, monkeypatch) -> None:
-    whole = write_gguf("xlm_roberta_reranker", tmp_path / "whole.gguf")
+    whole = write_gguf(encoder_model("xlm_roberta_reranker"), "bert", tmp_path / "whole.gguf")
     add = gguf.GGUFWriter.add_tensor
     flattened = []
 
@@ -82,7 +82,7 @@ def test_matrices_of_one_row_may_be_vectors_in_gguf_files(tmp_path: Path, monkey
         add(writer, name, values)
 
     monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", add_flat)
-    flat = write_gguf("xlm_roberta_reranker", tmp_path / "flat.gguf")
+    flat = write_gguf(encoder_model("xlm_roberta_reranker"), "bert", tmp_path / "flat.gguf")
     assert len(flattened) == 2
     with open_checkpoint(whole) as one, open_checkpoint(flat) as other:
         assert one.config == other.config
