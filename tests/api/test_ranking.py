@@ -86,6 +86,31 @@ def test_wrong_fields_are_named(reranker, body, param):
     assert error_of(reranker.post("/v1/rerank", json=body))["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a"}),
+        ("/pooling", {"input": "a"}),
+        ("/embed", {"inputs": "a"}),
+        ("/api/embed", {"input": "a"}),
+        ("/api/embeddings", {"prompt": "a"}),
+        ("/embedding", {"content": "a"}),
+        ("/v1/rerank", {"query": "a", "documents": ["a"]}),
+        ("/v2/rerank", {"query": "a", "documents": [{"text": "a", "title": "b"}]}),
+        ("/v1/score", {"text_1": "a", "text_2": "b"}),
+    ],
+)
+def test_fields_that_are_ignored_are_told(server, path, body):
+    harmless = {"user": "me", "keep_alive": "5m", "request_id": "7", "late_chunking": False}
+    quiet = server.client.post(path, json=body | harmless)
+    assert quiet.status_code == 200, quiet.text
+    assert "x-lanewise-warning" not in quiet.headers
+    told = server.client.post(path, json=body | harmless | {"late_chunking": True, "tásk": "x"})
+    assert told.headers["x-lanewise-warning"] == (
+        "not known here, and ignored: late_chunking, t\\xe1sk"
+    )
+
+
 def test_of_pairs_the_longer_text_is_cut(reranker):
     body = {"query": QUERY, "documents": [" ".join(["river"] * 80)], "truncate": True}
     (result,) = reranker.post("/v1/rerank", json=body).json()["results"]

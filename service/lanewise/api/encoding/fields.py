@@ -47,7 +47,7 @@ class Cut(NamedTuple):
 class TextFields(Strict):
     """What all of them may say."""
 
-    harmless = frozenset(("user", "keep_alive", "options", "priority"))
+    harmless = frozenset(("user", "keep_alive", "options", "priority", "request_id"))
 
     model: str | None = None
     truncate: Truncate = Field(False, description="Cut what is too long, instead of refusing it.")

@@ -14,6 +14,7 @@ from lanewise.api.errors import (
     from_validation,
 )
 from lanewise.api.http.limits import BodyHold
+from lanewise.api.observing.notices import add_unknown
 from lanewise.api.schemas import Strict
 from lanewise.api.shared.request_budgets import check_parts
 from lanewise.api.shared.state import ServerState
@@ -37,15 +38,20 @@ async def read_request(
     schema: type[M],
     check: Callable[[M], None] = lambda body: None,
 ) -> Received[M]:
-    """The body of a request that names a model that is here, or none; ``check`` may raise."""
+    """The body of a request that names a model that is here, or none; ``check`` may raise.
+
+    The client is told of fields that are ignored, where the schema says which are harmless.
+    """
     body = await read_bytes(request, state.max_body_bytes)
 
-    def read() -> M:
-        parsed = parse(body, schema)
+    def read() -> tuple[M, list[str]]:
+        data = parse_json(body)
+        parsed = validate(data, schema)
         check(parsed)
-        return parsed
+        return parsed, schema.unknown(data)
 
-    parsed = await state.workers.read(len(body), read)
+    parsed, unknown = await state.workers.read(len(body), read)
+    add_unknown(request.scope, unknown)
     find_adapter(getattr(parsed, "model", None), state)
     return Received(parsed, len(body))
 
@@ -100,11 +106,6 @@ async def read_bytes(request: Request, limit: int) -> bytes:
 
 def _too_large(size: int, limit: int) -> BodyTooLargeError:
     return BodyTooLargeError(f"the body has {size} bytes or more; this server reads {limit}")
-
-
-def parse(body: bytes, schema: type[M]) -> M:
-    """The body as the schema's object, or a BadRequestError that says what is wrong."""
-    return validate(parse_json(body), schema)
 
 
 def parse_json(body: bytes) -> Any:

@@ -29,7 +29,7 @@ from lanewise.api.generation.measuring import check_context, check_priority
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
 from lanewise.api.http.error_forms import Refusal
-from lanewise.api.observing.notices import add_notice
+from lanewise.api.observing.notices import add_notice, add_unknown
 from lanewise.api.shared.state import ServerState
 
 Choose = Callable[[Any], Dialect[Any]]  # by a body's JSON
@@ -79,8 +79,7 @@ async def _read(
         return ask, dialect.body.unknown(data), dialect
 
     ask, unknown, dialect = await state.workers.read(len(body), read)
-    if unknown:
-        add_notice(request.scope, f"not known here, and ignored: {', '.join(unknown)}")
+    add_unknown(request.scope, unknown)
     return ask, len(body), dialect
 
 

@@ -1,6 +1,7 @@
 """What a client is told beside its answer: a header for each thing, and a line in the log."""
 
 import logging
+from collections.abc import Sequence
 
 from starlette.types import Scope
 
@@ -18,6 +19,12 @@ def add_notice(scope: Scope, text: str) -> None:
     notices.append(shown[:MAX_CHARACTERS])
     if len(notices) <= MAX_NOTICES:
         logger.info("%s", notices[-1])
+
+
+def add_unknown(scope: Scope, names: Sequence[str]) -> None:
+    """Tell the client that fields of its body are ignored, if there are any."""
+    if names:
+        add_notice(scope, f"not known here, and ignored: {', '.join(names)}")
 
 
 def notice_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
