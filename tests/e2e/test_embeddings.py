@@ -129,6 +129,23 @@ def test_megabytes_and_wrong_ids_hurt_nobody(url):
     assert "cannot generate" in chat.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("few", ["x" + " " * 600_000, "x" * 500_000])
+def test_many_tokens_behind_a_long_beginning_are_refused_in_time(url, few):
+    """With /health answered meanwhile; what would be made of it took 300 bytes a token."""
+    body = {"input": few + "!" * 1_500_000}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx.post, f"{url}/v1/embeddings", json=body, timeout=120)
+        answers = [httpx.get(f"{url}/health", timeout=20).status_code]
+        while not asked.done():
+            answers.append(httpx.get(f"{url}/health", timeout=20).status_code)
+    assert {*answers} == {200}
+    answer = asked.result()
+    assert answer.status_code == 400, answer.text
+    said = answer.json()["error"]
+    assert said["code"] == "context_length_exceeded"
+    assert f"accepted: at most {LIMIT}, or truncate: true" in said["message"]
+
+
 def test_a_reranker_scores_pairs(tmp_path):
     folder = write_model(encoder_model("bert_reranker"), tmp_path / "reranker")
     LIBRARY.save(str(folder / "tokenizer.json"))

@@ -11,6 +11,7 @@ from lanewise.loading.checkpoint import ModelFileError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import (
     CHARACTERS_AT_ONCE,
+    LONG_TEXT,
     TooLongError,
     WholeTexts,
     longest_first,
@@ -136,6 +137,35 @@ def test_texts_without_spaces_are_cut_into_tokens_a_little_at_a_time(side, monke
             (wanted,) = cutting.encode_batch([text[:500] if side == "right" else text[-500:] + "0"])
             assert mine.encode(texts, 40, side)[0].ids.tolist() == wanted.ids
     assert max(sizes) <= CHARACTERS_AT_ONCE
+
+
+@pytest.mark.parametrize("side", ["right", "left", None])
+@pytest.mark.parametrize("few", ["x" + " " * 270_000, "x" * 270_000])
+def test_many_tokens_behind_few_are_not_all_made(few, side, monkeypatch) -> None:
+    """A token takes 300 bytes, and spaces or one long word may hide a million of them."""
+    library = word_piece()
+    mine, made = whole(library), []
+    encode = mine._tokenizer.encode_batch_fast
+
+    def counting(given, **options):
+        found = encode(given, **options)
+        made.append(sum(map(len, found)))
+        return found
+
+    monkeypatch.setattr(mine, "_tokenizer", SimpleNamespace(encode_batch_fast=counting))
+    text = few + "!" * 800_000
+    text = text[::-1] if side == "left" else text
+    if side is None:
+        with pytest.raises(TooLongError) as caught:
+            mine.encode([text], 40)
+        assert not caught.value.is_exact
+    else:
+        cutting = copy_of(library)
+        cutting.enable_truncation(40, direction=side)
+        wanted = cutting.encode(text[:270_200] if side == "right" else text[-270_200:])
+        assert mine.encode([text], 40, side)[0].ids.tolist() == wanted.ids
+    assert max(made) < 4 * LONG_TEXT
+    assert len(made) < 20
 
 
 def test_work_on_texts_ends_between_them_when_it_is_checked() -> None:

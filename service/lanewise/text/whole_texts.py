@@ -164,12 +164,31 @@ class WholeTexts:
         for name, text in zip(reversed(new), reversed(clean), strict=True):
             (piece, torn), one, grown = begun.pop(), found.pop(), size
             while len(piece) < len(text) and len(one) <= limit + torn:
-                grown *= GROWTH
+                grown = self._longer(text, grown, cut, limit)
                 piece, torn = _piece(text, grown, cut)
                 (one,) = encode([piece], add_special_tokens=False)
             ids = np.array(one.ids, np.uint32)
             ids = ids[-limit:] if cut == "left" else ids[:limit]
             known[name] = Part(ids.copy(), len(one), len(piece) == len(text))
+
+    def _longer(self, text: str, size: int, cut: Side | None, limit: int) -> int:
+        """How many characters of a text to try when so many have too few tokens.
+
+        What is added is counted by itself first, and no more of it than is needed is taken: behind
+        one long word, or many spaces, a text may have a token for each character.
+        """
+        most, found = size * GROWTH, 0
+        while size < min(most, len(text)) and found <= limit + 2 * TORN_TOKENS:
+            end = len(text) - size
+            more = (
+                text[max(0, end - LONG_TEXT) : end]
+                if cut == "left"
+                else text[size : size + LONG_TEXT]
+            )
+            (added,) = self._tokenizer.encode_batch_fast([more], add_special_tokens=False)
+            found += len(added)
+            size += LONG_TEXT
+        return size
 
     def _put_together(
         self, index: int, parts: Sequence[Part], limit: int, cut: Side | None
@@ -230,8 +249,9 @@ def _piece(text: str, size: int, cut: Side | None) -> tuple[str, int]:
         return text, 0
     if cut == "left":
         return text[-size:], TORN_TOKENS
-    # Before a space tokens end: they are the first of the whole text.
-    end = text.rfind(" ", size // 2, size)
+    # Before a space tokens end: they are the first of the whole text. A space that is far behind
+    # would make less of the text than was asked for, again and again.
+    end = text.rfind(" ", max(size // 2, size - LONG_TEXT), size)
     return (text[:end], 0) if end > 0 else (text[:size], TORN_TOKENS)
 
 
