@@ -9,17 +9,14 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from loadtests.command import base_parser, print_times, run_plan
-from loadtests.http_stream import Stream, StreamError, Target, post_stream
+from loadtests.decoders import SETTLE_S, Decoders, gaps
+from loadtests.http_stream import Target, post_stream
 from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
-
-SETTLE_S = 2.0  # between phases, not counted
-DECODER_TOKENS = 32  # in; out until the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +54,8 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
         return stream.chunk_times[0] - stream.started
 
     alone = [await long_prompt() for _ in range(2)]
-    streams = [Stream() for _ in range(plan.decoders)]
-    out = {"max_tokens": plan.decoder_max_tokens}
-    decoders = [
-        asyncio.create_task(
-            post_stream(
-                target,
-                scenario.body(prompts.next(DECODER_TOKENS)) | out,
-                scenario.timeout_s,
-                stream,
-            )
-        )
-        for stream in streams
-    ]
-    try:
-        while not all(stream.chunk_times for stream in streams):
-            _raise_failures(decoders)
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(SETTLE_S)
+    longest = replace(scenario, max_tokens=plan.decoder_max_tokens)
+    async with Decoders(target, longest, plan.decoders, prompts) as decoders:
         calm = time.perf_counter()
         await asyncio.sleep(plan.calm_s)
         mixed = time.perf_counter()
@@ -88,14 +69,10 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
         calm_again = time.perf_counter()
         await asyncio.sleep(plan.calm_s)
         end = time.perf_counter()
-        _raise_failures(decoders)
-    finally:
-        for task in decoders:
-            task.cancel()
-            with suppress(asyncio.CancelledError, StreamError):
-                await task
-    itl_calm = Times.of(_gaps(streams, calm, mixed) + _gaps(streams, calm_again, end))
-    itl_mixed = Times.of(_gaps(streams, mixed, mixed_end))
+        decoders.check()
+    streams = decoders.streams
+    itl_calm = Times.of(gaps(streams, calm, mixed) + gaps(streams, calm_again, end))
+    itl_mixed = Times.of(gaps(streams, mixed, mixed_end))
     return Report(
         itl_calm_ms=itl_calm,
         itl_mixed_ms=itl_mixed,
@@ -104,17 +81,6 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
         itl_p99_ratio=(itl_mixed.p99 or 0) / (itl_calm.p50 or 1),
         ttft_worst_ratio=max(beside) / (sum(alone) / len(alone)),
     )
-
-
-def _raise_failures(decoders: Iterable["asyncio.Task[Stream]"]) -> None:
-    for task in decoders:
-        if task.done():
-            task.result()
-            raise StreamError("a decoder came to its end too early: raise --decoder-max-tokens")
-
-
-def _gaps(streams: Iterable[Stream], begin: float, end: float) -> list[float]:
-    return [gap for stream in streams for when, gap in stream.gaps_s if begin < when <= end]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

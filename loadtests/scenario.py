@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
@@ -77,19 +78,26 @@ class Prompts:
     def next(self, tokens: int) -> str:
         """A prompt that no other call returns; its first words already differ."""
         count = max(1, round((tokens - self._extra_tokens) * self._words_per_token))
-        return " ".join(self._random.choices(WORDS, k=count))
+        return self.words(count)
 
     async def calibrate(self, target: Target, scenario: Scenario) -> None:
         """Find tokens per word and the tokens that a template adds, from two short requests."""
         counts = []
         sizes = (16, 128)
         for size in sizes:
-            prompt = " ".join(self._random.choices(WORDS, k=size))
-            body = scenario.body(prompt) | {"max_tokens": 1}
+            body = scenario.body(self.words(size)) | {"max_tokens": 1}
             stream = await post_stream(target, body, scenario.timeout_s)
             if stream.prompt_tokens is None:  # a server without usage: one word, one token
                 return
             counts.append(stream.prompt_tokens)
+        self.fit(sizes, counts)
+
+    def words(self, count: int) -> str:
+        """A text of so many words."""
+        return " ".join(self._random.choices(WORDS, k=count))
+
+    def fit(self, sizes: Sequence[int], counts: Sequence[float]) -> None:
+        """Go by how many tokens two texts of so many words have had."""
         if counts[1] > counts[0]:
             self._words_per_token = (sizes[1] - sizes[0]) / (counts[1] - counts[0])
             self._extra_tokens = max(0.0, counts[0] - sizes[0] / self._words_per_token)
