@@ -124,6 +124,23 @@ def test_rows_of_tokens_are_what_is_pooled(tmp_path: Path) -> None:
         assert np.abs(lengths - 1).max() < 1e-6
 
 
+def test_steps_are_of_as_many_tokens_as_caches_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each thread; whole texts, and one that is longer alone."""
+    lengths, seen = (100, 100, 60, 290, 1, 1, 1), []
+    with opened(write_model(encoder_model("bert"), tmp_path), threads=2) as encoder:
+        step = encoder._step
+
+        def watched(start: np.ndarray, *rest: object) -> None:
+            seen.append(np.diff(start).tolist())
+            step(start, *rest)
+
+        monkeypatch.setattr(encoder, "_step", watched)
+        encoder.run(texts_of(lengths))
+    assert seen == [[100, 100], [60], [290], [1, 1, 1]]
+
+
 def test_a_text_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     good = texts_of((3,))[0]
     with opened(write_model(encoder_model("bert"), tmp_path), max_tokens=200) as encoder:

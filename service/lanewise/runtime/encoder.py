@@ -15,6 +15,9 @@ POOLINGS = {
     "cls": "LW_POOL_FIRST",
     "last": "LW_POOL_LAST",
 }
+# Of each thread: what a step holds of so many tokens stays near the cores. (Zen 5, MiniLM in Q8_0:
+# a token takes 8 % less time than in steps of 512, 14 % less than in steps of 1024.)
+CACHED_TOKENS = 128
 Ids = npt.NDArray[np.int32] | Uint32s
 
 
@@ -42,6 +45,7 @@ class Encoder(NativeSession):
         self.dims = int(self._native.lib.lw_model_dims(model.handle))
         self.max_tokens, self.max_texts = max_tokens, min(max_texts, max_tokens)
         self.max_text_tokens = min(model.config.context_length, max_tokens)
+        self._best_tokens = min(max_tokens, CACHED_TOKENS * threads)
         self._pooling = model.config.pooling
         self._open(
             threads=threads,
@@ -105,7 +109,8 @@ class Encoder(NativeSession):
         """Which texts, first and end, are run together."""
         first = tokens = 0
         for number, length in enumerate(lengths):
-            if tokens + length > self.max_tokens or number - first == self.max_texts:
+            is_full = tokens + length > self._best_tokens or number - first == self.max_texts
+            if is_full and number > first:
                 yield first, number
                 first, tokens = number, 0
             tokens += length
