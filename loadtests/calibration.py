@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMATS = "q4_0,q4_1,q5_0,iq4_nl,mxfp4,cb4,cb3,cb2,t2"
+FORMATS = "q4_0,q4_1,q5_0,iq4_nl,mxfp4,cb4,cb3,cb2"  # t2 is never without a text
 LANEWISE = (sys.executable, "-m", "lanewise")
 
 
