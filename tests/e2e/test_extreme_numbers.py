@@ -84,6 +84,21 @@ def test_a_penalty_that_is_zero_in_single_precision_is_refused_and_no_step_fails
     )
 
 
+def test_a_request_that_no_token_may_follow_is_told_so_and_no_step_fails(url):
+    stuck = {"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 2}
+    with httpx.Client(base_url=url, timeout=120) as client:
+        body = {"prompt": "A dark night, a dark", "max_tokens": 2} | stuck
+        answer = client.post("/v1/completions", json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("no token may come next")
+        metrics = client.get("/metrics").text
+    assert all(
+        line.endswith(" 0.0")
+        for line in metrics.splitlines()
+        if line.startswith("lanewise_step_errors_total")
+    )
+
+
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -7,9 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+import toy
 from lanewise.engine.config import EngineConfig
+from lanewise.engine.failures import MAX_FAILURES
 from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.stream import EngineError, EngineStoppedError, QueueFullError, TokenOutput
+from lanewise.engine.stream import (
+    EngineError,
+    EngineStoppedError,
+    NoTokenError,
+    QueueFullError,
+    TokenOutput,
+)
+from lanewise.runtime import NONFINITE, NativeError, Sampled
 from toy_server import metric, outputs_of
 
 
@@ -156,6 +165,47 @@ def test_what_fails_beside_others_fails_alone(start):
     assert [tokens(good[0]), tokens(fine[0])] == [tokens(one) for one in alone]
     assert metric(engine, "lanewise_step_errors_total") == 2  # together, and alone
     assert metric(engine, "lanewise_kv_blocks_used") == 0
+
+
+STUCK = {"allowed_token_ids": (97,), "stop_token_ids": frozenset({97}), "min_tokens": 9}
+
+
+@pytest.mark.parametrize("min_ahead_s", [0.0, 60.0])
+def test_a_draw_without_a_token_fails_its_request_in_a_step_that_is_run_once(start, min_ahead_s):
+    good, bad = request("good"), request("bad", **STUCK)
+    calm, counted = start(min_ahead_s=min_ahead_s)
+    alone = asyncio.run(outputs_of(calm, good))[0]
+    engine, runner = start(min_ahead_s=min_ahead_s)
+
+    async def ask() -> list[object]:
+        asked = [outputs_of(engine, good), outputs_of(engine, bad)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    for _ in range(2 * MAX_FAILURES):
+        first, second = asyncio.run(ask())
+        assert tokens(first[0]) == tokens(alone)
+        assert isinstance(second, NoTokenError)
+        assert "no token may come next" in str(second)
+        # Steps of the one that fails, besides those of the other: its prompt, and one begun ahead.
+        assert len(runner.batches) <= len(counted.batches) + 2
+        runner.batches.clear()
+    assert engine.failures.reason is None
+    assert metric(engine, "lanewise_step_errors_total") == 0
+    assert metric(engine, "lanewise_kv_blocks_used") == 0
+
+
+def test_draws_without_numbers_make_an_engine_unready_until_one_has_them(start, monkeypatch):
+    engine, _ = start()
+    broken = Sampled(0, 0.0, error=NativeError("the logits hold NaN or infinity", NONFINITE))
+    with monkeypatch.context() as patched:
+        patched.setattr(toy, "_sample", lambda row, draw: broken)
+        for _ in range(MAX_FAILURES):
+            with pytest.raises(EngineError, match="the model failed: the logits hold NaN"):
+                asyncio.run(outputs_of(engine, request()))
+    assert "the logits hold NaN" in engine.failures.reason
+    assert metric(engine, "lanewise_step_errors_total") == MAX_FAILURES
+    asyncio.run(outputs_of(engine, request()))
+    assert engine.failures.reason is None
 
 
 def test_full_queue_and_stopped_engine_refuse(start):

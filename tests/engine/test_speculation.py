@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import toy
 from lanewise.engine import speculation
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import SchedulerConfig
@@ -16,8 +17,8 @@ from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Guesser
-from lanewise.engine.stream import TokenOutput
-from lanewise.runtime import Sampled
+from lanewise.engine.stream import EngineError, TokenOutput
+from lanewise.runtime import NONFINITE, NativeError, Sampled
 from toy_server import metric, outputs_of
 
 ABC = (97, 98, 99)
@@ -62,6 +63,29 @@ KINDS = {
     "min_tokens": {"stop_token_ids": frozenset({99}), "min_tokens": 12},
     "scored prompt": {"prompt_logprobs": 1},
 }
+
+
+def test_draws_that_fail_behind_guesses_count_as_far_as_the_guesses_come_true(start, monkeypatch):
+    def outcome(engine: Engine, one: GenerationRequest) -> object:
+        try:
+            return answers(engine, one)
+        except EngineError as error:
+            return str(error)
+
+    sample = toy._sample
+    broken = Sampled(0, 0.0, error=NativeError("the logits hold NaN or infinity", NONFINITE))
+    monkeypatch.setattr(
+        toy, "_sample", lambda row, draw: sample(row, draw) if row.argmax() % 64 else broken
+    )
+    requests = [request("abcab" * 3, seed=seed) for seed in range(30)]
+    plain, _ = start(max_draft=0)
+    engine, _ = start()
+    got = [outcome(engine, one) for one in requests]
+    assert got == [outcome(plain, one) for one in requests]
+    n_failed = sum(isinstance(one, str) for one in got)
+    assert 0 < n_failed < len(got)
+    assert metric(engine, "lanewise_step_errors_total") == n_failed
+    assert metric(engine, "lanewise_kv_blocks_used") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

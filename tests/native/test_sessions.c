@@ -217,26 +217,66 @@ static void test_what_a_failed_step_leaves(const lw_model* model, lw_type kv_typ
     expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, first.logits),
            "what a failed step left in a block does not reach who has it next");
 
-    const uint32_t mask[(VOCAB + 31) / 32] = {0};
     set_batch(&s, 1, 20, 1);
-    s.sampling.mask = mask;
-    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NO_TOKEN, "bias and mask allow no token");
-    s.sampling.mask = NULL;
+    s.batch.adapters = adapters;
+    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "NaN or infinity");
+    s.tokens[0] = LW_DRAWN_BEFORE;
+    ARGUMENT(lw_step(session, &s.batch, s.logits, &s.drawn), "which has 0");
+    set_batch(&s, 1, 20, 1);
     expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, next.logits),
            "the same tokens may be run again");
-    s.tokens[0] = LW_DRAWN_BEFORE;
-    s.sampling.mask = mask;
-    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NO_TOKEN, "bias and mask allow no token");
-    ARGUMENT(lw_step(session, &s.batch, s.logits, &s.drawn), "which has 0");
     lw_session_close(session);
     lw_adapter_close(hostile);
+}
+
+static bool has_failed(const lw_sampled* drawn, lw_status status) {
+    return drawn->status == status && drawn->token == 0 && drawn->n_top == 0 && drawn->logprob == 0;
+}
+
+// Of two sequences in a step nothing may be drawn in one: the other gets what it gets alone, and so does a step behind,
+// which reads 0 in the place of the token that is not there.
+static void test_a_draw_that_fails_alone(const lw_model* model, lw_type kv_type) {
+    static one_sequence first, s;
+    lw_session* session = new_session(model, 2, kv_type);
+    const uint32_t nothing[(VOCAB + 31) / 32] = {0}, tokens[] = {1, 2, 3, 7, 8}, starts[] = {0, 3, 5},
+                                          tables[] = {0, 1};
+    const uint32_t none[] = {0, 0}, rows[] = {2, 4}, behind[] = {LW_DRAWN_BEFORE, LW_DRAWN_BEFORE + 1}, ends[] = {3, 2};
+    lw_sampled alone[2], drawn[2], named[2], known[2];
+    set_batch(&first, 3, 0, 2);
+    set_batch(&s, 2, 0, 3);
+    s.sampling.n_top_logprobs = 2, s.sampling.want_logprob = 1;
+    s.tokens[0] = 7, s.tokens[1] = 8;
+    expect(lw_step(session, &s.batch, s.logits, &alone[1]) == LW_OK && alone[1].status == LW_OK, "a sequence alone");
+    const lw_sampling forbidden = {.top_p = 1, .repetition_penalty = 1, .mask = nothing, .want_logprob = 1};
+    const lw_draw draws[] = {{.sampling = &forbidden, .position = 3, .forced_token = -1}, s.draw};
+    lw_batch both = {.n_seqs = 2, .n_logits = 2, .block_table_stride = 1, .token_ids = tokens, .query_start = starts};
+    both.context_lens = none, both.block_tables = tables, both.logit_rows = rows, both.draws = draws;
+    static float logits[2 * VOCAB], logits_behind[2 * VOCAB];
+    lw_batch next = both;
+    next.token_ids = behind, next.query_start = (const uint32_t[]){0, 1, 2}, next.context_lens = ends;
+    next.logit_rows = (const uint32_t[]){0, 1};
+    lw_finished times;
+    expect(lw_session_start(session, &both, logits, drawn) == LW_OK, "a step of which a draw will fail");
+    expect(lw_session_start(session, &next, logits_behind, named) == LW_OK, "and one behind it");
+    expect(lw_session_finish(session, &times) == LW_OK, "a draw that fails fails no step");
+    expect(has_failed(&drawn[0], LW_ERR_NO_TOKEN), "it says why");
+    expect(memcmp(&drawn[1], &alone[1], sizeof drawn[1]) == 0, "the other draw is what it is alone");
+    expect(same_logits(logits + VOCAB, s.logits), "and so are its logits");
+    expect(lw_session_finish(session, &times) == LW_OK && has_failed(&named[0], LW_ERR_NO_TOKEN), "the step behind it");
+    next.token_ids = (const uint32_t[]){0, drawn[1].token};
+    expect(lw_step(session, &next, logits, known) == LW_OK && memcmp(known, named, sizeof known) == 0 &&
+               memcmp(logits, logits_behind, sizeof logits) == 0,
+           "it had 0 where nothing was drawn");
+    lw_session_close(session);
 }
 
 // A step begun behind one that fails is not run, and copies nothing.
 static void test_steps_behind_a_failed_one(const lw_model* model) {
     static one_sequence first, next, s, behind;
+    lw_adapter* hostile = hostile_adapter(model);
     lw_session* session = new_session(model, 1, LW_F16);
-    const uint32_t mask[(VOCAB + 31) / 32] = {0}, copies[] = {0, 1};
+    const lw_adapter* adapters[] = {hostile};
+    const uint32_t copies[] = {0, 1};
     lw_finished times = {77, 77};
     uint32_t done = 0;
     set_batch(&first, 20, 0, 0);
@@ -250,12 +290,12 @@ static void test_steps_behind_a_failed_one(const lw_model* model) {
     float wanted[VOCAB];
     memcpy(wanted, s.logits, sizeof wanted);
 
-    s.sampling.mask = mask;
+    s.batch.adapters = adapters;
     set_batch(&behind, 1, 20, 0);
     behind.batch.copies = copies, behind.batch.n_copies = 1;
     lw_session_hold_draws(session);
-    expect(lw_session_start(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a step that will fail is started");
-    expect(lw_session_start(session, &behind.batch, behind.logits, &behind.drawn) == LW_OK, "and one behind it");
+    expect(lw_session_start(session, &next.batch, next.logits, &next.drawn) == LW_OK, "a step that waits is started");
+    expect(lw_session_start(session, &s.batch, s.logits, &s.drawn) == LW_OK, "and one behind it that will fail");
     ARGUMENT(lw_session_start(session, &behind.batch, behind.logits, &behind.drawn), "2 steps are not finished");
     ARGUMENT(lw_step(session, &behind.batch, behind.logits, &behind.drawn), "not finished");
     ARGUMENT(lw_session_profile(session, 1), "not finished");
@@ -265,7 +305,9 @@ static void test_steps_behind_a_failed_one(const lw_model* model) {
     expect(lw_session_await(session, 1, &done) == LW_OK && !done, "waiting for a nanosecond ends too");
     lw_session_release_draws(session);
     expect(lw_session_await(session, UINT64_MAX, &done) == LW_OK && done, "waiting for ever ends with the step");
-    REFUSED(lw_session_finish(session, &times), LW_ERR_NO_TOKEN, "bias and mask allow no token");
+    expect(lw_session_finish(session, &times) == LW_OK, "the step that waited");
+    expect(lw_session_start(session, &behind.batch, behind.logits, &behind.drawn) == LW_OK, "one behind that fails");
+    REFUSED(lw_session_finish(session, &times), LW_ERR_NONFINITE, "NaN or infinity");
     expect(times.begin_ns > 77 && times.end_ns > times.begin_ns, "a step that failed says when it ran");
     ARGUMENT(lw_session_finish(session, &times), "the step before this one failed");
     expect(times.begin_ns == 0 && times.end_ns == 0, "one that was not run says so");
@@ -273,6 +315,7 @@ static void test_steps_behind_a_failed_one(const lw_model* model) {
     expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, wanted),
            "its copies are not made");
     lw_session_close(session);
+    lw_adapter_close(hostile);
 }
 
 // One token's logit is infinite or NaN, the others are numbers: no draw goes on as if nothing were, at any level.
@@ -296,10 +339,12 @@ static void test_one_bad_logit(const char* isa, uint32_t token) {
     s.batch.draws = &s.draw;
     for (int greedy = 0; greedy < 2; ++greedy) {
         s.sampling.temperature = greedy ? 0 : 1;
-        REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "the logits hold NaN");
+        expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a step with a logit that is no number");
+        expect(has_failed(&s.drawn, LW_ERR_NONFINITE), "a draw from a logit that is no number");
     }
     s.draw.forced_token = (token + 1) % VOCAB;
-    REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "the logits hold NaN");
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a token whose logit is a number");
+    expect(has_failed(&s.drawn, LW_ERR_NONFINITE), "a forced draw beside a logit that is no number");
     lw_session_close(session);
     lw_model_close(model);
 }
@@ -383,6 +428,7 @@ int main(int argc, char** argv) {
     test_what_a_failed_step_leaves(model, LW_F16);
     test_what_a_failed_step_leaves(model, LW_I8);
     test_steps_behind_a_failed_one(model);
+    test_a_draw_that_fails_alone(model, LW_F16);
     test_bad_logits();
     test_float_activations(model);
     for (uint32_t profile = 0; profile < 2; ++profile)

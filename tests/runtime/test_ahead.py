@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lanewise.commands.selftest import CONFIG, random_checkpoint
-from lanewise.loading.formats import TensorType
+from failing_model import FAILS, failing_checkpoint
+from lanewise.commands.selftest import CONFIG
 from lanewise.runtime import DRAWN_BEFORE, Batch, Draw, Model, NativeError, Sampling, Session
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
@@ -19,8 +19,7 @@ LENGTH = 40
 
 @pytest.fixture(scope="module")
 def model():
-    checkpoint = random_checkpoint(TensorType.F32)
-    with Model.load(checkpoint, isa=os.environ.get("LANEWISE_ISA")) as model:
+    with Model.load(failing_checkpoint(), isa=os.environ.get("LANEWISE_ISA")) as model:
         yield model
 
 
@@ -142,12 +141,11 @@ def test_what_cannot_be_is_refused_and_the_session_goes_on(model):
 def test_a_failed_step_takes_those_begun_behind_it_along(model):
     of = samplings()
     prompt, draw = batch([[1, 2]], [0]), draws(of[:1], [2])
-    nothing = [Draw(Sampling(mask=np.zeros(CONFIG.vocab_size // 32, np.uint32)), 2)]
     with Session(model, threads=1, **SIZES) as session:
         wanted = session.step_and_draw(prompt, draw)
-        session.start(prompt, nothing)
+        session.start(batch([[1, FAILS]], [0]), draw)
         session.start(batch([[DRAWN_BEFORE]], [2]), draw)
-        with pytest.raises(NativeError, match="bias and mask allow no token"):
+        with pytest.raises(NativeError, match="NaN or infinity in the activations"):
             session.finish()
         with pytest.raises(NativeError, match="the step before this one failed"):
             session.finish()

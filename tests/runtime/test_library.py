@@ -18,7 +18,7 @@ CDEF = library.definitions(HEADER)
 def test_cffi_reads_the_header_between_its_markers():
     ffi = cffi.FFI()
     ffi.cdef(CDEF)
-    assert ffi.sizeof("lw_sampled") == 4 * (3 + 2 * 20)
+    assert ffi.sizeof("lw_sampled") == 4 * (4 + 2 * 20)
 
 
 def test_header_has_the_abi_version_this_package_was_written_for():

@@ -303,10 +303,6 @@ def test_released_draws_and_steps_that_do_not_draw_wait_for_nothing(session):
             Draw(Sampling(), history=np.array([10**6], np.uint32)),
             "draw 0: history token 1000000, the vocabulary",
         ),
-        (
-            Draw(Sampling(mask=np.zeros(CONFIG.vocab_size // 32, np.uint32))),
-            "draw 0: bias and mask allow no token",
-        ),
     ],
 )
 def test_draws_out_of_range_are_errors_and_the_session_goes_on(session, draw, message):

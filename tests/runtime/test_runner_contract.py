@@ -8,17 +8,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from failing_model import FAILS, failing_checkpoint
 from lanewise.commands.bench_replay import ReplayRunner
-from lanewise.commands.selftest import CONFIG, random_checkpoint
+from lanewise.commands.selftest import CONFIG
 from lanewise.engine.runner import AheadRunner
-from lanewise.loading.formats import TensorType
 from lanewise.runtime import (
     BLOCK_TOKENS,
     DRAWN_BEFORE,
+    NO_TOKEN,
     Batch,
     Draw,
     Model,
-    NativeError,
     Sampling,
     Session,
     StepRefusedError,
@@ -32,14 +32,15 @@ PROMPT = [5, 3, 8, 1, 9, 2]
 
 
 def toy() -> ToyRunner:
-    return ToyRunner(n_blocks=N_BLOCKS, vocab_size=VOCAB, max_batch_tokens=64, max_batch_logits=4)
+    made = ToyRunner(n_blocks=N_BLOCKS, vocab_size=VOCAB, max_batch_tokens=64, max_batch_logits=4)
+    made.fail_on_token = FAILS
+    return made
 
 
 @pytest.fixture
 def session(request):
     request.getfixturevalue("library")
-    checkpoint = random_checkpoint(TensorType.F32)
-    with Model.load(checkpoint, isa=os.environ.get("LANEWISE_ISA")) as model:
+    with Model.load(failing_checkpoint(), isa=os.environ.get("LANEWISE_ISA")) as model:
         yield Session(model, threads=2, blocks=N_BLOCKS, max_batch_tokens=64, max_batch_logits=4)
 
 
@@ -103,9 +104,9 @@ def test_steps_begun_ahead_end_in_order_and_read_what_the_one_before_drew(runner
 
 def test_behind_a_step_that_failed_nothing_is_done(runner):
     wanted = texts_of(runner, 2)
-    runner.start(batch(PROMPT, 0), draw(len(PROMPT), NOTHING))
-    runner.start(batch([DRAWN_BEFORE], len(PROMPT)), draw(len(PROMPT) + 1))
-    with pytest.raises(NativeError) as failed:
+    runner.start(batch([*PROMPT, FAILS], 0), draw(len(PROMPT) + 1))
+    runner.start(batch([DRAWN_BEFORE], len(PROMPT) + 1), draw(len(PROMPT) + 2))
+    with pytest.raises(Exception, match=r"NaN or infinity|is not finite") as failed:
         runner.finish()
     assert not isinstance(failed.value, StepRefusedError)
     with pytest.raises(StepRefusedError):
@@ -125,11 +126,50 @@ def test_a_draw_that_no_step_made_is_refused_and_nothing_is_begun(runner, ahead)
 
 def test_blocks_are_copied_by_a_step_that_fails(runner):
     wanted = texts_of(runner, 2)
-    with pytest.raises(NativeError):
-        runner.step_and_draw(batch([7], 0, 2, copies=[(0, 1)]), draw(1, NOTHING))
+    with pytest.raises(Exception, match=r"NaN or infinity|is not finite"):
+        runner.step_and_draw(batch([FAILS], 0, 2, copies=[(0, 1)]), draw(1))
     following = len(PROMPT) + 1
     (one,) = runner.step_and_draw(batch(wanted[:1], len(PROMPT), block=1), draw(following))
     assert one.token == wanted[1]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_draw_that_fails_leaves_the_others_of_its_step_and_the_step_behind(runner, ahead):
+    wanted = texts_of(runner, 2)
+    both = Batch(
+        token_ids=[*PROMPT, 1, 2],
+        query_start=[0, len(PROMPT), len(PROMPT) + 2],
+        context_lens=[0, 0],
+        block_tables=np.array([[1], [2]], np.uint32),
+        logit_rows=[len(PROMPT) - 1, len(PROMPT) + 1],
+        table_rows=[0, 1],
+    )
+    draws = draw(len(PROMPT)) + draw(2, NOTHING)
+    behind = Batch(
+        token_ids=[DRAWN_BEFORE, DRAWN_BEFORE + 1],
+        query_start=[0, 1, 2],
+        context_lens=[len(PROMPT), 2],
+        block_tables=both.block_tables,
+        logit_rows=[0, 1],
+        table_rows=[0, 1],
+    )
+    draws_behind = draw(len(PROMPT) + 1) + draw(3)
+    if ahead:
+        runner.start(both, draws)
+        runner.start(behind, draws_behind)
+        drawn, after = (runner.finish().drawn for _ in range(2))
+    else:
+        drawn = runner.step_and_draw(both, draws)
+        after = runner.step_and_draw(behind, draws_behind)
+    assert [drawn[0].token, after[0].token] == wanted
+    assert drawn[0].error is None
+    assert (drawn[1].token, drawn[1].logprob, drawn[1].top) == (0, 0.0, ())
+    assert drawn[1].error.status == NO_TOKEN
+    assert "bias and mask allow no token" in str(drawn[1].error)
+    # In the place of the token that is not there the step behind found 0.
+    runner.step_and_draw(batch([1, 2], 0, block=3), draw(2))
+    (known,) = runner.step_and_draw(batch([0], 2, block=3), draw(3))
+    assert after[1] == known
 
 
 def test_copies_are_made_in_their_order(runner):

@@ -301,7 +301,7 @@ def _sample(row: NDArray[np.float32], draw: Draw) -> Sampled:
     if draw.forced_token >= 0:
         token = draw.forced_token
     elif scores.max() == -np.inf:
-        raise NativeError("bias and mask allow no token", NO_TOKEN)
+        return Sampled(0, 0.0, error=NativeError("bias and mask allow no token", NO_TOKEN))
     elif params.temperature == 0:
         token = int(scores.argmax())
     else:

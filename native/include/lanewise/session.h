@@ -83,6 +83,9 @@ typedef struct lw_batch {
 } lw_batch;
 
 typedef struct lw_sampled {
+    // LW_ERR_NO_TOKEN: bias and mask allow no token. LW_ERR_NONFINITE: the logits, or what became of them, hold NaN or
+    // infinity. Then all else is 0, also the token that the next step finds in its place.
+    lw_status status;
     uint32_t token;
     uint32_t n_top;
     float logprob;  // natural logarithm; 0 when not asked for
@@ -120,10 +123,10 @@ void lw_session_close(lw_session* session);
 // was drawn from them [n_logits]; `drawn` may be NULL when the batch has no draws.
 //
 // A step fails in one of two ways. LW_ERR_ARGUMENT: an argument is refused before it runs, nothing has been written and no
-// block copied. Any other status (LW_ERR_NONFINITE, LW_ERR_NO_TOKEN): it failed as it ran. Then all its copies have been
-// made, and must not be asked for again; logits and drawn, and in the cache the places of the batch's own tokens, hold
-// anything. In both cases every other place of the cache is as it was, and the same tokens may be run again in another
-// batch. A step after one that failed as it ran cannot name tokens that it should have drawn.
+// block copied. Any other status (LW_ERR_NONFINITE): it failed as it ran. Then all its copies have been made, and must not
+// be asked for again; logits and drawn, and in the cache the places of the batch's own tokens, hold anything. In both cases
+// every other place of the cache is as it was, and the same tokens may be run again in another batch. A step after one that
+// failed as it ran cannot name tokens that it should have drawn. A draw that fails (lw_sampled) fails no step.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Before a step: once it has its logits it waits until every hold has been released, and draws then. So the masks that its
 // draws read may be written while it runs. A step that fails or draws nothing does not wait.

@@ -30,12 +30,8 @@ void lw_draw_rows(lw_worker* w) {
         lw_sample_scratch_at(w->s->draw_scratch + w->thread * w->s->draw_scratch_bytes, vocab);
     lw_taker items = lw_this_phase(w, rows);
     for (size_t row; lw_take_item(&items, &row);) {
-        const lw_draw_result result = lw_sample_row(w->ops, step->logits + row * vocab, vocab, &step->batch->draws[row],
-                                                    token_drawn_before(w, row), scratch, &step->drawn[row]);
-        if (result != LW_DRAWN) {
-            atomic_store(&step->draw_failure, (int)result);
-            atomic_store(&step->failed_draw, (unsigned)row + 1);
-        }
+        step->drawn[row] = lw_sample_row(w->ops, step->logits + row * vocab, vocab, &step->batch->draws[row],
+                                         token_drawn_before(w, row), scratch);
         lw_charge_row(w, LW_OP_SAMPLE, vocab, 0);
     }
     if (w->profile != NULL) lw_end_phase(w, LW_OP_SAMPLE);  // else the pool's own waiting for all threads will do

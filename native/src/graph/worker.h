@@ -16,8 +16,6 @@ typedef struct lw_step_state {
     size_t n_rows;                     // tokens of the batch
     lw_spans adapted, adapted_logits;  // of all rows, of those that get logits
     atomic_bool non_finite;
-    atomic_uint failed_draw;  // 1 + row
-    atomic_int draw_failure;  // why: lw_draw_result
 } lw_step_state;
 
 typedef struct lw_worker {

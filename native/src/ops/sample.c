@@ -194,28 +194,28 @@ static uint32_t draw_filtered(const float* logits, size_t n, const lw_sampling* 
     return c[kept - 1].id;
 }
 
-lw_draw_result lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t vocab_size, const lw_draw* draw,
-                             const uint32_t* last, lw_sample_scratch scratch, lw_sampled* out) {
+lw_sampled lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t vocab_size, const lw_draw* draw,
+                         const uint32_t* last, lw_sample_scratch scratch) {
     const lw_sampling* p = draw->sampling;
-    *out = (lw_sampled){0};
-    if (!ops->are_finite(logits, vocab_size)) return LW_DRAW_NON_FINITE;
+    lw_sampled out = {0};
+    if (!ops->are_finite(logits, vocab_size)) return (lw_sampled){.status = LW_ERR_NONFINITE};
     if (draw->forced_token >= 0) {
-        out->token = (uint32_t)draw->forced_token;
+        out.token = (uint32_t)draw->forced_token;
     } else {
         const float* adjusted = adjusted_logits(logits, vocab_size, draw, last, scratch);
         const float largest = ops->max(adjusted, vocab_size);
-        if (largest == -INFINITY) return LW_DRAW_NOTHING_ALLOWED;
-        if (!isfinite(largest)) return LW_DRAW_NON_FINITE;
+        if (largest == -INFINITY) return (lw_sampled){.status = LW_ERR_NO_TOKEN};
+        if (!isfinite(largest)) return (lw_sampled){.status = LW_ERR_NONFINITE};
         if (p->temperature < smallest_temperature) {
-            out->token = first_equal(adjusted, vocab_size, largest);
+            out.token = first_equal(adjusted, vocab_size, largest);
         } else {
             ops->exp(scratch.weights, adjusted, vocab_size, largest, 1.0f / p->temperature);
             const double u = uniform(p->seed, p->choice, draw->position);
             const bool filtered = p->top_k != 0 || p->top_p < 1.0f || p->min_p > 0.0f;
-            out->token = filtered ? draw_filtered(adjusted, vocab_size, p, &scratch, u)
-                                  : draw_all(scratch.weights, vocab_size, u);
+            out.token = filtered ? draw_filtered(adjusted, vocab_size, p, &scratch, u)
+                                 : draw_all(scratch.weights, vocab_size, u);
         }
     }
-    if (p->want_logprob) fill_logprobs(ops, logits, vocab_size, p, out);
-    return LW_DRAWN;
+    if (p->want_logprob) fill_logprobs(ops, logits, vocab_size, p, &out);
+    return out;
 }

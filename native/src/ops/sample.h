@@ -21,10 +21,8 @@ typedef struct lw_sample_scratch {
 size_t lw_sample_scratch_bytes(size_t vocab_size);
 lw_sample_scratch lw_sample_scratch_at(void* memory, size_t vocab_size);
 
-typedef enum lw_draw_result { LW_DRAWN, LW_DRAW_NOTHING_ALLOWED, LW_DRAW_NON_FINITE } lw_draw_result;
-
 // `last` points to an output token behind the draw's history, or is NULL.
-lw_draw_result lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t vocab_size, const lw_draw* draw,
-                             const uint32_t* last, lw_sample_scratch scratch, lw_sampled* out);
+lw_sampled lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t vocab_size, const lw_draw* draw,
+                         const uint32_t* last, lw_sample_scratch scratch);
 
 #endif

@@ -28,6 +28,7 @@ from lanewise.runtime import (
     Sampling,
     Session,
     measure_limits,
+    raise_failed,
 )
 from lanewise.settings import BenchSettings, SettingsError
 
@@ -218,6 +219,7 @@ class Bench:
                 ),
                 [GREEDY] * is_last,
             )
+        raise_failed(drawn)
         return drawn[0].token
 
     def decode(self, tokens: list[int], context: int) -> list[int]:
@@ -232,6 +234,7 @@ class Bench:
             ),
             [GREEDY] * self.batch,
         )
+        raise_failed(drawn)
         return [one.token for one in drawn]
 
 

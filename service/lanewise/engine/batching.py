@@ -73,22 +73,29 @@ def _adapters_of(step: Step) -> list[Adapter | None] | None:
 def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
     """What each turn of a step got: scores of prompt tokens, then tokens of the answer, in order.
 
-    Of the latter there are several when guesses came true.
+    Of the latter there are several when guesses came true. Behind a draw that failed, of which the
+    turn has the error then, there is nothing.
     """
     results: list[Items[Sampled]] = []
     first = 0
     for turn in step.turns:
         end = first + len(turn.scored) + turn.ends_in_draw + len(turn.draft)
         result = sampled[first:end]
-        results.append(_that_hold(turn, result) if turn.draft else result)
+        if turn.draft:
+            result = _that_hold(turn, result)
+        for place, one in enumerate(result):
+            if one.error is not None:
+                turn.error, result = one.error, result[:place]
+                break
+        results.append(result)
         first = end
     return results
 
 
 def _that_hold(turn: Turn, drawn: Items[Sampled]) -> Items[Sampled]:
-    """The tokens drawn up to the first that is not as guessed, or that ends the answer."""
+    """The tokens drawn up to the first that failed, is not as guessed, or ends the answer."""
     stops = turn.sequence.request.params.stop_token_ids
     for count, (one, guessed) in enumerate(zip(drawn, turn.draft, strict=False), start=1):
-        if one.token != guessed or one.token in stops:
+        if one.error is not None or one.token != guessed or one.token in stops:
             return drawn[:count]
     return drawn

@@ -203,7 +203,7 @@ class Constraint:
 
     def _fail(self, message: str) -> None:
         self._failure = ConstraintError(message)
-        self.mask.fill(_ALL)  # an empty one would be an error of the whole step
+        self.mask.fill(_ALL)  # an empty one would be an error of the draw
 
     def _weigh(self, began: float, n_tokens: int) -> None:
         grammar = self._grammar

@@ -18,7 +18,7 @@ from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.runner import ModelRunner
 from lanewise.engine.sampling import allowed_mask
 from lanewise.engine.sequence import Sequence
-from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Sampling
+from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Sampling, raise_failed
 
 
 @dataclass(slots=True)
@@ -175,6 +175,7 @@ class DraftModel:
                 for index in range(first // BLOCK_TOKENS, (end - 1) // BLOCK_TOKENS + 1):
                     self._keys[run.sequence.tables[0].blocks[index]] = None  # it is written to
         sampled = self._runner.step_and_draw(batch, draws)
+        raise_failed(sampled)
         for run, part in parts:
             run.reader.n_read += len(part)
         for run, one in zip(drawing, sampled, strict=True):

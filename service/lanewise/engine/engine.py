@@ -1,6 +1,7 @@
 """The engine: one thread that owns the model and runs schedule → run → complete for ever."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from collections.abc import Sequence as Items
@@ -26,11 +27,16 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Speculator
 from lanewise.engine.step import Step
 from lanewise.engine.stepping import StepEvents, Stepper
-from lanewise.engine.stream import EngineError, EngineStoppedError, RequestStream
+from lanewise.engine.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
 from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
-from lanewise.runtime import Sampled
+from lanewise.runtime import NO_TOKEN, NativeError, Sampled
+
+logger = logging.getLogger(__name__)
 
 NOTHING_DRAWN = (None,)  # the end of a prompt of which no answer was asked for
+NOTHING_ALLOWED = (
+    "no token may come next: logit_bias, penalties and the tokens allowed leave none together"
+)
 # Requests that are more work than so many numbers are made ready in a thread: 1.3 million tokens of
 # prompts take 0.3 s.
 INLINE_WORK = 4096
@@ -192,13 +198,17 @@ class Engine(EngineThread):
     def _complete(self, step: Step, results: Items[Items[Sampled]]) -> None:
         """Pass on what the turns of a step got, which is behind their texts already."""
         now = time.monotonic()
-        self.failures.note_success()
+        if any(turn.error is None for turn in step.turns):
+            self.failures.note_success()
         jobs, tally = self._jobs, self._tally
         for turn, result in zip(step.turns, results, strict=True):
             sequence = turn.sequence
             job = jobs.get(sequence)
             if job is None:
                 continue  # failed with another of its request
+            if turn.error is not None:
+                self._fail_draw(sequence, turn.error)
+                continue
             if turn.scored:
                 job.prompt_scores += result[: len(turn.scored)]
                 result = result[len(turn.scored) :]
@@ -271,6 +281,15 @@ class Engine(EngineThread):
         if sequences:
             self.failures.note_failure(error)
         self._fail(sequences, EngineError(f"the model failed: {error}"))
+
+    def _fail_draw(self, sequence: Sequence, error: NativeError) -> None:
+        """End a request of which no token could be drawn, in a step of which others could."""
+        if error.status == NO_TOKEN:
+            self._fail([sequence], NoTokenError(NOTHING_ALLOWED))
+            return
+        logger.error("a draw failed: %s", error)
+        self.metrics.step_errors.inc()
+        self._fail_alone([sequence], error)
 
     def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
         """End the requests of some sequences with an error, their other sequences included."""

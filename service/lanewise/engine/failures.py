@@ -2,7 +2,7 @@
 
 import logging
 
-from lanewise.runtime import NO_TOKEN, NativeError, StepRefusedError
+from lanewise.runtime import StepRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ class FailureStreak:
     def note_failure(self, error: Exception) -> None:
         """A sequence failed in a step of its own; what its request asked for says nothing."""
         if isinstance(error, StepRefusedError):
-            return
-        if isinstance(error, NativeError) and error.status == NO_TOKEN:
             return
         self._last = str(error)
         self._count += 1

@@ -354,7 +354,9 @@ class Metrics:
         self.sandbox_restarts = self._counter(
             "lanewise_sandbox_restarts", "Times that the sandbox itself had to be started again."
         )
-        self.step_errors = self._counter("lanewise_step_errors", "Steps that failed.")
+        self.step_errors = self._counter(
+            "lanewise_step_errors", "Steps that failed, and draws that found NaN or infinity."
+        )
         self.cancelled = self._counters(
             "lanewise_requests_cancelled", "Sequences whose client left.", "stage", STAGES
         )

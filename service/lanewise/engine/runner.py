@@ -12,6 +12,7 @@ class ModelRunner(Protocol):
     def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
         """Run the batch and draw one token from each of its rows of logits.
 
+        Of those some may have failed (``Sampled``), which is no error of the step.
         StepRefusedError if nothing was done; after any other error its blocks have been copied.
         """
 

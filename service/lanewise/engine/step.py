@@ -4,6 +4,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from lanewise.engine.sequence import Sequence
+from lanewise.runtime import NativeError
 
 NO_POSITIONS = range(0)
 
@@ -19,6 +20,7 @@ class Turn:
     draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
     end: int | None = None  # of the sequence in the cache; None until begun ahead or recorded
+    error: NativeError | None = None  # of one of its draws; what it got is what came before that
 
     @property
     def n_computed(self) -> int:

@@ -13,6 +13,7 @@ __all__ = [
     "EngineError",
     "EngineStoppedError",
     "Moments",
+    "NoTokenError",
     "QueueFullError",
     "QueueTimeoutError",
     "RequestStream",
@@ -44,6 +45,10 @@ class QueueTimeoutError(EngineError):
 
 class TimeLimitError(EngineError):
     """A request has taken longer than requests may."""
+
+
+class NoTokenError(EngineError):
+    """What a request asks for leaves no token that may come next."""
 
 
 class EngineStoppedError(EngineError):

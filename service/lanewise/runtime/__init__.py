@@ -16,9 +16,9 @@ from lanewise.runtime.cpu import (
     usable_levels,
 )
 from lanewise.runtime.encoder import POOLINGS, Encoder
-from lanewise.runtime.library import NO_TOKEN, LibraryMissingError, NativeError
+from lanewise.runtime.library import NO_TOKEN, NONFINITE, LibraryMissingError, NativeError
 from lanewise.runtime.model import KvLayout, Model, ModelInfo
-from lanewise.runtime.sampling import Draw, Sampled, Sampling
+from lanewise.runtime.sampling import Draw, Sampled, Sampling, raise_failed
 from lanewise.runtime.session import (
     BLOCK_TOKENS,
     DRAWN_BEFORE,
@@ -37,6 +37,7 @@ __all__ = [
     "DRAWN_BEFORE",
     "EXPERT_ROWS",
     "ISA_LEVELS",
+    "NONFINITE",
     "NO_TOKEN",
     "POOLINGS",
     "Adapter",
@@ -66,5 +67,6 @@ __all__ = [
     "measure_limits",
     "numerics_version",
     "placing_refusal",
+    "raise_failed",
     "usable_levels",
 ]

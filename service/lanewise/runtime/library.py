@@ -13,8 +13,9 @@ import cffi
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
-ABI_VERSION = 15
-NO_TOKEN = 8  # LW_ERR_NO_TOKEN: the status of a step of which one draw is forbidden every token
+ABI_VERSION = 16
+NONFINITE = 6  # LW_ERR_NONFINITE: the status of a draw whose logits hold NaN or infinity
+NO_TOKEN = 8  # LW_ERR_NO_TOKEN: that of a draw which is forbidden every token
 
 
 class NativeError(Exception):

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.runtime.library import NO_TOKEN, NONFINITE, NativeError
+
 MAX_TOP_LOGPROBS = 20
+DRAW_FAULTS = {
+    NO_TOKEN: "bias and mask allow no token",
+    NONFINITE: "the logits hold NaN or infinity",
+}
 
 Uint32s = NDArray[np.uint32]
 Floats = NDArray[np.float32]
@@ -52,11 +58,29 @@ class Draw(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One token drawn; ``logprob`` and ``top`` (id, logprob) are filled when asked for."""
+    """One token drawn; ``logprob`` and ``top`` (id, logprob) are filled when asked for.
+
+    Where the draw failed ``error`` says why, and ``token`` is 0.
+    """
 
     token: int
     logprob: float
     top: Sequence[tuple[int, float]] = ()
+    error: NativeError | None = None
+
+
+def raise_failed(drawn: Sequence[Sampled]) -> None:
+    """Raise the first error of some draws, for whoever cannot go on without one of them."""
+    for one in drawn:
+        if one.error is not None:
+            raise one.error
+
+
+def draw_error(place: int, status: int) -> NativeError | None:
+    """Why a draw failed; None if it did not."""
+    if status == 0:
+        return None
+    return NativeError(f"draw {place}: {DRAW_FAULTS[status]}", status)
 
 
 class NativeSampling:

@@ -157,6 +157,7 @@ class Session(NativeSession):
     def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         """Run the model over ``batch`` and draw a token from each of its rows of logits.
 
+        Of those some may have failed (``Sampled``), which is no error of the step.
         StepRefusedError if nothing was done; after any other error its blocks have been copied.
         """
         self._run(batch, draws)

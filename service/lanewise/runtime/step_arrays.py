@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from itertools import count as count_from
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -16,6 +17,7 @@ from lanewise.runtime.sampling import (
     Sampling,
     Uint32s,
     columns,
+    draw_error,
 )
 
 
@@ -95,7 +97,7 @@ class StepArrays:
             n_history="u4",
         )
         self._drawn_columns = columns(
-            ffi, self.drawn, "lw_sampled", token="u4", logprob="f4", n_top="u4"
+            ffi, self.drawn, "lw_sampled", status="u4", token="u4", logprob="f4", n_top="u4"
         )
         # Whose sampling each of the draws points to: mostly that of the step before.
         self._filled: list[Callable[[], Sampling | None]] = [_nobody] * limits.logits
@@ -122,14 +124,17 @@ class StepArrays:
     def results(self, count: int) -> list[Sampled]:
         """The first ``count`` tokens that the step drew, once it has been run."""
         self._owners = []
-        token_ids, logprobs, n_tops = (one[:count].tolist() for one in self._drawn_columns)
-        if not any(n_tops):
+        statuses, token_ids, logprobs, n_tops = (
+            one[:count].tolist() for one in self._drawn_columns
+        )
+        if not any(n_tops) and not any(statuses):
             return list(map(Sampled, token_ids, logprobs))
         tops = [
             tuple(zip(one.top_ids[0:n], one.top_logprobs[0:n], strict=True))
             for one, n in zip(self.drawn, n_tops, strict=False)
         ]
-        return list(map(Sampled, token_ids, logprobs, tops))
+        errors = map(draw_error, count_from(), statuses)
+        return list(map(Sampled, token_ids, logprobs, tops, errors))
 
     def _write_tables(self, given: Sequence[Sequence[int]] | Uint32s) -> None:
         tables = np.ascontiguousarray(given, dtype=np.uint32)

@@ -182,7 +182,8 @@ static inline lw_draw known_draw(one_step* s, uint32_t row, const uint32_t* toke
 }
 
 static inline bool same_draw(const lw_sampled* a, const lw_sampled* b) {
-    return a->token == b->token && a->n_top == b->n_top && memcmp(&a->logprob, &b->logprob, sizeof a->logprob) == 0 &&
+    return a->status == b->status && a->token == b->token && a->n_top == b->n_top &&
+           memcmp(&a->logprob, &b->logprob, sizeof a->logprob) == 0 &&
            memcmp(a->top_ids, b->top_ids, a->n_top * sizeof *a->top_ids) == 0 &&
            memcmp(a->top_logprobs, b->top_logprobs, a->n_top * sizeof *a->top_logprobs) == 0;
 }

@@ -35,6 +35,7 @@ from lanewise.engine.request import GenerationRequest
 from lanewise.engine.stream import (
     EngineError,
     EngineStoppedError,
+    NoTokenError,
     QueueFullError,
     QueueTimeoutError,
     RequestStream,
@@ -232,6 +233,6 @@ def to_api_error(error: EngineError) -> ApiError:
         return ModelNotFoundError(str(error), param="model")
     if isinstance(error, EngineStoppedError):
         return UnavailableError(str(error), headers={"retry-after": "1"})
-    if isinstance(error, ConstraintError):
+    if isinstance(error, ConstraintError | NoTokenError):
         return BadRequestError(str(error))
     return InternalError(str(error))
