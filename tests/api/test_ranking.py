@@ -79,6 +79,7 @@ def test_scores_of_pairs(reranker):
         ({"query": "a", "documents": [{"title": "a"}]}, "documents[0].text"),
         ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
         ({"query": "a", "documents": ["a"], "instruction": "b"}, "instruction"),
+        ({"query": "a", "documents": ["a"], "instruct": "b"}, "instruct"),
         ({"query": "the " * 60, "documents": ["a", "b"]}, "documents[0]"),
     ],
 )

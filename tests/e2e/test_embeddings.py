@@ -194,6 +194,8 @@ def test_a_model_that_answers_yes_or_no_scores_pairs(tmp_path):
         for path, name in (("/v1/score", "instruction"), ("/score", "instruct")):
             data = ask(path, **more, **{name: other[0]["instruction"]})["data"]
             check({one["index"]: one["score"] for one in data}, other)
+        long = ask("/v1/rerank", 400, query="a", documents=["a"], instruct="x" * 4097)["error"]
+        assert (long["param"], "accepted: at most 4096" in long["message"]) == ("instruct", True)
         assert "reranker" in httpx.get(f"{url}/info").json()["model_type"]
         refused = ask("/v1/embeddings", 501, input="a")["error"]["message"]
         assert "scores pairs of texts; accepted: /v1/rerank" in refused

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from lanewise.loading.checkpoint import ModelFileError
@@ -51,8 +53,17 @@ class JudgedPairs(NamedTuple):
             after,
         )
 
-    def texts(self, query: str, document: str, instruction: str | None = None) -> tuple[str, str]:
-        """The two texts that stand between what is fixed."""
+    def texts(
+        self, pairs: Iterable[tuple[str, str]], instruction: str | None = None
+    ) -> list[tuple[str, str]]:
+        """The two texts of each pair that stand between what is fixed.
+
+        A query of megabytes may have thousands of documents: equal ones are one text.
+        """
         asked = instruction if instruction and self.instruction else self.instruction
-        first = f"{self.before_instruction}{asked}{self.before_query}{query}{self.after_query}"
-        return first, f"{self.before_document}{document}{self.after_document}"
+        before = f"{self.before_instruction}{asked}{self.before_query}"
+        first = cache(lambda query: f"{before}{query}{self.after_query}")
+        return [
+            (first(query), f"{self.before_document}{document}{self.after_document}")
+            for query, document in pairs
+        ]

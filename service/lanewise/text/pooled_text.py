@@ -46,11 +46,11 @@ class PooledText:
         """Whether requests may say what makes a document fit."""
         return self.judged is not None and bool(self.judged.instruction)
 
-    def pair(self, query: str, document: str, instruction: str | None = None) -> tuple[str, str]:
-        """The texts of a pair that is scored; without an instruction the usual one is in them."""
-        if self.judged is None:
-            return query, document
-        return self.judged.texts(query, document, instruction)
+    def pairs(
+        self, pairs: Sequence[tuple[str, str]], instruction: str | None = None
+    ) -> Sequence[tuple[str, str]]:
+        """The texts of pairs that are scored; without an instruction the usual one is in them."""
+        return pairs if self.judged is None else self.judged.texts(pairs, instruction)
 
     def values(self, row: Sequence[float]) -> Sequence[float]:
         """A row as one value for each label: of yes and no, how much likelier yes is."""

@@ -22,6 +22,9 @@ from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
+from lanewise.text.pooled_text import PooledText
+
+MAX_INSTRUCTION = 4096  # characters, which are before each query of a request
 
 
 class Document(Strict):
@@ -49,9 +52,11 @@ class PairFields(TextFields):
     instruct: str | None = Field(None, description="The same, in the words of others.")
 
     @property
-    def asked(self) -> str | None:
-        """The instruction in either field."""
-        return self.instruct if self.instruction is None else self.instruction
+    def asked(self) -> tuple[str, str | None]:
+        """The instruction in either field, and in which."""
+        if self.instruction is None:
+            return "instruct", self.instruct
+        return "instruction", self.instruction
 
 
 class RerankRequest(PairFields):
@@ -209,18 +214,29 @@ async def _score(
     raw: bool,
 ) -> Scores:
     pooled = state.pooled
-    if body.asked is not None and not pooled.takes_instruction:
-        raise BadRequestError(
-            "instruction: this model is not asked by one; accepted: requests without",
-            param="instruction",
-        )
+    name, instruction = body.asked
+    if instruction is not None:
+        _check_instruction(name, instruction, pooled)
     if pooled.ranks:
-        asked = [pooled.pair(*pair, body.asked) for pair in pairs]
+        asked = await state.workers.read(size, lambda: pooled.pairs(pairs, instruction))
         wanted = Wanted(inputs=asked, param=param, cut=body.cut)
         found = await run(wanted, size * len(pairs), request, state)
         values = [float(pooled.values(row.tolist())[0]) for row in found.rows]
         return Scores(values if raw else pooled.scores(values), found.n_tokens)
     return await _cosines(pairs, body, param, size, request, state)
+
+
+def _check_instruction(name: str, instruction: str, pooled: PooledText) -> None:
+    if not pooled.takes_instruction:
+        raise BadRequestError(
+            f"{name}: this model is not asked by one; accepted: requests without", param=name
+        )
+    if len(instruction) > MAX_INSTRUCTION:
+        raise BadRequestError(
+            f"{name}: {len(instruction)} characters are too many; accepted: at most"
+            f" {MAX_INSTRUCTION}",
+            param=name,
+        )
 
 
 async def _cosines(
