@@ -194,18 +194,25 @@ def test_a_draw_without_a_token_fails_its_request_in_a_step_that_is_run_once(sta
     assert metric(engine, "lanewise_kv_blocks_used") == 0
 
 
-def test_draws_without_numbers_make_an_engine_unready_until_one_has_them(start, monkeypatch):
-    engine, _ = start()
+@pytest.mark.parametrize("min_ahead_s", [0.0, 60.0])
+@pytest.mark.parametrize("prompt", ["abc", "x" * 60])
+def test_draws_without_numbers_make_an_engine_unready_until_one_has_them(
+    start, monkeypatch, prompt, min_ahead_s
+):
+    engine, _ = start(min_ahead_s=min_ahead_s)
     broken = Sampled(0, 0.0, error=NativeError("the logits hold NaN or infinity", NONFINITE))
     with monkeypatch.context() as patched:
         patched.setattr(toy, "_sample", lambda row, draw: broken)
         for _ in range(MAX_FAILURES):
             with pytest.raises(EngineError, match="the model failed: the logits hold NaN"):
-                asyncio.run(outputs_of(engine, request()))
+                asyncio.run(outputs_of(engine, request(prompt)))
     assert "the logits hold NaN" in engine.failures.reason
     assert metric(engine, "lanewise_step_errors_total") == MAX_FAILURES
-    asyncio.run(outputs_of(engine, request()))
+    [outputs] = asyncio.run(outputs_of(engine, request(prompt)))
+    assert outputs[0].cached_tokens == 0  # nobody builds on what those have left
     assert engine.failures.reason is None
+    [again] = asyncio.run(outputs_of(engine, request(prompt)))
+    assert again[0].cached_tokens == len(prompt) - 1
 
 
 def test_full_queue_and_stopped_engine_refuse(start):

@@ -83,7 +83,7 @@ def test_a_text_is_found_as_far_as_all_groups_have_it():
     run_to_end(s, first)
     pool = s._pool
     # Without block 8 of the layers with a window, the text can go on behind block 7 and no later.
-    pool._forget(pool.find(bytes((1,)) + first.block_key(8)))
+    pool.forget(pool.find(bytes((1,)) + first.block_key(8)))
     again = sequence(320, 1, text=1)
     s.add(again)
     s.schedule()
@@ -91,7 +91,7 @@ def test_a_text_is_found_as_far_as_all_groups_have_it():
     assert held(again)[1] >= 2
     # Without block 3 of those that see all, behind block 2: of which the others have what they see.
     s.finish(again)
-    pool._forget(pool.find(first.block_key(3)))
+    pool.forget(pool.find(first.block_key(3)))
     third = sequence(320, 1, text=1)
     s.add(third)
     s.schedule()

@@ -142,7 +142,7 @@ def test_a_text_is_not_found_behind_a_gap_in_its_window():
     s = scheduler(n_blocks=40, max_step_tokens=64, windows=(64,))
     first = sequence(320, 1, text=1)
     run_to_end(s, first)
-    s._pool._forget(s._pool.find(first.block_key(7)))
+    s._pool.forget(s._pool.find(first.block_key(7)))
     again = sequence(320, 1, text=1)
     s.add(again)
     s.schedule()

@@ -83,10 +83,11 @@ class BlockPool:
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in taken:
             self._users[block] = 1
-            self._forget(block)
+            self.forget(block)
         return taken
 
-    def _forget(self, block: int) -> None:
+    def forget(self, block: int) -> None:
+        """Let a block be found no more, whoever uses it."""
         key = self._key_of.pop(block, None)
         if key is not None:
             del self._block_of[key]

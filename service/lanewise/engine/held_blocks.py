@@ -124,7 +124,7 @@ class HeldBlocks:
 
     def note_computed(self, sequence: Sequence, end: int) -> None:
         """The first ``end`` tokens of a sequence are in its blocks now."""
-        if self._prefix_cache:
+        if self._prefix_cache and not sequence.is_hidden:
             if end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
                 self._keep_full_blocks(sequence, end)
             if end == sequence.n_prompt:
@@ -133,10 +133,18 @@ class HeldBlocks:
             if window.size is not None:
                 self._drop_unseen(sequence, group, window.first_block(end))
 
+    def hide(self, sequence: Sequence) -> None:
+        """Let nobody find the blocks of a sequence, not those that it found itself either."""
+        sequence.is_hidden = True
+        for table in sequence.tables:
+            for block in table.blocks:
+                self._pool.forget(block)
+
     def release(self, sequence: Sequence) -> None:
         """Take all blocks of a sequence back, and its row."""
         if self._prefix_cache:
-            self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
+            if not sequence.is_hidden:
+                self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
         for table in sequence.tables:

@@ -11,7 +11,7 @@ from lanewise.engine.prefix import Prefix, no_prefix
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Budget, Step, Turn, by_adapter
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
-from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, Sampled
+from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
 
 MAX_BY_RIGHT = 8  # sequences that others give way to in one step
 STEPS_OF_RIGHT = 8
@@ -171,6 +171,8 @@ class Scheduler:
         """
         for turn, result in zip(step.turns, results, strict=True):
             sequence, drawn = turn.sequence, result[len(turn.scored) :]
+            if turn.error is not None and turn.error.status == NONFINITE:
+                self.blocks.hide(sequence)  # keys and values may be no numbers either
             if turn.end is None:
                 turn.n_accepted = max(0, len(drawn) - 1)
                 sequence.tokens += [one.token for one in drawn]

@@ -48,6 +48,7 @@ class Sequence:
     n_preempted: int = field(init=False, default=0)
     n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
     n_kept: int = field(init=False, default=0)  # blocks that others may find
+    is_hidden: bool = field(init=False, default=False)  # from others, with all its blocks
     n_ahead: int = field(init=False, default=0)  # steps begun and not finished that it is part of
     n_pending: int = field(init=False, default=0)  # tokens at the end that those are to draw
     is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
