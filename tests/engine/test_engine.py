@@ -195,7 +195,7 @@ def test_a_draw_without_a_token_fails_its_request_in_a_step_that_is_run_once(sta
 
 
 @pytest.mark.parametrize("min_ahead_s", [0.0, 60.0])
-@pytest.mark.parametrize("prompt", ["abc", "x" * 60])
+@pytest.mark.parametrize("prompt", ["abc", "x" * 150])  # the second is more than one step
 def test_draws_without_numbers_make_an_engine_unready_until_one_has_them(
     start, monkeypatch, prompt, min_ahead_s
 ):

@@ -198,7 +198,7 @@ class Engine(EngineThread):
     def _complete(self, step: Step, results: Items[Items[Sampled]]) -> None:
         """Pass on what the turns of a step got, which is behind their texts already."""
         now = time.monotonic()
-        if any(turn.error is None for turn in step.turns):
+        if any(results):  # a prompt of which nothing is drawn yet says nothing of the model
             self.failures.note_success()
         jobs, tally = self._jobs, self._tally
         for turn, result in zip(step.turns, results, strict=True):
