@@ -145,6 +145,13 @@ def test_a_variable_that_is_none_is_warned_of(serve, monkeypatch, capsys):
     assert "warning: LANEWISE_MAX_SEQZ is not a setting; did you" in capsys.readouterr().err
 
 
+def test_overrides_are_shown_as_they_are_given(capsys):
+    text = '{"classifier_from_token": ["no", "yes"]}'
+    assert cli.main(["config", "--hf-overrides", text, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["hf_overrides"]
+    assert shown == {"value": text, "from": "--hf-overrides"}
+
+
 def test_config_says_what_is_in_force_and_why(library, monkeypatch, capsys):
     monkeypatch.setenv("LANEWISE_API_KEY", "secret,other")
     monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "4")

@@ -132,14 +132,25 @@ def test_a_directory_that_says_it(tmp_path: Path) -> None:
     check(add_logit_score(write_judge(tmp_path / "modules")))
 
 
-def test_a_packed_directory(tmp_path: Path) -> None:
+def write_packed_judge(folder: Path, **config: Any) -> Path:
+    """Write its directory as memory holds it."""
     with (
-        open_checkpoint(write_judge(tmp_path / "m", **OVERRIDES)) as checkpoint,
+        open_checkpoint(write_judge(folder / "m", **config)) as checkpoint,
         Model.load(checkpoint, weights="f32", isa=ISA) as model,
     ):
         packed = [model.packed(tensor) for tensor in checkpoint.tensors]
-        write_packed(tmp_path / "packed", checkpoint, packed, model.info.isa)
-    check(tmp_path / "packed")
+        write_packed(folder / "packed", checkpoint, packed, model.info.isa)
+    return folder / "packed"
+
+
+def test_a_packed_directory(tmp_path: Path) -> None:
+    check(write_packed_judge(tmp_path, **OVERRIDES))
+
+
+def test_a_packed_directory_of_a_model_that_writes_text_is_refused(tmp_path: Path) -> None:
+    path = write_packed_judge(tmp_path)
+    with pytest.raises(ModelFileError, match="its head is packed or scaled; to score texts"):
+        open_checkpoint(path, OVERRIDES)
 
 
 def test_a_gguf_file_that_says_it(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def open_directory(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
     packed, judges = is_packed(fields), is_judge(fields.values)
     opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling)
     try:
-        if judges and not packed:
+        if judges and not (packed and opened.config.pooling):  # packed ones may be already
             make_judge(opened)
         if judges:
             files = {**opened.tokenizer.json_files, "config.json": fields.values}

@@ -62,6 +62,8 @@ def shown_value(item: dataclasses.Field[Any], value: object) -> str:
         return ",".join(texts) or "none"
     if kind is ON_OFF:
         return "on" if value else "off"
+    if kind is HF_OVERRIDES:
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
