@@ -255,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     beside.add_argument("--connections", type=positive, default=4, help="[%(default)s]")
     beside.add_argument("--calm", type=float, default=8.0, help="s of streams alone [%(default)s]")
     beside.add_argument(
-        "--stream-tokens", type=positive, default=4000, help="more than a stream gets [%(default)s]"
+        "--stream-tokens", type=positive, default=4000, help="of each, then another [%(default)s]"
     )
     return parser
 

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=4000,
         metavar="N",
-        help="more than a decoder gets before the end [%(default)s]",
+        help="of each decoder, then another begins [%(default)s]",
     )
     return parser
 
