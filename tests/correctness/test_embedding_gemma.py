@@ -16,10 +16,11 @@ from safetensors.numpy import save_file
 from encoder_configs import CASES
 from encoder_models import GOLDEN, encoder_model, texts_of
 from family_models import FamilyModel, values_of, write_model
-from gguf_values import write_out
+from gguf_values import add_value, write_out
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.packed_writer import write_packed
+from lanewise.loading.program import Rope
 from lanewise.runtime import Encoder, Model, usable_levels
 from tiny_embedder import modules_of
 
@@ -76,7 +77,7 @@ def write_directory(folder: Path) -> Path:
     return folder
 
 
-def write_gguf(path: Path) -> Path:
+def write_gguf(path: Path, **metadata: Any) -> Path:
     """Write a file as the public converter does, its dense modules among the tensors."""
     arch, model = "gemma-embedding", gemma()
     writer = gguf.GGUFWriter(path, arch)
@@ -92,6 +93,8 @@ def write_gguf(path: Path) -> Path:
     writer.add_rope_freq_base(1e6)
     writer.add_sliding_window(8)
     writer.add_pooling_type(gguf.PoolingType.MEAN)
+    for key, value in metadata.items():
+        add_value(writer, f"{arch}.{key}", value)
     for number, head in zip((2, 3), heads(), strict=True):
         writer.add_uint32(f"{arch}.dense_{number}_feat_in", head.shape[1])
         writer.add_uint32(f"{arch}.dense_{number}_feat_out", head.shape[0])
@@ -154,6 +157,23 @@ def test_the_pattern_says_which_layers_see_all_where_no_list_does(tmp_path: Path
     other = write_model(gemma(), tmp_path / "other", without)
     with open_checkpoint(one) as a, open_checkpoint(other) as b:
         assert a.config == b.config
+
+
+def test_layers_that_see_neighbours_turn_by_angles_that_nothing_scales(tmp_path: Path) -> None:
+    yarn = {"factor": 4.0, "original_max_position_embeddings": 75}
+    scaled = CONFIG | {"rope_scaling": yarn | {"rope_type": "yarn"}}
+    directory = write_model(gemma(), tmp_path / "model", scaled)
+    keys = {"type": "yarn", "factor": 4.0, "original_context_length": 75}
+    metadata = {f"rope.scaling.{key}": value for key, value in keys.items()}
+    with (
+        open_checkpoint(directory) as one,
+        open_checkpoint(write_gguf(tmp_path / "m.gguf", **metadata)) as other,
+    ):
+        assert one.config.ropes == other.config.ropes
+        whole, local = one.config.ropes
+    assert whole.factors is not None
+    assert whole.scale > 1
+    assert local == Rope(1e4, 16)
 
 
 def test_the_embedding_is_scaled_in_the_type_that_it_has(tmp_path: Path) -> None:

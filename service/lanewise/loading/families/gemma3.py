@@ -34,7 +34,7 @@ from lanewise.loading.families.gguf import (
 from lanewise.loading.formats import TensorType, round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
@@ -145,7 +145,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     return replace(
         model,
         tied_embeddings=True,
-        ropes=(*model.ropes, replace(model.ropes[0], theta=round_to_f32(theta), factors=None)),
+        ropes=(*model.ropes, Rope(round_to_f32(theta), model.ropes[0].rotated)),
         embedding_scale=round_to_f32(math.sqrt(model.hidden_size)),
         pooling=pooling,
     )
