@@ -141,6 +141,13 @@ def test_what_is_not_known_is_refused_by_name(tmp_path, files, message) -> None:
         read_sentence_model(write(tmp_path, **files))
 
 
+def test_a_folder_that_links_to_itself_is_refused(tmp_path) -> None:
+    (tmp_path / "1_Pooling").symlink_to("1_Pooling")
+    files = {"modules.json": modules_of("Transformer", "Pooling"), "1_Pooling/config.json": None}
+    with pytest.raises(ModelFileError, match="1_Pooling"):
+        read_sentence_model(write(tmp_path, **files))
+
+
 def test_an_activation_is_one_that_the_model_has(tmp_path) -> None:
     dense = {"in_features": 4, "out_features": 2, "activation_function": "torch.nn.Softmax"}
     files = {"kinds": ("Transformer", "Pooling", "Dense"), "2_Dense/config.json": dense}

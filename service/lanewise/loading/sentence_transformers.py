@@ -165,7 +165,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
 def _is_inside(folder: Path, path: Path) -> bool:
     try:
         return folder.resolve().is_relative_to(path.resolve())
-    except ValueError:  # no file has such a name
+    except (RuntimeError, ValueError):  # links in a circle; no file has such a name
         return False
 
 
