@@ -160,6 +160,18 @@ def test_a_gguf_file_that_says_it(tmp_path: Path) -> None:
         open_checkpoint(path, OVERRIDES)
 
 
+def test_a_directory_that_makes_vectors_is_no_judge(tmp_path: Path) -> None:
+    files = {
+        "modules.json": modules_of("Transformer", "Pooling", "Normalize"),
+        "1_Pooling/config.json": {"pooling_mode_lasttoken": True},
+        "config_sentence_transformers.json": {},
+    }
+    path = add_logit_score(write_judge(tmp_path / "m"), **files)
+    open_checkpoint(path).close()
+    with pytest.raises(ModelFileError, match=r"modules\.json has it make vectors, classifier_from"):
+        open_checkpoint(path, OVERRIDES)
+
+
 def test_names_of_control_tokens_stay_text(tmp_path: Path) -> None:
     """A document does not end its own turn and answer for the model."""
     text = text_of(write_judge(tmp_path / "m"), OVERRIDES)

@@ -10,7 +10,7 @@ from typing import Any
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.gguf_checkpoint import open_gguf
 from lanewise.loading.hf_checkpoint import open_hugging_face
-from lanewise.loading.judges import is_judge, make_judge, overridden, with_answers
+from lanewise.loading.judges import TOKENS, is_judge, make_judge, overridden, with_answers
 from lanewise.loading.packed_checkpoint import is_packed, open_packed
 from lanewise.loading.pooled import add_dense, as_pooled
 from lanewise.loading.program import Dense, Pooling
@@ -58,6 +58,10 @@ def open_directory(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
     sentences = read_sentence_model(path)
     pooling = None if sentences is None else Pooling(sentences.pooling, sentences.normalize)
     packed, judges = is_packed(fields), is_judge(fields.values)
+    if judges and sentences is not None:
+        raise ModelFileError(
+            f"{path}: modules.json has it make vectors, {TOKENS} score texts; accepted: one of both"
+        )
     opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling)
     try:
         if judges and not (packed and opened.config.pooling):  # packed ones may be already
