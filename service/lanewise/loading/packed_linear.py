@@ -28,6 +28,7 @@ import numpy.typing as npt
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.formats import TensorType, row_bytes
 from lanewise.loading.quantization import AWQ, COMPRESSED, GPTQ, Scheme
+from lanewise.loading.rearranging import to_f32
 from lanewise.loading.sources import SourceTensor
 
 Array = npt.NDArray[Any]
@@ -190,8 +191,7 @@ def read_order(
 def read_scales(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, groups: int) -> Array:
     """Return scales [rows, groups] in f16; what f16 cannot hold is rounded to it."""
     if tensor.type == TensorType.BF16:
-        wide = np.frombuffer(tensor.view(), "<u2").astype(np.uint32) << 16
-        scales: Array = wide.view(np.float32).reshape(tensor.shape)
+        scales: Array = to_f32(tensor.view(), TensorType.BF16).reshape(tensor.shape)
     else:
         scales = _array(name, tensor, (TensorType.F16, TensorType.F32))
     needed = (rows, groups) if scheme.method == COMPRESSED else (groups, rows)

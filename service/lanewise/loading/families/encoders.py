@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
@@ -94,6 +95,24 @@ def encoder_attention(fields: Fields, rope: int | None = None, bias: bool = True
 def layers_after(attention: Attention, ffn: Gated | Plain, n_layers: int) -> tuple[Layer, ...]:
     """Return layers that normalize after each addition, as BERT's."""
     return (Layer(attention, ffn, attn_norm_replaces=True, ffn_norm_replaces=True),) * n_layers
+
+
+def layers_by_turns(
+    attention: Attention,
+    ffn: Gated,
+    windows: Sequence[int | None],
+    *,
+    result_norms: bool = False,
+) -> tuple[Layer, ...]:
+    """Return layers that see all, or half of a window on each side by the model's second angles."""
+    return tuple(
+        Layer(
+            attention if window is None else replace(attention, rope=1, window=window // 2 + 1),
+            ffn,
+            result_norms=result_norms,
+        )
+        for window in windows
+    )
 
 
 def post_norm_model(

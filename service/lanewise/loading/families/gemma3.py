@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +20,7 @@ from lanewise.loading.families.encoders import (
     check_values,
     curve,
     encoder_family,
+    layers_by_turns,
     norm_eps,
     usual,
 )
@@ -34,7 +34,7 @@ from lanewise.loading.families.gguf import (
 from lanewise.loading.formats import TensorType, round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling, Rope
+from lanewise.loading.program import Dense, Gated, ModelConfig, Pooling, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
@@ -70,12 +70,14 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     kinds = hf_kinds(fields, n_layers) or [KINDS[n % period < period - 1] for n in range(n_layers)]
     scale = fields.number("query_pre_attn_scalar", default=HEAD_DIM) ** -0.5
     attention = replace(
-        hf_attention(fields, sources, HEAD_DIM, qk_norm="head"), score_scale=round_to_f32(scale)
+        hf_attention(fields, sources, HEAD_DIM, qk_norm="head"),
+        score_scale=round_to_f32(scale),
+        both_ways=True,
     )
     ropes, context = hf_ropes_of_kinds(fields, attention.head_dim, THETA_KEYS, THETAS, scaled=1)
     hidden = fields.integer("hidden_size")
-    # On each side of a token it sees half of the window.
-    window = fields.integer("sliding_window", default=WINDOW) // 2 + 1
+    window = fields.integer("sliding_window", default=WINDOW)
+    windows = [None if kind == KINDS[0] else window for kind in kinds]
     ffn = Gated(
         fields.integer("intermediate_size"),
         activation=curve(fields, "hidden_activation", "gelu_tanh"),
@@ -88,20 +90,9 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         rms_norm_eps=norm_eps(fields, "rms_norm_eps", 1e-6),
         tied_embeddings=True,
         ropes=ropes,
-        layers=_layers(attention, window, ffn, [kind == KINDS[0] for kind in kinds]),
+        layers=layers_by_turns(attention, ffn, windows, result_norms=True),
         embedding_scale=_embedding_scale(hidden, sources),
         pooling=Pooling(),
-    )
-
-
-def _layers(
-    attention: Attention, window: int, ffn: Gated, whole: Sequence[bool]
-) -> tuple[Layer, ...]:
-    """Return the layers; those not ``whole`` see a window by the second angles."""
-    attention = replace(attention, both_ways=True)
-    local = replace(attention, rope=1, window=window)
-    return tuple(
-        Layer(attention if is_whole else local, ffn, result_norms=True) for is_whole in whole
     )
 
 
@@ -134,11 +125,10 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     key = "gemma-embedding"
     fields.ignore(f"{key}.attention.causal")
-    attention = gguf_attention(fields, sources, qk_norm="head")
+    attention = replace(gguf_attention(fields, sources, qk_norm="head"), both_ways=True)
     ffn = Gated(fields.integer(f"{key}.feed_forward_length"), activation="gelu_tanh")
     windows = gguf_windows(fields, gguf_n_layers(fields, sources), PERIOD)
-    window = next(filter(None, windows), 0) // 2 + 1
-    layers = _layers(attention, window, ffn, [one is None for one in windows])
+    layers = layers_by_turns(attention, ffn, windows, result_norms=True)
     model = gguf_model(fields, sources, "gemma3_text", layers, THETAS[KINDS[0]])
     theta = fields.number(f"{key}.rope.freq_base_swa", default=THETAS[KINDS[1]])
     pooling = replace(gguf_pooling(fields, sources), dense=_dense(fields, sources))

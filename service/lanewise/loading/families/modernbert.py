@@ -16,6 +16,7 @@ from lanewise.loading.families.encoders import (
     encoder_family,
     give_heads,
     give_roles,
+    layers_by_turns,
     norm_eps,
     plain_names,
     split_roles,
@@ -60,14 +61,13 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     kinds = hf_kinds(fields, n_layers) or [KINDS[n % every > 0] for n in range(n_layers)]
     attention = encoder_attention(fields, rope=0, bias=fields.flag("attention_bias", default=False))
     ropes, context = hf_ropes_of_kinds(fields, attention.head_dim, OLD_THETAS, THETAS)
-    # On each side of a token it sees half of local_attention.
-    window = fields.integer("local_attention", default=128) // 2 + 1
+    window = fields.integer("local_attention", default=128)
+    windows = [None if kind == KINDS[0] else window for kind in kinds]
     ffn = Gated(
         fields.integer("intermediate_size"),
         fields.flag("mlp_bias", default=False),
         curve(fields, "hidden_activation", "gelu"),
     )
-    whole = [kind == KINDS[0] for kind in kinds]
     return ModelConfig(
         architecture="modernbert",
         hidden_size=fields.integer("hidden_size"),
@@ -76,7 +76,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         rms_norm_eps=norm_eps(fields, "norm_eps", 1e-5),
         tied_embeddings=True,
         ropes=ropes,
-        layers=layers_before(attention, window, ffn, whole),
+        layers=layers_before(attention, ffn, windows),
         norm="layer",
         norm_bias=fields.flag("norm_bias", default=False),
         pooling=read_pooling(fields, plain_names(sources, PREFIXES)),
@@ -84,13 +84,11 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 
 
 def layers_before(
-    attention: Attention, window: int, ffn: Gated, whole: Sequence[bool]
+    attention: Attention, ffn: Gated, windows: Sequence[int | None]
 ) -> tuple[Layer, ...]:
-    """Return layers that normalize first; those not ``whole`` see a window by the second angles."""
-    local = replace(attention, rope=1, window=window)
-    layers = [Layer(attention if is_whole else local, ffn) for is_whole in whole]
-    layers[0] = replace(layers[0], attn_norm_replaces=True)  # that of the embedding
-    return tuple(layers)
+    """Return layers that normalize first, each with its window."""
+    first, *others = layers_by_turns(attention, ffn, windows)
+    return (replace(first, attn_norm_replaces=True), *others)  # that of the embedding
 
 
 def read_pooling(fields: Fields, sources: Sources) -> Pooling:
@@ -146,9 +144,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     windows = gguf_windows(fields, model.n_layers, 3, last=False)
     theta = fields.number("modern-bert.rope.freq_base_swa", default=THETAS[KINDS[1]])
     local = replace(model.ropes[0], theta=round_to_f32(theta))
-    window = next(filter(None, windows), 0) // 2 + 1
-    whole = [one is None for one in windows]
-    layers = layers_before(model.layers[0].attention, window, ffn, whole)
+    layers = layers_before(model.layers[0].attention, ffn, windows)
     return replace(model, ropes=(*model.ropes, local), layers=layers, norm_bias=False)
 
 
