@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from loadtests.command import base_parser, first_model, positive
+from loadtests.command import base_parser, first_model, positive, positives
 from loadtests.http_stream import StreamError, Target
 from loadtests.report import Summary, print_table, summarize
 from loadtests.scenario import Prompts, Scenario, measure
@@ -59,13 +59,6 @@ async def _measure_all(target: Target, scenario: Scenario, clients: Sequence[int
     return summaries
 
 
-def _counts(text: str) -> list[int]:
-    counts = [int(part) for part in text.split(",")]
-    if not counts or min(counts) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: accepted: whole numbers from 1, by commas")
-    return counts
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = base_parser(
         "python -m loadtests",
@@ -75,7 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", help="model name [the server's first]")
     parser.add_argument("--api-key", help="key to send [$OPENAI_API_KEY]")
     parser.add_argument(
-        "--clients", type=_counts, default=[1, 4, 8], metavar="N,…", help="clients at once [1,4,8]"
+        "--clients",
+        type=positives,
+        default=[1, 4, 8],
+        metavar="N,…",
+        help="clients at once [1,4,8]",
     )
     parser.add_argument("--prompt-tokens", type=positive, default=128, help="[%(default)s]")
     parser.add_argument("--max-tokens", type=positive, default=64, help="[%(default)s]")

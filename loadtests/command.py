@@ -39,6 +39,14 @@ def positive(text: str) -> int:
     return value
 
 
+def positives(text: str) -> list[int]:
+    """The type of an option that is whole numbers from 1, commas between."""
+    counts = [int(part) for part in text.split(",")]
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: accepted: whole numbers from 1, by commas")
+    return counts
+
+
 def first_model(url: str, api_key: str | None) -> str:
     """The name of the first model that a server lists."""
     target = Target.parse(url, "models", api_key)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
-from loadtests.command import base_parser, first_model, positive, print_times
+from loadtests.command import base_parser, first_model, positive, positives, print_times
 from loadtests.decoders import Decoders, gaps
 from loadtests.http_stream import StreamError, Target
 from loadtests.report import Times, percentile
@@ -231,16 +231,12 @@ def _show_beside(report: Beside, options: argparse.Namespace) -> None:
     print(f"{report.texts} texts, {report.texts_per_second:.1f} a second")
 
 
-def _numbers(text: str) -> list[int]:
-    return [positive(part) for part in text.split(",")]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = base_parser(
         "python -m loadtests.embeddings",
         "Vectors of texts by their length and number, or beside the streams of a chat server.",
     )
-    numbers: dict[str, Any] = {"type": _numbers, "metavar": "N,…"}
+    numbers: dict[str, Any] = {"type": positives, "metavar": "N,…"}
     parser.add_argument(
         "--tokens", default=[16, 128, 512], help="of a text [16,128,512]", **numbers
     )
