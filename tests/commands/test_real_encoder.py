@@ -2,13 +2,13 @@
 
 import hashlib
 import threading
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Batch, Encoder, Model, Session, usable_levels
+from lanewise.runtime import Batch, Model, Session, usable_levels
+from opened_models import opened_encoder
 from real_models import NoModelError, minilm
 
 pytestmark = [
@@ -72,21 +72,14 @@ def text_of(number: int) -> np.ndarray:
 def test_one_text_one_answer(weights, directory, chat):
     texts = [text_of(number) for number in range(512)]
     begun = chat[0]
-    with ExitStack() as stack:
-        checkpoint = stack.enter_context(open_checkpoint(directory))
-        model = stack.enter_context(Model.load(checkpoint, weights=weights))
-        with Encoder(model, threads=2, max_tokens=sum(LENGTHS)) as encoder:
-            together = encoder.run(texts)
-            alone = np.concatenate([encoder.run([texts[number]]) for number in SOME])
+    with opened_encoder(directory, weights=weights, max_tokens=sum(LENGTHS)) as encoder:
+        together = encoder.run(texts)
+        alone = np.concatenate([encoder.run([texts[number]]) for number in SOME])
     assert alone.tobytes() == together[SOME].tobytes()
     assert hashlib.sha256(together.tobytes()).hexdigest()[:16] == GOLDEN[weights]
     assert chat[0] > begun
     for number, isa in enumerate(usable_levels()):
         few = SOME if isa == "scalar" else range(512)
-        with (
-            open_checkpoint(directory) as checkpoint,
-            Model.load(checkpoint, weights=weights, isa=isa) as model,
-            Encoder(model, threads=1 + number % 3) as encoder,
-        ):
+        with opened_encoder(directory, isa, 1 + number % 3, weights) as encoder:
             found = encoder.run([texts[text] for text in few])
         assert found.tobytes() == together[few].tobytes(), isa

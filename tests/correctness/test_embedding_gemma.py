@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from family_models import FamilyModel, values_of, write_model
 from gguf_values import add_value, write_out
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_packed
 from lanewise.loading.program import Rope
-from lanewise.runtime import Encoder, Model, usable_levels
-from tiny_embedder import modules_of
+from lanewise.runtime import usable_levels
+from opened_models import opened_encoder, write_as_packed
+from tiny_embedder import modules_of, write_files
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -69,9 +68,7 @@ def write_directory(folder: Path) -> Path:
         sizes = {"out_features": head.shape[0], "in_features": head.shape[1], "bias": False}
         curve = "torch.nn.modules.linear.Identity"
         files[f"{number}_Dense/config.json"] = sizes | {"activation_function": curve}
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+    write_files(folder, files)
     for number, head in zip((2, 3), heads(), strict=True):
         save_file({"linear.weight": head}, folder / f"{number}_Dense" / "model.safetensors")
     return folder
@@ -117,11 +114,7 @@ def write_gguf(path: Path, **metadata: Any) -> Path:
 
 def vectors(path: Path, isa: str | None = None, threads: int = 1, **options: Any) -> Any:
     weights = options.pop("weights", None)
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, isa=isa, weights=weights) as model,
-        Encoder(model, threads=threads) as encoder,
-    ):
+    with opened_encoder(path, isa, threads, weights) as encoder:
         return encoder.run(texts_of(), **options)
 
 
@@ -144,10 +137,8 @@ def test_a_gguf_file_has_the_bits_of_the_directory(tmp_path: Path) -> None:
 
 
 def test_a_packed_directory_has_the_bits_of_the_directory(tmp_path: Path) -> None:
-    path, packed = write_directory(tmp_path / "model"), tmp_path / "packed"
-    with open_checkpoint(path) as checkpoint, Model.load(checkpoint) as model:
-        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
-        write_packed(packed, checkpoint, tensors, model.info.isa)
+    path = write_directory(tmp_path / "model")
+    packed = write_as_packed(path, tmp_path / "packed")
     assert vectors(packed).tobytes() == vectors(path).tobytes()
 
 

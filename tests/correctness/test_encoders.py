@@ -7,8 +7,6 @@ live test runs that script again where torch is installed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,30 +25,14 @@ from encoder_models import (
 from family_models import write_model
 from goldens import check_goldens
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_packed
-from lanewise.runtime import Encoder, Model, NativeError, usable_levels
+from lanewise.runtime import Encoder, NativeError, usable_levels
+from opened_models import opened_encoder, write_as_packed
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 RESULTS = np.load(GOLDEN / "results.npz")
 ISA = os.environ.get("LANEWISE_ISA")
 TOLERANCE = 1e-5  # of the largest number; 2e-6 is the most that is found
-
-
-@contextmanager
-def opened(
-    path: Path,
-    isa: str | None = ISA,
-    threads: int = 2,
-    weights: str | None = None,
-    max_tokens: int = 512,
-) -> Iterator[Encoder]:
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, weights=weights, isa=isa, threads=1) as model,
-        Encoder(model, threads=threads, max_tokens=max_tokens) as encoder,
-    ):
-        yield encoder
 
 
 @pytest.fixture
@@ -67,7 +49,7 @@ def results(encoder: Encoder, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_transformers(name: str, path: Path) -> None:
-    with opened(path) as encoder:
+    with opened_encoder(path) as encoder:
         found, expected = results(encoder, name), RESULTS[name]
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() < TOLERANCE * np.abs(expected).max()
@@ -83,7 +65,7 @@ def test_the_published_config_means_the_same_program(name: str, path: Path, tmp_
 @pytest.mark.parametrize("name", GGUF_CASES)
 def test_a_gguf_file_has_the_bits_of_the_directory(name: str, path: Path, tmp_path: Path) -> None:
     file = write_gguf(encoder_model(name), GGUF_CASES[name], tmp_path / "m.gguf")
-    with opened(path) as one, opened(file) as other:
+    with opened_encoder(path) as one, opened_encoder(file) as other:
         assert one.model.config.pooling == other.model.config.pooling
         assert results(one, name).tobytes() == results(other, name).tobytes()
 
@@ -95,27 +77,23 @@ def test_levels_threads_steps_and_packing_give_the_same_bits(
 ) -> None:
     """All texts together, one by one, and in steps that hold a few."""
     texts, types = texts_of(), types_of(CASES[name])
-    with opened(path, weights=weights) as encoder:
+    with opened_encoder(path, weights=weights) as encoder:
         expected = encoder.run(texts, types).tobytes()
     for i, isa in enumerate(usable_levels()):
-        with opened(path, isa, 1 + i % 3, weights, max_tokens=[512, 200, 256][i % 3]) as encoder:
+        with opened_encoder(
+            path, isa, 1 + i % 3, weights, max_tokens=[512, 200, 256][i % 3]
+        ) as encoder:
             assert encoder.run(texts, types).tobytes() == expected, isa
             alone = [encoder.run([a], [b]) for a, b in zip(texts, types, strict=True)]
             assert np.concatenate(alone).tobytes() == expected, isa
-    packed = tmp_path / "packed"
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, weights=weights, isa=ISA, threads=1) as model,
-    ):
-        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
-        write_packed(packed, checkpoint, tensors, model.info.isa)
-    with opened(packed, threads=1) as encoder:
+    packed = write_as_packed(path, tmp_path / "packed", weights)
+    with opened_encoder(packed, threads=1) as encoder:
         assert encoder.run(texts, types).tobytes() == expected
 
 
 def test_rows_of_tokens_are_what_is_pooled(tmp_path: Path) -> None:
     texts = texts_of()
-    with opened(write_model(encoder_model("modernbert"), tmp_path)) as encoder:
+    with opened_encoder(write_model(encoder_model("modernbert"), tmp_path)) as encoder:
         rows = encoder.run(texts, pooling="none")
         ends = np.cumsum([len(text) for text in texts])
         assert rows.shape == (ends[-1], encoder.dims)
@@ -129,7 +107,7 @@ def test_steps_are_of_as_many_tokens_as_caches_hold(
 ) -> None:
     """Of each thread; whole texts, and one that is longer alone."""
     lengths, seen = (100, 100, 60, 290, 1, 1, 1), []
-    with opened(write_model(encoder_model("bert"), tmp_path), threads=2) as encoder:
+    with opened_encoder(write_model(encoder_model("bert"), tmp_path), threads=2) as encoder:
         step = encoder._step
 
         def watched(start: np.ndarray, *rest: object) -> None:
@@ -143,7 +121,7 @@ def test_steps_are_of_as_many_tokens_as_caches_hold(
 
 def test_a_text_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     good = texts_of((3,))[0]
-    with opened(write_model(encoder_model("bert"), tmp_path), max_tokens=200) as encoder:
+    with opened_encoder(write_model(encoder_model("bert"), tmp_path), max_tokens=200) as encoder:
 
         def refusal(*texts: np.ndarray, **options: object) -> str:
             with pytest.raises((ValueError, NativeError)) as error:

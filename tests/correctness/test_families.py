@@ -7,7 +7,6 @@ live test runs that script again where torch is installed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,14 +28,13 @@ from lanewise.loading.checkpoint import Checkpoint, Tensor
 from lanewise.loading.families.table import FAMILIES
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_packed
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
+from opened_models import ISA, write_as_packed
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 LOGITS = np.load(GOLDEN / "logits.npz")
-ISA = os.environ.get("LANEWISE_ISA")
 N_SEQUENCES, TEXT_BLOCKS = 8, 3  # a prompt of 48 tokens and 32 more
 TOLERANCE = 2e-5  # of the largest logit; 3e-6 is the most that is found
 
@@ -159,11 +157,7 @@ def test_levels_threads_chunks_and_packing_give_the_same_bits(
     for i, isa in enumerate(usable_levels()):
         with opened(path, isa, threads=1 + i % 3) as session:
             assert run(session, text, [len(text), 1, 13][i % 3]).tobytes() == expected, isa
-    packed = tmp_path / "packed"
-    with open_checkpoint(path) as checkpoint, Model.load(checkpoint, isa=ISA, threads=1) as model:
-        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
-        write_packed(packed, checkpoint, tensors, model.info.isa)
-    with opened(packed, threads=1) as session:
+    with opened(write_as_packed(path, tmp_path / "packed"), threads=1) as session:
         assert run(session, text, 7).tobytes() == expected
 
 
@@ -201,10 +195,7 @@ def test_longrope_turns_by_the_longest_text_that_is_served(tmp_path: Path) -> No
         "gguf": write_gguf(model, tmp_path / "m.gguf"),
         "short": write_model(model, tmp_path / "short", config | {"rope_scaling": only_short}),
     }
-    with open_checkpoint(paths["long"]) as checkpoint, Model.load(checkpoint, isa=ISA) as loaded:
-        tensors = [loaded.packed(tensor) for tensor in checkpoint.tensors]
-        write_packed(tmp_path / "packed", checkpoint, tensors, loaded.info.isa)
-    paths["packed"] = tmp_path / "packed"
+    paths["packed"] = write_as_packed(paths["long"], tmp_path / "packed")
 
     def logits(kind: str, longest: int | None) -> bytes:
         with open_checkpoint(paths[kind]) as checkpoint:

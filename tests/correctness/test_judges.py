@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,12 @@ from gguf_values import add_value, write_out
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.judges import TEMPLATE
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_packed
-from lanewise.runtime import Encoder, Model
 from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.pooled_text import PooledText, of_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import TooLongError
-from tiny_embedder import modules_of
+from opened_models import opened_encoder, write_as_packed
+from tiny_embedder import modules_of, write_files
 from tiny_judge import (
     INSTRUCTION,
     OVERRIDES,
@@ -40,7 +38,6 @@ from tiny_judge import (
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
-ISA = os.environ.get("LANEWISE_ISA")
 CASES = json.loads((GOLDEN / "judges.json").read_text())
 YES, NO = (byte_pairs().token_to_id(text) for text in ("yes", "no"))
 
@@ -96,11 +93,7 @@ def check(path: Path, overrides: dict[str, Any] | None = None) -> None:
     ]
     found = [ids for ids, _ in text.whole.encode(pairs, 512)]
     assert [ids.tolist() for ids in found] == [one["ids"] for one in CASES]
-    with (
-        open_checkpoint(path, overrides) as checkpoint,
-        Model.load(checkpoint, weights="f32", isa=ISA) as model,
-        Encoder(model, threads=2) as encoder,
-    ):
+    with opened_encoder(path, weights="f32", overrides=overrides) as encoder:
         rows = encoder.run(found)
     scores = text.scores([text.values(row.tolist())[0] for row in rows])
     assert np.abs(np.array(scores) - [one["score"] for one in CASES]).max() < 2e-5
@@ -113,10 +106,7 @@ def add_logit_score(folder: Path, **files: Any) -> Path:
         "1_LogitScore/config.json": {"true_token_id": YES, "false_token_id": NO},
         "config_sentence_transformers.json": {"prompts": {}, "activation_fn": "torch.nn.Identity"},
     }
-    for name, content in (contents | files).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
-    return folder
+    return write_files(folder, contents | files)
 
 
 def test_a_directory_with_overrides(tmp_path: Path) -> None:
@@ -134,13 +124,7 @@ def test_a_directory_that_says_it(tmp_path: Path) -> None:
 
 def write_packed_judge(folder: Path, **config: Any) -> Path:
     """Write its directory as memory holds it."""
-    with (
-        open_checkpoint(write_judge(folder / "m", **config)) as checkpoint,
-        Model.load(checkpoint, weights="f32", isa=ISA) as model,
-    ):
-        packed = [model.packed(tensor) for tensor in checkpoint.tensors]
-        write_packed(folder / "packed", checkpoint, packed, model.info.isa)
-    return folder / "packed"
+    return write_as_packed(write_judge(folder / "m", **config), folder / "packed", "f32")
 
 
 def test_a_packed_directory(tmp_path: Path) -> None:

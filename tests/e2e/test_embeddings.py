@@ -4,9 +4,7 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,10 @@ from encoder_tokenizers import random_texts, word_piece
 from family_models import write_model
 from lanewise.host import MemoryLimit
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Encoder, Model
+from lanewise.runtime import Model
 from lanewise.server import make_encoder
 from lanewise.settings import Settings
+from opened_models import opened_encoder
 from serving import lanewise_server
 from tiny_embedder import DIMS, LIMIT, VOCAB_SIZE, write_embedder
 from tiny_judge import OVERRIDES, write_judge
@@ -44,23 +43,12 @@ def url(directory):
         yield running
 
 
-@contextmanager
-def encoder_of(directory: Path) -> Iterator[Encoder]:
-    """The library with a directory's model, without a server."""
-    with (
-        open_checkpoint(directory) as checkpoint,
-        Model.load(checkpoint, weights="f32") as model,
-        Encoder(model, threads=1) as encoder,
-    ):
-        yield encoder
-
-
 def rows_of(directory: Path, texts: list[str]) -> NDArray[np.float32]:
     """What the library makes of texts, without a server; tanh and length 1 are done here."""
     library = word_piece(size=VOCAB_SIZE)
     library.enable_truncation(LIMIT)
     ids = [np.array(one.ids, np.uint32) for one in library.encode_batch(texts)]
-    with encoder_of(directory) as encoder:
+    with opened_encoder(directory, threads=1, weights="f32") as encoder:
         assert encoder.dims == DIMS
         return np.array([encoder.run([one])[0] for one in ids])
 
@@ -155,7 +143,7 @@ def test_a_reranker_scores_pairs(tmp_path):
         results = httpx.post(f"{url}/v1/rerank", json=body, timeout=60).json()["results"]
         assert httpx.post(f"{url}/v1/embeddings", json={"input": "a"}).status_code == 501
     pairs = LIBRARY.encode_batch([("the river", text) for text in documents])
-    with encoder_of(folder) as encoder:
+    with opened_encoder(folder, threads=1, weights="f32") as encoder:
         rows = encoder.run(
             [np.array(one.ids, np.uint32) for one in pairs],
             [np.array(one.type_ids, np.uint32) for one in pairs],

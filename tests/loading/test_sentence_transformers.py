@@ -1,6 +1,5 @@
 """What a sentence-transformers directory says, and what it may not say."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.sentence_transformers import files_of, read_sentence_model
 from lanewise.loading.sentences import DenseModule, SentenceModel
-from tiny_embedder import modules_of
+from tiny_embedder import modules_of, write_files
 
 MEAN = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
 
@@ -23,12 +22,7 @@ def write(folder: Path, **files: Any) -> Path:
         "sentence_bert_config.json": {"max_seq_length": 256, "do_lower_case": False},
         "config_sentence_transformers.json": {"__version__": {"pytorch": "1.8.1"}},
     } | files
-    for name, content in contents.items():
-        if content is not None:
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(content))
-    return folder
+    return write_files(folder, {name: one for name, one in contents.items() if one is not None})
 
 
 def test_a_directory_says_how_vectors_are_made(tmp_path) -> None:
@@ -105,9 +99,7 @@ def test_what_is_written_says_the_same(tmp_path) -> None:
             default_prompt="query" if pooling == "mean" else None,
             similarity="dot",
         )
-        for name, content in files_of(said).items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(json.dumps(content))
+        write_files(tmp_path, files_of(said))
         assert read_sentence_model(tmp_path) == said
 
 

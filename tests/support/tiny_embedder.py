@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ def modules_of(*kinds: str) -> list[dict[str, Any]]:
     ]
 
 
+def write_files(folder: Path, files: Mapping[str, Any]) -> Path:
+    """Write JSON files by their names in a directory, and the folders that they are in."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
 def write_embedder(folder: Path) -> Path:
     """Write a BERT with a mean, a dense head and length 1; return its folder."""
     write_model(encoder_model("bert"), folder)
@@ -42,9 +51,7 @@ def write_embedder(folder: Path) -> Path:
         "sentence_bert_config.json": {"max_seq_length": LIMIT, "do_lower_case": False},
         "config_sentence_transformers.json": {"prompts": PROMPTS},
     }
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+    write_files(folder, files)
     weights = np.random.default_rng(1).standard_normal((DIMS, 48)).astype(np.float32)
     save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
     return folder
