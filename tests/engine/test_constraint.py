@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import time
+from itertools import chain, repeat
 
 import pytest
 
@@ -154,6 +156,14 @@ def test_choices_share_blocks_and_differ(start):
     assert all(map(AS_TEXT.fullmatch, found))
     assert metric(engine, "vllm:prefix_cache_hits_total") > 0
     assert found == [run(engine, one)[0][0] for one in requests]
+
+
+def test_a_machine_that_stands_still_condemns_no_grammar(start, monkeypatch):
+    engine, _ = start()
+    clock, still = time.thread_time, chain([0.0], repeat(10.0))  # seconds, once for all
+    monkeypatch.setattr(time, "thread_time", lambda: clock() + next(still))
+    ((text, _, _),) = run(engine, request(OBJECT))
+    assert AS_TEXT.fullmatch(text)
 
 
 def test_a_grammar_that_is_heavy_again_and_again_ends_its_own_requests(start, monkeypatch):
