@@ -42,33 +42,44 @@ lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
                         .type = cache->type};
 }
 
-static void write_f16(uint16_t* keys, uint16_t* values, size_t offset, const float* key, const float* value,
-                      size_t dim) {
-    for (size_t d = 0; d < dim; ++d) {
-        keys[d * LW_BLOCK_TOKENS + offset] = lw_float_to_half(key[d]);
-        values[d] = lw_float_to_half(value[d]);
+// Keys of one head: a place of the block has a lane of each dimension's tokens. Dimension by dimension, so that a cache
+// line is written once for all tokens.
+static void write_keys(const lw_kv_cache* cache, void* head, uint32_t offset, lw_kv_rows rows, size_t stride) {
+    for (size_t d = 0; d < cache->head_dim; ++d) {
+        const float* from = rows.keys + d;
+        const size_t at = d * LW_BLOCK_TOKENS + offset;
+        if (cache->type == LW_F16)
+            for (size_t t = 0; t < rows.n; ++t) ((uint16_t*)head)[at + t] = lw_float_to_half(from[t * stride]);
+        else
+            for (size_t t = 0; t < rows.n; ++t) ((float*)head)[at + t] = from[t * stride];
     }
 }
 
-static void write_f32(float* keys, float* values, size_t offset, const float* key, const float* value, size_t dim) {
-    for (size_t d = 0; d < dim; ++d) keys[d * LW_BLOCK_TOKENS + offset] = key[d];
-    memcpy(values, value, dim * sizeof(float));
+static void write_values(const lw_kv_cache* cache, void* values, uint32_t offset, lw_kv_rows rows, size_t stride) {
+    for (size_t t = 0; t < rows.n; ++t) {
+        const float* from = rows.values + t * stride;
+        const size_t at = (offset + t) * cache->value_dim;
+        if (cache->type == LW_F16)
+            for (size_t d = 0; d < cache->head_dim; ++d) ((uint16_t*)values)[at + d] = lw_float_to_half(from[d]);
+        else
+            memcpy((float*)values + at, from, cache->head_dim * sizeof(float));
+    }
 }
 
 bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot, uint32_t block, uint32_t offset,
-                 const float* key, const float* value) {
-    const size_t dim = cache->head_dim, values_at = offset * cache->value_dim;
+                 lw_kv_rows rows) {
+    const size_t dim = cache->head_dim, stride = cache->n_kv_heads * dim;
     const lw_kv_view view = lw_kv_slot(cache, slot);
     uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes;
     bool finite = true;
-    for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, key += dim, value += dim) {
-        uint8_t* values = head + cache->value_offset;
-        if (cache->type == LW_I8)
-            finite &= ops->store_kv(&view, head, offset, key, value);
-        else if (cache->type == LW_F16)
-            write_f16((uint16_t*)head, (uint16_t*)values + values_at, offset, key, value, dim);
-        else
-            write_f32((float*)head, (float*)values + values_at, offset, key, value, dim);
+    for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, rows.keys += dim, rows.values += dim) {
+        if (cache->type != LW_I8) {
+            write_keys(cache, head, offset, rows, stride);
+            write_values(cache, head + cache->value_offset, offset, rows, stride);
+            continue;
+        }
+        for (size_t t = 0; t < rows.n; ++t)
+            finite &= ops->store_kv(&view, head, offset + t, rows.keys + t * stride, rows.values + t * stride);
     }
     return finite;
 }

@@ -25,10 +25,16 @@ bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots);
 void lw_kv_close(lw_kv_cache* cache);
 
 lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot);
-// Writes one token's key and value, [n_kv_heads][head_dim] floats each, to place `offset` of `block`. Returns false when
-// a cache of codes was given a value that is not finite; the other types hold those as they are.
+// Keys and values of consecutive tokens, [n][n_kv_heads][head_dim] floats each.
+typedef struct lw_kv_rows {
+    size_t n;
+    const float *keys, *values;
+} lw_kv_rows;
+
+// Writes them to `block` from place `offset` on. Returns false when a cache of codes was given a value that is not
+// finite; the other types hold those as they are.
 bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot, uint32_t block, uint32_t offset,
-                 const float* key, const float* value);
+                 lw_kv_rows rows);
 
 // Copies one block to another, in the first `n_slots` slots.
 void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_slots, uint32_t source, uint32_t target);

@@ -307,6 +307,29 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
     return alike;
 }
 
+// Some tokens written at once against their definition, all heads of a block.
+static bool writes_alike(const sample* s, const lw_lane_ops* ops) {
+    const size_t dim = s->job.kv.head_dim, token = s->kv_heads * dim, offset = draw(LW_BLOCK_TOKENS);
+    const lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)dim};
+    lw_kv_cache cache;
+    lw_kv_describe(&config, s->job.kv.type, 1, &cache);
+    cache.block.data = allocate(cache.block_bytes);
+    sample defined = {.job = {.kv = lw_kv_slot(&cache, 0)}, .cache = allocate(cache.block_bytes)};
+    const size_t n = 1 + draw(LW_BLOCK_TOKENS - offset);
+    float* const values = allocate(2 * n * token * sizeof(float));
+    for (size_t i = 0; i < 2 * n * token; ++i) values[i] = uniform();
+    const lw_kv_rows rows = {n, values, values + n * token};
+    bool alike = lw_kv_write(&cache, ops, 0, 0, (uint32_t)offset, rows);
+    for (size_t h = defined.job.kv_head = 0; h < s->kv_heads; defined.job.kv_head = ++h)
+        for (size_t t = 0; t < n; ++t)
+            put_token(&defined, offset + t, rows.keys + t * token + h * dim, rows.values + t * token + h * dim);
+    alike &= memcmp(cache.block.data, defined.cache, cache.block_bytes) == 0;
+    free(values);
+    free(defined.cache);
+    free(cache.block.data);
+    return alike;
+}
+
 int main(int argc, char** argv) {
     const unsigned long samples = argc > 1 ? strtoul(argv[1], NULL, 10) : 40;
     const uint64_t saved = lw_fp_enter();
@@ -319,6 +342,7 @@ int main(int argc, char** argv) {
             allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group, s.job.kv.value_dim));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             if (!(lw_cpu_levels() >> level & 1)) continue;
+            ++*(writes_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             if (s.job.kv.type == LW_I8) ++*(stores_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             for (int in_splits = 0; in_splits < 2; ++in_splits) {
                 memset(s.out, 0xFF, s.job.n_tokens * s.job.q_stride * sizeof(float));

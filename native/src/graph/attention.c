@@ -30,32 +30,55 @@ static float query_scale(const lw_attention_config* c, uint32_t position) {
     return scale * (float)(1 + (double)c->position_beta * lw_log((double)turns));
 }
 
-// Bias, QK norm, RoPE and scaling of Q; keys and values go to the cache. Nobody reads the residual stream meanwhile: the
-// bias of the output projection is added to it.
-static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index) {
+// Bias, QK norm, RoPE and scaling of one row. Nobody reads the residual stream meanwhile: the bias of the output
+// projection is added to it.
+static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
+    float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size;
+    lw_add_vector(q, layer->q_bias, q_size);
+    lw_add_vector(k, layer->k_bias, kv_size);
+    lw_add_vector(w->b->v + row * kv_size, layer->v_bias, kv_size);
+    lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
+    normalize_heads(w, c, q, c->n_heads, layer->q_norm);
+    normalize_heads(w, c, k, c->n_kv_heads, layer->k_norm);
+    turn_heads(w, c, row, q, c->n_heads);
+    turn_heads(w, c, row, k, c->n_kv_heads);
+    const float scale = query_scale(c, w->b->position[row]);
+    for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
+    lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
+}
+
+// Keys and values of some rows to the cache, as many at once as lie in one block.
+static void store_rows(lw_worker* w, const lw_attention_config* c, lw_kv_place place, size_t row, size_t end) {
     const lw_batch* batch = w->step->batch;
-    const lw_kv_place place = w->s->places[index];
-    lw_taker items = lw_this_phase(w, w->rows);
-    for (size_t row; lw_take_item(&items, &row);) {
-        float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size, *v = w->b->v + row * kv_size;
-        lw_add_vector(q, layer->q_bias, q_size);
-        lw_add_vector(k, layer->k_bias, kv_size);
-        lw_add_vector(v, layer->v_bias, kv_size);
-        lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
-        normalize_heads(w, c, q, c->n_heads, layer->q_norm);
-        normalize_heads(w, c, k, c->n_kv_heads, layer->k_norm);
-        turn_heads(w, c, row, q, c->n_heads);
-        turn_heads(w, c, row, k, c->n_kv_heads);
-        const uint32_t position = w->b->position[row];
-        const float scale = query_scale(c, position);
-        for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
-        const uint32_t* table = lw_block_table(w->s, batch, w->b->sequence[row], place.group);
-        const uint32_t block = table[position / LW_BLOCK_TOKENS];
-        if (!lw_kv_write(&w->s->kv, w->ops, place.slot, block, position % LW_BLOCK_TOKENS, k, v))
+    const size_t kv_size = (size_t)c->n_kv_heads * c->head_dim;
+    for (size_t n; row < end; row += n) {
+        const uint32_t sequence = w->b->sequence[row], position = w->b->position[row];
+        const size_t last = batch->query_start[sequence + 1], offset = position % LW_BLOCK_TOKENS;
+        n = (last < end ? last : end) - row;
+        if (n > LW_BLOCK_TOKENS - offset) n = LW_BLOCK_TOKENS - offset;
+        const uint32_t block = lw_block_table(w->s, batch, sequence, place.group)[position / LW_BLOCK_TOKENS];
+        const lw_kv_rows rows = {n, w->b->k + row * kv_size, w->b->v + row * kv_size};
+        if (!lw_kv_write(&w->s->kv, w->ops, place.slot, block, (uint32_t)offset, rows))
             atomic_store(&w->step->non_finite, true);
-        lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
+    }
+}
+
+// Rows that a thread takes together: keys of neighbours share cache lines, which no two threads should write by turns.
+static size_t rows_together(const lw_worker* w) {
+    enum { MOST = 64 / sizeof(float), SHARES = 4 };  // a cache line of keys; of each thread
+    const size_t n = w->rows / (w->s->config.n_threads * SHARES);
+    return n < 1 ? 1 : n < MOST ? n : MOST;
+}
+
+static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const size_t together = rows_together(w);
+    lw_taker items = lw_this_phase(w, (w->rows + together - 1) / together);
+    for (size_t item; lw_take_item(&items, &item);) {
+        const size_t first = item * together, end = first + together < w->rows ? first + together : w->rows;
+        for (size_t row = first; row < end; ++row) rotate_row(w, layer, row);
+        store_rows(w, &layer->config.attention, w->s->places[index], first, end);
     }
     lw_end_phase(w, LW_OP_ROTATE);
 }
