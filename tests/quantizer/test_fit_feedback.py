@@ -11,7 +11,7 @@ from lanewise_quantizer.fit.feedback import (
     quantize_with_feedback,
     rounds_for,
 )
-from lanewise_quantizer.fit.hessian import Hessian, factor
+from lanewise_quantizer.fit.hessian import BLOCK, Hessian, factor
 from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.quantize import quantize_matrix
 
@@ -45,12 +45,22 @@ def same(a, b):
     return all(np.array_equal(x, y) for x, y in pairs if x is not None)
 
 
-def test_factor_is_the_matrix():
-    _, h = layer()
-    unit, weights = factor(h.astype(np.float64) + 0.01 * np.eye(COLS))
+@pytest.mark.parametrize("cols", [COLS, 2 * BLOCK + 64])
+def test_factor_is_the_matrix(cols):
+    _, h = layer(cols=cols)
+    unit, weights = factor(h.astype(np.float64) + 0.01 * np.eye(cols))
     np.testing.assert_array_equal(unit, np.triu(unit))
     np.testing.assert_allclose(np.diag(unit), 1)
-    np.testing.assert_allclose(unit * weights @ unit.T, h + 0.01 * np.eye(COLS), atol=2e-3)
+    np.testing.assert_allclose(unit * weights @ unit.T, h + 0.01 * np.eye(cols), atol=2e-3)
+
+
+def test_what_is_divided_by_the_matrix_gives_itself_times_it():
+    cols = 2 * BLOCK + 64
+    rows, h = layer(rows=9, cols=cols)
+    hessian = Hessian.of(h, CODED_TYPES["q4_0"])
+    exact = np.linalg.solve(hessian.h.astype(np.float64), rows.T).T
+    found = hessian.divide(rows)
+    assert np.abs(found - exact).max() < 1e-3 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("name", GROUPED)

@@ -92,14 +92,16 @@ def _steps(
         moments = Moments(size, y is not None, whole[step[0]].shape[0] if ends else 0)
         for part in forward.chunks(x):
             inputs[part] = forward.inputs(step[0], x[part], done, vectors)
-            beside = behind = None
+            beside = missing = None
             if y is not None:
                 beside = forward.inputs(step[0], y[part], whole, vectors)
                 if ends:
                     added = beside @ whole[step[0]].T
-                    behind = bounded((y[part] - x[part]) / scale, added)
+                    missing = bounded((y[part] - x[part]) / scale, added)
+                    missing += added
+                    missing -= inputs[part] @ whole[step[0]].T
                     forward.add(y[part], added, step[0], vectors)
-            moments.add(inputs[part], beside, behind)
+            moments.add(inputs[part], beside, missing)
         moment = moments.found()
         for role in step:
             done[role] = quantize(role, layer, whole[role], moment)

@@ -55,7 +55,8 @@ class Book:
         index = codes
         if self.levels.map is Map.TRELLIS:
             index = codes << 2 | np.concatenate([states[None], codes[:-1]])
-        mapped: Floats = self.levels.tables[selectors, index]
+        width = np.uint8(self.levels.tables.shape[1])  # a byte holds the number of every level
+        mapped: Floats = self.levels.tables.reshape(-1).take(selectors * width + index)
         return mapped
 
     def stored(self, codes: Bytes, selectors: Bytes) -> Bytes:

@@ -39,23 +39,40 @@ class Hessian:
         h[np.diag_indices(full)] += np.float32(damping)
         return Hessian(h, *factor(h))
 
+    def divide(self, rows: Floats) -> Floats:
+        """Rows [n, inputs] @ H^-1, in the order of ``h``, by substitution in its factors."""
+        found = rows.copy()
+        blocks = [slice(at, min(at + BLOCK, len(self.h))) for at in range(0, len(self.h), BLOCK)]
+        corners = [np.linalg.inv(self.unit[b, b].astype(np.float64)) for b in blocks]
+        inverses = [corner.astype(np.float32) for corner in corners]
+        for block, inverse in zip(reversed(blocks), reversed(inverses), strict=True):
+            after = slice(block.stop, None)
+            rest = found[:, block] - found[:, after] @ self.unit[block, after].T
+            found[:, block] = rest @ inverse.T
+        found /= self.weights
+        for block, inverse in zip(blocks, inverses, strict=True):
+            before = slice(0, block.start)
+            rest = found[:, block] - found[:, before] @ self.unit[before, block]
+            found[:, block] = rest @ inverse
+        return found
+
 
 def factor(h: npt.NDArray[np.floating]) -> tuple[Floats, Floats]:
     """Unit upper triangular U and d > 0 with h = U @ diag(d) @ U.T; h is read above its diagonal.
 
-    Computed in float64, a block of columns after the other from the last: one array of that type
-    is all that is held, where a library's factorization needs several.
+    A block of columns after the other from the last: blocks themselves are factored in float64,
+    what others take off them is a product of float32, as h is. No other array of its size is held.
     """
     size = len(h)
-    v = np.zeros((size, size))
-    unit, d = np.zeros((size, size), np.float32), np.empty(size)
+    unit, weights = np.zeros((size, size), np.float32), np.empty(size, np.float32)
     for end in range(size, 0, -BLOCK):
-        block = slice(max(0, end - BLOCK), end)
-        rest = h[:end, block].astype(np.float64)
-        rest -= v[:end, end:] @ v[block, end:].T
-        corner = np.linalg.cholesky(rest[block][::-1, ::-1])[::-1, ::-1]
-        v[: block.start, block] = rest[: block.start] @ np.linalg.inv(corner).T
-        v[block, block] = corner
-        d[block] = np.diag(corner)
-        unit[:end, block] = v[:end, block] / d[block]
-    return unit, np.square(d).astype(np.float32)
+        block, after = slice(max(0, end - BLOCK), end), slice(end, None)
+        rest = h[:end, block] - unit[:end, after] @ (unit[block, after] * weights[after]).T
+        turned = rest[block].astype(np.float64)[::-1, ::-1]
+        corner = np.linalg.cholesky(turned)[::-1, ::-1]
+        root = np.diag(corner)
+        weights[block] = np.square(root)
+        unit[block, block] = corner / root
+        divisor = (np.linalg.inv(corner).T / root).astype(np.float32)
+        unit[: block.start, block] = rest[: block.start] @ divisor
+    return unit, weights

@@ -179,7 +179,7 @@ def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> Cod
         if stays.all():
             return rounded
     hessian = moment.hessian(kind, plan.damping)
-    wanted = moment.corrected(weights, plan.damping)
+    wanted = moment.corrected(weights, kind, plan.damping)
     fitted = quantize_with_feedback(wanted, kind, hessian, table, plan.rounds)
     if rounded is None or not stays.any():
         return fitted

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise_quantizer.coded import CodedType, Map
-from lanewise_quantizer.fit.hessian import DAMPING, Hessian
+from lanewise_quantizer.fit.hessian import BLOCK, DAMPING, Hessian
+from lanewise_quantizer.planes import chained
 
 Floats = npt.NDArray[np.float32]
 
@@ -27,14 +28,16 @@ class Moment:
 
     A few tokens, above all the first of a text, have inputs a thousand times larger than others;
     unweighed they would be all that is in the sum. What is quantized before the matrix makes its
-    inputs x differ from those that the unquantized model has there, y. Where a matrix's outputs are
-    added to the hidden states, these have drifted as well: by r, of which :func:`bounded` is kept.
+    inputs x differ from those that the unquantized model has there, y. Where the outputs of a
+    matrix W are added to the hidden states, these have drifted as well: by r, of which
+    :func:`bounded` is kept; what its outputs miss, W (y - x) + r, is then summed at once, a product
+    of the size of W where the inputs' own drift would be one of inputs by inputs.
     """
 
     sum: Floats  # [inputs, inputs]: sum of x x^T / (x . x)
     tokens: int
     drift: Floats | None = None  # [inputs, inputs]: sum of (y - x) x^T / (x . x); None: y is x
-    missing: Floats | None = None  # [outputs, inputs]: sum of r x^T / (x . x); None: r is 0
+    missing: Floats | None = None  # [outputs, inputs]: sum of (W (y - x) + r) x^T / (x . x)
     _hessians: dict[tuple[float, int, bool], Hessian] = field(default_factory=dict)
 
     def mean(self) -> Floats:
@@ -54,58 +57,61 @@ class Moment:
             self._hessians[key] = Hessian.of(self.apart(), kind, damping)
         return self._hessians[key]
 
-    def corrected(self, weights: Floats, damping: float = DAMPING) -> Floats:
+    def corrected(self, weights: Floats, kind: CodedType, damping: float = DAMPING) -> Floats:
         """The weights [outputs, inputs] that give on x what ``weights`` W give on y, and r.
 
         They are the least of sum |W y + r - Q x|^2 / (x . x), with the diagonal's share and the
-        damping pulling Q to W: W + (1 - APART) (W drift + missing) H^-1, H the sum as
-        :meth:`hessian` has it.
+        damping pulling Q to W: W + (1 - APART) (W drift, or missing) H^-1, H the sum as
+        :meth:`hessian` has it, which is a multiple of the mean.
         """
-        if self.drift is None:
-            return weights
-        moved = weights @ self.drift
         if self.missing is not None:
-            moved += self.missing
-        h = self.apart()
-        h[np.diag_indices(len(h))] += np.float32(damping) * np.diag(h).mean()
-        root = 1 / np.sqrt(np.maximum(np.diag(h), TINY))  # well conditioned, for float32
-        h *= root
-        h *= root[:, None]
-        moved *= (1 - APART) * root
-        found: Floats = np.linalg.solve(h, moved.T).T
-        found *= root
-        found += weights
-        return found
+            moved = self.missing
+        elif self.drift is not None:
+            moved = weights @ self.drift
+        else:
+            return weights
+        hessian = self.hessian(kind, damping)
+        rows, cols = weights.shape
+        share = (1 - APART) / (np.diag(self.sum).mean(dtype=np.float64) or 1.0)
+        padded = np.zeros((rows, len(hessian.h)), np.float32)
+        padded[:, :cols] = chained(moved) if kind.map is Map.TRELLIS else moved
+        padded *= np.float32(share)
+        found = hessian.divide(padded)[:, :cols]
+        return weights + (chained(found) if kind.map is Map.TRELLIS else found)
 
 
 class Moments:
     """Collects a moment from inputs, part after part."""
 
     def __init__(self, inputs: int, drifts: bool, outputs: int = 0) -> None:
-        """``outputs``: of a matrix that may make up for drift of what they are added to; or 0."""
+        """``outputs``: of a matrix whose outputs' own drift is what is collected; 0: inputs'."""
         self.sum = np.zeros((inputs, inputs), np.float32)
-        self.drift = np.zeros((inputs, inputs), np.float32) if drifts else None
+        self.drift = np.zeros((inputs, inputs), np.float32) if drifts and not outputs else None
         self.missing = np.zeros((outputs, inputs), np.float32) if drifts and outputs else None
         self.tokens = 0
 
     def add(
-        self, x: Floats, unquantized: Floats | None = None, behind: Floats | None = None
+        self, x: Floats, unquantized: Floats | None = None, missing: Floats | None = None
     ) -> None:
-        """Add inputs x [..., inputs], those of the unquantized model in the same places, and what
-        the hidden states there are behind those of the unquantized model [..., outputs]."""
+        """Add inputs x [..., inputs], and those of the unquantized model in the same places or, if
+        they are collected, what outputs miss there [..., outputs]."""
         rows = x.reshape(-1, x.shape[-1])
         size = np.square(rows).sum(axis=1, keepdims=True)
         scale = 1 / np.sqrt(np.maximum(size, TINY))
         scaled = rows * scale
-        self.sum += scaled.T @ scaled
+        for at in range(0, len(self.sum), BLOCK):  # at and above the diagonal
+            self.sum[at : at + BLOCK, at:] += scaled[:, at : at + BLOCK].T @ scaled[:, at:]
         if unquantized is not None and self.drift is not None:
             self.drift += ((unquantized.reshape(rows.shape) - rows) * scale).T @ scaled
-        if behind is not None and self.missing is not None:
-            self.missing += (behind.reshape(len(rows), -1) * scale).T @ scaled
+        if missing is not None and self.missing is not None:
+            self.missing += (missing.reshape(len(rows), -1) * scale).T @ scaled
         self.tokens += len(rows)
 
     def found(self) -> Moment:
         """The moment of what was added."""
+        for at in range(0, len(self.sum), BLOCK):
+            end = at + BLOCK
+            self.sum[end:, at:end] = self.sum[at:end, end:].T
         return Moment(self.sum, self.tokens, self.drift, self.missing)
 
 
