@@ -9,6 +9,7 @@
 
 enum {
     LW_FIT_LANES = 8,
+    LW_FIT_TRIALS = 2,  // at a time: each column of one waits for the one before
     LW_FIT_COLUMNS = 128,
     LW_FIT_STATES = 4,
     LW_FIT_TABLE_LEVELS = 16,
@@ -37,8 +38,8 @@ typedef struct lw_fit_trial {
     uint8_t selector[LW_FIT_LANES], state[LW_FIT_LANES];
 } lw_fit_trial;
 
-void lw_fit_uniform(const lw_fit_job* job, lw_fit_trial* trial);
-void lw_fit_table(const lw_fit_job* job, lw_fit_trial* trial);
+void lw_fit_uniform(const lw_fit_job* job, lw_fit_trial* trials);
+void lw_fit_table(const lw_fit_job* job, lw_fit_trial* trials);
 void lw_fit_trellis(const lw_fit_job* job, lw_fit_trial* trial);
 
 // Whether every row has lost already.

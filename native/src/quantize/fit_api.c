@@ -6,7 +6,7 @@
 #include "quantize/fit.h"
 #include "status.h"
 
-enum { LANES = LW_FIT_LANES };
+enum { LANES = LW_FIT_LANES, TRIALS = LW_FIT_TRIALS };
 
 static lw_status check(const lw_fit_job* job) {
     if (job == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_fit: job is NULL");
@@ -120,18 +120,23 @@ static void store_rows(const lw_fit_job* job, const lw_fit_rows* rows, uint32_t 
 lw_status lw_fit(const lw_fit_job* job, uint32_t begin, uint32_t end) {
     LW_RETURN_IF_FAILED(check(job));
     LW_RETURN_IF_FAILED(check_arrays(job, begin, end));
-    lw_fit_trial trial = {0};
-    lw_fit_rows rows;
-    for (uint32_t row = begin; row < end; row += LANES) {
-        load_rows(job, row, end, &rows);
+    lw_fit_trial trials[TRIALS] = {{.loss = {0}}};
+    lw_fit_rows rows[TRIALS];
+    for (uint32_t row = begin; row < end; row += TRIALS * LANES) {
+        for (uint32_t t = 0; t < TRIALS; ++t) load_rows(job, row + t * LANES, end, &rows[t]);
         for (uint32_t candidate = 0; candidate < job->n_candidates; ++candidate) {
-            set_up(job, candidate, &rows, &trial);
-            if (job->map == LW_FIT_UNIFORM) lw_fit_uniform(job, &trial);
-            if (job->map == LW_FIT_TABLE) lw_fit_table(job, &trial);
-            if (job->map == LW_FIT_TRELLIS) lw_fit_trellis(job, &trial);
-            keep(job, &trial, candidate, &rows);
+            for (uint32_t t = 0; t < TRIALS; ++t) set_up(job, candidate, &rows[t], &trials[t]);
+            if (job->map == LW_FIT_UNIFORM) lw_fit_uniform(job, trials);
+            if (job->map == LW_FIT_TABLE) lw_fit_table(job, trials);
+            for (uint32_t t = 0; t < TRIALS; ++t) {
+                if (job->map == LW_FIT_TRELLIS) lw_fit_trellis(job, &trials[t]);
+                keep(job, &trials[t], candidate, &rows[t]);
+            }
         }
-        store_rows(job, &rows, end - row < LANES ? end - row : LANES);
+        for (uint32_t t = 0; t < TRIALS; ++t) {
+            const uint32_t first = row + t * LANES;
+            if (first < end) store_rows(job, &rows[t], end - first < LANES ? end - first : LANES);
+        }
     }
     return LW_OK;
 }

@@ -30,51 +30,91 @@ static inline void settle(const lw_fit_job* job, lw_fit_trial* trial, uint32_t k
     if (k + 1 == block) feed_back_block(job, trial, end);
 }
 
-static inline _Bool give_up(lw_fit_trial* trial, uint32_t k) {
-    if (k % LW_FIT_CHECK != LW_FIT_CHECK - 1 || !lw_fit_is_lost(trial->loss, trial->limit)) return 0;
-    trial->loss += INFINITY;
+// Every few columns: whether no row of any trial can win any more; their losses are then infinite.
+static inline _Bool give_up(lw_fit_trial* trials, uint32_t k) {
+    if (k % LW_FIT_CHECK != LW_FIT_CHECK - 1) return 0;
+    for (int t = 0; t < LW_FIT_TRIALS; ++t)
+        if (!lw_fit_is_lost(trials[t].loss, trials[t].limit)) return 0;
+    for (int t = 0; t < LW_FIT_TRIALS; ++t) trials[t].loss += INFINITY;
     return 1;
 }
 
-void lw_fit_uniform(const lw_fit_job* job, lw_fit_trial* trial) {
+static inline void round_column(const lw_fit_job* job, lw_fit_trial* trial, uint32_t k) {
     const lw_fit_lanes low = (lw_fit_lanes){0} + (float)job->low, high = (lw_fit_lanes){0} + (float)job->high;
+    const uint32_t g = k / job->group;
+    lw_fit_lanes level = (trial->target[k] + trial->minimum[g]) * trial->inverse[g];
+    level = LW_FIT_SELECT(level > low, level, low);
+    level = LW_FIT_SELECT(level < high, level, high);
+    level = (level + round_magic) - round_magic;
+    trial->code[k] = __builtin_convertvector(level - low, lw_fit_masks);
+    settle(job, trial, k, level * trial->scale[g] - trial->minimum[g]);
+}
+
+void lw_fit_uniform(const lw_fit_job* job, lw_fit_trial* trials) {
     for (uint32_t k = 0; k < job->columns; ++k) {
-        const uint32_t g = k / job->group;
-        lw_fit_lanes level = (trial->target[k] + trial->minimum[g]) * trial->inverse[g];
-        level = LW_FIT_SELECT(level > low, level, low);
-        level = LW_FIT_SELECT(level < high, level, high);
-        level = (level + round_magic) - round_magic;
-        trial->code[k] = __builtin_convertvector(level - low, lw_fit_masks);
-        settle(job, trial, k, level * trial->scale[g] - trial->minimum[g]);
-        if (give_up(trial, k)) return;
+        for (int t = 0; t < LW_FIT_TRIALS; ++t) round_column(job, &trials[t], k);
+        if (give_up(trials, k)) return;
     }
+}
+
+// A table's levels for a group of columns.
+typedef struct group_levels {
+    lw_fit_lanes middle[LW_FIT_TABLE_LEVELS];  // between a level and the next
+    lw_fit_masks first;                        // the bits of the first level's value
+    lw_fit_masks step[LW_FIT_TABLE_LEVELS];    // those in which a level's value differs from the next one's
+} group_levels;
+
+static inline void set_levels(const lw_fit_job* job, const lw_fit_trial* trial, uint32_t g, uint32_t n,
+                              group_levels* out) {
+    lw_fit_lanes level[LW_FIT_TABLE_LEVELS] = {{0}};
+    for (int i = 0; i < LANES; ++i)
+        for (uint32_t c = 0; c < n; ++c) level[c][i] = job->levels[(size_t)trial->selector[i] * n + c];
+    for (uint32_t c = 0; c + 1 < n; ++c) out->middle[c] = (level[c] + level[c + 1]) * 0.5f;
+    for (uint32_t c = 0; c < n; ++c) level[c] = level[c] * trial->scale[g] - trial->minimum[g];
+    for (uint32_t c = 0; c + 1 < n; ++c) out->step[c] = (lw_fit_masks)level[c] ^ (lw_fit_masks)level[c + 1];
+    out->first = (lw_fit_masks)level[0];
 }
 
 // Levels ascend, so a level's number is how many midpoints lie below the target. Scaled by a negative number they
 // descend, and so do the targets divided by it: the count is the same.
-void lw_fit_table(const lw_fit_job* job, lw_fit_trial* trial) {
-    lw_fit_lanes middle[LW_FIT_TABLE_LEVELS], step[LW_FIT_TABLE_LEVELS], first;
-    const uint32_t n = job->n_levels;
-    for (int i = 0; i < LANES; ++i) {
-        const float* levels = job->levels + (size_t)trial->selector[i] * n;
-        first[i] = levels[0];
-        for (uint32_t c = 0; c + 1 < n; ++c) {
-            middle[c][i] = (levels[c] + levels[c + 1]) * 0.5f;
-            step[c][i] = levels[c + 1] - levels[c];
+static inline void choose_column(const lw_fit_job* job, lw_fit_trial* trial, const group_levels* levels, uint32_t k,
+                                 uint32_t n) {
+    const uint32_t g = k / job->group;
+    const lw_fit_lanes at = (trial->target[k] + trial->minimum[g]) * trial->inverse[g];
+    lw_fit_masks value = levels->first, count = {0};
+    for (uint32_t c = 0; c + 1 < n; ++c) {
+        const lw_fit_masks above = at > levels->middle[c];
+        value ^= above & levels->step[c];
+        count -= above;
+    }
+    trial->code[k] = count;
+    settle(job, trial, k, (lw_fit_lanes)value);
+}
+
+static inline __attribute__((always_inline)) void choose(const lw_fit_job* job, lw_fit_trial* trials, uint32_t n) {
+    group_levels levels[LW_FIT_TRIALS];
+    for (uint32_t first = 0; first < job->columns; first += job->group) {
+        for (int t = 0; t < LW_FIT_TRIALS; ++t) set_levels(job, &trials[t], first / job->group, n, &levels[t]);
+        for (uint32_t k = first; k < first + job->group; ++k) {
+            for (int t = 0; t < LW_FIT_TRIALS; ++t) choose_column(job, &trials[t], &levels[t], k, n);
+            if (give_up(trials, k)) return;
         }
     }
-    for (uint32_t k = 0; k < job->columns; ++k) {
-        const uint32_t g = k / job->group;
-        const lw_fit_lanes at = (trial->target[k] + trial->minimum[g]) * trial->inverse[g];
-        lw_fit_lanes level = first;
-        lw_fit_masks count = {0};
-        for (uint32_t c = 0; c + 1 < n; ++c) {
-            const lw_fit_masks above = at > middle[c];
-            level += (lw_fit_lanes)(above & (lw_fit_masks)step[c]);
-            count -= above;
-        }
-        trial->code[k] = count;
-        settle(job, trial, k, level * trial->scale[g] - trial->minimum[g]);
-        if (give_up(trial, k)) return;
+}
+
+void lw_fit_table(const lw_fit_job* job, lw_fit_trial* trials) {
+    switch (job->n_levels) {  // so that the loops over levels are unrolled
+        case 4:
+            choose(job, trials, 4);
+            return;
+        case 8:
+            choose(job, trials, 8);
+            return;
+        case 16:
+            choose(job, trials, 16);
+            return;
+        default:
+            choose(job, trials, job->n_levels);
+            return;
     }
 }
