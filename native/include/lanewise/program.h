@@ -57,7 +57,21 @@ typedef enum lw_role {
     // Once per layer again, each (1, hidden_size): of layers with result_norms.
     LW_ATTN_RESULT_NORM = 47,
     LW_FFN_RESULT_NORM = 48,
-    LW_ROLE_COUNT = 49
+    LW_ATTN_GATE = 49,  // (n_heads * head_dim, hidden_size), of attention with an output gate
+    // Of layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: what the convolution runs over;
+    // inner = n_heads * value_dim, of LW_SHORT_CONV hidden_size.
+    LW_STATE_IN = 50,          // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
+    LW_STATE_GATE = 51,        // (inner, hidden_size), z
+    LW_STATE_DECAY = 52,       // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD
+    LW_STATE_BETA = 53,        // (n_heads, hidden_size), of LW_GATED_DELTA
+    LW_STATE_CONV = 54,        // (1, channels * taps): the taps of channel 0, the oldest token's first, of channel 1, ...
+    LW_STATE_CONV_BIAS = 55,   // (1, channels)
+    LW_STATE_DECAY_BIAS = 56,  // (1, n_heads)
+    LW_STATE_RATE = 57,        // (1, n_heads), A: negative
+    LW_STATE_SKIP = 58,        // (1, n_heads), D of LW_SSD
+    LW_STATE_NORM = 59,        // (1, value_dim) of LW_GATED_DELTA, (1, inner) of LW_SSD
+    LW_STATE_OUT = 60,         // (hidden_size, inner)
+    LW_ROLE_COUNT = 61
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -78,7 +92,7 @@ typedef enum lw_qk_norm {
 } lw_qk_norm;
 
 typedef struct lw_attention_config {
-    uint32_t n_heads;
+    uint32_t n_heads;  // 0: the layer has no attention, and all else here is 0
     uint32_t n_kv_heads;
     uint32_t head_dim;  // even, at most 256
     uint32_t window;    // tokens each query sees, its own included; 0 = all
@@ -94,12 +108,45 @@ typedef struct lw_attention_config {
     float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0, or Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
+    uint32_t output_gate;        // 1: results are multiplied by sigmoid of the product with LW_ATTN_GATE
 } lw_attention_config;
+
+// Layers that keep a state of each sequence in the place of its keys and values. All are recurrences over the tokens in
+// order; x is the row after the layer's norm, conv a causal convolution of each channel over `taps` tokens.
+typedef enum lw_state_kind {
+    LW_NO_STATE = 0,
+    // out (c * conv(b * x)), of LFM2.
+    LW_SHORT_CONV = 1,
+    // Gated delta rule, of Qwen3-Next. q, k, v = silu(conv(in x)), q and k divided by their length, q by sqrt(key_dim) too.
+    // Of each head, with g = exp(A * softplus(a + bias)) and beta = sigmoid of its product:
+    //     S *= g; S += k (beta * (v - S^T k))^T; o = S^T q
+    // out (rmsnorm(o) * silu(z)), norms over value_dim.
+    LW_GATED_DELTA = 2,
+    // State space duality, of Mamba 2. x, B, C = silu(conv(in x) + bias). Of each head, with d = softplus(dt + bias):
+    //     S = exp(d * A) * S + B (d * x)^T; y = S^T C + D * x
+    // out (rmsnorm(y * silu(z))), norms over norm_size values.
+    LW_SSD = 3
+} lw_state_kind;
+
+typedef struct lw_state_config {
+    lw_state_kind kind;  // all else is 0 where there is none
+    uint32_t taps;       // tokens that the convolution sees, its own included; 2 to 8
+    // Of LW_GATED_DELTA and LW_SSD, else 0. Channels: q, k, v or x, B, C: n_heads * value_dim and twice
+    // n_key_heads * key_dim.
+    uint32_t n_heads;
+    uint32_t value_dim;     // columns of a head's state; a multiple of 16, at most 256
+    uint32_t n_key_heads;   // heads of q and k, groups of B and C; n_heads is a multiple
+    uint32_t key_dim;       // rows of a head's state; a multiple of 16, at most 256
+    uint32_t keys_in_turn;  // 1: head h has key head h % n_key_heads, 0: h / (n_heads / n_key_heads)
+    uint32_t conv_bias;     // of LW_SSD, 1: the convolution has biases
+    uint32_t norm_size;     // of LW_SSD: values that each norm of results is over, a divisor of inner; 0 = no norm
+} lw_state_config;
 
 typedef enum lw_ffn_kind {
     LW_FFN_GATED = 0,    // down (activation(gate x) * up x)
     LW_FFN_EXPERTS = 1,  // a sum over some of many such, which a router chooses and weighs for each token
-    LW_FFN_PLAIN = 2     // down (activation(up x))
+    LW_FFN_PLAIN = 2,    // down (activation(up x))
+    LW_FFN_NONE = 3      // the layer has none, and all else here is 0
 } lw_ffn_kind;
 
 typedef enum lw_activation {
@@ -109,7 +156,8 @@ typedef enum lw_activation {
     LW_GELU_TANH = 3,       // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
     LW_RELU = 4,
     LW_TANH = 5,     // of dense heads only
-    LW_IDENTITY = 6  // likewise
+    LW_IDENTITY = 6,     // likewise
+    LW_RELU_SQUARED = 7  // max(g, 0)^2
 } lw_activation;
 
 // What a router makes of its logits, one for each expert.
@@ -147,12 +195,13 @@ typedef enum lw_norm_kind {
     LW_NORM_LAYER = 1  // (x - mean) / sqrt(variance) * weight, plus a bias where norm_bias is 1
 } lw_norm_kind;
 
-// x += attention(norm(x)), then x += ffn(norm(x)). Where a norm replaces x it is x = norm(x) before the addition. So the
+// x += attention(norm(x)), then x += ffn(norm(x)); what has a state stands in the place of attention. Where a norm replaces x it is x = norm(x) before the addition. So the
 // layers that normalize after each addition (BERT's) are those whose norms all replace: the first one's is that of the
 // embedding, each further one's, and the output norm, that of the layer before.
 typedef struct lw_layer_config {
     lw_attention_config attention;
-    lw_ffn_config ffn;
+    lw_state_config state;  // not beside attention
+    lw_ffn_config ffn;      // a layer has an FFN, attention or a state
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
     // of norms, nor with experts.
@@ -188,7 +237,7 @@ typedef struct lw_model_config {
     float logit_scale;         // and logits by this; 1 and 1 for most
     uint32_t n_ropes;          // at most 8
     const lw_rope* ropes;
-    const lw_layer_config* layers;  // [n_layers]; heads, KV heads and head_dim are the same in all
+    const lw_layer_config* layers;  // [n_layers]; one has attention; heads, KV heads and head_dim are the same in all those
     lw_norm_kind norm;              // of all norms but those of Q and K
     uint32_t norm_bias;             // 1: these have biases; of LW_NORM_LAYER only
     uint32_t pooled;                // 1: no head that makes logits; whole texts go through lw_encode, nothing else

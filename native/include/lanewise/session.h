@@ -6,6 +6,7 @@ enum { LW_MAX_KV_GROUPS = 16 };
 // one group, any block those of any group.
 typedef struct lw_kv_layout {
     uint64_t block_bytes;
+    uint64_t state_bytes;  // of one sequence; 0 where no layer has a state
     uint32_t n_groups;
     // Tokens that each sees at most in the layers of a group, its own included; 0 = all.
     uint32_t windows[LW_MAX_KV_GROUPS];
@@ -14,6 +15,7 @@ typedef struct lw_kv_layout {
 typedef struct lw_session_config {
     uint32_t n_threads;         // threads that compute, the calling one included; 1 to 256
     uint32_t n_blocks;          // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
+    uint32_t n_states;          // places for the states of sequences; 0 unless layers of the model have one
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
     lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
@@ -66,6 +68,10 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 // block_tables, for each group of layers; they must cover all its tokens. Blocks that none of the batch's tokens see in any
 // layer of their group are neither read nor written: their entries may be any number. Sequences may read the same blocks,
 // but one that writes to a block has it for itself, or what is read there is undefined; a block serves one group at a time.
+//
+// Where layers have a state, that of sequence s is in place number table_rows[s] (or s), which no other sequence of the
+// batch has. It must be that after context_lens[s] tokens; what a place holds does not matter where that is 0. Afterwards
+// it is that after all of the sequence's tokens.
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
@@ -80,6 +86,8 @@ typedef struct lw_batch {
     const lw_adapter* const* adapters;  // [n_seqs] that of each sequence or NULL; NULL = nobody has one
     uint32_t n_copies;
     const uint32_t* copies;  // [n_copies][2] KV blocks (from, to) that are copied before all else, in this order
+    uint32_t n_state_copies;
+    const uint32_t* state_copies;  // [n_state_copies][2] likewise of places of states
 } lw_batch;
 
 typedef struct lw_sampled {
@@ -124,8 +132,9 @@ void lw_session_close(lw_session* session);
 //
 // A step fails in one of two ways. LW_ERR_ARGUMENT: an argument is refused before it runs, nothing has been written and no
 // block copied. Any other status (LW_ERR_NONFINITE): it failed as it ran. Then all its copies have been made, and must not
-// be asked for again; logits and drawn, and in the cache the places of the batch's own tokens, hold anything. In both cases
-// every other place of the cache is as it was, and the same tokens may be run again in another batch. A step after one that
+// be asked for again; logits and drawn, in the cache the places of the batch's own tokens, and the states of its sequences
+// hold anything. In both cases every other place is as it was, and the same tokens may be run again in another batch, those
+// of a sequence whose state is lost from its first one. A step after one that
 // failed as it ran cannot name tokens that it should have drawn. A draw that fails (lw_sampled) fails no step.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Before a step: once it has its logits it waits until every hold has been released, and draws then. So the masks that its

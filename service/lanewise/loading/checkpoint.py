@@ -76,6 +76,19 @@ class Role(IntEnum):
     # Of layers again.
     ATTN_RESULT_NORM = 47
     FFN_RESULT_NORM = 48
+    ATTN_GATE = 49  # of the results of attention
+    # Of layers with a state.
+    STATE_IN = 50
+    STATE_GATE = 51
+    STATE_DECAY = 52
+    STATE_BETA = 53
+    STATE_CONV = 54
+    STATE_CONV_BIAS = 55
+    STATE_DECAY_BIAS = 56
+    STATE_RATE = 57
+    STATE_SKIP = 58
+    STATE_NORM = 59
+    STATE_OUT = 60
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Attention:
     score_scale: float = 0.0  # of the products of queries and keys; 0 becomes 1 / sqrt(head_dim)
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
     position_scale: tuple[float, int] | None = None
+    output_gate: bool = False  # results are multiplied by sigmoid of a product of their own
 
     def __post_init__(self) -> None:
         """Fill in the scale that most models have."""
@@ -66,6 +67,51 @@ class Attention:
 
 # RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection.
 QK_NORMS = ("none", "head", "whole")
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """out(c * conv(b * x)) with b, c, x = in(x): a causal convolution of each channel (LFM2)."""
+
+    taps: int  # tokens that it sees, its own included
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """The gated delta rule (Qwen3-Next): a state of (key_dim, value_dim) for each head.
+
+    q, k, v = silu(conv(in(x))), q and k of length 1, q divided by sqrt(key_dim). With
+    g = exp(A * softplus(a + bias)) and beta = sigmoid(b): S *= g; S += k (beta (v - S^T k))^T;
+    o = S^T q. Then out(rmsnorm(o) * silu(z)), norms over a head.
+    """
+
+    taps: int
+    n_heads: int
+    value_dim: int
+    n_key_heads: int
+    key_dim: int
+    keys_in_turn: bool = False  # head h has key head h % n_key_heads, not h // (heads of each)
+
+
+@dataclass(frozen=True)
+class Ssd:
+    """State space duality (Mamba 2): a state of (key_dim, value_dim) for each head.
+
+    x, B, C = silu(conv(in(x)) + bias). With d = softplus(dt + bias):
+    S = exp(d A) S + B (d x)^T; y = S^T C + D x. Then out(rmsnorm(y * silu(z))), norms over
+    ``norm_size`` values, or none where that is None.
+    """
+
+    taps: int
+    n_heads: int
+    value_dim: int  # of a head
+    n_key_heads: int  # groups of B and C
+    key_dim: int  # the size of the state of each value
+    norm_size: int | None = None
+    conv_bias: bool = True
+
+
+State = ShortConv | GatedDelta | Ssd
 
 
 @dataclass(frozen=True)
@@ -119,7 +165,8 @@ ACTIVATIONS = ("silu", "clamped")
 
 
 # x times: sigmoid(x); the normal distribution up to x; its approximation with tanh; 1 if x > 0.
-CURVES = ("silu", "gelu", "gelu_tanh", "relu")
+# x^2 if x > 0.
+CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
 
 
 @dataclass(frozen=True)
@@ -133,13 +180,16 @@ class Layer:
     With ``result_norms`` what is added is norm(attention(...)) and norm(ffn(...)), by norms of
     their own; not with experts, biases of attention's output, of down or of norms, nor with a
     residual_scale.
+
+    What has a state stands in the place of attention. A layer has one of the three at least.
     """
 
-    attention: Attention
-    ffn: Gated | Plain | Experts
+    attention: Attention | None
+    ffn: Gated | Plain | Experts | None
     attn_norm_replaces: bool = False
     ffn_norm_replaces: bool = False
     result_norms: bool = False
+    state: State | None = None  # not beside attention
 
 
 # RMSNorm; LayerNorm, with a bias where ModelConfig.norm_bias says so.
@@ -210,8 +260,18 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def heads(self) -> Attention:
+        """The first layer's attention that has one: heads are the same in all that do."""
+        return next(one.attention for one in self.layers if one.attention is not None)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layer keeps a state of each sequence."""
+        return any(layer.state is not None for layer in self.layers)
+
+    @property
     def sliding_window(self) -> int | None:
         """Tokens back to which some layer sees; None if one sees them all."""
-        windows = [layer.attention.window for layer in self.layers]
+        windows = [one.attention.window for one in self.layers if one.attention is not None]
         known = [window for window in windows if window is not None]
         return max(known) if windows and len(known) == len(windows) else None

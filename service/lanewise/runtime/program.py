@@ -3,7 +3,18 @@
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Plain, Rope
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    GatedDelta,
+    ModelConfig,
+    Plain,
+    Rope,
+    ShortConv,
+    Ssd,
+    State,
+)
 from lanewise.runtime.library import Native
 
 QK_NORMS = {"none": "LW_QK_NORM_NONE", "head": "LW_QK_NORM_HEAD", "whole": "LW_QK_NORM_WHOLE"}
@@ -20,6 +31,7 @@ ACTIVATIONS = {
     "relu": "LW_RELU",
     "tanh": "LW_TANH",
     "identity": "LW_IDENTITY",
+    "relu_squared": "LW_RELU_SQUARED",
 }
 NORMS = {"rms": "LW_NORM_RMS", "layer": "LW_NORM_LAYER"}
 
@@ -34,7 +46,10 @@ class NativeProgram:
         ropes = ffi.new("lw_rope[]", [self._rope(rope) for rope in config.ropes])
         layers = ffi.new("lw_layer_config[]", config.n_layers)
         for layer, out in zip(config.layers, layers, strict=True):
-            self._attention(layer.attention, out.attention)
+            if layer.attention is not None:
+                self._attention(layer.attention, out.attention)
+            if layer.state is not None:
+                self._state(layer.state, out.state)
             self._ffn(layer.ffn, out.ffn)
             out.attn_norm_replaces = int(layer.attn_norm_replaces)
             out.ffn_norm_replaces = int(layer.ffn_norm_replaces)
@@ -92,7 +107,7 @@ class NativeProgram:
         lib = self._native.lib
         for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale"):
             setattr(out, name, getattr(attention, name))
-        for name in ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi"):
+        for name in ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi", "output_gate"):
             setattr(out, name, int(getattr(attention, name)))
         out.window = attention.window or 0
         out.rope = lib.LW_NO_ROPE if attention.rope is None else attention.rope
@@ -100,8 +115,25 @@ class NativeProgram:
         if attention.position_scale is not None:
             out.position_beta, out.position_original = attention.position_scale
 
-    def _ffn(self, ffn: Gated | Plain | Experts, out: Any) -> None:
+    def _state(self, state: State, out: Any) -> None:
         lib = self._native.lib
+        kinds = {ShortConv: lib.LW_SHORT_CONV, GatedDelta: lib.LW_GATED_DELTA, Ssd: lib.LW_SSD}
+        out.kind, out.taps = kinds[type(state)], state.taps
+        if isinstance(state, ShortConv):
+            return
+        for name in ("n_heads", "value_dim", "n_key_heads", "key_dim"):
+            setattr(out, name, getattr(state, name))
+        if isinstance(state, GatedDelta):
+            out.keys_in_turn = int(state.keys_in_turn)
+        else:
+            out.norm_size = state.norm_size or 0
+            out.conv_bias = int(state.conv_bias)
+
+    def _ffn(self, ffn: Gated | Plain | Experts | None, out: Any) -> None:
+        lib = self._native.lib
+        if ffn is None:
+            out.kind = lib.LW_FFN_NONE
+            return
         out.size, out.bias = ffn.size, int(ffn.bias)
         out.activation = getattr(lib, ACTIVATIONS[ffn.activation])
         if not isinstance(ffn, Experts):
