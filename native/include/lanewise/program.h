@@ -140,6 +140,7 @@ typedef struct lw_state_config {
     uint32_t keys_in_turn;  // 1: head h has key head h % n_key_heads, 0: h / (n_heads / n_key_heads)
     uint32_t conv_bias;     // of LW_SSD, 1: the convolution has biases
     uint32_t norm_size;     // of LW_SSD: values that each norm of results is over, a divisor of inner; 0 = no norm
+    float norm_eps;         // of norms of results
 } lw_state_config;
 
 typedef enum lw_ffn_kind {

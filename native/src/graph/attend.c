@@ -148,6 +148,14 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
     }
 }
 
+// Columns first .. first + n - 1 of a tile's results.
+static void pass_gate(lw_worker* w, const lw_tile* tile, size_t first, size_t n) {
+    for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
+        const size_t at = row * w->s->widths.q + first;
+        w->ops->sigmoid_mul(w->b->attn + at, w->b->attn_gate + at, w->b->attn + at, n);
+    }
+}
+
 bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
@@ -158,7 +166,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_kv_place place = w->s->places[index];
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
     const bool with_codes = lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
-                            job_cols % LW_SEGMENT == 0 && index + 1 < w->c->n_layers;
+                            job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
     const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
     lw_taker items = lw_this_phase(w, jobs);
     for (size_t item; lw_take_item(&items, &item);) {
@@ -182,6 +190,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .out_stride = q_size,
                                       .scratch = w->scratch};
         const bool complete = attend_job(w, &job, tile);
+        if (complete && c->output_gate) pass_gate(w, tile, head * job_cols, job_cols);
         charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
         if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }

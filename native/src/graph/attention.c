@@ -101,16 +101,16 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
     return out;
 }
 
-// After the last attention only the rows that need logits go on.
-static void keep_logit_rows(lw_worker* w) {
+static void keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
+    for (size_t i = 0; i < batch->n_logits; ++i)  // rows ascend, so none is overwritten before it is read
+        memmove(buffer + i * cols, buffer + batch->logit_rows[i] * cols, cols * sizeof(float));
+}
+
+void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols, size_t n) {
     const lw_batch* batch = w->step->batch;
-    const size_t hidden = w->c->hidden_size, q_size = w->s->widths.q;
     if (w->thread == 0 && batch->n_logits < w->rows) {
-        for (size_t i = 0; i < batch->n_logits; ++i) {  // rows ascend, so none is overwritten before it is read
-            const size_t row = batch->logit_rows[i];
-            memmove(w->b->x + i * hidden, w->b->x + row * hidden, hidden * sizeof(float));
-            memmove(w->b->attn + i * q_size, w->b->attn + row * q_size, q_size * sizeof(float));
-        }
+        keep_rows(w->b->x, w->c->hidden_size, batch);
+        for (size_t i = 0; i < n; ++i) keep_rows(buffers[i], cols[i], batch);
     }
     w->rows = batch->n_logits;
     w->adapted = w->step->adapted_logits;
@@ -118,19 +118,21 @@ static void keep_logit_rows(lw_worker* w) {
 }
 
 void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v};
+    const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v, &layer->attn_gate};
+    const size_t n = layer->config.attention.output_gate ? 4 : 3;
     const lw_norm by = {layer->attn_norm, layer->attn_norm_bias, layer->attn_input_order, 1,
                         layer->config.attn_norm_replaces};
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, 3));
+    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
     const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),
                               lw_adapted_product_at(w, &layer->k, w->b->k, false, LW_ADAPTED_K),
-                              lw_adapted_product_at(w, &layer->v, w->b->v, false, LW_ADAPTED_V)};
-    lw_multiply(w, LW_OP_QKV, qkv, 3, &x);
+                              lw_adapted_product_at(w, &layer->v, w->b->v, false, LW_ADAPTED_V),
+                              lw_product_at(w, &layer->attn_gate, w->b->attn_gate, false)};
+    lw_multiply(w, LW_OP_QKV, qkv, n, &x);
     rotate_and_store(w, layer, index);
     const bool have_codes = lw_attend(w, index);
-    if (index + 1 == w->c->n_layers) keep_logit_rows(w);
+    if (index == w->model->last_mixer) lw_keep_logit_rows(w, &w->b->attn, &w->s->widths.q, 1);
     if (w->rows == 0) return;
     const lw_activations values = attention_values(w, layer, have_codes);
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));

@@ -1,4 +1,6 @@
 // What the arguments of a step must be: nothing is run, written or followed before all of them have been checked.
+#include <string.h>
+
 #include "graph/session.h"
 #include "status.h"
 
@@ -14,7 +16,8 @@ static lw_status check_arrays(const lw_batch* b) {
                   {"context_lens", b->context_lens, true},
                   {"block_tables", b->block_tables, true},
                   {"logit_rows", b->logit_rows, b->n_logits > 0},
-                  {"copies", b->copies, b->n_copies > 0}};
+                  {"copies", b->copies, b->n_copies > 0},
+                  {"state_copies", b->state_copies, b->n_state_copies > 0}};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i)
         if (arrays[i].needed && arrays[i].array == NULL)
             return lw_fail(LW_ERR_ARGUMENT, "batch: %s must not be NULL", arrays[i].name);
@@ -72,6 +75,26 @@ static lw_status check_copies(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
+static lw_status check_states(const lw_session* s, const lw_batch* b) {
+    const lw_states* states = &s->states;
+    for (size_t i = 0; i < 2 * (size_t)b->n_state_copies; ++i)
+        if (b->state_copies[i] >= states->n_places)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: state_copies[%zu] has place %u, the session has %u", i / 2,
+                           b->state_copies[i], states->n_places);
+    if (states->n_places == 0) return LW_OK;
+    memset(states->is_used, 0, states->n_places);
+    for (uint32_t i = 0; i < b->n_seqs; ++i) {
+        const uint32_t place = lw_table_row(b, i);
+        if (place >= states->n_places)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has its state in place %u, the session has %u", i, place,
+                           states->n_places);
+        if (states->is_used[place])
+            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has its state in place %u, as one before it", i, place);
+        states->is_used[place] = 1;
+    }
+    return LW_OK;
+}
+
 static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     LW_RETURN_IF_FAILED(check_arrays(b));
     if (b->n_seqs == 0 || b->query_start[0] != 0)
@@ -83,6 +106,7 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     for (uint32_t i = 0; i < tokens; ++i) LW_RETURN_IF_FAILED(check_token(s, b->token_ids[i]));
     LW_RETURN_IF_FAILED(check_logit_rows(s, b, tokens));
     LW_RETURN_IF_FAILED(check_copies(s, b));
+    LW_RETURN_IF_FAILED(check_states(s, b));
     return lw_check_adapters(s, b);
 }
 

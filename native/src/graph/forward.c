@@ -69,14 +69,16 @@ static void run_step(void* context, unsigned thread) {
                    .profile = lw_session_profile_thread(s, thread)};
     lw_profile_begin(w.profile);
     if (thread == 0 && s->announce != NULL) s->announce(s->ahead);
+    lw_states_copy(&s->states, state->batch->state_copies, state->batch->n_state_copies, thread, s->config.n_threads);
     embed(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         const lw_layer* layer = &w.model->layers[i];
-        lw_attention(&w, layer, i);
-        if (w.rows == 0) return;  // nobody asked for logits: keys and values are all there is to do
+        if (lw_has_attention(layer)) lw_attention(&w, layer, i);
+        if (layer->config.state.kind != LW_NO_STATE) lw_recur(&w, layer, i);
+        if (w.rows == 0) return;  // nobody asked for logits: keys, values and states are all there is to do
         if (layer->config.ffn.kind == LW_FFN_EXPERTS)
             lw_experts(&w, layer, i);
-        else
+        else if (layer->config.ffn.kind != LW_FFN_NONE)
             lw_ffn(&w, layer, i);
     }
     if (w.c->pooled) {

@@ -1,5 +1,6 @@
 #include "graph/kv_groups.h"
 
+#include "graph/states.h"
 #include "kv_cache.h"
 #include "status.h"
 
@@ -8,6 +9,12 @@ typedef struct windows {
     uint32_t size[LW_MAX_KV_GROUPS],
         layers[LW_MAX_KV_GROUPS];  // of each, in the order of the first layers that have it
 } windows;
+
+static uint32_t n_attentions(const lw_model* model) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) n += lw_has_attention(&model->layers[i]);
+    return n;
+}
 
 static uint32_t window_of(const lw_model* model, uint32_t layer) {
     return model->layers[layer].config.attention.window;
@@ -24,6 +31,7 @@ static uint32_t find_window(const windows* w, uint32_t size) {
 static bool count_windows(const lw_model* model, windows* out) {
     *out = (windows){0};
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        if (!lw_has_attention(&model->layers[i])) continue;
         const uint32_t at = find_window(out, window_of(model, i));
         if (at == LW_MAX_KV_GROUPS) return false;
         if (at == out->n) out->size[out->n++] = window_of(model, i);
@@ -48,16 +56,18 @@ static uint32_t choose_slots(const windows* w, uint32_t n_layers) {
 static lw_kv_groups one_group(const lw_model* model, lw_kv_place* places) {
     // A pooled model keeps nothing: its layers have one slot in turns.
     const bool pooled = model->config.pooled != 0;
-    const lw_kv_groups out = {1, pooled ? 1 : model->config.n_layers, {lw_model_window(model)}};
-    for (uint32_t i = 0; places != NULL && i < model->config.n_layers; ++i)
-        places[i] = (lw_kv_place){0, pooled ? 0 : i};
-    return out;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        if (places != NULL) places[i] = (lw_kv_place){0, pooled ? 0 : n};
+        n += lw_has_attention(&model->layers[i]);
+    }
+    return (lw_kv_groups){1, pooled ? 1 : n, {lw_model_window(model)}};
 }
 
 lw_kv_groups lw_group_layers(const lw_model* model, bool by_window, lw_kv_place* places) {
     windows w;
     const uint32_t slots =
-        by_window && count_windows(model, &w) && w.n > 1 ? choose_slots(&w, model->config.n_layers) : 0;
+        by_window && count_windows(model, &w) && w.n > 1 ? choose_slots(&w, n_attentions(model)) : 0;
     if (slots == 0) return one_group(model, places);
     lw_kv_groups out = {.n_slots = slots};
     uint32_t next[LW_MAX_KV_GROUPS];  // place of each window's next layer, in slots
@@ -66,6 +76,7 @@ lw_kv_groups lw_group_layers(const lw_model* model, bool by_window, lw_kv_place*
         for (uint32_t g = groups_of(w.layers[i], slots); g > 0; --g) out.windows[out.n_groups++] = w.size[i];
     }
     for (uint32_t i = 0; places != NULL && i < model->config.n_layers; ++i) {
+        if (!lw_has_attention(&model->layers[i])) continue;
         const uint32_t at = next[find_window(&w, window_of(model, i))]++;
         places[i] = (lw_kv_place){(uint16_t)(at / slots), at % slots};
     }
@@ -83,7 +94,9 @@ lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t gr
     const lw_kv_groups groups = lw_group_layers(model, groups_by_window != 0, NULL);
     lw_kv_cache cache;
     lw_kv_describe(lw_model_heads(model), kv_type, 1, &cache);
-    *out = (lw_kv_layout){.block_bytes = (uint64_t)cache.block_bytes * groups.n_slots, .n_groups = groups.n_groups};
+    *out = (lw_kv_layout){.block_bytes = (uint64_t)cache.block_bytes * groups.n_slots,
+                          .state_bytes = lw_state_place_bytes(model),
+                          .n_groups = groups.n_groups};
     for (uint32_t i = 0; i < groups.n_groups; ++i) out->windows[i] = groups.windows[i];
     return LW_OK;
 }

@@ -10,8 +10,21 @@
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
+static void widen_by_state(lw_widths* widths, const lw_layer* layer) {
+    const lw_state_config* c = &layer->config.state;
+    if (layer->config.attention.output_gate) widths->attn_gate = widths->q;
+    if (c->kind == LW_NO_STATE) return;
+    const size_t inner = lw_state_inner(c, (uint32_t)widths->hidden);
+    widths->mixed_in = larger(widths->mixed_in, layer->state_in.rows);
+    widths->mixed = larger(widths->mixed, inner);
+    if (c->kind == LW_SHORT_CONV) return;
+    widths->state_gate = larger(widths->state_gate, inner);
+    widths->n_state_heads = larger(widths->n_state_heads, c->n_heads);
+}
+
 static void widen(lw_widths* widths, const lw_layer* layer, bool float_activations) {
     const lw_ffn_config* c = &layer->config.ffn;
+    widen_by_state(widths, layer);
     if (c->kind != LW_FFN_EXPERTS) {
         widths->gated = larger(widths->gated, c->size);
         return;
@@ -38,13 +51,15 @@ static void measure(lw_session* s) {
 }
 
 static size_t widest_input(const lw_widths* w) {
-    return lw_round_up(larger(larger(w->hidden, w->q), larger(larger(w->gated, w->expert), w->dense)), LW_SEGMENT);
+    const size_t of_ffn = larger(larger(w->gated, w->expert), w->dense);
+    return lw_round_up(larger(larger(larger(w->hidden, w->q), w->mixed), of_ffn), LW_SEGMENT);
 }
 
 // Gives each way in which the model's layers see a tiling; returns how many there are.
 static size_t find_tilings(lw_session* s) {
     size_t n = 0;
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i) {
+        if (!lw_has_attention(&s->model->layers[i])) continue;
         const lw_attention_config* c = &s->model->layers[i].config.attention;
         size_t at = 0;
         while (at < n && (s->tilings[at].window != c->window || s->tilings[at].both_ways != c->both_ways)) ++at;
@@ -90,6 +105,12 @@ static void take_buffers(arena* a, lw_session* s) {
     b->k = take(a, row * w->kv);
     b->v = take(a, row * w->kv);
     b->attn = take(a, row * w->q);
+    b->attn_gate = take(a, row * w->attn_gate);
+    b->mixed_in = take(a, row * w->mixed_in);
+    b->mixed = take(a, row * w->mixed);
+    b->state_gate = take(a, row * w->state_gate);
+    b->decay = take(a, row * w->n_state_heads);
+    b->beta = take(a, row * w->n_state_heads);
     b->gate = take(a, row * ffn);
     b->up = take(a, row * ffn);
     for (uint32_t i = 0; i < model->config.n_ropes; ++i) {
@@ -204,6 +225,8 @@ static bool open_memory(lw_session* s) {
         s->copies[i] = lw_model_copy(s->model, s->config.copies != NULL ? s->config.copies[i] : 0);
     if (!lw_kv_open(&s->kv, s->groups.n_slots)) return false;
     lw_place_block(&s->model->nodes, &s->kv.block);
+    if (!lw_states_open(s->model, s->config.n_states, &s->states)) return false;
+    if (s->states.block.data != NULL) lw_place_block(&s->model->nodes, &s->states.block);
     return true;
 }
 
@@ -234,6 +257,13 @@ static lw_status check_config(const lw_session_config* c, bool pooled) {
     return LW_OK;
 }
 
+static lw_status check_states(const lw_model* model, uint32_t n_states) {
+    const bool has_states = lw_state_place_bytes(model) > 0;
+    if (has_states == (n_states > 0)) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "session: n_states is %u, must be %s", n_states,
+                   has_states ? "at least 1: layers of the model have a state" : "0: no layer of the model has a state");
+}
+
 static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
     for (uint32_t i = 0; i < model->config.n_layers; ++i)
         if (kv_type == LW_I8 && model->layers[i].config.attention.alibi)
@@ -257,6 +287,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     LW_RETURN_IF_FAILED(check_config(config, model->config.pooled != 0));
     LW_RETURN_IF_FAILED(check_places(model, config));
     LW_RETURN_IF_FAILED(check_kv_type(model, config->kv_type));
+    LW_RETURN_IF_FAILED(check_states(model, config->n_states));
     lw_session* s = aligned_alloc(_Alignof(lw_session), sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
     memset(s, 0, sizeof *s);
@@ -292,6 +323,7 @@ void lw_session_close(lw_session* session) {
     lw_pool_close(session->pool);
     lw_profile_close(session->profile);
     lw_kv_close(&session->kv);
+    lw_states_close(&session->states);
     lw_block_unmap(&session->memory);
     free(session->tilings);
     free(session->tiling_of);

@@ -22,6 +22,8 @@ const char* const lw_operation_names[LW_OPERATION_COUNT] = {
     [LW_OP_OUTPUT_NORM] = "output_norm",
     [LW_OP_HEAD] = "head",
     [LW_OP_SAMPLE] = "sample",
+    [LW_OP_CONVOLVE] = "convolve",
+    [LW_OP_RECUR] = "recur",
 };
 
 lw_status lw_session_profile(lw_session* session, uint32_t on) {

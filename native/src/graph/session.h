@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "graph/kv_groups.h"
+#include "graph/states.h"
 #include "kv_cache.h"
 #include "model/adapter.h"
 #include "model/model.h"
@@ -101,6 +102,9 @@ typedef struct lw_widths {
     size_t n_experts, n_used;
     bool float_experts;  // some of their matrices read floats
     size_t dense;        // outputs of dense heads, hidden_size among them; 0 unless the model is pooled
+    size_t attn_gate;    // floats of gates of attention
+    size_t mixed_in, mixed;              // of layers with a state: outputs of the first product, results
+    size_t state_gate, n_state_heads;    // those of them that have heads
 } lw_widths;
 
 typedef struct lw_buffers {  // rows = tokens of the batch
@@ -108,6 +112,10 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     float* norm;             // [rows][hidden_size] normalized, the input of float matrices
     float *q, *k, *v;        // [rows][heads * head_dim]
     float* attn;             // [rows][n_heads * head_dim]
+    float* attn_gate;        // likewise
+    float* mixed_in;         // [rows][outputs of a layer's LW_STATE_IN]
+    float *mixed, *state_gate;  // [rows][its inner]
+    float *decay, *beta;     // [rows][n_heads] of a layer with a state
     float *gate, *up;        // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float
     float *cosine[LW_MAX_ROPES], *sine[LW_MAX_ROPES];  // [rows][rotated / 2]
     uint32_t* token;                                   // [rows] token of each row
@@ -133,6 +141,7 @@ struct lw_session {
     lw_session_config config;
     lw_pool* pool;
     lw_kv_cache kv;
+    lw_states states;
     lw_block memory;  // of the buffers
     lw_buffers b;
     lw_widths widths;
@@ -179,10 +188,14 @@ static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, 
     return s->profile != NULL ? &s->profile->threads[thread] : NULL;
 }
 
+static inline uint32_t lw_table_row(const lw_batch* batch, uint32_t sequence) {
+    return batch->table_rows != NULL ? batch->table_rows[sequence] : sequence;
+}
+
 // The blocks of a sequence in one group of layers.
 static inline const uint32_t* lw_block_table(const lw_session* s, const lw_batch* batch, uint32_t sequence,
                                              uint32_t group) {
-    const size_t row = batch->table_rows != NULL ? batch->table_rows[sequence] : sequence;
+    const size_t row = lw_table_row(batch, sequence);
     return batch->block_tables + (row * s->groups.n_groups + group) * batch->block_table_stride;
 }
 

@@ -132,7 +132,9 @@ void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* product
 void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
                     const lw_activations* values, lw_adapted which) {
     float *x = w->b->x, *result = w->b->norm;  // nobody reads what the norm before made any more
-    const lw_product product = lw_adapted_product_at(w, matrix, norm != NULL ? result : x, norm == NULL, which);
+    float* out = norm != NULL ? result : x;
+    const lw_product product = which == LW_ADAPTED_COUNT ? lw_product_at(w, matrix, out, norm == NULL)
+                                                         : lw_adapted_product_at(w, matrix, out, norm == NULL, which);
     lw_multiply(w, operation, &product, 1, values);
     if (norm == NULL) return;
     const size_t n = w->c->hidden_size;

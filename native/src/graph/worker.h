@@ -77,7 +77,8 @@ void lw_normalize_row(const lw_worker* w, float* out, const float* x, const floa
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized);
 // A phase of products over the same activations.
 void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x);
-// x += the product with one of the matrices whose low-rank inputs lw_project computes, or its norm unless that is NULL.
+// x += the product, or its norm unless that is NULL, with a matrix whose low-rank inputs lw_project computes; with
+// LW_ADAPTED_COUNT it has none.
 void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
                     const lw_activations* values, lw_adapted which);
 void lw_put_in_order(float* out, const float* values, const float* order, size_t n);
@@ -139,6 +140,11 @@ bool lw_attend(lw_worker* w, uint32_t index);
 // x += attention(norm(x)), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are those
 // that go on (attention.c).
 void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
+// The same of a layer with a state (recur.c).
+void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index);
+// A phase after the last layer that mixes rows: only those that need logits go on, of x and of `n` other buffers with rows
+// of cols[i] floats.
+void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols, size_t n);
 // x += ffn(norm(x)) likewise: ffn.c, experts.c.
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);

@@ -54,6 +54,43 @@ typedef struct lw_attention_job {
     float* scratch;  // lw_attention_scratch_floats(...)
 } lw_attention_job;
 
+// A causal convolution over some channels of the rows of one sequence. Row r, channel c of x is at x[r * stride + c], of
+// the result at out[r * out_stride + c], which may be x.
+typedef struct lw_convolve_job {
+    size_t rows, channels, taps;
+    const float* x;
+    const float *before, *after;  // where not NULL, at the places of x, inputs and results are multiplied by them
+    size_t stride;
+    float* out;
+    size_t out_stride;
+    const float* weights;  // [channels][taps], the oldest row's first
+    const float* bias;     // [channels] or NULL
+    float* tail;           // [taps - 1][tail_stride] the inputs before the first row, then those of the last rows
+    size_t tail_stride;
+    bool fresh;  // what is in the tail does not matter: there is nothing before the first row
+} lw_convolve_job;
+
+enum { LW_RECUR_COLUMNS = 64, LW_MAX_TAPS = 8 };  // columns of a state that a job has at most: a tile of a first-level cache
+
+// A recurrence over the rows of one sequence, of some columns of one head's state. What belongs to row r is at
+// r * its stride.
+typedef struct lw_recur_job {
+    size_t rows;
+    size_t key_dim, columns;  // multiples of 16
+    float* state;             // [key_dim] rows, state_stride apart
+    size_t state_stride;
+    const float *k, *q;  // [key_dim]: LW_SSD: B and C
+    size_t key_stride;
+    const float* v;  // [columns]: LW_SSD: x
+    size_t value_stride;
+    const float *decay, *beta;  // one of each: what the state is multiplied by; beta of LW_GATED_DELTA, d of LW_SSD
+    size_t head_stride;
+    float skip;  // D of LW_SSD
+    float* out;  // [columns]
+    size_t out_stride;
+    bool fresh;  // what is in the state does not matter: it is zero
+} lw_recur_job;
+
 enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at multiples of this; numeric contract
 
 typedef struct lw_lane_ops {
@@ -71,6 +108,8 @@ typedef struct lw_lane_ops {
     void (*add_outliers)(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
+    // out[i] = x[i] / (1 + exp(-gate[i])); out may be x.
+    void (*sigmoid_mul)(float* out, const float* gate, const float* x, size_t n);
     // out[i] = kind(x[i]) (* up[i] unless NULL), of every kind but LW_CLAMPED_SWIGLU; out may be x.
     void (*activate)(float* out, const float* x, const float* up, size_t n, lw_activation kind);
     // out[i] = g / (1 + exp(-alpha * g)) * (u + 1), g = gate[i] but at most `limit`, u = up[i] within +-limit
@@ -88,6 +127,16 @@ typedef struct lw_lane_ops {
     // lw_attention_state_floats(lw_attention_rows(...), value_dim) floats, 64-byte aligned.
     void (*attention_split)(const lw_attention_job* job, size_t split, float* state);
     void (*attention_merge)(const lw_attention_job* job, float* states, size_t n_splits);
+    // y[c] = bias[c] + sum over taps of weights[c][t] * x of row r - taps + 1 + t, in order, one fma each.
+    void (*convolve)(const lw_convolve_job* job);
+    // x[i] *= scale / sqrt(sum of squares + 1e-6), the sum over 16 lanes; n a multiple of 16.
+    void (*make_unit)(float* x, size_t n, float scale);
+    // The gated delta rule of a row, with g and b its decay and beta, each sum one fma for each i in order:
+    //     kS = sum k[i] S[i], qS = sum q[i] S[i], qk = sum over 16 lanes of q[i] k[i], d = b * (v - g * kS)
+    //     out = fma(qk, d, g * qS), S[i] = fma(k[i], d, g * S[i])
+    void (*recur_delta)(const lw_recur_job* job);
+    // Of Mamba 2, with g and d: S[i] = fma(k[i], d * v, g * S[i]), out = fma(skip, v, sum q[i] S[i]).
+    void (*recur_ssd)(const lw_recur_job* job);
     bool (*are_finite)(const float* x, size_t n);
     // Largest of x[0..n), none of them NaN, and the sum of exp((x - largest) * scale), in 16 lanes.
     float (*max)(const float* x, size_t n);

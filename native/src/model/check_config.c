@@ -44,8 +44,8 @@ static lw_status check_rope(const lw_rope* rope, uint32_t index) {
     return LW_OK;
 }
 
-static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
-    const lw_attention_config *c = &model->layers[layer].attention, *first = &model->layers[0].attention;
+static lw_status check_attention(const lw_model_config* model, uint32_t layer, const lw_attention_config* first) {
+    const lw_attention_config* c = &model->layers[layer].attention;
     place at;
     snprintf(at.text, sizeof at.text, "layer %u: ", layer);
     LW_RETURN_IF_FAILED(check_range(&at, "n_heads", c->n_heads, 1, 1024));
@@ -54,6 +54,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_WHOLE));
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
+    LW_RETURN_IF_FAILED(check_flag(&at, "output_gate", c->output_gate));
     LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
@@ -67,12 +68,54 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
         return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads cannot share %u KV heads evenly", at.text, c->n_heads,
                        c->n_kv_heads);
     if (c->n_heads != first->n_heads || c->n_kv_heads != first->n_kv_heads || c->head_dim != first->head_dim)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads of %u over %u KV heads, must be as in layer 0",
-                       at.text, c->n_heads, c->head_dim, c->n_kv_heads);
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads of %u over %u KV heads, must be %u of %u over %u as in the"
+                       " first layer that has attention",
+                       at.text, c->n_heads, c->head_dim, c->n_kv_heads, first->n_heads, first->head_dim,
+                       first->n_kv_heads);
     if (c->rope == LW_NO_ROPE) return LW_OK;
     if (c->rope < 0 || (uint32_t)c->rope >= model->n_ropes)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srope is %d, there are %u", at.text, c->rope, model->n_ropes);
     return check_range(&at, "rotated dimensions", model->ropes[c->rope].rotated, 2, c->head_dim);
+}
+
+// Of a head's state, one side.
+static lw_status check_side(const place* at, const char* field, uint32_t size) {
+    LW_RETURN_IF_FAILED(check_range(at, field, size, 16, 256));
+    if (size % 16 == 0) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %u, must be a multiple of 16", at->text, field, size);
+}
+
+static lw_status check_state_heads(const place* at, const lw_state_config* c) {
+    LW_RETURN_IF_FAILED(check_range(at, "n_heads", c->n_heads, 1, 1024));
+    LW_RETURN_IF_FAILED(check_range(at, "n_key_heads", c->n_key_heads, 1, c->n_heads));
+    LW_RETURN_IF_FAILED(check_side(at, "value_dim", c->value_dim));
+    LW_RETURN_IF_FAILED(check_side(at, "key_dim", c->key_dim));
+    LW_RETURN_IF_FAILED(check_flag(at, "keys_in_turn", c->keys_in_turn));
+    LW_RETURN_IF_FAILED(check_range(at, "conv_bias", c->conv_bias, 0, c->kind == LW_SSD));
+    LW_RETURN_IF_FAILED(
+        check_range(at, "norm_size", c->norm_size, 0, c->kind == LW_SSD ? c->n_heads * c->value_dim : 0));
+    LW_RETURN_IF_FAILED(check_number(at, "norm_eps", (double)c->norm_eps, 0, 1));
+    if (c->n_heads % c->n_key_heads != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads cannot share %u key heads evenly", at->text,
+                       c->n_heads, c->n_key_heads);
+    if (c->norm_size > 0 && c->n_heads * c->value_dim % c->norm_size != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %snorm_size is %u, must divide %u", at->text, c->norm_size,
+                       c->n_heads * c->value_dim);
+    return LW_OK;
+}
+
+static lw_status check_state(const lw_model_config* model, uint32_t layer) {
+    const lw_state_config* c = &model->layers[layer].state;
+    place at;
+    snprintf(at.text, sizeof at.text, "layer %u state: ", layer);
+    LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, model->pooled ? LW_NO_STATE : LW_SSD));
+    if (c->kind == LW_NO_STATE) return LW_OK;
+    if (model->layers[layer].attention.n_heads > 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d beside attention, must be %d", at.text, (int)c->kind,
+                       LW_NO_STATE);
+    LW_RETURN_IF_FAILED(check_range(&at, "taps", c->taps, 2, 8));
+    if (c->kind != LW_SHORT_CONV) return check_state_heads(&at, c);
+    return check_range(&at, "n_heads", c->n_heads, 0, 0);
 }
 
 static lw_status check_router(const place* at, const lw_ffn_config* c) {
@@ -120,15 +163,26 @@ static lw_status check_norms(const place* at, const lw_model_config* model, cons
     return LW_OK;
 }
 
+// Of a layer without an FFN, in the place of check_ffn.
+static lw_status check_nothing_else(const place* at, const lw_model_config* model, uint32_t layer) {
+    const lw_layer_config* c = &model->layers[layer];
+    if (c->attention.n_heads == 0 && c->state.kind == LW_NO_STATE)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d, and the layer has neither attention nor a state",
+                       at->text, (int)c->ffn.kind);
+    return check_norms(at, model, c);
+}
+
 static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     const lw_ffn_config* c = &model->layers[layer].ffn;
     place at;
     snprintf(at.text, sizeof at.text, "layer %u FFN: ", layer);
-    LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, LW_FFN_PLAIN));
+    LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, LW_FFN_NONE));
+    if (c->kind == LW_FFN_NONE) return check_nothing_else(&at, model, layer);
     LW_RETURN_IF_FAILED(check_range(&at, "size", c->size, 1, 1 << 19));
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
     LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS));
-    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, LW_RELU));
+    const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
+    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : LW_RELU_SQUARED));
     LW_RETURN_IF_FAILED(check_norms(&at, model, &model->layers[layer]));
     if (c->activation == LW_CLAMPED_SWIGLU) {
         if (c->kind == LW_FFN_PLAIN)
@@ -158,7 +212,7 @@ static lw_status check_pooled(const place* at, const lw_model_config* c) {
         LW_RETURN_IF_FAILED(check_range(&dense, "outputs", c->dense[i].outputs, 1, 1 << 17));
         LW_RETURN_IF_FAILED(check_flag(&dense, "bias", c->dense[i].bias));
         LW_RETURN_IF_FAILED(check_flag(&dense, "norm", c->dense[i].norm));
-        LW_RETURN_IF_FAILED(check_range(&dense, "activation", (uint64_t)c->dense[i].activation, 0, LW_IDENTITY));
+        LW_RETURN_IF_FAILED(check_range(&dense, "activation", (uint64_t)c->dense[i].activation, 0, LW_RELU_SQUARED));
         if (c->dense[i].activation == LW_CLAMPED_SWIGLU)
             return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation needs a gate", dense.text);
     }
@@ -179,8 +233,14 @@ lw_status lw_check_config(const lw_model_config* c) {
     LW_RETURN_IF_FAILED(check_number(&model, "logit_scale", (double)c->logit_scale, 1e-6, 1e6));
     if (c->layers == NULL || (c->ropes == NULL && c->n_ropes > 0))
         return lw_fail(LW_ERR_ARGUMENT, "model config: layers and ropes must not be NULL");
+    const lw_attention_config* first = NULL;
+    for (uint32_t i = c->n_layers; i-- > 0;)
+        if (c->layers[i].attention.n_heads > 0) first = &c->layers[i].attention;
+    if (first == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: none of %u layers has attention, one must have", c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; ++i) {
-        LW_RETURN_IF_FAILED(check_attention(c, i));
+        if (c->layers[i].attention.n_heads > 0) LW_RETURN_IF_FAILED(check_attention(c, i, first));
+        LW_RETURN_IF_FAILED(check_state(c, i));
         LW_RETURN_IF_FAILED(check_ffn(c, i));
     }
     for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));

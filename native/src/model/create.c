@@ -39,9 +39,14 @@ static bool make_slopes(lw_model* model, uint32_t heads) {
 
 static bool fill_model(lw_model* model, const lw_model_config* config) {
     bool ok = model->layers != NULL && model->pool != NULL;
-    for (uint32_t i = 0; ok && i < config->n_layers; ++i) model->layers[i].config = config->layers[i];
+    for (uint32_t i = config->n_layers; ok && i-- > 0;) {
+        const lw_layer_config* c = &config->layers[i];
+        model->layers[i].config = *c;
+        if (c->attention.n_heads > 0) model->first_attention = i;
+        if (i > model->last_mixer && (c->attention.n_heads > 0 || c->state.kind != LW_NO_STATE)) model->last_mixer = i;
+    }
     const uint64_t saved = lw_fp_enter();
-    ok = ok && make_slopes(model, config->layers[0].attention.n_heads);
+    ok = ok && make_slopes(model, lw_model_heads(model)->n_heads);
     for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
     lw_fp_restore(saved);
     return ok;
@@ -77,6 +82,7 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
 uint32_t lw_model_window(const lw_model* model) {
     uint32_t widest = 0;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        if (!lw_has_attention(&model->layers[i])) continue;
         const uint32_t window = model->layers[i].config.attention.window;
         if (window == 0) return 0;
         if (window > widest) widest = window;

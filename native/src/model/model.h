@@ -11,11 +11,12 @@
 // mapped.
 typedef struct lw_layer {
     lw_layer_config config;
-    lw_matrix q, k, v, attn_output;
+    lw_matrix q, k, v, attn_gate, attn_output;
+    lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
     lw_matrix gate, up, down;  // of the FFN; in a layer of experts, of the shared one
     lw_matrix router;
     lw_matrix experts_gate, experts_up, experts_down;  // stacked
-    float *attn_norm, *ffn_norm;                       // [hidden_size]
+    float *attn_norm, *ffn_norm;                       // [hidden_size], NULL without what comes after it
     float *attn_result_norm, *ffn_result_norm;         // [hidden_size], NULL without
     // NULL without:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
@@ -25,6 +26,9 @@ typedef struct lw_layer {
     float* shared_router;                                // [hidden_size]
     float *q_norm, *k_norm;                              // [head_dim], or [heads][head_dim]
     float* sinks;                                        // [n_heads]
+    float* state_conv;                                   // [channels][taps]
+    float *state_conv_bias, *state_norm;                 // [channels], see LW_STATE_NORM
+    float *state_decay_bias, *state_rate, *state_skip;   // [n_heads]
     // [inputs] which value is input j of the matrices after it, or NULL: as they come
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
@@ -53,6 +57,8 @@ struct lw_model {
     lw_arena arena;  // of packed weights
     lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
+    uint32_t first_attention;  // the first layer that has attention
+    uint32_t last_mixer;       // the last one that has attention or a state
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;  // rows 0: without
     float *output_norm, *output_norm_bias;
@@ -69,17 +75,28 @@ struct lw_model {
 };
 
 // The matrices of a layer, in the order a step reads them; of those that it does not have, rows is 0.
-enum { LW_LAYER_MATRICES = 11, LW_FIRST_OF_EXPERTS = 8 };
+enum { LW_LAYER_MATRICES = 17, LW_FIRST_OF_EXPERTS = 14 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
-    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->q,           &l->k,    &l->v,      &l->attn_output,  &l->gate,
-                                               &l->up,          &l->down, &l->router, &l->experts_gate, &l->experts_up,
-                                               &l->experts_down};
+    lw_matrix* const all[LW_LAYER_MATRICES] = {
+        &l->q,           &l->k,          &l->v,         &l->attn_gate, &l->attn_output,  &l->state_in,
+        &l->state_gate,  &l->state_decay, &l->state_beta, &l->state_out, &l->gate,         &l->up,
+        &l->down,        &l->router,     &l->experts_gate, &l->experts_up, &l->experts_down};
     return all[i];
 }
 
-// Heads, KV heads and head_dim, which are the same in all layers.
+static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
+
+// Heads, KV heads and head_dim, which are the same in all layers that have attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
-    return &model->layers[0].config.attention;
+    return &model->layers[model->first_attention].config.attention;
+}
+
+// What a layer with a state convolves, and the values that its output projection reads.
+static inline uint32_t lw_state_channels(const lw_state_config* c, uint32_t hidden) {
+    return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim + 2 * c->n_key_heads * c->key_dim;
+}
+static inline uint32_t lw_state_inner(const lw_state_config* c, uint32_t hidden) {
+    return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim;
 }
 
 // Tokens that a query sees in the layer where it sees most; 0 = all.

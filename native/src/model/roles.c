@@ -31,12 +31,16 @@ static lw_slot model_slot(lw_model* model, lw_role role) {
     }
 }
 
+static bool has_mixer(const lw_layer* l) { return lw_has_attention(l) || l->config.state.kind != LW_NO_STATE; }
+
+static bool has_ffn(const lw_layer* l) { return l->config.ffn.kind != LW_FFN_NONE; }
+
 static lw_slot norm_bias_slot(lw_layer* l, uint32_t hidden, lw_role role, bool wanted) {
     switch (role) {
         case LW_ATTN_NORM_BIAS:
-            return vector("attention norm bias", &l->attn_norm_bias, hidden, wanted);
+            return vector("attention norm bias", &l->attn_norm_bias, hidden, wanted && has_mixer(l));
         case LW_FFN_NORM_BIAS:
-            return vector("FFN norm bias", &l->ffn_norm_bias, hidden, wanted);
+            return vector("FFN norm bias", &l->ffn_norm_bias, hidden, wanted && has_ffn(l));
         default:
             return (lw_slot){0};
     }
@@ -45,9 +49,11 @@ static lw_slot norm_bias_slot(lw_layer* l, uint32_t hidden, lw_role role, bool w
 static lw_slot result_norm_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     switch (role) {
         case LW_ATTN_RESULT_NORM:
-            return vector("norm of attention's result", &l->attn_result_norm, hidden, l->config.result_norms);
+            return vector("norm of attention's result", &l->attn_result_norm, hidden,
+                          l->config.result_norms && has_mixer(l));
         case LW_FFN_RESULT_NORM:
-            return vector("norm of the FFN's result", &l->ffn_result_norm, hidden, l->config.result_norms);
+            return vector("norm of the FFN's result", &l->ffn_result_norm, hidden,
+                          l->config.result_norms && has_ffn(l));
         default:
             return (lw_slot){0};
     }
@@ -78,15 +84,18 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_attention_config* c = &l->config.attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    const bool here = lw_has_attention(l);
     switch (role) {
         case LW_ATTN_NORM:
-            return vector("attention norm", &l->attn_norm, hidden, true);
+            return vector("attention norm", &l->attn_norm, hidden, has_mixer(l));
         case LW_ATTN_Q:
-            return matrix("attention Q", &l->q, q, hidden, true);
+            return matrix("attention Q", &l->q, q, hidden, here);
         case LW_ATTN_K:
-            return matrix("attention K", &l->k, kv, hidden, true);
+            return matrix("attention K", &l->k, kv, hidden, here);
         case LW_ATTN_V:
-            return matrix("attention V", &l->v, kv, hidden, true);
+            return matrix("attention V", &l->v, kv, hidden, here);
+        case LW_ATTN_GATE:
+            return matrix("attention gate", &l->attn_gate, q, hidden, c->output_gate);
         case LW_ATTN_Q_BIAS:
             return vector("attention Q bias", &l->q_bias, q, c->qkv_bias);
         case LW_ATTN_K_BIAS:
@@ -98,15 +107,48 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_ATTN_K_NORM:
             return vector("attention K norm", &l->k_norm, whole ? kv : c->head_dim, norm);
         case LW_ATTN_OUTPUT:
-            return matrix("attention output", &l->attn_output, hidden, q, true);
+            return matrix("attention output", &l->attn_output, hidden, q, here);
         case LW_ATTN_OUTPUT_BIAS:
             return vector("attention output bias", &l->attn_output_bias, hidden, c->output_bias);
         case LW_ATTN_SINKS:
             return vector("attention sinks", &l->sinks, c->n_heads, c->sinks);
         case LW_ATTN_INPUT_ORDER:
-            return vector("order of Q, K and V", &l->attn_input_order, hidden, true);
+            return vector("order of Q, K and V", &l->attn_input_order, hidden, here);
         case LW_ATTN_OUTPUT_ORDER:
-            return vector("order of attention output", &l->attn_output_order, q, true);
+            return vector("order of attention output", &l->attn_output_order, q, here);
+        default:
+            return (lw_slot){0};
+    }
+}
+
+static lw_slot state_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const lw_state_config* c = &l->config.state;
+    const bool here = c->kind != LW_NO_STATE, heads = here && c->kind != LW_SHORT_CONV, ssd = c->kind == LW_SSD;
+    const uint32_t channels = lw_state_channels(c, hidden), inner = lw_state_inner(c, hidden);
+    switch (role) {
+        case LW_STATE_IN:
+            return matrix("state input", &l->state_in, c->kind == LW_SHORT_CONV ? 3 * channels : channels, hidden, here);
+        case LW_STATE_GATE:
+            return matrix("state gate", &l->state_gate, inner, hidden, heads);
+        case LW_STATE_DECAY:
+            return matrix("state decay", &l->state_decay, c->n_heads, hidden, heads);
+        case LW_STATE_BETA:
+            return matrix("state beta", &l->state_beta, c->n_heads, hidden, c->kind == LW_GATED_DELTA);
+        case LW_STATE_CONV:
+            return vector("state convolution", &l->state_conv, channels * c->taps, here);
+        case LW_STATE_CONV_BIAS:
+            return vector("state convolution bias", &l->state_conv_bias, channels, c->conv_bias);
+        case LW_STATE_DECAY_BIAS:
+            return vector("state decay bias", &l->state_decay_bias, c->n_heads, heads);
+        case LW_STATE_RATE:
+            return vector("state rate", &l->state_rate, c->n_heads, heads);
+        case LW_STATE_SKIP:
+            return vector("state skip", &l->state_skip, c->n_heads, ssd);
+        case LW_STATE_NORM:
+            return vector("state norm", &l->state_norm, ssd ? inner : c->value_dim,
+                          c->kind == LW_GATED_DELTA || (ssd && c->norm_size > 0));
+        case LW_STATE_OUT:
+            return matrix("state output", &l->state_out, hidden, inner, here);
         default:
             return (lw_slot){0};
     }
@@ -117,7 +159,7 @@ static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const bool gated = c->kind == LW_FFN_GATED, here = gated || c->kind == LW_FFN_PLAIN, bias = here && c->bias;
     switch (role) {
         case LW_FFN_NORM:
-            return vector("FFN norm", &l->ffn_norm, hidden, true);
+            return vector("FFN norm", &l->ffn_norm, hidden, has_ffn(l));
         case LW_FFN_GATE:
             return matrix("FFN gate", &l->gate, c->size, hidden, gated);
         case LW_FFN_UP:
@@ -181,6 +223,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
     lw_layer* layer = &model->layers[index];
     lw_slot slot = model_slot(model, role);
     if (slot.name == NULL) slot = attention_slot(layer, hidden, role);
+    if (slot.name == NULL) slot = state_slot(layer, hidden, role);
     if (slot.name == NULL) slot = gated_slot(layer, hidden, role);
     if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
     if (slot.name == NULL) slot = norm_bias_slot(layer, hidden, role, model->config.norm_bias);

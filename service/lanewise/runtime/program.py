@@ -49,7 +49,7 @@ class NativeProgram:
             if layer.attention is not None:
                 self._attention(layer.attention, out.attention)
             if layer.state is not None:
-                self._state(layer.state, out.state)
+                self._state(layer.state, config.rms_norm_eps, out.state)
             self._ffn(layer.ffn, out.ffn)
             out.attn_norm_replaces = int(layer.attn_norm_replaces)
             out.ffn_norm_replaces = int(layer.ffn_norm_replaces)
@@ -115,7 +115,7 @@ class NativeProgram:
         if attention.position_scale is not None:
             out.position_beta, out.position_original = attention.position_scale
 
-    def _state(self, state: State, out: Any) -> None:
+    def _state(self, state: State, norm_eps: float, out: Any) -> None:
         lib = self._native.lib
         kinds = {ShortConv: lib.LW_SHORT_CONV, GatedDelta: lib.LW_GATED_DELTA, Ssd: lib.LW_SSD}
         out.kind, out.taps = kinds[type(state)], state.taps
@@ -123,6 +123,7 @@ class NativeProgram:
             return
         for name in ("n_heads", "value_dim", "n_key_heads", "key_dim"):
             setattr(out, name, getattr(state, name))
+        out.norm_eps = norm_eps
         if isinstance(state, GatedDelta):
             out.keys_in_turn = int(state.keys_in_turn)
         else:
