@@ -59,6 +59,11 @@ def test_activations_and_outliers_equal_their_definition(emulated, run: Run) -> 
     succeeded(emulated(run))
 
 
+@runs_of("test_recur", levels=LEVELS[:1])  # likewise
+def test_recurrences_equal_their_definition(emulated, run: Run) -> None:
+    succeeded(emulated(run))
+
+
 def test_a_leaked_instruction_is_a_failure(tmp_path, cross_compiler) -> None:
     source, program = tmp_path / "leak.c", tmp_path / "leak"
     source.write_text('int main(void) { __asm__("sdot v0.4s, v1.16b, v2.16b"); }')

@@ -28,7 +28,10 @@ typedef struct variant {
 enum { MIXED = -1 };
 
 // What the layers of a variant are, beyond what its numbers say.
-enum { ALIKE, EXPERTS, SINKS_AND_EXPERTS, ODD_ONES };
+enum { ALIKE, EXPERTS, SINKS_AND_EXPERTS, ODD_ONES, SHORT_CONVS, DELTAS, SSDS };
+
+// The layer that has a state; the other one has attention.
+static uint32_t state_layer(const variant* v);
 
 // Types of Q, K, V, output, gate, up and down.
 static const lw_type k_quants_types[] = {LW_Q4_K, LW_Q5_K, LW_Q3_K, LW_Q2_K, LW_Q4_K, LW_IQ4_XS, LW_Q6_K};
@@ -67,7 +70,18 @@ static const variant variants[] = {
      SINKS_AND_EXPERTS},
     {"q8_0 odd ones", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, NULL,
      ODD_ONES},
+    {"q4_0 short convolution", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, false, true, false, false, LW_F16, NULL,
+     SHORT_CONVS},
+    {"f32 short convolution", LW_F32, LW_F32, 84, 96, 3, 1, 18, 24, true, false, false, false, false, LW_F32, NULL,
+     SHORT_CONVS},
+    {"q8_0 delta rule", LW_Q8_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL, DELTAS},
+    {"f32 delta rule", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, false, false, false, false, false, LW_F32, NULL, DELTAS},
+    {"k-quants state space", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 24, true, false, false, false, false, LW_F16,
+     k_quants_types, SSDS},
+    {"f32 state space", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, SSDS},
 };
+
+static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
 
 // The variant whose matrices before the last read their inputs in another order.
 static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }
@@ -225,8 +239,39 @@ static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
     return c;
 }
 
+// Whole models' sizes where matrices are quantized; small odd ones where they are not. The last layer of a variant with
+// SSD is nothing but that.
+static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
+    const bool large = v->matrices != LW_F32;
+    if (layer != state_layer(v)) {
+        out->attention.output_gate = v->layers == DELTAS;
+        return;
+    }
+    out->attention = (lw_attention_config){0};
+    out->state = (lw_state_config){.kind = LW_SHORT_CONV, .taps = large ? 3 : 5};
+    if (v->layers == SHORT_CONVS) return;
+    out->state = (lw_state_config){.kind = v->layers == DELTAS ? LW_GATED_DELTA : LW_SSD,
+                                   .taps = 4,
+                                   .n_heads = large ? 4 : 3,
+                                   .value_dim = large ? 128 : 48,
+                                   .n_key_heads = large ? 2 : 1,
+                                   .key_dim = large ? 64 : 16,
+                                   .keys_in_turn = large,
+                                   .norm_eps = 1e-5f};
+    if (v->layers == DELTAS) {
+        out->ffn.kind = large ? LW_FFN_GATED : LW_FFN_PLAIN;
+        out->ffn.activation = large ? LW_SILU : LW_RELU_SQUARED;
+        return;
+    }
+    out->state.value_dim = large ? 64 : 16;
+    out->state.conv_bias = large;
+    out->state.norm_size = large ? 128 : 0;
+    out->ffn = (lw_ffn_config){.kind = LW_FFN_NONE};
+}
+
 static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
     lw_attention_config* a = &out->attention;
+    if (v->layers >= SHORT_CONVS) change_state_layer(v, layer, out);
     if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS) out->ffn = experts_of(v, layer);
     if (v->layers == SINKS_AND_EXPERTS) {
         a->window = layer == 0 ? 24 : 0;
@@ -285,7 +330,6 @@ static void load_attention(lw_model* model, const variant* v, const lw_attention
     const uint32_t q = v->heads * v->head_dim, kv = v->kv_heads * v->head_dim, h = v->hidden;
     const uint32_t q_heads = v->interleaved ? v->heads : 0, k_heads = v->interleaved ? v->kv_heads : 0;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
-    load(model, LW_ATTN_NORM, l, LW_F32, 1, h, 1.0f, 0);
     load(model, LW_ATTN_Q, l, matrix_type(v, 0), q, h, 0.2f, q_heads);
     load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);
     load(model, LW_ATTN_V, l, matrix_type(v, 2), kv, h, 0.2f, 0);
@@ -294,6 +338,7 @@ static void load_attention(lw_model* model, const variant* v, const lw_attention
     load_vector(model, LW_ATTN_V_BIAS, l, kv, 0.1f, c->qkv_bias);
     load_vector(model, LW_ATTN_Q_NORM, l, whole ? q : v->head_dim, 1.0f, norm);
     load_vector(model, LW_ATTN_K_NORM, l, whole ? kv : v->head_dim, 1.0f, norm);
+    if (c->output_gate) load(model, LW_ATTN_GATE, l, matrix_type(v, 2), q, h, 0.2f, 0);
     // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
     load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, q, 0.2f, 0);
     load_vector(model, LW_ATTN_OUTPUT_BIAS, l, h, 0.1f, c->output_bias);
@@ -305,9 +350,27 @@ static void load_attention(lw_model* model, const variant* v, const lw_attention
     }
 }
 
+static void load_state(lw_model* model, const variant* v, const lw_state_config* c, uint32_t l) {
+    const uint32_t h = v->hidden, n = c->n_heads, keys = 2 * c->n_key_heads * c->key_dim;
+    const uint32_t inner = c->kind == LW_SHORT_CONV ? h : n * c->value_dim, channels = inner + keys;
+    const bool delta = c->kind == LW_GATED_DELTA;
+    load(model, LW_STATE_IN, l, matrix_type(v, 0), c->kind == LW_SHORT_CONV ? 3 * h : channels, h, 0.2f, 0);
+    load(model, LW_STATE_OUT, l, matrix_type(v, 3), h, inner, 0.2f, 0);
+    load_vector(model, LW_STATE_CONV, l, channels * c->taps, 0.5f, true);
+    load_vector(model, LW_STATE_CONV_BIAS, l, channels, 0.1f, c->conv_bias);
+    if (c->kind == LW_SHORT_CONV) return;
+    load(model, LW_STATE_GATE, l, matrix_type(v, 1), inner, h, 0.2f, 0);
+    load(model, LW_STATE_DECAY, l, matrix_type(v, 2), n, h, 0.2f, 0);
+    if (delta) load(model, LW_STATE_BETA, l, matrix_type(v, 2), n, h, 0.2f, 0);
+    load_vector(model, LW_STATE_DECAY_BIAS, l, n, 1.0f, true);
+    load_vector(model, LW_STATE_RATE, l, n, -0.5f, true);
+    load_vector(model, LW_STATE_SKIP, l, n, 1.0f, !delta);
+    load_vector(model, LW_STATE_NORM, l, delta ? c->value_dim : inner, 1.0f, delta || c->norm_size > 0);
+}
+
 static void load_gated(lw_model* model, const variant* v, const lw_ffn_config* c, uint32_t l) {
     const uint32_t h = v->hidden;
-    load(model, LW_FFN_GATE, l, matrix_type(v, 4), c->size, h, 0.2f, 0);
+    if (c->kind == LW_FFN_GATED) load(model, LW_FFN_GATE, l, matrix_type(v, 4), c->size, h, 0.2f, 0);
     load(model, LW_FFN_UP, l, matrix_type(v, 5), c->size, h, 0.2f, 0);
     load(model, LW_FFN_DOWN, l, matrix_type(v, 6), h, c->size, 0.2f, 0);
     load_vector(model, LW_FFN_GATE_BIAS, l, c->size, 0.1f, c->bias);
@@ -340,7 +403,12 @@ static lw_model* open_model(const variant* v, const char* isa) {
     if (!v->tied) load(model, LW_OUTPUT, 0, v->embedding, VOCAB, v->hidden, 0.2f, 0);
     load(model, LW_OUTPUT_NORM, 0, LW_F32, 1, v->hidden, 1.0f, 0);
     for (uint32_t l = 0; l < 2; ++l) {
-        load_attention(model, v, &layers[l].attention, l);
+        load(model, LW_ATTN_NORM, l, LW_F32, 1, v->hidden, 1.0f, 0);
+        if (layers[l].state.kind != LW_NO_STATE)
+            load_state(model, v, &layers[l].state, l);
+        else
+            load_attention(model, v, &layers[l].attention, l);
+        if (layers[l].ffn.kind == LW_FFN_NONE) continue;
         load(model, LW_FFN_NORM, l, LW_F32, 1, v->hidden, 1.0f, 0);
         if (layers[l].ffn.kind == LW_FFN_EXPERTS)
             load_experts(model, v, &layers[l].ffn, l);

@@ -55,7 +55,8 @@ static void fill_table(uint32_t* table, uint32_t index, uint32_t n_blocks, uint3
         table[b] = b < unseen ? UINT32_MAX : (index * BLOCKS_PER_SEQ + b) * 5 % n_blocks;
 }
 
-// Runs `n_seqs` prompts together, `chunk` tokens of each at a time; out[seq][position][VOCAB].
+// Runs `n_seqs` prompts together, `chunk` tokens of each at a time; out[seq][position][VOCAB]. States move to another place
+// before each step.
 static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t first, uint32_t n_seqs, uint32_t chunk,
                 bool groups_by_window, float* out) {
     lw_kv_layout layout;
@@ -63,6 +64,7 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
     const uint32_t groups = layout.n_groups;
     const lw_session_config config = {.n_threads = threads,
                                       .n_blocks = N_SEQS * groups * BLOCKS_PER_SEQ,
+                                      .n_states = layout.state_bytes > 0 ? 2 * N_SEQS : 0,
                                       .groups_by_window = groups_by_window,
                                       .max_batch_tokens = N_SEQS * MAX_TOKENS,
                                       .max_batch_logits = N_SEQS * MAX_TOKENS,
@@ -72,20 +74,23 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
     check(lw_session_open(model, &config, &session));
     float* logits = malloc(sizeof(float) * N_SEQS * MAX_TOKENS * VOCAB);
     if (logits == NULL) exit(2);
-    uint32_t done[N_SEQS] = {0};
-    for (bool more = true; more;) {
+    uint32_t done[N_SEQS] = {0}, turn = 0;
+    for (bool more = true; more; ++turn) {
         uint32_t ids[N_SEQS * MAX_TOKENS], rows[N_SEQS * MAX_TOKENS], start[N_SEQS + 1] = {0}, lens[N_SEQS];
-        uint32_t tables[N_SEQS * LW_MAX_KV_GROUPS * BLOCKS_PER_SEQ], owner[N_SEQS], n = 0, total = 0;
+        uint32_t tables[2 * N_SEQS * LW_MAX_KV_GROUPS * BLOCKS_PER_SEQ], owner[N_SEQS], n = 0, total = 0;
+        uint32_t places[N_SEQS], moves[N_SEQS][2];
         const lw_adapter* adapted[N_SEQS];
         for (uint32_t i = 0; i < n_seqs; ++i) {
             const uint32_t seq = first + i, left = prompt_length(seq) - done[i];
             const uint32_t take = left < chunk ? left : chunk;
             if (take == 0) continue;
             owner[n] = i;
+            places[n] = moves[n][1] = (turn % 2) * N_SEQS + i;
+            moves[n][0] = (1 - turn % 2) * N_SEQS + i;
             lens[n] = done[i];
             adapted[n] = adapter_of(v, seq);
             for (uint32_t g = 0; g < groups; ++g)
-                fill_table(tables + (n * groups + g) * BLOCKS_PER_SEQ, i * groups + g, config.n_blocks,
+                fill_table(tables + (places[n] * groups + g) * BLOCKS_PER_SEQ, i * groups + g, config.n_blocks,
                            layout.windows[g], done[i]);
             for (uint32_t t = 0; t < take; ++t, ++total) {
                 ids[total] = (uint32_t)(mix(seq * 1000 + done[i] + t) % VOCAB);
@@ -93,9 +98,18 @@ static void run(const variant* v, lw_model* model, uint32_t threads, uint32_t fi
             }
             start[++n] = total;
         }
-        const lw_batch batch = {
-            n, total, BLOCKS_PER_SEQ, ids, start, lens, tables, rows, NULL, NULL, has_adapters(v) ? adapted : NULL,
-            0, NULL};
+        const lw_batch batch = {.n_seqs = n,
+                                .n_logits = total,
+                                .block_table_stride = BLOCKS_PER_SEQ,
+                                .token_ids = ids,
+                                .query_start = start,
+                                .context_lens = lens,
+                                .block_tables = tables,
+                                .logit_rows = rows,
+                                .table_rows = places,
+                                .adapters = has_adapters(v) ? adapted : NULL,
+                                .n_state_copies = layout.state_bytes > 0 ? n : 0,
+                                .state_copies = &moves[0][0]};
         check(lw_step(session, &batch, logits, NULL));
         more = false;
         for (uint32_t j = 0; j < n; ++j) {

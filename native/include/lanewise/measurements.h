@@ -17,7 +17,7 @@ typedef enum lw_operation {
     LW_OP_COMBINE = 12,  // sums over experts; biases of down projections
     LW_OP_OUTPUT_NORM = 13,
     LW_OP_HEAD = 14,
-    LW_OP_SAMPLE = 15,   // draws
+    LW_OP_SAMPLE = 15,    // draws
     LW_OP_CONVOLVE = 16,  // of layers with a state, behind LW_OP_QKV: convolutions
     LW_OP_RECUR = 17,     // and recurrences, before LW_OP_ATTN_CODES
     LW_OPERATION_COUNT = 18

@@ -60,11 +60,11 @@ typedef enum lw_role {
     LW_ATTN_GATE = 49,  // (n_heads * head_dim, hidden_size), of attention with an output gate
     // Of layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: what the convolution runs over;
     // inner = n_heads * value_dim, of LW_SHORT_CONV hidden_size.
-    LW_STATE_IN = 50,          // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
-    LW_STATE_GATE = 51,        // (inner, hidden_size), z
-    LW_STATE_DECAY = 52,       // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD
-    LW_STATE_BETA = 53,        // (n_heads, hidden_size), of LW_GATED_DELTA
-    LW_STATE_CONV = 54,        // (1, channels * taps): the taps of channel 0, the oldest token's first, of channel 1, ...
+    LW_STATE_IN = 50,     // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
+    LW_STATE_GATE = 51,   // (inner, hidden_size), z
+    LW_STATE_DECAY = 52,  // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD
+    LW_STATE_BETA = 53,   // (n_heads, hidden_size), of LW_GATED_DELTA
+    LW_STATE_CONV = 54,   // (1, channels * taps): the taps of channel 0, the oldest token's first, of channel 1, ...
     LW_STATE_CONV_BIAS = 55,   // (1, channels)
     LW_STATE_DECAY_BIAS = 56,  // (1, n_heads)
     LW_STATE_RATE = 57,        // (1, n_heads), A: negative
@@ -156,7 +156,7 @@ typedef enum lw_activation {
     LW_GELU = 2,            // g * Phi(g), Phi the normal distribution's
     LW_GELU_TANH = 3,       // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
     LW_RELU = 4,
-    LW_TANH = 5,     // of dense heads only
+    LW_TANH = 5,         // of dense heads only
     LW_IDENTITY = 6,     // likewise
     LW_RELU_SQUARED = 7  // max(g, 0)^2
 } lw_activation;
@@ -201,8 +201,8 @@ typedef enum lw_norm_kind {
 // embedding, each further one's, and the output norm, that of the layer before.
 typedef struct lw_layer_config {
     lw_attention_config attention;
-    lw_state_config state;  // not beside attention
-    lw_ffn_config ffn;      // a layer has an FFN, attention or a state
+    lw_state_config state;                           // not beside attention
+    lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
     // of norms, nor with experts.
@@ -238,10 +238,11 @@ typedef struct lw_model_config {
     float logit_scale;         // and logits by this; 1 and 1 for most
     uint32_t n_ropes;          // at most 8
     const lw_rope* ropes;
-    const lw_layer_config* layers;  // [n_layers]; one has attention; heads, KV heads and head_dim are the same in all those
-    lw_norm_kind norm;              // of all norms but those of Q and K
-    uint32_t norm_bias;             // 1: these have biases; of LW_NORM_LAYER only
-    uint32_t pooled;                // 1: no head that makes logits; whole texts go through lw_encode, nothing else
+    const lw_layer_config*
+        layers;          // [n_layers]; one has attention; heads, KV heads and head_dim are the same in all those
+    lw_norm_kind norm;   // of all norms but those of Q and K
+    uint32_t norm_bias;  // 1: these have biases; of LW_NORM_LAYER only
+    uint32_t pooled;     // 1: no head that makes logits; whole texts go through lw_encode, nothing else
     // Of pooled models, else 0:
     uint32_t n_positions;    // rows that are added to those of the embedding by position; 0 = none, else context_length
     uint32_t n_token_types;  // likewise by token type; 0 = none

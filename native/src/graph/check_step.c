@@ -86,8 +86,8 @@ static lw_status check_states(const lw_session* s, const lw_batch* b) {
     for (uint32_t i = 0; i < b->n_seqs; ++i) {
         const uint32_t place = lw_table_row(b, i);
         if (place >= states->n_places)
-            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has its state in place %u, the session has %u", i, place,
-                           states->n_places);
+            return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has its state in place %u, the session has %u", i,
+                           place, states->n_places);
         if (states->is_used[place])
             return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has its state in place %u, as one before it", i, place);
         states->is_used[place] = 1;

@@ -66,8 +66,7 @@ static lw_kv_groups one_group(const lw_model* model, lw_kv_place* places) {
 
 lw_kv_groups lw_group_layers(const lw_model* model, bool by_window, lw_kv_place* places) {
     windows w;
-    const uint32_t slots =
-        by_window && count_windows(model, &w) && w.n > 1 ? choose_slots(&w, n_attentions(model)) : 0;
+    const uint32_t slots = by_window && count_windows(model, &w) && w.n > 1 ? choose_slots(&w, n_attentions(model)) : 0;
     if (slots == 0) return one_group(model, places);
     lw_kv_groups out = {.n_slots = slots};
     uint32_t next[LW_MAX_KV_GROUPS];  // place of each window's next layer, in slots

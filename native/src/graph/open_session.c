@@ -260,8 +260,9 @@ static lw_status check_config(const lw_session_config* c, bool pooled) {
 static lw_status check_states(const lw_model* model, uint32_t n_states) {
     const bool has_states = lw_state_place_bytes(model) > 0;
     if (has_states == (n_states > 0)) return LW_OK;
-    return lw_fail(LW_ERR_ARGUMENT, "session: n_states is %u, must be %s", n_states,
-                   has_states ? "at least 1: layers of the model have a state" : "0: no layer of the model has a state");
+    return lw_fail(
+        LW_ERR_ARGUMENT, "session: n_states is %u, must be %s", n_states,
+        has_states ? "at least 1: layers of the model have a state" : "0: no layer of the model has a state");
 }
 
 static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {

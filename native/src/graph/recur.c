@@ -148,7 +148,8 @@ static void recur_columns(lw_worker* w, const lw_layer* layer, uint32_t index, o
         .fresh = rows.fresh};
     (ssd ? w->ops->recur_ssd : w->ops->recur_delta)(&job);
     const size_t cells = c->key_dim * job.columns;
-    lw_profile_work(w->profile, LW_OP_RECUR, 0, (2 * cells + rows.n * (2 * c->key_dim + 2 * job.columns)) * sizeof(float),
+    lw_profile_work(w->profile, LW_OP_RECUR, 0,
+                    (2 * cells + rows.n * (2 * c->key_dim + 2 * job.columns)) * sizeof(float),
                     rows.n * cells * (ssd ? 3 : 4));
 }
 
@@ -171,7 +172,8 @@ static size_t piece_of(size_t inner, size_t norm) {
     return piece % LW_SEGMENT == 0 && inner % piece == 0 ? piece : inner;
 }
 
-static void finish_piece(lw_worker* w, const lw_layer* layer, float* values, const float* gate, size_t first, size_t n) {
+static void finish_piece(lw_worker* w, const lw_layer* layer, float* values, const float* gate, size_t first,
+                         size_t n) {
     const lw_state_config* c = &layer->config.state;
     const bool ssd = c->kind == LW_SSD;
     const size_t norm = ssd ? c->norm_size : c->value_dim;

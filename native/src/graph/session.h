@@ -100,23 +100,23 @@ typedef struct lw_widths {
     size_t gated;                // outputs of gate in layers without experts, and of shared experts
     size_t shared, expert;       // of shared experts, of one of the others; 0 without
     size_t n_experts, n_used;
-    bool float_experts;  // some of their matrices read floats
-    size_t dense;        // outputs of dense heads, hidden_size among them; 0 unless the model is pooled
-    size_t attn_gate;    // floats of gates of attention
-    size_t mixed_in, mixed;              // of layers with a state: outputs of the first product, results
-    size_t state_gate, n_state_heads;    // those of them that have heads
+    bool float_experts;                // some of their matrices read floats
+    size_t dense;                      // outputs of dense heads, hidden_size among them; 0 unless the model is pooled
+    size_t attn_gate;                  // floats of gates of attention
+    size_t mixed_in, mixed;            // of layers with a state: outputs of the first product, results
+    size_t state_gate, n_state_heads;  // those of them that have heads
 } lw_widths;
 
-typedef struct lw_buffers {  // rows = tokens of the batch
-    float* x;                // [rows][hidden_size] residual stream
-    float* norm;             // [rows][hidden_size] normalized, the input of float matrices
-    float *q, *k, *v;        // [rows][heads * head_dim]
-    float* attn;             // [rows][n_heads * head_dim]
-    float* attn_gate;        // likewise
-    float* mixed_in;         // [rows][outputs of a layer's LW_STATE_IN]
+typedef struct lw_buffers {     // rows = tokens of the batch
+    float* x;                   // [rows][hidden_size] residual stream
+    float* norm;                // [rows][hidden_size] normalized, the input of float matrices
+    float *q, *k, *v;           // [rows][heads * head_dim]
+    float* attn;                // [rows][n_heads * head_dim]
+    float* attn_gate;           // likewise
+    float* mixed_in;            // [rows][outputs of a layer's LW_STATE_IN]
     float *mixed, *state_gate;  // [rows][its inner]
-    float *decay, *beta;     // [rows][n_heads] of a layer with a state
-    float *gate, *up;        // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float
+    float *decay, *beta;        // [rows][n_heads] of a layer with a state
+    float *gate, *up;           // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float
     float *cosine[LW_MAX_ROPES], *sine[LW_MAX_ROPES];  // [rows][rotated / 2]
     uint32_t* token;                                   // [rows] token of each row
     uint32_t* sequence;                                // [rows] sequence of each row

@@ -70,7 +70,10 @@ typedef struct lw_convolve_job {
     bool fresh;  // what is in the tail does not matter: there is nothing before the first row
 } lw_convolve_job;
 
-enum { LW_RECUR_COLUMNS = 64, LW_MAX_TAPS = 8 };  // columns of a state that a job has at most: a tile of a first-level cache
+enum {
+    LW_RECUR_COLUMNS = 64,
+    LW_MAX_TAPS = 8
+};  // columns of a state that a job has at most: a tile of a first-level cache
 
 // A recurrence over the rows of one sequence, of some columns of one head's state. What belongs to row r is at
 // r * its stride.

@@ -68,7 +68,8 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
         return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads cannot share %u KV heads evenly", at.text, c->n_heads,
                        c->n_kv_heads);
     if (c->n_heads != first->n_heads || c->n_kv_heads != first->n_kv_heads || c->head_dim != first->head_dim)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads of %u over %u KV heads, must be %u of %u over %u as in the"
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %s%u heads of %u over %u KV heads, must be %u of %u over %u as in the"
                        " first layer that has attention",
                        at.text, c->n_heads, c->head_dim, c->n_kv_heads, first->n_heads, first->head_dim,
                        first->n_kv_heads);
@@ -111,8 +112,8 @@ static lw_status check_state(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, model->pooled ? LW_NO_STATE : LW_SSD));
     if (c->kind == LW_NO_STATE) return LW_OK;
     if (model->layers[layer].attention.n_heads > 0)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d beside attention, must be %d", at.text, (int)c->kind,
-                       LW_NO_STATE);
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d beside attention, must be %d", at.text,
+                       (int)c->kind, LW_NO_STATE);
     LW_RETURN_IF_FAILED(check_range(&at, "taps", c->taps, 2, 8));
     if (c->kind != LW_SHORT_CONV) return check_state_heads(&at, c);
     return check_range(&at, "n_heads", c->n_heads, 0, 0);
@@ -182,7 +183,8 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
     LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
-    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : LW_RELU_SQUARED));
+    LW_RETURN_IF_FAILED(
+        check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : LW_RELU_SQUARED));
     LW_RETURN_IF_FAILED(check_norms(&at, model, &model->layers[layer]));
     if (c->activation == LW_CLAMPED_SWIGLU) {
         if (c->kind == LW_FFN_PLAIN)

@@ -78,9 +78,10 @@ struct lw_model {
 enum { LW_LAYER_MATRICES = 17, LW_FIRST_OF_EXPERTS = 14 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
     lw_matrix* const all[LW_LAYER_MATRICES] = {
-        &l->q,           &l->k,          &l->v,         &l->attn_gate, &l->attn_output,  &l->state_in,
-        &l->state_gate,  &l->state_decay, &l->state_beta, &l->state_out, &l->gate,         &l->up,
-        &l->down,        &l->router,     &l->experts_gate, &l->experts_up, &l->experts_down};
+        &l->q,          &l->k,           &l->v,           &l->attn_gate,  &l->attn_output,
+        &l->state_in,   &l->state_gate,  &l->state_decay, &l->state_beta, &l->state_out,
+        &l->gate,       &l->up,          &l->down,        &l->router,     &l->experts_gate,
+        &l->experts_up, &l->experts_down};
     return all[i];
 }
 

@@ -127,7 +127,8 @@ static lw_slot state_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const uint32_t channels = lw_state_channels(c, hidden), inner = lw_state_inner(c, hidden);
     switch (role) {
         case LW_STATE_IN:
-            return matrix("state input", &l->state_in, c->kind == LW_SHORT_CONV ? 3 * channels : channels, hidden, here);
+            return matrix("state input", &l->state_in, c->kind == LW_SHORT_CONV ? 3 * channels : channels, hidden,
+                          here);
         case LW_STATE_GATE:
             return matrix("state gate", &l->state_gate, inner, hidden, heads);
         case LW_STATE_DECAY:
