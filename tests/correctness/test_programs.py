@@ -7,7 +7,19 @@ import pytest
 
 from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
 from lanewise.loading.formats import TensorType
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    GatedDelta,
+    Layer,
+    ModelConfig,
+    Plain,
+    Rope,
+    ShortConv,
+    Ssd,
+    State,
+)
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from tests.golden.reference import program as definition
 
@@ -33,8 +45,46 @@ def random_attention(
         qk_norm=str(rng.choice(["none", "head", "whole"])),
         sinks=bool(rng.random() < 0.4),
         position_scale=(0.125, int(rng.integers(1, 20))) if rng.random() < 0.3 else None,
+        output_gate=bool(rng.random() < 0.3),
         **scale,
     )
+
+
+def random_state(rng: np.random.Generator) -> State:
+    taps, kind = int(rng.integers(2, 9)), int(rng.integers(3))
+    if kind == 0:
+        return ShortConv(taps)
+    key_heads = int(rng.integers(1, 4))
+    heads = key_heads * int(rng.integers(1, 4))
+    sizes = [16 * int(rng.integers(1, 4)) for _ in range(2)]
+    if kind == 1:
+        turns = bool(rng.random() < 0.5)
+        return GatedDelta(taps, heads, sizes[0], key_heads, sizes[1], keys_in_turn=turns)
+    norm_size = [None, heads * sizes[0], sizes[0]][int(rng.integers(3))]
+    bias = bool(rng.random() < 0.5)
+    return Ssd(taps, heads, sizes[0], key_heads, sizes[1], norm_size, conv_bias=bias)
+
+
+def random_layer(rng: np.random.Generator, heads: tuple[int, int, int], ropes: int) -> Layer:
+    """One with attention, or another kind."""
+    if rng.random() < 0.4:
+        state = random_state(rng) if rng.random() < 0.8 else None
+        size = int(rng.integers(1, 200))
+        ffn = [random_experts(rng), Gated(size), Plain(size, activation="relu_squared"), None]
+        return Layer(None, ffn[int(rng.integers(3 if state is None else 4))], state=state)
+    if rng.random() < 0.1:
+        return Layer(random_attention(rng, heads, ropes), None)
+    return layer_of_attention(rng, heads, ropes)
+
+
+def layer_of_attention(rng: np.random.Generator, heads: tuple[int, int, int], ropes: int) -> Layer:
+    size = int(rng.integers(1, 200))
+    plain = Gated(size, bias=bool(rng.random() < 0.4))
+    ffn = random_experts(rng) if rng.random() < 0.7 else plain
+    attention = random_attention(rng, heads, ropes)
+    biases = ffn.bias or attention.output_bias
+    result_norms = isinstance(ffn, Gated) and not biases and bool(rng.random() < 0.5)
+    return Layer(attention, ffn, result_norms=result_norms)
 
 
 def random_experts(rng: np.random.Generator) -> Experts:
@@ -73,16 +123,11 @@ def random_program(rng: np.random.Generator) -> ModelConfig:
             factors = (*factors[:-1], float("inf"))
         scale = float(rng.choice([1.0, 1.25]))
         ropes.append(Rope(1e4, rotated, factors if rng.random() < 0.5 else None, scale))
-    layers = []
-    for _ in range(int(rng.integers(1, 4))):
-        size = int(rng.integers(1, 200))
-        plain = Gated(size, bias=bool(rng.random() < 0.4))
-        ffn = random_experts(rng) if rng.random() < 0.7 else plain
-        attention = random_attention(rng, heads, len(ropes))
-        biases = ffn.bias or attention.output_bias
-        result_norms = isinstance(ffn, Gated) and not biases and bool(rng.random() < 0.5)
-        layers.append(Layer(attention, ffn, result_norms=result_norms))
-    plain_residual = any(x.attention.qk_norm != "none" or x.result_norms for x in layers)
+    layers = [random_layer(rng, heads, len(ropes)) for _ in range(int(rng.integers(1, 4)))]
+    if all(layer.attention is None for layer in layers):
+        layers.append(layer_of_attention(rng, heads, len(ropes)))
+    norms = [x.result_norms or (x.attention and x.attention.qk_norm != "none") for x in layers]
+    plain_residual = any(norms)
     return ModelConfig(
         architecture="random",
         hidden_size=32 * int(rng.integers(1, 6)),
@@ -110,6 +155,8 @@ def random_weights(
             values = rng.standard_normal(shape) * (0.5 if len(shape) == 1 else shape[-1] ** -0.5)
             if role.name.endswith("NORM"):
                 values += 1
+            if role is Role.STATE_RATE:
+                values = -np.exp(values)
             weights[role, layer] = values.astype("f4")
     return weights
 

@@ -86,8 +86,12 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
 
 
 def is_kept(tensor: Tensor) -> bool:
-    """Return whether a matrix stays as it is: a router, which few bits would have choose others."""
-    return tensor.role == Role.ROUTER
+    """Return whether a matrix stays as it is.
+
+    A router, which few bits would have choose others; the small ones of a state, whose errors grow
+    with every token.
+    """
+    return tensor.role in (Role.ROUTER, Role.STATE_DECAY, Role.STATE_BETA)
 
 
 def own_type(tensor: Tensor) -> str:

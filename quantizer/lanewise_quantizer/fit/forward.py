@@ -40,7 +40,13 @@ def check_computable(config: ModelConfig) -> None:
     if config.pooling is not None or config.norm != "rms":
         odd = "encoders"
     for layer in config.layers:
-        if not isinstance(layer.ffn, Experts) and (
+        if layer.state is not None:
+            odd = "layers with a state"
+        elif layer.attention is None or layer.ffn is None:
+            odd = "layers without attention or without a feed-forward layer"
+        elif layer.attention.output_gate:
+            odd = "attention with an output gate"
+        elif not isinstance(layer.ffn, Experts) and (
             isinstance(layer.ffn, Plain) or layer.ffn.activation != "silu"
         ):
             odd = "other activations than silu with a gate"
@@ -59,6 +65,12 @@ class Vectors:
 
     layer: Layer
     of: Mapping[Role, Floats]
+
+    @property
+    def attention(self) -> Attention:
+        """The layer's attention, which all layers have that can be computed."""
+        assert self.layer.attention is not None
+        return self.layer.attention
 
     @property
     def attn_norm(self) -> Floats:
@@ -99,7 +111,9 @@ class Forward:
         self.turns = [Turn(rope, tokens) for rope in config.ropes]
         self._masks = {
             window: _mask(tokens, window)
-            for window in {layer.attention.window for layer in config.layers}
+            for window in {
+                one.attention.window for one in config.layers if one.attention is not None
+            }
         }
 
     def vectors(self, weights: Weights, layer: int) -> Vectors:
@@ -116,7 +130,7 @@ class Forward:
 
     def heads(self, x: Floats, role: Role, weight: Floats, vectors: Vectors) -> Floats:
         """One of Q, K and V as [windows, heads, tokens, head_dim], rotated where it must be."""
-        kind = vectors.layer.attention
+        kind = vectors.attention
         y: Floats = np.matmul(x, weight.T)
         if kind.qkv_bias:
             y += vectors.of[BIASES[role]]
@@ -136,7 +150,7 @@ class Forward:
 
     def attention(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> Floats:
         """What ATTN_OUTPUT is given, [windows, tokens, heads * head_dim], for normalized x."""
-        kind = vectors.layer.attention
+        kind = vectors.attention
         q, k, v = (self.heads(x, role, weights[role], vectors) for role in ATTENTION_STEPS[0])
         n, _, tokens, size = q.shape
         groups = q.reshape(n, kind.n_kv_heads, -1, tokens, size)

@@ -42,6 +42,13 @@ COSTS = {
     Role.ATTN_K: 0.5,
     Role.ATTN_V: 0.7,
     Role.ATTN_OUTPUT: 0.7,
+    # Taken to be as those of attention; the small matrices keep their types.
+    Role.ATTN_GATE: 0.5,
+    Role.STATE_IN: 0.7,
+    Role.STATE_GATE: 0.5,
+    Role.STATE_OUT: 0.7,
+    Role.STATE_DECAY: 0.0,
+    Role.STATE_BETA: 0.0,
     Role.FFN_GATE: 1.0,
     Role.FFN_UP: 1.0,
     Role.FFN_DOWN: 1.2,

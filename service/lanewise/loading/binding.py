@@ -5,7 +5,18 @@ from __future__ import annotations
 from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
 from lanewise.loading.formats import MATRIX_TYPES, VECTOR_TYPES, TensorType
 from lanewise.loading.names import ORDERS, TENSOR_NAMES, is_vector
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Plain, Pooling
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    GatedDelta,
+    ModelConfig,
+    Plain,
+    Pooling,
+    ShortConv,
+    Ssd,
+    State,
+)
 from lanewise.loading.sources import Sources, SourceTensor
 
 REMOVED_TYPES = {31, 32, 33, 36, 37, 38}  # repacked forms that GGUF once had
@@ -54,9 +65,9 @@ def bind_tensors(
 def rope_heads(config: ModelConfig, role: Role, layer: int) -> int:
     """Return how many RoPE heads the rows of a tensor are; 0 if it is none of Q's or K's."""
     if role in (Role.ATTN_Q, Role.ATTN_Q_BIAS):
-        return config.layers[layer].attention.n_heads
+        return config.heads.n_heads
     if role in (Role.ATTN_K, Role.ATTN_K_BIAS):
-        return config.layers[layer].attention.n_kv_heads
+        return config.heads.n_kv_heads
     return 0
 
 
@@ -101,18 +112,29 @@ def dense_tensors(config: ModelConfig, pooling: Pooling) -> list[tuple[Role, int
 def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
     """Return the roles and shapes of one layer's tensors."""
     layer, hidden = config.layers[number], config.hidden_size
-    shapes = attention_shapes(layer.attention, hidden) | {Role.FFN_NORM: (1, hidden)}
+    shapes: dict[Role, Shape] = {}
+    orders: dict[Role, Shape] = {}
+    if layer.attention is not None:
+        shapes |= attention_shapes(layer.attention, hidden)
+        results = (1, layer.attention.n_heads * layer.attention.head_dim)
+        orders |= {Role.ATTN_INPUT_ORDER: (1, hidden), Role.ATTN_OUTPUT_ORDER: results}
+    if layer.state is not None:
+        shapes |= state_shapes(layer.state, hidden)
+    if shapes and config.norm_bias:
+        shapes[Role.ATTN_NORM_BIAS] = (1, hidden)
+    if shapes and layer.result_norms:
+        shapes[Role.ATTN_RESULT_NORM] = (1, hidden)
+    if layer.ffn is None:
+        return shapes | orders
+    shapes[Role.FFN_NORM] = (1, hidden)
     if config.norm_bias:
-        shapes |= {Role.ATTN_NORM_BIAS: (1, hidden), Role.FFN_NORM_BIAS: (1, hidden)}
+        shapes[Role.FFN_NORM_BIAS] = (1, hidden)
     if layer.result_norms:
-        shapes |= {Role.ATTN_RESULT_NORM: (1, hidden), Role.FFN_RESULT_NORM: (1, hidden)}
+        shapes[Role.FFN_RESULT_NORM] = (1, hidden)
     if isinstance(layer.ffn, Experts):
         shapes |= expert_shapes(layer.ffn, hidden)
     else:
         shapes |= gated_shapes(layer.ffn, hidden)
-    orders = {Role.ATTN_INPUT_ORDER: (1, hidden)}
-    orders[Role.ATTN_OUTPUT_ORDER] = (1, layer.attention.n_heads * layer.attention.head_dim)
-    if not isinstance(layer.ffn, Experts):
         orders[Role.FFN_INPUT_ORDER] = (1, hidden)
     return shapes | orders
 
@@ -139,10 +161,44 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
         shapes |= {Role.ATTN_Q_NORM: (1, queries), Role.ATTN_K_NORM: (1, keys)}
     if attention.sinks:
         shapes[Role.ATTN_SINKS] = (1, attention.n_heads)
+    if attention.output_gate:
+        shapes[Role.ATTN_GATE] = (queries, hidden)
     shapes[Role.ATTN_OUTPUT] = (hidden, queries)
     if attention.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (1, hidden)
     return shapes
+
+
+def state_shapes(state: State, hidden: int) -> dict[Role, Shape]:
+    """Return the tensors of what has a state, and the norm before it."""
+    shapes: dict[Role, Shape] = {Role.ATTN_NORM: (1, hidden)}
+    if isinstance(state, ShortConv):
+        return shapes | {
+            Role.STATE_IN: (3 * hidden, hidden),
+            Role.STATE_CONV: (1, hidden * state.taps),
+            Role.STATE_OUT: (hidden, hidden),
+        }
+    inner = state.inner
+    shapes |= {
+        Role.STATE_IN: (state.channels, hidden),
+        Role.STATE_GATE: (inner, hidden),
+        Role.STATE_DECAY: (state.n_heads, hidden),
+        Role.STATE_CONV: (1, state.channels * state.taps),
+        Role.STATE_DECAY_BIAS: (1, state.n_heads),
+        Role.STATE_RATE: (1, state.n_heads),
+    }
+    if isinstance(state, GatedDelta):
+        shapes |= {
+            Role.STATE_BETA: (state.n_heads, hidden),
+            Role.STATE_NORM: (1, state.value_dim),
+        }
+    if isinstance(state, Ssd):
+        shapes[Role.STATE_SKIP] = (1, state.n_heads)
+        if state.conv_bias:
+            shapes[Role.STATE_CONV_BIAS] = (1, state.channels)
+        if state.norm_size is not None:
+            shapes[Role.STATE_NORM] = (1, inner)
+    return shapes | {Role.STATE_OUT: (hidden, inner)}
 
 
 def gated_shapes(ffn: Gated | Plain, hidden: int) -> dict[Role, Shape]:

@@ -20,24 +20,34 @@ from lanewise.loading.program import (
     Layer,
     ModelConfig,
     Rope,
+    ShortConv,
+    Ssd,
+    State,
 )
 
 MAX_HEAD_DIM = 256
+LEAST_TAPS, MOST_TAPS = 2, 8  # of the convolutions of layers with a state
+STATE_MULTIPLE = 16  # of rows and columns of states
 MAX_EXPERTS = 4096
 EXPERT_MULTIPLE = 32  # of the sizes that the matrices of experts have
 
 
 def check_program(config: ModelConfig, source: str) -> ModelConfig:
     """Return the program if its numbers fit together; ``source`` names it in errors."""
+    _raise(source, layer_faults(config))
     for attention in dict.fromkeys(layer.attention for layer in config.layers):
-        check_heads(attention, source)
-        _raise(source, attention_faults(attention, config.ropes))
+        if attention is not None:
+            check_heads(attention, source)
+            _raise(source, attention_faults(attention, config.ropes))
+    for state in dict.fromkeys(layer.state for layer in config.layers):
+        if state is not None:
+            _raise(source, state_faults(state))
     for rope in config.ropes:
         _raise(source, rope_faults(rope))
     for ffn in dict.fromkeys(layer.ffn for layer in config.layers):
         if isinstance(ffn, Experts):
             _raise(source, expert_faults(ffn, config.hidden_size))
-        elif ffn.activation not in CURVES:
+        elif ffn is not None and ffn.activation not in CURVES:
             _raise(source, [_unknown("activation", ffn.activation, CURVES)])
     for layer in dict.fromkeys(config.layers):
         _raise(source, result_norm_faults(layer, config))
@@ -45,9 +55,49 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
     return config
 
 
+def layer_faults(config: ModelConfig) -> Iterable[str]:
+    """What is wrong with what layers are made of."""
+    if all(layer.attention is None for layer in config.layers):
+        yield "no layer has attention; one is needed"
+    for layer in dict.fromkeys(config.layers):
+        parts = (layer.attention, layer.state, layer.ffn)
+        if all(part is None for part in parts):
+            yield "a layer without attention, state and FFN"
+        if layer.attention is not None and layer.state is not None:
+            yield "a layer with attention and a state"
+        if None in parts[::2] and (layer.attn_norm_replaces or layer.ffn_norm_replaces):
+            yield "norms that replace, in a layer without attention or without an FFN"
+    if config.has_states and (config.pooling is not None or config.norm != "rms"):
+        yield "layers with a state in a model that is pooled or has other norms than RMSNorm"
+
+
+def state_faults(state: State) -> Iterable[str]:
+    """What is wrong with the state of a layer."""
+    if not LEAST_TAPS <= state.taps <= MOST_TAPS:
+        yield f"convolutions see {state.taps} tokens; {LEAST_TAPS} to {MOST_TAPS} are supported"
+    if isinstance(state, ShortConv):
+        return
+    for name in ("value_dim", "key_dim"):
+        size = getattr(state, name)
+        if size % STATE_MULTIPLE or size > MAX_HEAD_DIM:
+            yield (
+                f"{name} of a state is {size}; a multiple of {STATE_MULTIPLE} up to"
+                f" {MAX_HEAD_DIM} is needed"
+            )
+    if state.n_heads % state.n_key_heads:
+        yield (
+            f"{state.n_heads} heads of a state are not a multiple of {state.n_key_heads} key heads"
+        )
+    if isinstance(state, Ssd) and state.norm_size is not None and state.inner % state.norm_size:
+        yield f"norms over {state.norm_size} of {state.inner} values of a state"
+
+
 def result_norm_faults(layer: Layer, config: ModelConfig) -> Iterable[str]:
     """What does not go with norms of what is added."""
     if not layer.result_norms:
+        return
+    if layer.attention is None or layer.ffn is None:
+        yield "result_norms without attention or an FFN"
         return
     if isinstance(layer.ffn, Experts) or layer.ffn.bias or layer.ffn.down_bias:
         yield "result_norms with experts or a bias of down"
@@ -68,7 +118,7 @@ def pooling_faults(config: ModelConfig) -> Iterable[str]:
     if config.norm_bias and config.norm != "layer":
         yield f"norm_bias with norm {config.norm!r}; 'layer' is needed"
     if config.pooling is None:
-        if any(layer.attention.both_ways for layer in config.layers):
+        if any(one.attention is not None and one.attention.both_ways for one in config.layers):
             yield "attention sees both ways, and nothing is pooled"
         if config.learned_positions or config.n_token_types:
             yield "learned positions or token types, and nothing is pooled"

@@ -58,6 +58,19 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.SHARED_UP: ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
         Role.SHARED_DOWN: ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
         Role.SHARED_ROUTER: ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
+        # The names in GGUF files of Mamba 2; those of other families become these.
+        Role.ATTN_GATE: ("attn_output_gate.weight", "self_attn.gate_proj.weight"),
+        Role.STATE_IN: ("ssm_in.weight", "state.in_proj.weight"),
+        Role.STATE_GATE: ("ssm_gate.weight", "state.gate_proj.weight"),
+        Role.STATE_DECAY: ("ssm_alpha.weight", "state.decay_proj.weight"),
+        Role.STATE_BETA: ("ssm_beta.weight", "state.beta_proj.weight"),
+        Role.STATE_CONV: ("ssm_conv1d.weight", "state.conv.weight"),
+        Role.STATE_CONV_BIAS: ("ssm_conv1d.bias", "state.conv.bias"),
+        Role.STATE_DECAY_BIAS: ("ssm_dt.bias", "state.decay_proj.bias"),
+        Role.STATE_RATE: ("ssm_a", "state.rate"),
+        Role.STATE_SKIP: ("ssm_d", "state.skip"),
+        Role.STATE_NORM: ("ssm_norm.weight", "state.norm.weight"),
+        Role.STATE_OUT: ("ssm_out.weight", "state.out_proj.weight"),
         Role.ATTN_INPUT_ORDER: ("attn_input_order", "self_attn.input_order"),
         Role.ATTN_OUTPUT_ORDER: ("attn_output_order", "self_attn.output_order"),
         Role.FFN_INPUT_ORDER: ("ffn_input_order", "mlp.input_order"),
@@ -74,5 +87,6 @@ def is_vector(role: Role) -> bool:
     return (
         role in ORDERS
         or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER)
+        or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))
     )

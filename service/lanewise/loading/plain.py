@@ -39,12 +39,18 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
             " Llama's, dense and all alike"
         )
     assert isinstance(first.ffn, Gated)
+    assert first.attention is not None
     assert first.attention.rope is not None
     return PlainLayers(first.attention, first.ffn, config.ropes[first.attention.rope])
 
 
 def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     attention, ffn = layer.attention, layer.ffn
+    if config.has_states:
+        yield "layers with a state"
+    if attention is None or ffn is None:
+        yield "layers without attention or without an FFN"
+        return
     if config.pooling is not None or config.norm != "rms":
         yield "encoders"
     if layer.result_norms:
@@ -69,6 +75,8 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "RMSNorm over whole projections"
     if attention.alibi:
         yield "scores that fall with the distance"
+    if attention.output_gate:
+        yield "attention with an output gate"
     if attention.sinks:
         yield "attention sinks"
     if attention.score_scale != plain_score_scale(attention.head_dim):

@@ -92,6 +92,16 @@ class GatedDelta:
     key_dim: int
     keys_in_turn: bool = False  # head h has key head h % n_key_heads, not h // (heads of each)
 
+    @property
+    def inner(self) -> int:
+        """Values of all heads together."""
+        return self.n_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """What the convolution runs over: q, k and v."""
+        return self.inner + 2 * self.n_key_heads * self.key_dim
+
 
 @dataclass(frozen=True)
 class Ssd:
@@ -109,6 +119,16 @@ class Ssd:
     key_dim: int  # the size of the state of each value
     norm_size: int | None = None
     conv_bias: bool = True
+
+    @property
+    def inner(self) -> int:
+        """Values of all heads together."""
+        return self.n_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """What the convolution runs over: x, B and C."""
+        return self.inner + 2 * self.n_key_heads * self.key_dim
 
 
 State = ShortConv | GatedDelta | Ssd
@@ -268,6 +288,11 @@ class ModelConfig:
     def has_states(self) -> bool:
         """Whether some layer keeps a state of each sequence."""
         return any(layer.state is not None for layer in self.layers)
+
+    def ffn_size(self, layer: int) -> int:
+        """The inner size of a layer's FFN, or of each expert; 0 if it has none."""
+        ffn = self.layers[layer].ffn
+        return 0 if ffn is None else ffn.size
 
     @property
     def sliding_window(self) -> int | None:

@@ -17,11 +17,14 @@ from lanewise.loading.program import (
     Dense,
     Experts,
     Gated,
+    GatedDelta,
     Layer,
     ModelConfig,
     Plain,
     Pooling,
     Rope,
+    ShortConv,
+    Ssd,
 )
 
 AGAIN = "pack or quantize the model again with this version"
@@ -30,6 +33,13 @@ KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
     "plain": Plain,
     "experts": Experts,
 }
+STATES: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
+    "short_conv": ShortConv,
+    "gated_delta": GatedDelta,
+    "ssd": Ssd,
+}
+# What a layer is made of, each perhaps: one of each of these.
+PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATES, KINDS)
 LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms")
 # What a layer was when all were alike, and the angles: fields of version 1.
 FIRST_FIELDS = {
@@ -41,12 +51,12 @@ FIRST_FIELDS = {
 
 def program_as_json(config: ModelConfig) -> dict[str, Any]:
     """Return what :func:`read_program` reads."""
+    names = {kind: name for kinds in PARTS for name, kind in kinds.items()}
     layers = [
         {
-            "attention": _as_json(layer.attention),
-            next(k for k, kind in KINDS.items() if isinstance(layer.ffn, kind)): _as_json(
-                layer.ffn
-            ),
+            names[type(part)]: _as_json(part)
+            for part in (layer.attention, layer.state, layer.ffn)
+            if part is not None
         }
         | {name: True for name in LAYER_FLAGS if getattr(layer, name)}
         for layer in config.layers
@@ -98,16 +108,23 @@ def _pooling(stored: Fields) -> Pooling:
 
 
 def _layer(fields: Fields) -> Layer:
-    kind = next((name for name in KINDS if name in fields.values), "gated")
-    if set(fields.values) - set(LAYER_FLAGS) != {"attention", kind}:
-        accepted = " or ".join(f"'attention' and {name!r}" for name in KINDS)
-        raise ModelFileError(f"{fields.source}: {accepted} are needed; {AGAIN}")
-    attention, ffn = (
-        Fields(value if isinstance(value, Mapping) else {}, f"{fields.source}: {key}")
-        for key, value in ((key, fields.values[key]) for key in ("attention", kind))
+    found = [next((name for name in kinds if name in fields.values), None) for kinds in PARTS]
+    if not any(found) or set(fields.values) - set(LAYER_FLAGS) != set(filter(None, found)):
+        accepted = ", ".join(" or ".join(map(repr, kinds)) for kinds in PARTS)
+        raise ModelFileError(
+            f"{fields.source}: one of each of {accepted} is needed, or none of it; {AGAIN}"
+        )
+    attention, state, ffn = (
+        None if name is None else _record(kinds[name], _object(fields, name))
+        for kinds, name in zip(PARTS, found, strict=True)
     )
     flags = {name: fields.flag(name, default=False) for name in LAYER_FLAGS}
-    return Layer(_record(Attention, attention), _record(KINDS[kind], ffn), **flags)
+    return Layer(attention, ffn, state=state, **flags)
+
+
+def _object(fields: Fields, key: str) -> Fields:
+    value = fields.values[key]
+    return Fields(value if isinstance(value, Mapping) else {}, f"{fields.source}: {key}")
 
 
 def _record(kind: Any, fields: Fields, **known: Any) -> Any:

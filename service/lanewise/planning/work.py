@@ -5,13 +5,22 @@ from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.loading.names import is_vector
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Plain
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    ModelConfig,
+    Plain,
+    ShortConv,
+    State,
+)
 from lanewise.runtime import BLOCK_TOKENS, Model
 from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
 
 # Numbers of a token that each part of a layer handles beside products: norm and quantization of
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
 NORMS = 4
+STATE_PASSES = 3  # over the state of a head: it shrinks, something is added, a result is read
 
 
 WindowShares = tuple[tuple[int | None, float], ...]
@@ -100,11 +109,12 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
             for (kind, of_head, of_experts), (numbers, size) in found.items()
         ),
         expert_share=share,
-        attention_weights=float(
-            sum(2 * one.attention.n_heads * one.attention.head_dim for one in config.layers)
-        ),
+        attention_weights=float(sum(2 * one.n_heads * one.head_dim for one in _attentions(config))),
         values=sum(
-            NORMS * config.hidden_size + _attention_values(one.attention) + _ffn_values(one.ffn)
+            NORMS * config.hidden_size
+            + _attention_values(one.attention)
+            + _state_values(one.state, config.hidden_size)
+            + _ffn_values(one.ffn)
             for one in config.layers
         ),
         n_layers=len(config.layers),
@@ -115,15 +125,32 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
 
 
 def _windows(config: ModelConfig) -> WindowShares:
-    counts = Counter(layer.attention.window for layer in config.layers)
-    return tuple((window, count / len(config.layers)) for window, count in counts.items())
+    counts = Counter(one.window for one in _attentions(config))
+    return tuple((window, count / counts.total()) for window, count in counts.items())
 
 
-def _attention_values(attention: Attention) -> float:
+def _attentions(config: ModelConfig) -> list[Attention]:
+    return [layer.attention for layer in config.layers if layer.attention is not None]
+
+
+def _state_values(state: State | None, hidden: int) -> float:
+    """Numbers that convolutions multiply, and rows of a state that one token reads and changes."""
+    if state is None:
+        return 0
+    if isinstance(state, ShortConv):
+        return state.taps * hidden
+    return state.taps * state.channels + STATE_PASSES * state.inner * state.key_dim
+
+
+def _attention_values(attention: Attention | None) -> float:
+    if attention is None:
+        return 0
     return (2 * attention.n_heads + 2 * attention.n_kv_heads) * attention.head_dim
 
 
-def _ffn_values(ffn: Gated | Plain | Experts) -> float:
+def _ffn_values(ffn: Gated | Plain | Experts | None) -> float:
+    if ffn is None:
+        return 0
     if isinstance(ffn, Plain):
         return ffn.size
     if isinstance(ffn, Gated):

@@ -17,6 +17,10 @@ MATRICES = frozenset(
         Role.ATTN_K,
         Role.ATTN_V,
         Role.ATTN_OUTPUT,
+        Role.ATTN_GATE,
+        Role.STATE_IN,
+        Role.STATE_GATE,
+        Role.STATE_OUT,
         Role.FFN_GATE,
         Role.FFN_UP,
         Role.FFN_DOWN,
@@ -30,7 +34,11 @@ MATRICES = frozenset(
 )
 
 
-ATTENTION = frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT})
+# And what has a state in its place, but for the small matrices of decay and beta.
+STATES = frozenset({Role.STATE_IN, Role.STATE_GATE, Role.STATE_OUT})
+ATTENTION = (
+    frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT, Role.ATTN_GATE}) | STATES
+)
 DENSE = frozenset({Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN})
 SHARED = frozenset({Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN})
 EXPERTS = frozenset({Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN})

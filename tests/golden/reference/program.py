@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    GatedDelta,
+    Layer,
+    ModelConfig,
+    Plain,
+    Rope,
+    ShortConv,
+    Ssd,
+    State,
+)
 
 Array = NDArray[np.float64]
 Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vectors (size,)
@@ -21,15 +33,23 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
     x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
     for index, layer in enumerate(config.layers):
         own = {role: value for (role, i), value in weights.items() if i == index}
-        normed = rms(x, own[Role.ATTN_NORM], config.rms_norm_eps)
-        result = attention(config, layer, own, normed)
-        if layer.result_norms:
-            result = rms(result, own[Role.ATTN_RESULT_NORM], config.rms_norm_eps)
-        x = x + config.residual_scale * result
+        if layer.attention is not None or layer.state is not None:
+            normed = rms(x, own[Role.ATTN_NORM], config.rms_norm_eps)
+            if layer.state is not None:
+                result = recurrence(config, layer.state, own, normed)
+            else:
+                result = attention(config, layer, own, normed)
+            if layer.result_norms:
+                result = rms(result, own[Role.ATTN_RESULT_NORM], config.rms_norm_eps)
+            x = x + config.residual_scale * result
+        if layer.ffn is None:
+            continue
         normed = rms(x, own[Role.FFN_NORM], config.rms_norm_eps)
         if isinstance(layer.ffn, Experts):
             result, near = experts(layer.ffn, own, normed)
             margin = min(margin, near)
+        elif isinstance(layer.ffn, Plain):
+            result = plain(layer.ffn, own, normed)
         else:
             result = gated(layer.ffn, own, normed)
         if layer.result_norms:
@@ -48,6 +68,7 @@ def rms(x: Array, weight: Array, eps: float) -> Array:
 def attention(config: ModelConfig, layer: Layer, own: Mapping[Role, Array], x: Array) -> Array:
     """Causal attention of all tokens to those before them."""
     c = layer.attention
+    assert c is not None
     q, k, v = (x @ own[role].T for role in (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V))
     if c.qkv_bias:
         q, k, v = q + own[Role.ATTN_Q_BIAS], k + own[Role.ATTN_K_BIAS], v + own[Role.ATTN_V_BIAS]
@@ -78,8 +99,99 @@ def attention(config: ModelConfig, layer: Layer, own: Mapping[Role, Array], x: A
         terms = np.exp(scores - largest)
         total = terms.sum(axis=1, keepdims=True) + np.exp(sink - largest)
         out[:, head] = terms / total @ v[:, head // group]
-    result = out.reshape(n, -1) @ own[Role.ATTN_OUTPUT].T
+    values = out.reshape(n, -1)
+    if c.output_gate:
+        values = values * sigmoid(x @ own[Role.ATTN_GATE].T)
+    result = values @ own[Role.ATTN_OUTPUT].T
     return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
+
+
+def recurrence(config: ModelConfig, c: State, own: Mapping[Role, Array], x: Array) -> Array:
+    """What stands in the place of attention, token by token, from a state of zeros."""
+    mixed = x @ own[Role.STATE_IN].T
+    if isinstance(c, ShortConv):
+        b, gate, values = np.split(mixed, 3, axis=1)
+        return np.asarray((gate * convolve(c, own, b * values)) @ own[Role.STATE_OUT].T)
+    mixed = convolve(c, own, mixed)
+    if isinstance(c, Ssd) and c.conv_bias:
+        mixed = mixed + own[Role.STATE_CONV_BIAS]
+    mixed, z = silu(mixed), silu(x @ own[Role.STATE_GATE].T)
+    shrinks = softplus(x @ own[Role.STATE_DECAY].T + own[Role.STATE_DECAY_BIAS])
+    if isinstance(c, GatedDelta):
+        betas = sigmoid(x @ own[Role.STATE_BETA].T)
+        heads = delta_rule(c, own, mixed, shrinks, betas)
+        normed = rms(heads, own[Role.STATE_NORM], config.rms_norm_eps)
+        results = normed.reshape(len(x), -1) * z
+    else:
+        results = dual(c, own, mixed, shrinks).reshape(len(x), -1) * z
+        if c.norm_size is not None:
+            groups, weight = results.reshape(len(x), -1, c.norm_size), own[Role.STATE_NORM]
+            weight = weight.reshape(-1, c.norm_size)
+            results = rms(groups, weight, config.rms_norm_eps).reshape(len(x), -1)
+    return np.asarray(results @ own[Role.STATE_OUT].T)
+
+
+def convolve(c: State, own: Mapping[Role, Array], x: Array) -> Array:
+    """Of [tokens][channels], each channel with the tokens before it."""
+    taps = own[Role.STATE_CONV].reshape(-1, c.taps)
+    padded = np.concatenate([np.zeros((c.taps - 1, x.shape[1])), x])
+    return np.sum([padded[j : j + len(x)] * taps[:, j] for j in range(c.taps)], axis=0)
+
+
+def delta_rule(
+    c: GatedDelta, own: Mapping[Role, Array], mixed: Array, shrinks: Array, betas: Array
+) -> Array:
+    """The results of all heads [tokens][heads][value_dim] of the gated delta rule."""
+    keys = c.n_key_heads * c.key_dim
+    q, k = (
+        part.reshape(len(mixed), -1, c.key_dim) for part in np.split(mixed[:, : 2 * keys], 2, 1)
+    )
+    v = mixed[:, 2 * keys :].reshape(len(mixed), c.n_heads, c.value_dim)
+    q, k = (part / np.sqrt((part * part).sum(-1, keepdims=True) + 1e-6) for part in (q, k))
+    out = np.zeros(v.shape)
+    for head in range(c.n_heads):
+        state, of = np.zeros((c.key_dim, c.value_dim)), key_head(c, head)
+        for t in range(len(mixed)):
+            state = state * np.exp(own[Role.STATE_RATE][head] * shrinks[t, head])
+            change = betas[t, head] * (v[t, head] - state.T @ k[t, of])
+            state = state + np.outer(k[t, of], change)
+            out[t, head] = state.T @ q[t, of] / np.sqrt(c.key_dim)
+    return out
+
+
+def key_head(c: GatedDelta | Ssd, head: int) -> int:
+    """Which head of keys a head has."""
+    if isinstance(c, GatedDelta) and c.keys_in_turn:
+        return head % c.n_key_heads
+    return head // (c.n_heads // c.n_key_heads)
+
+
+def dual(c: Ssd, own: Mapping[Role, Array], mixed: Array, steps: Array) -> Array:
+    """The results of all heads [tokens][heads][value_dim] of Mamba 2."""
+    n, keys = len(mixed), c.n_key_heads * c.key_dim
+    inner = c.n_heads * c.value_dim
+    x = mixed[:, :inner].reshape(n, c.n_heads, c.value_dim)
+    b = mixed[:, inner : inner + keys].reshape(n, c.n_key_heads, c.key_dim)
+    reads = mixed[:, inner + keys :].reshape(n, c.n_key_heads, c.key_dim)
+    out = np.zeros(x.shape)
+    for head in range(c.n_heads):
+        state, of = np.zeros((c.key_dim, c.value_dim)), key_head(c, head)
+        for t in range(n):
+            step = steps[t, head]
+            state = state * np.exp(step * own[Role.STATE_RATE][head])
+            state = state + np.outer(b[t, of], step * x[t, head])
+            out[t, head] = state.T @ reads[t, of] + own[Role.STATE_SKIP][head] * x[t, head]
+    return out
+
+
+def softplus(x: Array) -> Array:
+    """ln(1 + exp(x))."""
+    return np.asarray(np.logaddexp(x, 0))
+
+
+def silu(x: Array) -> Array:
+    """x sigmoid(x)."""
+    return x * sigmoid(x)
 
 
 def turn(rope: Rope, heads: Array) -> Array:
@@ -107,6 +219,14 @@ def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
     result = gate * sigmoid(gate) * up @ own[Role.FFN_DOWN].T
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias else result)
+
+
+def plain(c: Plain, own: Mapping[Role, Array], x: Array) -> Array:
+    """down(relu(up x)^2)."""
+    assert c.activation == "relu_squared"
+    assert not c.bias
+    assert not c.down_bias
+    return np.asarray(np.maximum(x @ own[Role.FFN_UP].T, 0) ** 2 @ own[Role.FFN_DOWN].T)
 
 
 def experts(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
@@ -188,13 +308,23 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
         if not config.tied_embeddings:
             shapes[Role.OUTPUT] = (config.vocab_size, hidden)
     of_layer = config.layers[layer]
-    shapes |= shapes_of_attention(of_layer.attention, hidden)
+    if of_layer.attention is not None:
+        shapes |= shapes_of_attention(of_layer.attention, hidden)
+    if of_layer.state is not None:
+        shapes |= shapes_of_state(of_layer.state, hidden)
     if of_layer.result_norms:
         shapes |= {Role.ATTN_RESULT_NORM: (hidden,), Role.FFN_RESULT_NORM: (hidden,)}
     ffn = of_layer.ffn
-    shapes |= (
-        shapes_of_experts(ffn, hidden) if isinstance(ffn, Experts) else shapes_of_gated(ffn, hidden)
-    )
+    if isinstance(ffn, Experts):
+        shapes |= shapes_of_experts(ffn, hidden)
+    elif isinstance(ffn, Plain):
+        shapes |= {
+            Role.FFN_NORM: (hidden,),
+            Role.FFN_UP: (ffn.size, hidden),
+            Role.FFN_DOWN: (hidden, ffn.size),
+        }
+    elif ffn is not None:
+        shapes |= shapes_of_gated(ffn, hidden)
     return shapes.get(role)
 
 
@@ -214,10 +344,39 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
+    if c.output_gate:
+        shapes[Role.ATTN_GATE] = (q, hidden)
     if c.qk_norm == "head":
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
     if c.qk_norm == "whole":
         shapes |= {Role.ATTN_Q_NORM: (q,), Role.ATTN_K_NORM: (kv,)}
+    return shapes
+
+
+def shapes_of_state(c: State, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    shapes: dict[Role, tuple[int, ...]] = {Role.ATTN_NORM: (hidden,)}
+    if isinstance(c, ShortConv):
+        shapes |= {Role.STATE_IN: (3 * hidden, hidden), Role.STATE_OUT: (hidden, hidden)}
+        return shapes | {Role.STATE_CONV: (hidden * c.taps,)}
+    inner, keys = c.n_heads * c.value_dim, c.n_key_heads * c.key_dim
+    channels = inner + 2 * keys
+    shapes |= {
+        Role.STATE_IN: (channels, hidden),
+        Role.STATE_GATE: (inner, hidden),
+        Role.STATE_DECAY: (c.n_heads, hidden),
+        Role.STATE_CONV: (channels * c.taps,),
+        Role.STATE_DECAY_BIAS: (c.n_heads,),
+        Role.STATE_RATE: (c.n_heads,),
+        Role.STATE_OUT: (hidden, inner),
+    }
+    if isinstance(c, GatedDelta):
+        return shapes | {Role.STATE_BETA: (c.n_heads, hidden), Role.STATE_NORM: (c.value_dim,)}
+    shapes[Role.STATE_SKIP] = (c.n_heads,)
+    if c.conv_bias:
+        shapes[Role.STATE_CONV_BIAS] = (channels,)
+    if c.norm_size is not None:
+        shapes[Role.STATE_NORM] = (inner,)
     return shapes
 
 

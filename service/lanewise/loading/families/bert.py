@@ -102,10 +102,10 @@ def from_jina_gguf(fields: Fields, sources: Sources) -> ModelConfig:
 def jina_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Do what all encoders' files need, and take gate and up apart where they are one."""
     tensors = Rearranged(gguf_tensors(sources, config))
-    for number, layer in enumerate(config.layers):
+    for number in range(config.n_layers):
         if usual(Role.FFN_GATE, number, GGUF) not in tensors.out:
-            halves = (Role.FFN_GATE, Role.FFN_UP)
-            split_roles(tensors, f"blk.{number}.ffn_up", halves, layer.ffn.size, number, GGUF)
+            halves, size = (Role.FFN_GATE, Role.FFN_UP), config.ffn_size(number)
+            split_roles(tensors, f"blk.{number}.ffn_up", halves, size, number, GGUF)
     return tensors.out
 
 
@@ -121,7 +121,7 @@ def hf_tensors(
     tensors.rename(POSITIONS, usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
         folder = f"encoder.layer.{number}"
-        size = config.layers[number].ffn.size
+        size = config.ffn_size(number)
         parts = {usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
         tensors.split_rows(f"{folder}.mlp.gated_layers.weight", parts)
         for name, role in OF_LAYER.items():

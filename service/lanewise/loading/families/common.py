@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
@@ -82,24 +82,36 @@ def hf_model(
     partial: float = 1.0,
     tied: bool = False,
     own: Sequence[str] = (),
+    own_kinds: bool = False,
+    eps: str = "rms_norm_eps",
 ) -> ModelConfig:
     """Return the whole of a model with one set of angles.
 
-    ``theta``, ``partial`` and ``tied`` are what the family has where the config does not say, and
-    ``own`` what it reads of the RoPE settings itself.
+    ``theta``, ``partial`` and ``tied`` are what the family has where the config does not say,
+    ``own`` what it reads of the RoPE settings itself and ``own_kinds`` whether it reads layer_types
+    itself; ``eps`` is the name that it has for that of norms.
     """
-    check_kinds(fields, layers)
-    rope, context = read_rope(fields, layers[0].attention.head_dim, theta, partial, own)
+    if not own_kinds:
+        check_kinds(fields, layers)
+    rope, context = read_rope(fields, heads_of(fields, layers).head_dim, theta, partial, own)
     return ModelConfig(
         architecture=name,
         hidden_size=fields.integer("hidden_size"),
         vocab_size=fields.integer("vocab_size"),
         context_length=context,
-        rms_norm_eps=round_to_f32(fields.number("rms_norm_eps")),
+        rms_norm_eps=round_to_f32(fields.number(eps)),
         tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
         ropes=(rope,),
         layers=tuple(layers),
     )
+
+
+def heads_of(fields: Fields, layers: Sequence[Layer]) -> Attention:
+    """Return the attention of the first layer that has some."""
+    for layer in layers:
+        if layer.attention is not None:
+            return layer.attention
+    raise ModelFileError(f"{fields.source}: no layer has attention; one is needed")
 
 
 def hf_kinds(fields: Fields, n_layers: int) -> list[str] | None:
@@ -160,10 +172,8 @@ def hf_windows(fields: Fields, window: int | None, have: Sequence[bool]) -> list
 
 def check_kinds(fields: Fields, layers: Sequence[Layer]) -> None:
     """Refuse layer_types that say something else than what the layers became."""
-    found = [
-        "full_attention" if layer.attention.window is None else "sliding_attention"
-        for layer in layers
-    ]
+    windows = [one.attention and one.attention.window for one in layers]
+    found = ["full_attention" if window is None else "sliding_attention" for window in windows]
     if hf_kinds(fields, len(layers)) not in (None, found):
         raise fields.fail("layer_types", f"{found[:4]}, by the other fields,")
 
@@ -171,9 +181,9 @@ def check_kinds(fields: Fields, layers: Sequence[Layer]) -> None:
 def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:
     """Return a layer for each window, otherwise alike."""
     made: dict[int | None, Layer] = {}
-    return [
-        made.setdefault(w, Layer(replace(layer.attention, window=w), layer.ffn)) for w in windows
-    ]
+    attention = layer.attention
+    assert attention is not None
+    return [made.setdefault(w, Layer(replace(attention, window=w), layer.ffn)) for w in windows]
 
 
 def hf_sparse_layers(fields: Fields, n_layers: int) -> list[bool]:

@@ -167,8 +167,8 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; the norms after additions are those before the next."""
     tensors = Rearranged(with_matrices(sources))
     give_roles(tensors, "token_embd_norm", Role.ATTN_NORM, column=GGUF)
-    for number, layer in enumerate(config.layers):
-        rows = layer.attention.n_heads * layer.attention.head_dim
+    for number in range(config.n_layers):
+        rows = config.heads.n_heads * config.heads.head_dim
         split_roles(tensors, f"blk.{number}.attn_qkv", QKV, rows, number, GGUF)
         give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number, GGUF)
         give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number, GGUF)

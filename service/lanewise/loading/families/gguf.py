@@ -8,7 +8,7 @@ from math import prod
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
-from lanewise.loading.families.common import has
+from lanewise.loading.families.common import has, heads_of
 from lanewise.loading.formats import TensorType, round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF, TENSOR_NAMES
@@ -120,7 +120,7 @@ def gguf_model(
             f"{fields.source}: missing tensor 'token_embd.weight' with two dimensions"
         )
     fields.ignore(f"{arch}.vocab_size")  # the embedding has it
-    head_dim = layers[0].attention.head_dim
+    head_dim = heads_of(fields, layers).head_dim
     rope, context = gguf_rope(fields, sources, head_dim, theta, truncate)
     return ModelConfig(
         architecture=name,

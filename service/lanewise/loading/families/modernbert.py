@@ -110,11 +110,11 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     tensors.rename("embeddings.tok_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
     give_roles(tensors, "embeddings.norm", Role.ATTN_NORM)
     give_roles(tensors, "final_norm", Role.OUTPUT_NORM)
-    for number, layer in enumerate(config.layers):
-        folder, rows = f"layers.{number}", layer.attention.n_heads * layer.attention.head_dim
+    for number in range(config.n_layers):
+        folder, rows = f"layers.{number}", config.heads.n_heads * config.heads.head_dim
         gated = (Role.FFN_GATE, Role.FFN_UP)
         split_roles(tensors, f"{folder}.attn.Wqkv", QKV, rows, number)
-        split_roles(tensors, f"{folder}.mlp.Wi", gated, layer.ffn.size, number)
+        split_roles(tensors, f"{folder}.mlp.Wi", gated, config.ffn_size(number), number)
         for name, role in OF_LAYER.items():
             give_roles(tensors, f"{folder}.{name}", role, number)
     give_heads(tensors, config, (HEAD, CLASSIFIER))
@@ -144,16 +144,16 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     windows = gguf_windows(fields, model.n_layers, 3, last=False)
     theta = fields.number("modern-bert.rope.freq_base_swa", default=THETAS[KINDS[1]])
     local = replace(model.ropes[0], theta=round_to_f32(theta))
-    layers = layers_before(model.layers[0].attention, ffn, windows)
+    layers = layers_before(model.heads, ffn, windows)
     return replace(model, ropes=(*model.ropes, local), layers=layers, norm_bias=False)
 
 
 def from_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Do what all encoders' files need, and take gate and up apart."""
     tensors = Rearranged(gguf_tensors(sources, config))
-    for number, layer in enumerate(config.layers):
-        halves = (Role.FFN_GATE, Role.FFN_UP)
-        split_roles(tensors, f"blk.{number}.ffn_up", halves, layer.ffn.size, number, GGUF)
+    for number in range(config.n_layers):
+        halves, size = (Role.FFN_GATE, Role.FFN_UP), config.ffn_size(number)
+        split_roles(tensors, f"blk.{number}.ffn_up", halves, size, number, GGUF)
     give_roles(tensors, f"{HEADS[0]}.norm", Role.DENSE_NORM, column=GGUF)
     return tensors.out
 

@@ -72,8 +72,8 @@ def split(
     """Cut a fused matrix into three, Q, K and V, or two, gate and up."""
     layer = config.layers[number]
     assert isinstance(layer.ffn, Gated)
-    heads = (layer.attention.n_heads, *(layer.attention.n_kv_heads,) * 2)
-    rows = [n * layer.attention.head_dim for n in heads]
+    heads = (config.heads.n_heads, *(config.heads.n_kv_heads,) * 2)
+    rows = [n * config.heads.head_dim for n in heads]
     if len(names) == 2:
         rows = [layer.ffn.size] * 2
     tensors.split_rows(fused, dict(zip(names, rows, strict=True)))

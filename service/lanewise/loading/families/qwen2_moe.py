@@ -55,7 +55,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     layers = sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
     windows = moe_windows(fields, n_layers)
     layers = [
-        Layer(replace(layer.attention, window=window), layer.ffn)
+        Layer(replace(attention, window=window), layer.ffn)
         for layer, window in zip(layers, windows, strict=True)
     ]
     return hf_model(fields, "qwen2_moe", layers)

@@ -90,7 +90,7 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         folder = f"layers.{number}"
         for name, role in OF_LAYER.items():
             give_roles(tensors, f"{folder}.{name}", role, number)
-        rows = layer.attention.n_heads * layer.attention.head_dim
+        rows = config.heads.n_heads * config.heads.head_dim
         split_roles(tensors, f"{folder}.qkv", QKV, rows, number)
         if isinstance(layer.ffn, Gated):
             halves = (Role.FFN_UP, Role.FFN_GATE)
