@@ -54,6 +54,15 @@ ERNIE: Config = {
     "tie_word_embeddings": True,
     "num_hidden_layers": 3,
 }
+# Which have no such fields.
+LFM: Config = {
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+}
 NOT_MXFP4 = [
     "model.layers.*.self_attn",
     "model.layers.*.mlp.router",
@@ -87,6 +96,11 @@ def published(kind: str, cls: str, *parts: Config, **own: Any) -> Config:
     for part in (*parts, own):
         config |= part
     return config
+
+
+def without(config: Config, *keys: str) -> Config:
+    """A config that lacks some keys."""
+    return {key: value for key, value in config.items() if key not in keys}
 
 
 CASES: dict[str, Config] = {
@@ -320,6 +334,44 @@ CASES: dict[str, Config] = {
         rope_scaling=None,
         rope_theta=5e6,
         tie_word_embeddings=True,
+    ),
+    "lfm2": without(
+        published(
+            "lfm2",
+            "Lfm2",
+            LFM,
+            num_hidden_layers=4,
+            full_attn_idxs=[1, 3],
+            block_auto_adjust_ff_dim=True,
+            block_ff_dim=150,
+            block_ffn_dim_multiplier=1.0,
+            block_multiple_of=16,
+            block_use_swiglu=True,
+            use_pos_enc=True,
+            block_dim=HIDDEN,
+            conv_dim=HIDDEN,
+        ),
+        "rms_norm_eps",
+        "hidden_act",
+        "intermediate_size",
+    ),
+    "lfm2_moe": without(
+        published(
+            "lfm2_moe",
+            "Lfm2Moe",
+            LFM,
+            num_hidden_layers=4,
+            layer_types=["conv", "full_attention", "conv", "full_attention"],
+            moe_intermediate_size=32,
+            norm_topk_prob=True,
+            num_dense_layers=2,
+            num_experts=8,
+            num_experts_per_tok=3,
+            routed_scaling_factor=1.0,
+            use_expert_bias=True,
+        ),
+        "rms_norm_eps",
+        "hidden_act",
     ),
     "seed_oss": published(
         "seed_oss",

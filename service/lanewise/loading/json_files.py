@@ -60,6 +60,12 @@ class Fields:
         self.source = source
         self._read: set[str] = set()
 
+    def replacing(self, values: Mapping[str, Any]) -> Fields:
+        """Return the fields with some other values; what is read of one is read of both."""
+        other = Fields({**self.values, **values}, self.source)
+        other._read = self._read
+        return other
+
     def raw(self, key: str) -> Any:
         """Return a value as it is; None if it is missing."""
         self._read.add(key)

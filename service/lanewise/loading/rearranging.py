@@ -14,6 +14,7 @@ from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
 from lanewise.loading.formats import VECTOR_TYPES, TensorType, row_bytes
 from lanewise.loading.sources import Sources, SourceTensor
 
+Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
 
@@ -73,15 +74,46 @@ class Rearranged:
             self.out[part] = replace(source, shape=shape, data=data)
             start += rows
 
+    def ravel(self, name: str) -> None:
+        """Make a vector of a tensor of any shape: the same bytes."""
+        if name in self.out:
+            source = self.out[name]
+            self.out[name] = replace(source, shape=(prod(source.shape),))
+
+    def take_rows(self, name: str, parts: Mapping[str, npt.NDArray[np.intp]]) -> None:
+        """Make a matrix, or a vector, of each of the parts: the rows of these numbers."""
+        source = self.out.pop(name, None)
+        if source is None:
+            return
+        n = sum(map(len, parts.values()))
+        self._check(source, name, rows=n)
+        for part, rows in parts.items():
+
+            def make(rows: npt.NDArray[np.intp] = rows) -> memoryview:
+                made = np.frombuffer(source.view(), np.uint8).reshape(n, -1)[rows]
+                source.release()
+                return made.reshape(-1).data.cast("B")
+
+            shape = (len(rows), *source.shape[1:])
+            self.out[part] = self._made(source, shape, source.n_bytes // n * len(rows), make)
+
     def add_one(self, name: str) -> None:
         """Make a vector of floats one of float32 whose values are larger by 1."""
+        self._change(name, lambda values: values + np.float32(1))
+
+    def exponentiate(self, name: str) -> None:
+        """Make a vector of floats x one of float32 of -exp(x), rounded once."""
+        self._change(name, lambda values: -np.exp(values.astype("<f8")).astype("<f4"))
+
+    def _change(self, name: str, change: Callable[[Floats], Floats]) -> None:
         source = self.out.get(name)
         if source is None or source.type not in VECTOR_TYPES:
             return
         kind, count = TensorType(source.type), prod(source.shape)
 
         def make() -> memoryview:
-            made = to_f32(source.view(), kind) + np.float32(1)
+            with np.errstate(over="ignore"):  # infinity, which whoever loads it refuses
+                made = change(to_f32(source.view(), kind))
             source.release()
             return made.view(np.uint8).data.cast("B")
 

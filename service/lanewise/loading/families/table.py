@@ -14,6 +14,8 @@ from lanewise.loading.families import (
     granitemoe,
     gte,
     jina_embeddings_v3,
+    lfm2,
+    lfm2_moe,
     llama,
     ministral3,
     mistral,
@@ -52,6 +54,8 @@ FAMILIES: tuple[Family, ...] = (
     olmoe.FAMILY,
     smollm3.FAMILY,
     seed_oss.FAMILY,
+    lfm2.FAMILY,
+    lfm2_moe.FAMILY,
     bert.FAMILY,
     roberta.FAMILY,
     xlm_roberta.FAMILY,
@@ -72,8 +76,8 @@ STATES, ENCODER, DECODED, LATENT = (
 )
 REASONS = {
     STATES: (
-        *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm2"),
-        *("lfm2_moe", "lfm2moe", "lfm3", "nemotron_h", "nemotron_h_moe", "granitemoehybrid"),
+        *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm3"),
+        *("nemotron_h", "nemotron_h_moe", "granitemoehybrid"),
         *("granitehybrid", "qwen3_next", "qwen3next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text"),
         *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
     ),

@@ -1,0 +1,82 @@
+"""Layers with a state: what their files have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.encoders import usual
+from lanewise.loading.families.gguf import arch_of
+from lanewise.loading.json_files import Fields
+from lanewise.loading.names import HF
+from lanewise.loading.program import Attention, Experts, Gated, Layer, State
+from lanewise.loading.rearranging import Rearranged
+
+# What stands in a layer: attention or a state; an FFN.
+Mixer = Attention | State
+
+
+def layers_of(
+    mixers: Mapping[str, Mixer], kinds: Sequence[str], ffns: Sequence[Gated | Experts]
+) -> list[Layer]:
+    """Return a layer for each of ``kinds``, the keys of ``mixers``, with the FFN of its number."""
+    made: dict[tuple[str, Gated | Experts], Layer] = {}
+    return [
+        made.setdefault((kind, ffn), layer_of(mixers[kind], ffn))
+        for kind, ffn in zip(kinds, ffns, strict=True)
+    ]
+
+
+def layer_of(mixer: Mixer, ffn: Gated | Experts | None) -> Layer:
+    """Return a layer of attention or of a state."""
+    if isinstance(mixer, Attention):
+        return Layer(mixer, ffn)
+    return Layer(None, ffn, state=mixer)
+
+
+def own_kinds(
+    fields: Fields,
+    key: str,
+    accepted: Sequence[str],
+    n_layers: int,
+    default: Sequence[str] | None = None,
+) -> list[str]:
+    """Return the kinds of all layers, which are names of the family's own."""
+    kinds = fields.raw(key)
+    if kinds is None and default is not None:
+        return list(default)
+    is_list = isinstance(kinds, list) and len(kinds) == n_layers
+    if not is_list or not all(kind in accepted for kind in kinds):
+        raise fields.fail(key, f"{n_layers} times {' or '.join(map(repr, accepted))}")
+    return list(kinds)
+
+
+def every_nth(n_layers: int, step: int, kinds: tuple[str, str]) -> list[str]:
+    """Return the second kind for every ``step``-th layer and the first one for the others."""
+    return [kinds[(number + 1) % step == 0] for number in range(n_layers)]
+
+
+def gguf_heads(fields: Fields, n_layers: int) -> tuple[Fields, list[bool]]:
+    """Return which layers have attention: those with KV heads, one number for each layer.
+
+    And the metadata with the one number that all of those have.
+    """
+    key = f"{arch_of(fields)}.attention.head_count_kv"
+    counts = fields.raw(key)
+    if not isinstance(counts, list):
+        raise fields.fail(key, "a number for each layer, 0 where it has a state,")
+    known = [count for count in counts if count != 0]
+    if len(counts) != n_layers or not known or known != known[:1] * len(known):
+        raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
+    return fields.replacing({key: known[0]}), [count != 0 for count in counts]
+
+
+def give(tensors: Rearranged, name: str, role: Role, layer: int, column: int = HF) -> None:
+    """Give a layer's tensor its usual name."""
+    tensors.rename(name, usual(role, layer, column))
+
+
+def give_conv(tensors: Rearranged, name: str, layer: int, column: int = HF) -> None:
+    """Make one vector of the taps of all channels."""
+    tensors.ravel(name)
+    give(tensors, name, Role.STATE_CONV, layer, column)
