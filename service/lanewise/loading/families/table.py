@@ -27,7 +27,10 @@ from lanewise.loading.families import (
     qwen2,
     qwen2_moe,
     qwen3,
+    qwen3_5,
+    qwen3_5_moe,
     qwen3_moe,
+    qwen3_next,
     roberta,
     seed_oss,
     smollm3,
@@ -44,6 +47,9 @@ FAMILIES: tuple[Family, ...] = (
     qwen2_moe.FAMILY,
     qwen3.FAMILY,
     qwen3_moe.FAMILY,
+    qwen3_next.FAMILY,
+    qwen3_5.FAMILY,
+    qwen3_5_moe.FAMILY,
     gpt_oss.FAMILY,
     phi3.FAMILY,
     granite.FAMILY,
@@ -77,9 +83,8 @@ STATES, ENCODER, DECODED, LATENT = (
 REASONS = {
     STATES: (
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm3"),
-        *("nemotron_h", "nemotron_h_moe", "granitemoehybrid"),
-        *("granitehybrid", "qwen3_next", "qwen3next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text"),
-        *("qwen3_5_moe_text", "qwen35", "qwen35moe", "kimi_linear", "kimi-linear", "plamo2"),
+        *("nemotron_h", "nemotron_h_moe", "granitemoehybrid", "granitehybrid", "plamo2"),
+        *("kimi_linear", "kimi-linear"),
     ),
     ENCODER: ("distilbert", "mpnet", "nomic-bert-moe"),
     DECODED: ("t5", "t5encoder"),
@@ -89,7 +94,11 @@ REASONS = {
     ),
 }
 # What files call a family whose name transformers made another.
-OTHER_NAMES = {"new": gte.FAMILY}
+OTHER_NAMES = {
+    "new": gte.FAMILY,
+    "qwen3_5": qwen3_5.FAMILY,
+    "qwen3_5_moe": qwen3_5_moe.FAMILY,
+}
 OTHER_GGUF_NAMES = {"jina-bert-v2": bert.JINA}
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 
