@@ -22,6 +22,7 @@ import tiny_models
 from family_configs import CASES
 from family_gguf import GGUF_CASES, write_gguf
 from family_models import CASE_NAMES, GOLDEN, family_model, write_case, write_model
+from gguf_states import REORDERED
 from goldens import check_goldens
 from lanewise import cli
 from lanewise.loading.checkpoint import Checkpoint, Tensor
@@ -175,11 +176,13 @@ def test_experts_held_in_other_types_have_one_set_of_bits(
 
 @pytest.mark.parametrize("name", GGUF_CASES)
 def test_a_gguf_file_has_the_logits_of_transformers(name: str, path: Path, tmp_path: Path) -> None:
-    """And the bits of the other file, where the converter writes no numbers that it rounds."""
+    """And the bits of the other file, where the converter leaves numbers and order alone."""
     prompt = prompt_of(name)
     with opened(write_gguf(family_model(name), tmp_path / "m.gguf")) as session:
         assert_as_transformers(session, name)
         found = run(session, prompt, len(prompt))
+    if name in REORDERED:
+        return
     with opened(path) as session:
         assert run(session, prompt, len(prompt)).tobytes() == found.tobytes()
 

@@ -398,7 +398,7 @@ CASES: dict[str, Config] = {
         head_dim=24,
         partial_rotary_factor=0.25,
         attention_bias=False,
-        mlp_only_layers=[1],
+        mlp_only_layers=[],
         norm_topk_prob=True,
         shared_expert_intermediate_size=32,
         rope_scaling=None,
@@ -464,6 +464,7 @@ VARIANTS: dict[str, tuple[str, Config]] = {
     "ernie4_5_bias": ("ernie4_5", {"use_bias": True}),
     "olmoe_norm": ("olmoe", {"norm_topk_prob": True, "attention_bias": True}),
     "seed_oss_bias": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "qwen3_next_dense": ("qwen3_next", {"mlp_only_layers": [1], "num_hidden_layers": 2}),
     "qwen3_bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),
     "glm4_moe_yarn": ("glm4_moe", {"rope_scaling": YARN | {"rope_type": "yarn"}}),
 }

@@ -7,8 +7,7 @@ there is, what is merged or fused, and which rows of Q and K turn as neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,9 @@ import numpy as np
 
 from family_configs import VARIANTS, Config
 from family_models import Arrays, FamilyModel
+from gguf_conversion import Conversion, expert_metadata
+from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """How one family's files become a GGUF file."""
-
-    arch: str
-    permuted: bool = False  # rows of Q and K
-    reshape: Callable[[Arrays, Config], Arrays] = lambda arrays, config: arrays
-    metadata: Callable[[Config], Mapping[str, Any]] = field(default=lambda config: {})
-
-
-N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
-
-def expert_metadata(config: Config) -> dict[str, Any]:
-    """Keys of files with experts."""
-    keys = {
-        "expert_count": next(config[key] for key in N_EXPERTS if key in config),
-        "expert_used_count": config.get("num_experts_per_tok", config.get("moe_k")),
-    }
-    if "moe_intermediate_size" in config:
-        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
-    return keys
 
 
 def rope_metadata(config: Config) -> dict[str, Any]:
@@ -182,7 +159,7 @@ def split_granite(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
-CONVERSIONS: dict[str, Conversion] = {
+CONVERSIONS: dict[str, Conversion] = STATES | {
     "llama": Conversion("llama", permuted=True),
     "llama_yarn": Conversion("llama", permuted=True),
     "llama_linear": Conversion("llama", permuted=True),
@@ -258,12 +235,12 @@ def metadata_of(model: FamilyModel) -> dict[str, Any]:
             "context_length": config["max_position_embeddings"],
             "embedding_length": config["hidden_size"],
             "block_count": config["num_hidden_layers"],
-            "feed_forward_length": config["intermediate_size"],
+            "feed_forward_length": config.get("intermediate_size", 0),
             "attention.head_count": n_heads,
             "attention.head_count_kv": config["num_key_value_heads"],
             "attention.key_length": head,
             "attention.value_length": head,
-            "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+            "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", config.get("norm_eps")),
             "rope.freq_base": float(rope["rope_theta"]),
             "rope.dimension_count": int(head * rope.get("partial_rotary_factor", 1.0)),
         }

@@ -1,0 +1,128 @@
+"""Families with a state as GGUF files, written as llama.cpp's converter writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from family_configs import Config
+from family_models import Arrays
+from gguf_conversion import Conversion, expert_metadata
+
+
+def squeezed(arrays: Arrays) -> Arrays:
+    """Convolutions with two dimensions."""
+    return {
+        name: a.squeeze(1) if "conv" in name and a.ndim == 3 else a for name, a in arrays.items()
+    }
+
+
+def lfm_metadata(config: Config) -> dict[str, Any]:
+    counts = [
+        0 if kind == "conv" else config["num_key_value_heads"] for kind in config["layer_types"]
+    ]
+    keys = {"shortconv.l_cache": config["conv_L_cache"], "attention.head_count_kv": counts}
+    if "num_experts" in config:
+        keys |= expert_metadata(config) | {
+            "leading_dense_block_count": config["num_dense_layers"],
+            "expert_gating_func": 2,
+        }
+    elif config["block_auto_adjust_ff_dim"]:
+        multiple = config["block_multiple_of"]
+        size = int(config["block_ffn_dim_multiplier"] * int(2 * config["intermediate_size"] / 3))
+        keys["feed_forward_length"] = (size + multiple - 1) // multiple * multiple
+    return keys
+
+
+def lfm_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """The bias of experts as one that belongs to a module, experts by their matrix."""
+    del config
+    found: Arrays = {}
+    for name, array in squeezed(arrays).items():
+        name = name.replace(".expert_bias", ".expert_bias.bias")
+        found[name.removeprefix("model.") if ".experts." in name else name] = array
+    return found
+
+
+def delta_metadata(config: Config) -> dict[str, Any]:
+    heads, size = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    keys = {
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "ssm.state_size": config["linear_key_head_dim"],
+        "ssm.group_count": config["linear_num_key_heads"],
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * size,
+        "attention.recurrent_layers": [
+            kind == "linear_attention" for kind in config["layer_types"]
+        ],
+        "full_attention_interval": config.get("full_attention_interval", 4),
+    }
+    if "num_experts" in config:
+        shared = config["shared_expert_intermediate_size"]
+        keys |= expert_metadata(config) | {"expert_shared_feed_forward_length": shared}
+    if "mrope_section" in config["rope_parameters"]:
+        sections = config["rope_parameters"]["mrope_section"]
+        keys["rope.dimension_sections"] = [*sections, 0]
+    return keys
+
+
+def delta_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Norms larger by 1, rates for their logarithms, fused inputs head by head taken apart."""
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    sizes = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    found: Arrays = {}
+    for name, array in squeezed(arrays).items():
+        if name.endswith(".A_log"):
+            found[name] = -np.exp(array.astype("f8")).astype("f4")
+        elif name.endswith(".dt_bias"):
+            found[name.replace(".dt_bias", ".dt_proj.bias")] = array
+        elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            found[name] = array + np.float32(1)
+        elif name.endswith("in_proj_qkvz.weight"):
+            each = array.reshape(keys, -1, array.shape[-1])
+            ends = np.cumsum([sizes[0], sizes[0], values // keys * sizes[1]])
+            q, k, v, z = (x.reshape(-1, x.shape[-1]) for x in np.split(each, ends, axis=1))
+            layer = name.split(".")[2]
+            found[f"blk.{layer}.attn_qkv.weight"] = np.concatenate([q, k, v])
+            found[f"blk.{layer}.attn_gate.weight"] = z
+        elif "experts.gate_up_proj" in name:
+            half = array.shape[1] // 2
+            found[name.replace("gate_up_proj", "gate_proj.weight")] = array[:, :half]
+            found[name.replace("gate_up_proj", "up_proj.weight")] = array[:, half:]
+        else:
+            found[name] = array
+    return found
+
+
+def tiled_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Heads of values in another order: the first one of each head of keys, the second ones, ..."""
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    size = config["linear_value_head_dim"]
+    heads = np.arange(values).reshape(keys, -1).T.reshape(-1)
+    rows = (heads[:, None] * size + np.arange(size)).reshape(-1)
+    qk = 2 * keys * config["linear_key_head_dim"]
+    found: Arrays = {}
+    for name, array in delta_arrays(arrays, config).items():
+        if "in_proj_qkv" in name or "conv1d" in name:
+            found[name] = np.concatenate([array[:qk], array[qk:][rows]])
+        elif "in_proj_z" in name:
+            found[name] = array[rows]
+        elif any(part in name for part in ("in_proj_a", "in_proj_b", "A_log", "dt_proj")):
+            found[name] = array[heads]
+        elif "linear_attn.out_proj" in name:
+            found[name] = array[:, rows]
+        else:
+            found[name] = array
+    return found
+
+
+STATES: dict[str, Conversion] = {
+    "lfm2": Conversion("lfm2", reshape=lfm_arrays, metadata=lfm_metadata),
+    "lfm2_moe": Conversion("lfm2moe", reshape=lfm_arrays, metadata=lfm_metadata),
+    "qwen3_next": Conversion("qwen3next", reshape=delta_arrays, metadata=delta_metadata),
+    "qwen3_5": Conversion("qwen35", reshape=tiled_arrays, metadata=delta_metadata),
+    "qwen3_5_moe": Conversion("qwen35moe", reshape=tiled_arrays, metadata=delta_metadata),
+}
+# Whose sums have another order then, and so other bits.
+REORDERED = ("qwen3_5", "qwen3_5_moe")
