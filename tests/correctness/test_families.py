@@ -64,6 +64,7 @@ def session_of(
             model,
             threads=threads,
             blocks=N_SEQUENCES * TEXT_BLOCKS,
+            states=N_SEQUENCES,
             max_batch_tokens=N_SEQUENCES * TEXT_BLOCKS * BLOCK_TOKENS,
             max_batch_logits=TEXT_BLOCKS * BLOCK_TOKENS,
             kv_type="f32",
@@ -72,13 +73,24 @@ def session_of(
         yield session
 
 
-def run(session: Session, tokens: list[int], chunk: int, done: int = 0) -> np.ndarray:
-    """Logits of a text from ``done`` on, ``chunk`` tokens a step."""
+def run(
+    session: Session, tokens: list[int], chunk: int, done: int = 0, snapshot: int = 0
+) -> np.ndarray:
+    """Logits of a text from ``done`` on, ``chunk`` tokens a step, after its state in ``snapshot``."""
     blocks, rows = [0, 1, 2], []
     for at in range(done, len(tokens), chunk):
         now = tokens[at : at + chunk]
-        rows.append(session.step(Batch(now, [0, len(now)], [at], [blocks], range(len(now)))).copy())
+        batch = Batch(now, [0, len(now)], [at], [blocks], range(len(now)))
+        if at == done > 0 and session.has_states:
+            batch.state_copies = [(snapshot, 0)]
+        rows.append(session.step(batch).copy())
     return np.concatenate(rows)
+
+
+def keep_snapshot(session: Session, tokens: list[int], place: int) -> None:
+    """The state after these tokens, in another place than that of the sequence that runs them."""
+    table = [[0, 1, 2]] * (place + 1)
+    session.step(Batch(tokens, [0, len(tokens)], [0], table, [], table_rows=[place]))
 
 
 def continued(session: Session, prompts: list[list[int]], n: int) -> list[list[Sampled]]:
@@ -153,7 +165,10 @@ def test_levels_threads_chunks_and_packing_give_the_same_bits(
     text = [*prompt_of(name), *golden(name, "tokens").tolist()]
     with opened(path) as session:
         expected = run(session, text, len(text)).tobytes()
-        again = run(session, text, len(text), done=BLOCK_TOKENS)  # after a hit of the prefix cache
+        if session.has_states:
+            keep_snapshot(session, text[:BLOCK_TOKENS], place=3)
+        # After a hit of the prefix cache.
+        again = run(session, text, len(text), done=BLOCK_TOKENS, snapshot=3)
         assert expected.endswith(again.tobytes())
     for i, isa in enumerate(usable_levels()):
         with opened(path, isa, threads=1 + i % 3) as session:

@@ -206,6 +206,7 @@ def logits(
             threads=threads,
             blocks=4 * n_groups,
             groups_by_window=by_window,
+            states=2,
             max_batch_tokens=2 * N_TOKENS,
             max_batch_logits=2 * N_TOKENS,
             kv_type="f32",

@@ -103,13 +103,16 @@ class Session(NativeSession):
         max_batch_logits: int,
         kv_type: str = "f16",
         groups_by_window: bool = False,
+        states: int = 1,
         max_adapter_rank: int = 0,
         float_activations: bool = False,
         observe_inputs: bool = False,
     ) -> None:
         """Open one; with ``groups_by_window`` layers of different windows have their own blocks.
 
-        ``Model.kv_layout`` says which. With ``float_activations`` it is a slow reference: its
+        ``Model.kv_layout`` says which. ``states`` are the places for the states of sequences, one
+        for each row of block tables at least; none where no layer of the model keeps a state. With
+        ``float_activations`` it is a slow reference: its
         quantized matrices multiply activations themselves, not int8 codes of them. With
         ``observe_inputs``, ``inputs`` tells how large those are.
         """
@@ -120,15 +123,18 @@ class Session(NativeSession):
         if lib.LW_DRAWN_BEFORE != DRAWN_BEFORE:
             raise ValueError(f"the library's drawn tokens begin at {lib.LW_DRAWN_BEFORE}")
         self.blocks = blocks
+        self.has_states = model.config.has_states
         self._vocab = model.config.vocab_size
         self._logits = np.empty((max_batch_logits, self._vocab), np.float32)
         self._logits_pointer = ffi.from_buffer("float[]", self._logits, require_writable=True)
         self._samplings: WeakKeyDictionary[Sampling, NativeSampling] = WeakKeyDictionary()
+        layout = model.kv_layout(kv_type, groups_by_window)
         limits = ArrayLimits(
             tokens=max_batch_tokens,
             logits=max_batch_logits,
             vocab=model.config.vocab_size,
-            groups=len(model.kv_layout(kv_type, groups_by_window).windows),
+            groups=len(layout.windows),
+            has_states=layout.state_bytes > 0,
             has_adapters=max_adapter_rank > 0,
         )
         # In turns, those of the next step first.
@@ -141,6 +147,7 @@ class Session(NativeSession):
             threads=threads,
             kv_type=kv_type,
             n_blocks=blocks,
+            n_states=states if layout.state_bytes else 0,
             max_batch_tokens=max_batch_tokens,
             max_batch_logits=max_batch_logits,
             groups_by_window=groups_by_window,

@@ -31,6 +31,9 @@ class Batch:
     one. An array of uint32 given there is read where it stands, not copied. Blocks that none of the
     tokens sees through the window of their group may be any number in it. A token may be
     ``DRAWN_BEFORE + i``: what draw ``i`` of the step before gives.
+
+    Where layers keep a state, that of sequence ``s`` is in place ``table_rows[s]``; what was there
+    does not matter to one without context.
     """
 
     token_ids: Sequence[int] | Uint32s
@@ -41,6 +44,7 @@ class Batch:
     table_rows: Sequence[int] | None = None  # None: sequence s has row s
     adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: nobody has one
     copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to) copied before all else, in order
+    state_copies: Sequence[tuple[int, int]] = ()  # likewise of places of states
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class ArrayLimits:
     logits: int
     vocab: int
     groups: int  # of layers, each with its blocks
+    has_states: bool
     has_adapters: bool
 
 
@@ -70,6 +75,7 @@ class StepArrays:
         self._ffi = ffi
         self._vocab = limits.vocab
         self._n_groups = limits.groups
+        self._has_states = limits.has_states
         self._samplings = samplings  # shared by all steps of a session
         self.batch = ffi.new("lw_batch*")
         self.drawn = ffi.new("lw_sampled[]", limits.logits)
@@ -113,6 +119,10 @@ class StepArrays:
         if batch.copies:
             self.batch.copies = copies = self._ffi.new("uint32_t[]", list(chain(*batch.copies)))
             self._owners.append(copies)
+        if self._has_states:
+            self._write_state_copies(batch.state_copies)
+        elif batch.state_copies:
+            raise ValueError("state_copies are given; no layer of the model keeps a state")
         if draws is None:
             self.batch.draws = self._ffi.NULL
             return
@@ -120,6 +130,13 @@ class StepArrays:
             raise ValueError(f"{len(draws)} draws for {len(batch.logit_rows)} rows of logits")
         self.batch.draws = self._draws
         self._write_draws(draws)
+
+    def _write_state_copies(self, copies: Sequence[tuple[int, int]]) -> None:
+        self.batch.n_state_copies = len(copies)
+        if copies:
+            array = self._ffi.new("uint32_t[]", list(chain(*copies)))
+            self.batch.state_copies = array
+            self._owners.append(array)
 
     def results(self, count: int) -> list[Sampled]:
         """The first ``count`` tokens that the step drew, once it has been run."""
