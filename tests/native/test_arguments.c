@@ -108,7 +108,8 @@ static void test_configs(void) {
     FIELD(n_layers, "n_layers");
     FIELD(hidden_size, "hidden_size");
     FIELD(ffn_size, "FFN: size");
-    FIELD(n_heads, "n_heads");
+    test_config(offsetof(uniform_config, n_heads), 0, "none of 2 layers has attention");
+    test_config(offsetof(uniform_config, n_heads), UINT_MAX, "n_heads is 4294967295");
     FIELD(n_kv_heads, "n_kv_heads");
     FIELD(head_dim, "head_dim");
     FIELD(vocab_size, "vocab_size");
@@ -172,13 +173,14 @@ static void test_layers(void) {
     SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");
     SPOILT(a->rope = -2, "layer 1: rope is -2");
     SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
-    SPOILT(a->n_heads = 4, "layer 1: 4 heads of 32 over 1 KV heads, must be as in layer 0");
+    SPOILT(a->n_heads = 4,
+           "layer 1: 4 heads of 32 over 1 KV heads, must be 2 of 32 over 1 as in the first layer that has attention");
     SPOILT(a->qk_norm = (lw_qk_norm)3, "layer 1: qk_norm is 3");
     SPOILT(a->sinks = 2, "layer 1: sinks is 2");
     SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
     SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");
     SPOILT(a->position_beta = 0.5f, "layer 1: position_original is 0");
-    SPOILT(f->kind = (lw_ffn_kind)3, "layer 1 FFN: kind is 3");
+    SPOILT(f->kind = (lw_ffn_kind)4, "layer 1 FFN: kind is 4");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
@@ -230,7 +232,7 @@ static void test_tensors(lw_model* model) {
     ARGUMENT(lw_model_load(NULL, LW_ATTN_Q, 0, &t, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, NULL, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, (lw_role)-1, 0, &t, LW_F32), "no tensor of role -1");
-    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 49");
+    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 61");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, LAYERS, &t, LW_F32), "no tensor of role 4 in layer 2");
     ARGUMENT(lw_model_load(model, LW_OUTPUT, UINT_MAX, &t, LW_F32), "in layer 4294967295");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, &t, (lw_type)12345), "cannot turn f32 into");

@@ -93,8 +93,13 @@ static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
         return;
     }
     for (size_t h = 0; h < n; ++h) {
-        const double d = softplus((double)decay[h] + (double)layer->state_decay_bias[h]);
-        decay[h] = (float)bounded_exp((double)layer->state_rate[h] * d);
+        const double a = (double)decay[h] + (double)layer->state_decay_bias[h], rate = (double)layer->state_rate[h];
+        if (!isfinite(a) || !isfinite(rate)) {
+            atomic_store(&w->step->non_finite, true);
+            return;
+        }
+        const double d = softplus(a);
+        decay[h] = (float)bounded_exp(rate * d);
         beta[h] = delta ? (float)(1 / (1 + bounded_exp(-(double)beta[h]))) : (float)d;
     }
     lw_charge_row(w, LW_OP_CONVOLVE, 3 * n, 0);

@@ -1,0 +1,250 @@
+// Models with states: what is refused of their configs, sessions and batches, that a sequence's state is its own whatever
+// place it is in and whoever fails beside it, and what their places take.
+#include <limits.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "model/model.h"
+#include "small_model.h"
+
+enum { N_LAYERS = 4, N_TOKENS = 21, N_STATES = 5 };
+
+typedef struct mixed {
+    lw_rope rope;
+    lw_layer_config layers[N_LAYERS];
+    lw_model_config model;
+} mixed;
+
+static mixed good;
+
+// A short convolution, attention, a delta rule alone, and a state space with an FFN of squares.
+static void set_good(void) {
+    const uniform_config alike = small_config();
+    good.rope = uniform_rope(&alike);
+    for (int i = 0; i < N_LAYERS; ++i) {
+        good.layers[i] = uniform_layer(&alike);
+        if (i != 1) good.layers[i].attention = (lw_attention_config){0};
+    }
+    good.layers[0].state = (lw_state_config){.kind = LW_SHORT_CONV, .taps = 3};
+    good.layers[1].attention.output_gate = 1;
+    good.layers[2].state = (lw_state_config){.kind = LW_GATED_DELTA,
+                                             .taps = 4,
+                                             .n_heads = 4,
+                                             .value_dim = 32,
+                                             .n_key_heads = 2,
+                                             .key_dim = 16,
+                                             .norm_eps = 1e-6f};
+    good.layers[2].ffn = (lw_ffn_config){.kind = LW_FFN_NONE};
+    good.layers[3].state = good.layers[2].state;
+    good.layers[3].state.kind = LW_SSD;
+    good.layers[3].state.norm_size = 64;
+    good.layers[3].ffn = (lw_ffn_config){.kind = LW_FFN_PLAIN, .size = FFN, .activation = LW_RELU_SQUARED};
+    good.model = uniform_model(&alike, &good.rope, good.layers);
+    good.model.n_layers = N_LAYERS;
+}
+
+static void test_configs(void) {
+    lw_model* model = NULL;
+    lw_model_config* c = &good.model;
+    lw_state_config *conv = &good.layers[0].state, *delta = &good.layers[2].state, *ssd = &good.layers[3].state;
+#define SPOILT(change, says)                                 \
+    do {                                                     \
+        set_good();                                          \
+        change;                                              \
+        ARGUMENT(lw_model_create(c, NULL, 1, &model), says); \
+    } while (0)
+    SPOILT(conv->kind = (lw_state_kind)4, "layer 0 state: kind is 4, must be 0 to 3");
+    SPOILT(conv->taps = 1, "layer 0 state: taps is 1, must be 2 to 8");
+    SPOILT(conv->taps = 9, "layer 0 state: taps is 9");
+    SPOILT(conv->n_heads = 1, "layer 0 state: n_heads is 1, must be 0 to 0");
+    SPOILT(good.layers[0].attention = good.layers[1].attention, "layer 0 state: kind is 1 beside attention, must be 0");
+    SPOILT(delta->n_heads = 5, "layer 2 state: 5 heads cannot share 2 key heads evenly");
+    SPOILT(delta->n_key_heads = 0, "layer 2 state: n_key_heads is 0");
+    SPOILT(delta->value_dim = 24, "layer 2 state: value_dim is 24, must be a multiple of 16");
+    SPOILT(delta->key_dim = 272, "layer 2 state: key_dim is 272, must be 16 to 256");
+    SPOILT(delta->keys_in_turn = 2, "layer 2 state: keys_in_turn is 2");
+    SPOILT(delta->conv_bias = 1, "layer 2 state: conv_bias is 1, must be 0 to 0");
+    SPOILT(delta->norm_size = 32, "layer 2 state: norm_size is 32, must be 0 to 0");
+    SPOILT(delta->norm_eps = NAN, "layer 2 state: norm_eps is nan");
+    SPOILT(ssd->norm_size = 48, "layer 3 state: norm_size is 48, must divide 128");
+    SPOILT(ssd->norm_size = 256, "layer 3 state: norm_size is 256, must be 0 to 128");
+    SPOILT(*delta = (lw_state_config){0}, "layer 2 FFN: kind is 3, and the layer has neither attention nor a state");
+    SPOILT(good.layers[1].attention.output_gate = 2, "layer 1: output_gate is 2");
+    SPOILT(good.layers[1].attention = (lw_attention_config){0}, "none of 4 layers has attention");
+    SPOILT(c->pooled = 1, "layer 0 state: kind is 1, must be 0 to 0");
+#undef SPOILT
+}
+
+static lw_model* new_model(void) {
+    static float values[4096 * 8];
+    lw_model* model = NULL;
+    set_good();
+    if (lw_model_create(&good.model, NULL, 2, &model) != LW_OK) exit(2);
+    for (int role = 0; role < LW_ROLE_COUNT; ++role)
+        for (uint32_t layer = 0; layer < lw_role_layers(model, (lw_role)role); ++layer) {
+            const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
+            if (!slot.wanted || strstr(slot.name, "order of") != NULL) continue;
+            const lw_tensor tensor = float_tensor(values, slot.rows, slot.cols, 100 * (uint32_t)role + layer);
+            for (uint32_t i = 0; role == LW_STATE_RATE && i < slot.cols; ++i) values[i] = -fabsf(values[i]);
+            const lw_status status = lw_model_load(model, (lw_role)role, layer, &tensor, LW_F32);
+            expect(status == LW_OK, slot.name);
+        }
+    expect(lw_model_finish(model) == LW_OK, "the model is finished");
+    return model;
+}
+
+static lw_session* open_session(const lw_model* model, uint32_t n_states) {
+    lw_session_config config = small_session(2, LW_F32);
+    config.max_adapter_rank = 0;
+    config.n_states = n_states;
+    lw_session* session = NULL;
+    if (lw_session_open(model, &config, &session) != LW_OK) exit(2);
+    return session;
+}
+
+static void test_sessions(const lw_model* model) {
+    lw_session* session = NULL;
+    lw_session_config config = small_session(2, LW_F32);
+    ARGUMENT(lw_session_open(model, &config, &session), "n_states is 0, must be at least 1");
+    config.n_states = UINT_MAX;
+    REFUSED(lw_session_open(model, &config, &session), LW_ERR_MEMORY, "no memory");
+    const uniform_config plain = small_config();
+    lw_model* other = NULL;
+    expect(
+        uniform_create(&plain, NULL, 1, &other) == LW_OK && load_all(other) == LW_OK && lw_model_finish(other) == LW_OK,
+        "a model without states");
+    config.n_states = 1;
+    ARGUMENT(lw_session_open(other, &config, &session), "n_states is 1, must be 0");
+    lw_kv_layout layout;
+    expect(lw_model_kv_layout(other, LW_F32, 0, &layout) == LW_OK && layout.state_bytes == 0, "no state, no bytes");
+    expect(lw_model_kv_layout(model, LW_F32, 0, &layout) == LW_OK, "the layout of a model with states");
+    // Tails of 2 x 64 and twice 3 x 192 inputs, two times four heads of 16 x 32.
+    expect(layout.state_bytes == 4 * (2 * 64 + 2 * 3 * 192 + 2 * 4 * 16 * 32), "bytes of a place");
+    expect(layout.block_bytes == 4 * LW_BLOCK_TOKENS * KV_HEADS * DIM * 2, "one layer has keys and values");
+    lw_model_close(other);
+}
+
+static void refuse_batch(lw_session* session, one_sequence* s, const char* says) {
+    ARGUMENT(lw_step(session, &s->batch, s->logits, &s->drawn), says);
+}
+
+static void test_batches(const lw_model* model) {
+    lw_session* session = open_session(model, N_STATES);
+    one_sequence s = {0};
+    const uint32_t far[] = {N_STATES}, copies[] = {0, 1, 1, N_STATES};
+    set_batch(&s, 3, 0, 0);
+    s.batch.table_rows = far;
+    refuse_batch(session, &s, "sequence 0 has its state in place 5, the session has 5");
+    set_batch(&s, 3, 0, 0);
+    s.batch.n_state_copies = 2;
+    refuse_batch(session, &s, "state_copies must not be NULL");
+    s.batch.state_copies = copies;
+    refuse_batch(session, &s, "state_copies[1] has place 5, the session has 5");
+    s.batch.n_state_copies = 1u << 31;
+    refuse_batch(session, &s, "state_copies[1] has place 5");
+    const uint32_t starts[] = {0, 1, 2}, lens[] = {0, 0}, same[] = {0, 0}, blocks[] = {0, 1};
+    set_batch(&s, 2, 0, 0);
+    s.batch.n_seqs = 2, s.batch.query_start = starts, s.batch.context_lens = lens, s.batch.table_rows = same;
+    s.batch.block_tables = blocks;
+    refuse_batch(session, &s, "sequence 1 has its state in place 0, as one before it");
+    lw_session_close(session);
+}
+
+// Logits behind `n` tokens, `chunk` at a time, the state in `place`.
+static void run(lw_session* session, uint32_t place, uint32_t n, uint32_t chunk, float logits[VOCAB]) {
+    uint32_t tables[N_STATES];
+    for (uint32_t i = 0; i < N_STATES; ++i) tables[i] = i;
+    for (uint32_t at = 0; at < n; at += chunk) {
+        one_sequence s = {0};
+        set_batch(&s, chunk < n - at ? chunk : n - at, at, 0);
+        for (uint32_t i = 0; i < chunk; ++i) s.tokens[i] = (7 * (at + i) + 3) % VOCAB;
+        s.batch.table_rows = &place;
+        s.batch.block_tables = tables;
+        expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a chunk");
+        memcpy(logits, s.logits, sizeof s.logits);
+    }
+}
+
+static void test_places(const lw_model* model) {
+    float wanted[VOCAB], found[VOCAB];
+    lw_session* session = open_session(model, N_STATES);
+    run(session, 0, N_TOKENS, N_TOKENS, wanted);
+    for (uint32_t chunk = 1; chunk < 9; chunk += 3)
+        for (uint32_t place = 0; place < N_STATES; ++place) {
+            run(session, place, N_TOKENS, chunk, found);  // what was in the place does not matter
+            expect(memcmp(found, wanted, sizeof found) == 0, "a state has the same bits wherever it is, in any chunks");
+        }
+    lw_session_close(session);
+}
+
+// A step that fails as it runs loses the states of its sequences and no other's; its copies are made, in their order.
+static void test_a_failed_step(const lw_model* model) {
+    float wanted[VOCAB], found[VOCAB];
+    lw_session *session = open_session(model, N_STATES), *fresh = open_session(model, N_STATES);
+    run(fresh, 2, N_TOKENS, N_TOKENS, wanted);
+    lw_model* bad = (lw_model*)model;
+    run(session, 2, N_TOKENS - 1, 6, found);
+    one_sequence s = {0};
+    set_batch(&s, 4, 0, 4);
+    const uint32_t place = 0, tables[] = {4}, copies[] = {2, 3, 3, 1};
+    s.batch.table_rows = &place, s.batch.block_tables = tables;
+    s.batch.n_state_copies = 2, s.batch.state_copies = copies;
+    float* weight = &bad->layers[2].state_norm[0];
+    const float kept = *weight;
+    *weight = NAN;
+    expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_ERR_NONFINITE, "a step that fails as it runs");
+    *weight = kept;
+    const uint32_t places[] = {2, 1};
+    for (int i = 0; i < 2; ++i) {  // the state itself, then the copy of its copy
+        const uint32_t row = places[i];
+        uint32_t all[N_STATES] = {0};
+        one_sequence last = {0};
+        set_batch(&last, 1, N_TOKENS - 1, 0);
+        last.tokens[0] = (7 * (N_TOKENS - 1) + 3) % VOCAB;
+        last.batch.table_rows = &row, last.batch.block_tables = all;
+        expect(lw_step(session, &last.batch, last.logits, &last.drawn) == LW_OK, "a step after one that failed");
+        expect(memcmp(last.logits, wanted, sizeof wanted) == 0, "others' states are what they were");
+    }
+    run(session, 0, N_TOKENS, 5, found);
+    expect(memcmp(found, wanted, sizeof found) == 0,
+           "from its first token on a sequence whose state was lost has its bits");
+    lw_session_close(session);
+    lw_session_close(fresh);
+}
+
+// Numbers that are none in what states are made of are found, whichever part they come through.
+static void test_numbers_that_are_none(lw_model* model) {
+    float* const places[] = {&model->layers[0].state_conv[0],      &model->layers[2].state_conv[5],
+                             &model->layers[2].state_rate[0],      &model->layers[3].state_decay_bias[1],
+                             &model->layers[3].state_skip[0],      &model->layers[3].state_norm[0],
+                             &model->layers[2].state_decay_bias[3]};
+    for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
+        lw_session* session = open_session(model, 1);
+        one_sequence s = {0};
+        set_batch(&s, 5, 0, 0);
+        const float kept = *places[i];
+        *places[i] = NAN;
+        char what[40];
+        snprintf(what, sizeof what, "place %zu is no number", i);
+        expect(
+            lw_step(session, &s.batch, s.logits, &s.drawn) == LW_ERR_NONFINITE || (s.drawn.status == LW_ERR_NONFINITE),
+            what);
+        *places[i] = kept;
+        expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && s.drawn.status == LW_OK,
+               "nothing of it stays in a place that begins anew");
+        lw_session_close(session);
+    }
+}
+
+int main(void) {
+    alarm(300);  // what hangs fails
+    test_configs();
+    lw_model* model = new_model();
+    test_sessions(model);
+    test_batches(model);
+    test_places(model);
+    test_a_failed_step(model);
+    test_numbers_that_are_none(model);
+    lw_model_close(model);
+    return report();
+}
