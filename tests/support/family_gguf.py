@@ -16,15 +16,17 @@ import numpy as np
 
 from family_configs import VARIANTS, Config
 from family_models import Arrays, FamilyModel
-from gguf_conversion import Conversion, expert_metadata
+from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
 from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
+
+EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 
 
 def rope_metadata(config: Config) -> dict[str, Any]:
     """Keys of scaled positions; nobody writes dynamic scaling."""
-    rope = config["rope_parameters"]
-    kind = rope["rope_type"]
+    rope = config.get("rope_parameters", {})
+    kind = rope.get("rope_type")
     if kind not in ("linear", "yarn"):
         return {}
     keys = {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
@@ -71,15 +73,6 @@ def ministral_metadata(config: Config) -> dict[str, Any]:
     return {
         "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
         "attention.temperature_scale": rope["llama_4_scaling_beta"],
-    }
-
-
-def granite_metadata(config: Config) -> dict[str, Any]:
-    return {
-        "attention.scale": config["attention_multiplier"],
-        "embedding_scale": config["embedding_multiplier"],
-        "residual_scale": config["residual_multiplier"],
-        "logit_scale": config["logits_scaling"],
     }
 
 
@@ -145,20 +138,6 @@ def bias_of_choice(arrays: Arrays, config: Config) -> Arrays:
     return {key.replace(f"{name}_bias", f"{name}.bias"): array for key, array in arrays.items()}
 
 
-def split_granite(arrays: Arrays, config: Config) -> Arrays:
-    """Gate and up of all experts, the first halves and the second ones."""
-    found: Arrays = {}
-    size = config["intermediate_size"]
-    for name, array in arrays.items():
-        if "input_linear" in name:
-            before = name.replace("input_linear.weight", "experts.")
-            found[f"{before}w1.weight"] = array[:, :size]
-            found[f"{before}w3.weight"] = array[:, size:]
-        else:
-            found[name] = array
-    return found
-
-
 CONVERSIONS: dict[str, Conversion] = STATES | {
     "llama": Conversion("llama", permuted=True),
     "llama_yarn": Conversion("llama", permuted=True),
@@ -206,12 +185,16 @@ def stacked(arrays: Arrays) -> Arrays:
     return found
 
 
+def n_layers_of(config: Config) -> int:
+    return config.get("num_hidden_layers") or len(config["layers_block_type"])
+
+
 def gguf_arrays(model: FamilyModel) -> Arrays:
     """The tensors by the names of the GGUF file."""
     conversion, config = CONVERSIONS[model.name], model.config
     arrays = stacked(conversion.reshape(model.tensors, config))
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == conversion.arch)
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(arch, n_layers_of(config))
     found: Arrays = {}
     for name, array in arrays.items():
         if conversion.permuted and ".q_proj" in name:
@@ -228,19 +211,19 @@ def metadata_of(model: FamilyModel) -> dict[str, Any]:
     config = model.config
     n_heads = config["num_attention_heads"]
     head = config.get("head_dim") or config["hidden_size"] // n_heads
-    rope = config["rope_parameters"]
+    rope = config.get("rope_parameters", {"rope_theta": 10000.0})
     return (
         {
             "vocab_size": config["vocab_size"],
             "context_length": config["max_position_embeddings"],
             "embedding_length": config["hidden_size"],
-            "block_count": config["num_hidden_layers"],
+            "block_count": n_layers_of(config),
             "feed_forward_length": config.get("intermediate_size", 0),
             "attention.head_count": n_heads,
             "attention.head_count_kv": config["num_key_value_heads"],
             "attention.key_length": head,
             "attention.value_length": head,
-            "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", config.get("norm_eps")),
+            "attention.layer_norm_rms_epsilon": next(config[k] for k in EPSILONS if k in config),
             "rope.freq_base": float(rope["rope_theta"]),
             "rope.dimension_count": int(head * rope.get("partial_rotary_factor", 1.0)),
         }

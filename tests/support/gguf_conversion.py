@@ -32,3 +32,26 @@ def expert_metadata(config: Config) -> dict[str, Any]:
     if "moe_intermediate_size" in config:
         keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
     return keys
+
+
+def granite_metadata(config: Config) -> dict[str, Any]:
+    return {
+        "attention.scale": config["attention_multiplier"],
+        "embedding_scale": config["embedding_multiplier"],
+        "residual_scale": config["residual_multiplier"],
+        "logit_scale": config["logits_scaling"],
+    }
+
+
+def split_granite(arrays: Arrays, config: Config) -> Arrays:
+    """Gate and up of all experts, the first halves and the second ones."""
+    found: Arrays = {}
+    size = config["intermediate_size"]
+    for name, array in arrays.items():
+        if "block_sparse_moe.input_linear" in name:
+            before = name.replace("input_linear.weight", "experts.")
+            found[f"{before}w1.weight"] = array[:, :size]
+            found[f"{before}w3.weight"] = array[:, size:]
+        else:
+            found[name] = array
+    return found

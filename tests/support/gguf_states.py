@@ -8,7 +8,7 @@ import numpy as np
 
 from family_configs import Config
 from family_models import Arrays
-from gguf_conversion import Conversion, expert_metadata
+from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
 
 
 def squeezed(arrays: Arrays) -> Arrays:
@@ -117,11 +117,87 @@ def tiled_arrays(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+def mamba_metadata(config: Config) -> dict[str, Any]:
+    """As those of Granite and Nemotron H have them; the first number of each pair is Granite's."""
+    heads = config.get("mamba_n_heads", config.get("mamba_num_heads"))
+    size = config.get("mamba_d_head", config.get("mamba_head_dim"))
+    kinds = config.get("layer_types", config.get("layers_block_type"))
+    has_attention = [kind in ("attention", "full_attention") for kind in kinds]
+    kv_heads = config["num_key_value_heads"]
+    return {
+        "ssm.conv_kernel": config.get("mamba_d_conv", config.get("conv_kernel")),
+        "ssm.state_size": config.get("mamba_d_state", config.get("ssm_state_size")),
+        "ssm.group_count": config.get("mamba_n_groups", config.get("n_groups")),
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * size,
+        "attention.head_count_kv": [kv_heads * attends for attends in has_attention],
+        "rope.scaling.finetuned": False,
+    }
+
+
+def hybrid_metadata(config: Config) -> dict[str, Any]:
+    return (
+        granite_metadata(config)
+        | expert_metadata(config)
+        | mamba_metadata(config)
+        | {"expert_shared_feed_forward_length": config["shared_intermediate_size"]}
+    )
+
+
+def nemotron_metadata(config: Config) -> dict[str, Any]:
+    sizes = [config["intermediate_size"] * (kind == "mlp") for kind in config["layers_block_type"]]
+    return mamba_metadata(config) | {
+        "feed_forward_length": sizes,
+        "attention.layer_norm_epsilon": config["layer_norm_epsilon"],
+    }
+
+
+def mamba_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Rates for their logarithms, and vectors with a second dimension."""
+    groups = config.get("mamba_n_groups", config.get("n_groups"))
+    found: Arrays = {}
+    for name, array in squeezed(arrays).items():
+        if name.endswith(".A_log"):
+            found[name] = -np.exp(array.astype("f8")).astype("f4")[:, None]
+        elif name.endswith(".D"):
+            found[name] = array[:, None]
+        elif name.endswith(".dt_bias"):
+            found[name.replace(".dt_bias", ".dt_proj.bias")] = array
+        elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+            found[name] = array.reshape(groups, -1)
+        else:
+            found[name] = array
+    return found
+
+
+def hybrid_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Gate and up of all layers' part apart too: a shared expert's, or all that there is."""
+    end = "_shexp.weight" if config["num_local_experts"] else ".weight"
+    found: Arrays = {}
+    for name, array in mamba_arrays(split_granite(arrays, config), config).items():
+        layer = name.split(".")[2] if ".shared_mlp." in name else ""
+        if name.endswith("shared_mlp.input_linear.weight"):
+            half = len(array) // 2
+            found[f"blk.{layer}.ffn_gate{end}"] = array[:half]
+            found[f"blk.{layer}.ffn_up{end}"] = array[half:]
+        elif layer:
+            found[f"blk.{layer}.ffn_down{end}"] = array
+        else:
+            found[name] = array
+    return found
+
+
 STATES: dict[str, Conversion] = {
     "lfm2": Conversion("lfm2", reshape=lfm_arrays, metadata=lfm_metadata),
     "lfm2_moe": Conversion("lfm2moe", reshape=lfm_arrays, metadata=lfm_metadata),
     "qwen3_next": Conversion("qwen3next", reshape=delta_arrays, metadata=delta_metadata),
     "qwen3_5": Conversion("qwen35", reshape=tiled_arrays, metadata=delta_metadata),
+    "granitemoehybrid": Conversion(
+        "granitehybrid", permuted=True, reshape=hybrid_arrays, metadata=hybrid_metadata
+    ),
+    "nemotron_h": Conversion(
+        "nemotron_h", permuted=True, reshape=mamba_arrays, metadata=nemotron_metadata
+    ),
     "qwen3_5_moe": Conversion("qwen35moe", reshape=tiled_arrays, metadata=delta_metadata),
 }
 # Whose sums have another order then, and so other bits.

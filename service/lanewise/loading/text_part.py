@@ -15,6 +15,8 @@ PREFIXES = (
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
+    ("backbone.", "model."),  # of models that began with states
+    ("model.embeddings.weight", "model.embed_tokens.weight"),
 )
 # What embedders are of which only the trunk was saved, whose names have no prefix.
 TRUNK, BARE_EMBEDDING = "model.", "embed_tokens.weight"

@@ -12,6 +12,7 @@ from lanewise.loading.families import (
     gpt_oss,
     granite,
     granitemoe,
+    granitemoehybrid,
     gte,
     jina_embeddings_v3,
     lfm2,
@@ -21,6 +22,7 @@ from lanewise.loading.families import (
     mistral,
     mixtral,
     modernbert,
+    nemotron_h,
     nomic_bert,
     olmoe,
     phi3,
@@ -54,6 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     phi3.FAMILY,
     granite.FAMILY,
     granitemoe.FAMILY,
+    granitemoehybrid.FAMILY,
     glm4_moe.FAMILY,
     ernie4_5.FAMILY,
     ernie4_5_moe.FAMILY,
@@ -62,6 +65,7 @@ FAMILIES: tuple[Family, ...] = (
     seed_oss.FAMILY,
     lfm2.FAMILY,
     lfm2_moe.FAMILY,
+    nemotron_h.FAMILY,
     bert.FAMILY,
     roberta.FAMILY,
     xlm_roberta.FAMILY,
@@ -75,7 +79,7 @@ FAMILIES: tuple[Family, ...] = (
 
 # Why others are not supported; the names are those of either kind of file.
 STATES, ENCODER, DECODED, LATENT = (
-    "it has layers with a recurrent state",
+    "it has layers with a recurrent state of a kind that is not supported",
     "its layers are not those of an encoder that is supported",
     "its encoder is one half of a model, the other writes text",
     "it keeps its cache in a latent form",
@@ -83,9 +87,9 @@ STATES, ENCODER, DECODED, LATENT = (
 REASONS = {
     STATES: (
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm3"),
-        *("nemotron_h", "nemotron_h_moe", "granitemoehybrid", "granitehybrid", "plamo2"),
-        *("kimi_linear", "kimi-linear"),
+        *("kimi_linear", "kimi-linear", "plamo2"),
     ),
+    "it has experts without a gate": ("nemotron_h_moe",),
     ENCODER: ("distilbert", "mpnet", "nomic-bert-moe"),
     DECODED: ("t5", "t5encoder"),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),

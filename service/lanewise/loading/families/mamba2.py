@@ -1,0 +1,90 @@
+"""Mamba 2 in the place of attention: what the files of its families have in common."""
+
+from __future__ import annotations
+
+import math
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.encoders import usual
+from lanewise.loading.families.gguf import arch_of
+from lanewise.loading.families.states import give, give_conv
+from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF
+from lanewise.loading.program import ModelConfig, Ssd
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.sources import Sources
+
+# Of configs: how weights were initialized, how others split the work.
+HARMLESS = ("time_step_min", "time_step_max", "time_step_floor", "chunk_size", "mamba_chunk_size")
+# How infinity is written where JSON's readers may not know it.
+INFINITY = {"__float__": "Infinity"}
+
+
+def check_steps(fields: Fields) -> None:
+    """Refuse limits of the steps that some step could reach."""
+    limits = fields.raw("time_step_limit")
+    if limits is not None and limits not in ([0.0, math.inf], [0.0, INFINITY]):
+        raise fields.fail("time_step_limit", "[0, Infinity]")
+
+
+def check_no_bias(fields: Fields, *keys: str) -> None:
+    """Refuse projections with biases."""
+    for key in keys:
+        if fields.flag(key, default=False):
+            raise fields.fail(key, "false")
+
+
+def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
+    """Give the tensors in ``folder`` their usual names; z, what is convolved and dt are fused."""
+    parts = {
+        usual(Role.STATE_GATE, number): state.inner,
+        usual(Role.STATE_IN, number): state.channels,
+        usual(Role.STATE_DECAY, number): state.n_heads,
+    }
+    tensors.split_rows(f"{folder}.in_proj.weight", parts)
+    give_conv(tensors, f"{folder}.conv1d.weight", number)
+    give(tensors, f"{folder}.conv1d.bias", Role.STATE_CONV_BIAS, number)
+    tensors.exponentiate(f"{folder}.A_log")
+    give(tensors, f"{folder}.A_log", Role.STATE_RATE, number)
+    give(tensors, f"{folder}.dt_bias", Role.STATE_DECAY_BIAS, number)
+    give(tensors, f"{folder}.D", Role.STATE_SKIP, number)
+    give(tensors, f"{folder}.norm.weight", Role.STATE_NORM, number)
+    give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
+
+
+def gguf_state(fields: Fields, conv_bias: bool) -> Ssd:
+    """Return the state that metadata describe."""
+    arch = arch_of(fields)
+    n_heads, inner = (fields.integer(f"{arch}.ssm.{n}") for n in ("time_step_rank", "inner_size"))
+    n_key_heads = fields.integer(f"{arch}.ssm.group_count")
+    if inner % n_heads or inner % n_key_heads:
+        raise fields.fail(f"{arch}.ssm.inner_size", f"a multiple of {n_heads} and {n_key_heads}")
+    return Ssd(
+        taps=fields.integer(f"{arch}.ssm.conv_kernel"),
+        n_heads=n_heads,
+        value_dim=inner // n_heads,
+        n_key_heads=n_key_heads,
+        key_dim=fields.integer(f"{arch}.ssm.state_size"),
+        norm_size=inner // n_key_heads,
+        conv_bias=conv_bias,
+    )
+
+
+def gguf_mixers(tensors: Rearranged, config: ModelConfig) -> None:
+    """Take apart z, what is convolved and dt; make vectors of what has two dimensions."""
+    for number, layer in enumerate(config.layers):
+        if not isinstance(layer.state, Ssd):
+            continue
+        parts = {
+            usual(Role.STATE_GATE, number, GGUF): layer.state.inner,
+            usual(Role.STATE_IN, number, GGUF): layer.state.channels,
+            usual(Role.STATE_DECAY, number, GGUF): layer.state.n_heads,
+        }
+        tensors.split_rows(f"blk.{number}.ssm_in.weight", parts)
+        for role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP, Role.STATE_NORM):
+            tensors.ravel(usual(role, number, GGUF))
+
+
+def has_conv_bias(sources: Sources) -> bool:
+    """Return whether some convolution of a GGUF file has a bias."""
+    return any(name.endswith(".ssm_conv1d.bias") for name in sources)
