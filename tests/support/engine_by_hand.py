@@ -41,8 +41,8 @@ class FragileRunner(ToyRunner):
 
     def _spoil(self, batch: Batch) -> None:
         """Make the copies, and write nonsense where the step's tokens have their places."""
-        for source, target in batch.copies:
-            self._cache[target] = self._cache[source]
+        self._copy(batch)
+        self._spoil_states(batch)
         tables = tables_of(batch)[batch.table_rows]
         for table, context, count in zip(
             tables, batch.context_lens, np.diff(batch.query_start), strict=True

@@ -72,7 +72,8 @@ class ToyRunner:
     """Logits are a hash of the tokens that are seen before them, read through the block tables.
 
     Whoever writes into a block of another sequence, skips a token or feeds one twice changes the
-    answer, as with a real cache.
+    answer, as with a real cache. With ``n_states`` places they depend on a state too, a hash of all
+    tokens in order: one that is of other tokens, or that was not copied in time, changes them.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class ToyRunner:
         max_batch_logits: int,
         n_padding: int = 0,
         windows: tuple[int | None, ...] = (None,),
+        n_states: int = 0,
     ) -> None:
         self._windows = windows
         self._n_tokens = vocab_size - n_padding
         self._cache = np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.uint64)
+        self._states = [0] * n_states
         self._vocab_size = vocab_size
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_logits = max_batch_logits
@@ -122,9 +125,9 @@ class ToyRunner:
         assert 0 < len(tokens) <= self._max_batch_tokens
         assert len(batch.logit_rows) <= self._max_batch_logits
         assert (np.diff(start.astype(int)) > 0).all()
-        for source, target in batch.copies:
-            self._cache[target] = self._cache[source]
+        self._copy(batch)
         if self.fail_on_token is not None and self.fail_on_token in tokens:
+            self._spoil_states(batch)
             raise RuntimeError("a value in layer 0 is not finite")
         self.batches.append(batch)
         hashes = []
@@ -134,13 +137,21 @@ class ToyRunner:
             adapter = adapters[row]
             assert adapter is None or not adapter.closed
             salt = 0 if adapter is None else adapter.salt
+            place = batch.table_rows[row] if batch.table_rows is not None else row
+            state = self._states[place] if self._states and context else 0
             for offset, token in enumerate(tokens[start[row] : start[row + 1]]):
                 position = context + offset
                 seen = self._read(tables[row], position)
-                value = mix(hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position) ^ salt)
+                if self._states:
+                    state = mix(state ^ mix(int(token)) ^ salt)
+                value = mix(
+                    hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position) ^ salt ^ state
+                )
                 for group, blocks in enumerate(tables[row][:, position // BLOCK_TOKENS]):
                     self._cache[blocks, position % BLOCK_TOKENS] = (value + group) & MASK
                 hashes.append(value)
+            if self._states:
+                self._states[place] = state
         last = self._counters
         held_s = self._wait_for_release()
         self._counters = Counters(
@@ -163,6 +174,18 @@ class ToyRunner:
         drawn = [_sample(row, one) for row, one in zip(matrix, draws, strict=True)]
         self._drawn = [one.token for one in drawn]
         return drawn
+
+    def _copy(self, batch: Batch) -> None:
+        """Make the copies of a batch."""
+        for source, target in batch.copies:
+            self._cache[target] = self._cache[source]
+        for source, target in batch.state_copies:
+            self._states[target] = self._states[source]
+
+    def _spoil_states(self, batch: Batch) -> None:
+        """A step that fails leaves anything in the states of its sequences."""
+        for place in batch.table_rows or () if self._states else ():
+            self._states[place] = 0xBAD
 
     def start(self, batch: Batch, draws: Sequence[Draw]) -> None:
         assert len(self._begun) < 2

@@ -99,6 +99,7 @@ def make_engine(
         max_batch_logits=config.max_step_logits,
         n_padding=len(tokenizer.unused_ids),
         windows=config.windows,
+        n_states=0 if config.n_snapshots is None else config.max_seqs + config.n_snapshots,
     )
     metrics = toy_metrics(
         kv_type="u64",

@@ -12,11 +12,10 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from lanewise.engine.adapters import LoadedAdapter
-from lanewise.engine.block_pool import BlockCopy
 from lanewise.engine.pacing import Work
 from lanewise.engine.runner import AheadRunner
 from lanewise.engine.sequence import Sequence
-from lanewise.engine.step import Step
+from lanewise.engine.step import Copies, Step
 from lanewise.engine.tracking import Job
 
 # A step is planned so long before the one that runs is expected to end: what comes until then is
@@ -35,7 +34,7 @@ class StepInFlight:
     began: float  # at the earliest
     expected_s: float  # that it takes; 0 = not known
     adapters: Items[LoadedAdapter]  # held until it has run, even if their requests are cancelled
-    copies: list[BlockCopy]  # that it makes
+    copies: Copies  # that it makes
 
     def let_go(self) -> None:
         """It has run, or never will."""

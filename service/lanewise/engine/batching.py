@@ -6,9 +6,8 @@ from collections.abc import Sequence as Items
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.engine.block_pool import BlockCopy
 from lanewise.engine.sequence import Sequence
-from lanewise.engine.step import Step, Turn
+from lanewise.engine.step import Copies, Step, Turn
 from lanewise.engine.tracking import Job
 from lanewise.runtime import Adapter, Batch, Draw, Sampled
 
@@ -17,11 +16,11 @@ def make_batch(
     step: Step,
     block_tables: NDArray[np.uint32],
     jobs: Mapping[Sequence, Job],
-    copies: Items[BlockCopy],
+    copies: Copies,
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
 
-    ``copies`` are the blocks that are copied before all else.
+    ``copies`` are made before all else.
     """
     token_ids: list[int] = []
     query_start = [0]
@@ -57,7 +56,8 @@ def make_batch(
         logit_rows=logit_rows,
         table_rows=table_rows,
         adapters=_adapters_of(step),
-        copies=copies,
+        copies=copies.blocks,
+        state_copies=copies.states,
     )
     return batch, draws
 

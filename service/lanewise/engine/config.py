@@ -17,6 +17,9 @@ class SchedulerConfig:
     prefix_cache: bool = True  # sequences read the blocks of others that begin alike
     # Tokens that each sees, its own included, in the layers of each group; None = all.
     windows: tuple[int | None, ...] = (None,)
+    # Places for snapshots of states; None where no layer of the model keeps one.
+    n_snapshots: int | None = None
+    snapshot_blocks: int = 8  # between two snapshots of an answer
 
     def __post_init__(self) -> None:
         # Every running sequence can then take part in every step, so none waits for another's end.

@@ -15,6 +15,7 @@ from lanewise.engine.block_pool import (
 )
 from lanewise.engine.prefix import Prefix, find_prefix, no_prefix
 from lanewise.engine.sequence import BlockTable, Sequence
+from lanewise.engine.states import States
 from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS
 
@@ -23,7 +24,8 @@ class HeldBlocks:
     """Gives sequences blocks of a pool and takes them back, in each group of layers.
 
     With the prefix cache a sequence begins behind the full blocks that are known already, and
-    behind a copy of the block where its text and a known one part. Blocks that slide out of a
+    behind a copy of the block where its text and a known one part, or, where layers keep a state,
+    behind a snapshot of that. Blocks that slide out of a
     window go back to the pool after the step that computed the last token to see them.
     """
 
@@ -35,10 +37,12 @@ class HeldBlocks:
         max_seqs: int,
         max_model_len: int,
         prefix_cache: bool,
+        states: States | None = None,
     ) -> None:
         self._pool = pool
         self._windows = windows
         self._prefix_cache = prefix_cache
+        self.states = states  # of models that have any
         # Each running sequence has a row, which changes only when it gets or loses a block.
         self.n_groups = len(windows.of)
         shape = max_seqs, self.n_groups, blocks_for(max_model_len)
@@ -51,6 +55,8 @@ class HeldBlocks:
         """What the cache holds of a sequence; None if more of it is just computed."""
         if not self._prefix_cache or sequence.is_scoring:  # which needs all its logits
             return no_prefix(self._windows)
+        if self.states is not None:
+            return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
         return find_prefix(sequence, self._pool, self._windows, self._coming)
 
     def n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
@@ -85,6 +91,8 @@ class HeldBlocks:
                 self._copies.append((source, table.blocks[prefix.n_full]))
         sequence.n_cached = prefix.n_cached
         sequence.n_kept = prefix.n_full
+        if self.states is not None:
+            self.states.begin(sequence, prefix)
         if self._prefix_cache:
             for index in range(prefix.n_full, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
@@ -127,7 +135,7 @@ class HeldBlocks:
         if self._prefix_cache and not sequence.is_hidden:
             if end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
                 self._keep_full_blocks(sequence, end)
-            if end == sequence.n_prompt:
+            if end == sequence.n_prompt and self.states is None:  # else it is of no use
                 self._keep_begun_block(sequence, end)
         for group, window in enumerate(self._windows.of):
             if window.size is not None:
@@ -136,6 +144,8 @@ class HeldBlocks:
     def hide(self, sequence: Sequence) -> None:
         """Let nobody find the blocks of a sequence, not those that it found itself either."""
         sequence.is_hidden = True
+        if self.states is not None:
+            self.states.hide(sequence)
         for table in sequence.tables:
             for block in table.blocks:
                 self._pool.forget(block)
@@ -143,10 +153,12 @@ class HeldBlocks:
     def release(self, sequence: Sequence) -> None:
         """Take all blocks of a sequence back, and its row."""
         if self._prefix_cache:
-            if not sequence.is_hidden:
+            if not sequence.is_hidden and self.states is None:
                 self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
+        if self.states is not None:
+            self.states.leave(sequence)
         for table in sequence.tables:
             self._pool.release(table.blocks[table.n_dropped :])
         sequence.tables = []

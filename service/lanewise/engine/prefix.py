@@ -24,6 +24,7 @@ class Prefix:
     groups: tuple[GroupPrefix, ...]
     n_full: int = 0  # blocks of each group that need not be computed
     n_common: int = 0  # tokens that the blocks after them have in common with the sequence's
+    n_alike: int = 0  # blocks that others have, where what is missing is a state (engine/states.py)
 
     def first_of(self, group: GroupPrefix) -> int:
         """The index of the first of a group's blocks in the sequence."""
@@ -51,7 +52,7 @@ def find_prefix(
     # The last token is computed in any case: what comes after it is asked for.
     n_usable = len(sequence.tokens) - 1
     most = n_usable // BLOCK_TOKENS
-    n_full, found = _find_in_all(sequence, most, pool, windows)
+    n_full, found = find_in_all(sequence, most, pool, windows)
     if n_full < most and sequence.block_key(n_full) in coming:
         return None
     before = sequence.key_before(n_full)
@@ -65,7 +66,7 @@ def find_prefix(
     return Prefix(tuple(groups), n_full, n_common)
 
 
-def _find_in_all(
+def find_in_all(
     sequence: Sequence, most: int, pool: BlockPool, windows: Windows
 ) -> tuple[int, list[list[int]]]:
     """The number of blocks behind which a sequence can go on, and those of each group it sees."""

@@ -9,7 +9,10 @@ from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix, no_prefix
 from lanewise.engine.sequence import Sequence, State
-from lanewise.engine.step import Budget, Step, Turn, by_adapter
+from lanewise.engine.snapshots import Snapshots
+from lanewise.engine.states import States
+from lanewise.engine.step import Budget, Copies, Step, Turn, by_adapter
+from lanewise.engine.suspects import Suspects
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
 
@@ -32,6 +35,9 @@ class Scheduler:
     A guess that failed was never counted as computed, so what comes in its place finds all that it
     sees. A sequence whose next block a running one is about to compute lets others pass until that
     is done, so what many have in common is computed once even if they come together.
+
+    Where layers keep a state, a step that failed has lost those of its sequences: they are computed
+    again, from a snapshot or their beginning on, and what failed each by itself (``Suspects``).
     """
 
     def __init__(
@@ -41,12 +47,15 @@ class Scheduler:
         self._pool = pool
         self._pacer = pacer
         self._windows = config.kv_windows
+        self.states = states_for(config)
+        self._suspects = Suspects()
         self.blocks = HeldBlocks(
             pool,
             self._windows,
             max_seqs=config.max_seqs,
             max_model_len=config.max_model_len,
             prefix_cache=config.prefix_cache,
+            states=self.states,
         )
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
@@ -71,14 +80,18 @@ class Scheduler:
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         self._has_changed = True
+        self._suspects.leave(sequence)
         self._shares.leave(sequence)
         sequence.state = State.FINISHED
 
     def schedule(self) -> Step:
         """The next step: decodes first, then prompts."""
         self._shares.note_step()
-        budget = Budget(self._config.max_step_tokens, self._config.max_step_logits)
+        cut = None if self.states is None else self._cut
+        budget = Budget(self._config.max_step_tokens, self._config.max_step_logits, cut)
         preempted = self._make_room()
+        if self._suspects and (suspect := self._suspects.next_alone(self.running)):
+            return self._step_of(suspect, preempted)
         admitted, gave_way = ([], []) if preempted else self._admit_by_right()
         prompts: list[Sequence] = []
         for sequence in self.running:
@@ -99,6 +112,34 @@ class Scheduler:
             admitted += self._admit(budget)
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
+
+    def _step_of(self, sequence: Sequence, preempted: list[Sequence]) -> Step:
+        """A step of one sequence alone."""
+        assert self.states is not None
+        config = self._config
+        budget = Budget(config.max_step_tokens, config.max_step_logits, self.states.cut)
+        budget.spend_on(sequence)
+        return Step(budget.turns, preempted)
+
+    def _cut(self, sequence: Sequence, count: int) -> int:
+        """How many of its next ``count`` tokens a sequence runs in a step, where it has a state."""
+        if self._suspects:
+            count = self._suspects.cut(sequence, count)
+        if count > 1 and self.states is not None:
+            count = self.states.cut(sequence, count)
+        return count
+
+    def take_copies(self) -> Copies:
+        """What the next step copies before all else, each copy given out once."""
+        if self.states is None:
+            return Copies(self.blocks.take_copies())
+        return Copies(self.blocks.take_copies(), self.states.snapshots.take_copies())
+
+    def give_back(self, copies: Copies) -> None:
+        """Have copies made by the next step, as the one that took them last did nothing."""
+        self.blocks.give_back(copies.blocks)
+        if self.states is not None:
+            self.states.snapshots.give_back(list(copies.states))
 
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""
@@ -132,8 +173,10 @@ class Scheduler:
     def can_plan_ahead(self) -> bool:
         """Whether a step can be planned while the one before it runs.
 
-        Then nobody may have to give way.
+        Then nobody may have to give way, and nobody be suspected.
         """
+        if self._suspects:
+            return False
         n_groups = self.blocks.n_groups
         wanted = sum(
             max(n_groups, self.blocks.n_missing(one, len(one.tokens))) for one in self.running
@@ -152,6 +195,8 @@ class Scheduler:
                 sequence.tokens.append(DRAWN_BEFORE + n_draws)
                 sequence.n_pending += 1
                 n_draws += 1
+            if self.states is not None:
+                turn.snapshot = self.states.reach(sequence, turn.end)
 
     def take_back(self, step: Step) -> None:
         """A step that was begun, behind which no other is, has failed."""
@@ -162,6 +207,21 @@ class Scheduler:
                 sequence.tokens.pop()
                 sequence.n_pending -= 1
             turn.end = None
+            if self.states is not None:
+                self.states.drop(turn)
+
+    def lose_states(self, turns: Items[Turn], *, failed: bool) -> None:
+        """A step has spoiled the states of its sequences: they are computed again.
+
+        If it ``failed``, what it ran of each comes alone then. Nobody else may be running.
+        """
+        turns = [turn for turn in turns if turn.sequence.state is State.RUNNING]
+        if failed:
+            self._suspects.add(turns)
+        lost = {turn.sequence for turn in turns}
+        for sequence in [one for one in reversed(self.running) if one in lost]:
+            self._preempt(sequence)
+        self._has_changed = True
 
     def record(self, step: Step, results: Items[Items[Sampled]]) -> None:
         """Note that a step has run: put what its turns have drawn behind their texts.
@@ -178,15 +238,22 @@ class Scheduler:
                 sequence.tokens += [one.token for one in drawn]
                 sequence.advance(turn.n_computed)
                 end = turn.end = sequence.n_cached
+                if self.states is not None:
+                    turn.snapshot = self.states.reach(sequence, end)
             else:
                 end = turn.end
                 if drawn and sequence.state is not State.FINISHED:
                     sequence.tokens[end] = drawn[0].token
                     sequence.n_pending -= 1
                 if self._has_left(sequence):
+                    if self.states is not None:
+                        self.states.drop(turn)
                     continue
             self._note_share(turn, end)
             self.blocks.note_computed(sequence, end)
+            if self.states is not None:
+                self.states.note_computed(turn, end)
+                self._suspects.note_computed(sequence, end)
 
     def _note_share(self, turn: Turn, end: int) -> None:
         """Count what a turn did for its client; what is computed again after a pause is not."""
@@ -322,6 +389,14 @@ class Scheduler:
             sequence.n_reused = sequence.n_cached
         sequence.state = State.RUNNING
         insort_right(self.running, sequence, key=_priority)
+
+
+def states_for(config: SchedulerConfig) -> States | None:
+    """Plans snapshots, where layers keep a state."""
+    if config.n_snapshots is None:
+        return None
+    n_places = config.n_snapshots if config.prefix_cache else 0
+    return States(Snapshots(config.max_seqs, n_places), config.snapshot_blocks)
 
 
 def _priority(sequence: Sequence) -> int:

@@ -1,9 +1,13 @@
 """A step: what each sequence does in it, and how it shares tokens and rows of logits among them."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from lanewise.engine.block_pool import BlockCopy
 from lanewise.engine.sequence import Sequence
+from lanewise.engine.snapshots import StateCopy
 from lanewise.runtime import NativeError
 
 NO_POSITIONS = range(0)
@@ -20,6 +24,7 @@ class Turn:
     draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
     end: int | None = None  # of the sequence in the cache; None until begun ahead or recorded
+    snapshot: int | None = None  # the place to which the state behind it is copied (states.py)
     error: NativeError | None = None  # of one of its draws; what it got is what came before that
 
     @property
@@ -44,6 +49,13 @@ class Step:
         return sum(turn.count for turn in self.turns)
 
 
+class Copies(NamedTuple):
+    """What a step copies before all else."""
+
+    blocks: list[BlockCopy]
+    states: Items[StateCopy] = ()
+
+
 def by_adapter(turns: list[Turn]) -> list[Turn]:
     """Turns with the same adapter side by side: the library multiplies neighbours together."""
     if all(turn.sequence.request.adapter is None for turn in turns):
@@ -59,9 +71,13 @@ def _adapter_number(turn: Turn) -> int:
 class Budget:
     """What is left of one step's tokens and rows of logits."""
 
-    def __init__(self, tokens: int, logits: int) -> None:
+    def __init__(
+        self, tokens: int, logits: int, cut: Callable[[Sequence, int], int] | None = None
+    ) -> None:
+        """``cut`` says how many of so many tokens a sequence runs at most; None: all."""
         self.tokens = tokens
         self.logits = logits
+        self._cut = cut
         self.turns: list[Turn] = []
 
     @property
@@ -79,6 +95,8 @@ class Budget:
         if sequence.n_pending and n_tokens == sequence.n_most:
             return  # its last token is being drawn
         count = uncached = n_tokens - sequence.n_cached
+        if self._cut is not None:
+            count = self._cut(sequence, count)
         if count > self.tokens:
             count = self.tokens
         scored = NO_POSITIONS

@@ -13,7 +13,7 @@ from lanewise.engine.metrics import Metrics
 from lanewise.engine.pacing import Pacer
 from lanewise.engine.runner import AheadRunner, ModelRunner
 from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence
+from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.speculation import Guesser, Guesses, Speculator
 from lanewise.engine.step import Step
 from lanewise.engine.tracking import Job, Tally
@@ -126,12 +126,12 @@ class Stepper:
 
     def _begin(self, step: Step, runner: AheadRunner) -> StepInFlight | None:
         """Begin a step, which the library runs when the one before it is over."""
-        copies = self._scheduler.blocks.take_copies()
+        copies = self._scheduler.take_copies()
         try:
             batch, draws = make_batch(step, self._scheduler.blocks.tables, self._jobs, copies)
             runner.start(batch, draws)
         except Exception as error:
-            self._scheduler.blocks.give_back(copies)
+            self._scheduler.give_back(copies)
             logger.warning("a step cannot be begun ahead: %s", error)
             return None  # run by itself it fails whom it must
         began = time.perf_counter()
@@ -150,12 +150,13 @@ class Stepper:
         try:
             finished = in_flight.runner.finish()
         except Exception as error:
-            if next_one is not None:
-                self._skip(next_one)
+            was_run = next_one is not None and self._skip(next_one)
             self.began = None
             self._scheduler.take_back(step)
             if isinstance(error, StepRefusedError):
-                self._scheduler.blocks.give_back(in_flight.copies)
+                self._scheduler.give_back(in_flight.copies)
+            if next_one is not None and was_run and self._scheduler.states is not None:
+                self._scheduler.lose_states(next_one.step.turns, failed=False)
             self._run_each(step, error)
             return False
         finally:
@@ -178,16 +179,19 @@ class Stepper:
             self._speculator.search(step, self._guesser_of)
         return True
 
-    def _skip(self, in_flight: StepInFlight) -> None:
-        """Take back a step that was begun behind one that failed."""
+    def _skip(self, in_flight: StepInFlight) -> bool:
+        """Take back a step that was begun behind one that failed; whether it did anything."""
+        was_run = True
         try:
             in_flight.runner.finish()
         except StepRefusedError:  # it needed what the other should have drawn
-            self._scheduler.blocks.give_back(in_flight.copies)
+            self._scheduler.give_back(in_flight.copies)
+            was_run = False
         except Exception:
             logger.exception("a step behind one that failed failed too")
         in_flight.let_go()
         self._scheduler.take_back(in_flight.step)
+        return was_run
 
     def _run(self, step: Step, began: float) -> None:
         guesses, is_own = Guesses(), self._is_own(step)
@@ -235,15 +239,19 @@ class Stepper:
         if len(step.turns) == 1:
             self._events.failed([turn.sequence for turn in turns], error)
             return
+        if self._scheduler.states is not None and not isinstance(error, StepRefusedError):
+            self._scheduler.lose_states(turns, failed=True)
+            return
         for turn in turns:
-            if turn.sequence in self._jobs:  # still: those of one request fail together
+            # Those of one request fail together, and who has lost its state is not ready for this.
+            if turn.sequence in self._jobs and turn.sequence.state is State.RUNNING:
                 turn.draft = ()
                 self._run(Step([turn]), time.perf_counter())
 
     def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
         """What a step gives each sequence, and its rows, of which not all may count."""
         tables = self._scheduler.blocks.tables
-        copies, copied = self._scheduler.blocks.take_copies(), False
+        copies, copied = self._scheduler.take_copies(), False
         try:
             batch, draws = make_batch(step, tables, self._jobs, copies)
             self._begin_masks(step)
@@ -259,7 +267,7 @@ class Stepper:
             raise
         finally:
             if not copied:
-                self._scheduler.blocks.give_back(copies)
+                self._scheduler.give_back(copies)
             self.began = None
             self._masks.end()
         ended, native = time.perf_counter(), self._runner.counters().native_seconds
