@@ -66,6 +66,16 @@ PANELS = (
         most=1,
     ),
     lines(
+        "Snapshots of states",
+        "Of models that keep a state: snapshots taken, and times that a sequence began with one."
+        " Few used though prompts begin alike: raise snapshot_memory.",
+        [
+            (rate("lanewise_state_snapshots_taken_total"), "taken"),
+            (rate("lanewise_state_snapshots_used_total"), "used"),
+        ],
+        "ops",
+    ),
+    lines(
         "Preemptions",
         "Sequences that gave up their KV blocks.",
         [(rate("vllm:num_preemptions_total"), "preemptions")],

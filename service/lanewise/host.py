@@ -83,12 +83,26 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSizes:
+    """What the states of sequences take, where layers of the model keep any."""
+
+    n_bytes: int = 0  # of one sequence
+    snapshot_memory: int | None = None  # None: one snapshot for each ``snapshot_blocks``
+    snapshot_blocks: int = 1  # of the KV cache
+
+
+NO_STATES = StateSizes()
+
+
+@dataclass(frozen=True, slots=True)
 class KvChoice:
     """Blocks of KV cache that fit, and why not more."""
 
     blocks: int
-    n_bytes: int
+    n_bytes: int  # of the blocks
     reason: str
+    n_snapshots: int = 0  # of states
+    state_bytes: int = 0  # of those and of the states of sequences that run
 
 
 def default_threads(root: Path = ROOT, affinity: Collection[int] | None = None) -> ThreadChoice:
@@ -215,12 +229,13 @@ def choose_kv_blocks(
     max_seqs: int,
     max_model_len: int,
     sequence_blocks: int,
+    states: StateSizes = NO_STATES,
 ) -> KvChoice:
     """KV blocks for the memory asked for, or else for a share of what the model leaves free.
 
     The share is 80 % of a limit of our own and 50 % of a host that others use too. There are never
     more blocks than ``max_seqs`` sequences of ``max_model_len`` tokens could hold, each at most
-    ``sequence_blocks``.
+    ``sequence_blocks``. The memory also holds states of so many sequences, and snapshots.
     """
     useful = max_seqs * sequence_blocks
     if kv_memory is not None:
@@ -233,15 +248,32 @@ def choose_kv_blocks(
             f"{share:.0%} of {format_size(limit.n_bytes)} ({limit.reason}) less "
             f"{format_size(packed_bytes)} of weights and a margin of {format_size(margin)}"
         )
-    blocks = n_bytes // block_bytes
+    of_rows = max_seqs * states.n_bytes
+    if states.snapshot_memory is None:
+        per = states.snapshot_blocks  # of which each has a snapshot
+        blocks = per * (n_bytes - of_rows) // (per * block_bytes + states.n_bytes)
+    else:
+        blocks = (n_bytes - of_rows - states.snapshot_memory) // block_bytes
     if blocks < 1:
+        what = f"at least one block of {format_size(block_bytes)}"
+        how = "raise the limit, or take a smaller model"
+        if states.n_bytes:
+            of_states = format_size(of_rows + (states.snapshot_memory or 0))
+            what += f" beside {of_states} for the states of {max_seqs} sequences and snapshots"
+            how = "raise the limit, or lower max_seqs or snapshot_memory"
         raise HostError(
-            f"kv_memory: {format_size(max(0, n_bytes))} ({reason}); accepted: at least one block "
-            f"of {format_size(block_bytes)} (raise the limit, or take a smaller model)"
+            f"kv_memory: {format_size(max(0, n_bytes))} ({reason}); accepted: {what} ({how})"
         )
     if kv_memory is None and blocks >= useful:
         blocks, reason = useful, f"all that {max_seqs} sequences of {max_model_len} tokens can use"
-    return KvChoice(blocks, blocks * block_bytes, reason)
+    n_snapshots = 0
+    if states.n_bytes:
+        wanted = -(-blocks // states.snapshot_blocks) * states.n_bytes
+        memory = wanted if states.snapshot_memory is None else states.snapshot_memory
+        left = n_bytes - of_rows - blocks * block_bytes
+        n_snapshots = min(memory, left) // states.n_bytes
+    state_bytes = of_rows + n_snapshots * states.n_bytes
+    return KvChoice(blocks, blocks * block_bytes, reason, n_snapshots, state_bytes)
 
 
 def cpu_name(root: Path = ROOT) -> str:

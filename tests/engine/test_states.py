@@ -1,7 +1,7 @@
 """Sequences of models that keep a state: snapshots of it, and what is lost when a step fails.
 
-The toy's state is a hash of all tokens in order, so a state of other tokens, one that was copied too
-early or too late, and one that went through a token twice all change the answer.
+The toy's state is a hash of all tokens in order, so a state of other tokens, one that was copied
+too early or too late, and one that went through a token twice all change the answer.
 """
 
 import random

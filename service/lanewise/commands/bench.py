@@ -214,8 +214,9 @@ class Bench:
                     token_ids=chunk,
                     query_start=[0, len(chunk)],
                     context_lens=[start],
-                    block_tables=[self.block_tables[sequence]],
+                    block_tables=self.block_tables,
                     logit_rows=[len(chunk) - 1] if is_last else [],
+                    table_rows=[sequence],
                 ),
                 [GREEDY] * is_last,
             )
@@ -257,6 +258,7 @@ def _measure(
         max_batch_tokens=max(batch, min(length, MAX_STEP_TOKENS)),
         max_batch_logits=batch,
         kv_type=opened.kv_type,
+        states=batch,
     ) as session:
         bench = Bench(session, batch, length, opened.model.config.vocab_size)
         test(bench, length)  # warms caches, pages and the clock of the cores

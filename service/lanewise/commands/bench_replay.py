@@ -75,6 +75,11 @@ def read_recordings(settings: BenchSettings, tokenizer: Tokenizer) -> list[Recor
 
 def run_replays(settings: BenchSettings, opened: Opened) -> list[ReplayResult]:
     """Measure every recording with every number of sequences."""
+    if opened.model.kv_layout(opened.kv_type).state_bytes:
+        raise SettingsError(
+            f"--replay: layers of {opened.model.name} keep a state, so that nothing is guessed;"
+            " accepted: another model, or tests without --replay"
+        )
     recordings = read_recordings(settings, Tokenizer.from_files(opened.checkpoint.tokenizer))
     limit = opened.model.config.context_length
     for one in recordings:

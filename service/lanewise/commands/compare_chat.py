@@ -32,6 +32,7 @@ def greedy_answers(opened: Opened, most: int) -> Answers:
             max_batch_tokens=longest,
             max_batch_logits=SEQUENCES,
             kv_type=opened.kv_type,
+            states=SEQUENCES,
         ) as session,
         steps_bar("answering") as bar,
     ):
@@ -61,14 +62,14 @@ def encoded_prompts(tokenizer: Tokenizer, opened: Opened) -> list[list[int]]:
 def _answered(
     session: Session, prompts: Sequence[list[int]], ends: Container[int], most: int, longest: int
 ) -> Answers:
-    """Answer some prompts side by side; each has the blocks of its place."""
+    """Answer some prompts side by side; each has the blocks, and the state, of its place."""
     per_place = -(-longest // BLOCK_TOKENS)
     blocks = [list(range(i * per_place, (i + 1) * per_place)) for i in range(len(prompts))]
     texts = [list(prompt) for prompt in prompts]
     going = list(range(len(prompts)))
     drawn = []
     for place, prompt in enumerate(prompts):
-        batch = Batch(prompt, [0, len(prompt)], [0], [blocks[place]], [len(prompt) - 1])
+        batch = Batch(prompt, [0, len(prompt)], [0], blocks, [len(prompt) - 1], [place])
         drawn.append(int(session.step(batch)[0].argmax()))
     while going:
         for place, token in zip(going, drawn, strict=True):
@@ -84,8 +85,9 @@ def _answered(
                 [texts[place][-1] for place in going],
                 range(len(going) + 1),
                 [len(texts[place]) - 1 for place in going],
-                [blocks[place] for place in going],
+                blocks,
                 range(len(going)),
+                going,
             )
             drawn = session.step(batch).argmax(axis=1).tolist()
     answers = [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]

@@ -129,6 +129,8 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
             "kv_bytes": memory.kv_bytes,
             "kv_tokens": memory.kv_tokens,
             "kv_reason": memory.reason,
+            "state_bytes": memory.state_bytes,
+            "snapshots": memory.n_snapshots,
         }
         return {"model": model, "placement": asdict(opened.placement)}
 
@@ -163,6 +165,11 @@ def _print(report: dict[str, Any]) -> None:
             f"{model['kv_tokens']} tokens of {model['kv_type']} in "
             f"{host.format_size(model['kv_bytes'])}: {model['kv_reason']}"
         )
+        if model["state_bytes"]:
+            rows["states"] = (
+                f"{host.format_size(model['state_bytes'])}: of {Settings().max_seqs} sequences and"
+                f" {model['snapshots']} snapshots"
+            )
     for name, value in rows.items():
         console.print(f"{name:11} {value}", soft_wrap=True)
     if "kernels" in report:

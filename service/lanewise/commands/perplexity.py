@@ -144,6 +144,7 @@ def _score_with_progress(
             max_batch_tokens=batch * chunk,
             max_batch_logits=batch * chunk,
             kv_type=opened.kv_type,
+            states=batch,
             float_activations=settings.float_activations,
         ) as session,
         Progress(
@@ -226,6 +227,7 @@ def run_group(
     The last token of a window predicts nothing that is scored, so it is not run.
     """
     per_window = -(-max(map(len, group)) // BLOCK_TOKENS)
+    tables = [list(range(i * per_window, (i + 1) * per_window)) for i in range(len(group))]
     for start in range(0, max(map(len, group)) - 1, chunk):
         parts = {
             index: window[start : min(start + chunk, len(window) - 1)]
@@ -239,10 +241,9 @@ def run_group(
                 token_ids=tokens,
                 query_start=ends,
                 context_lens=[start] * len(parts),
-                block_tables=[
-                    [index * per_window + i for i in range(per_window)] for index in parts
-                ],
+                block_tables=tables,
                 logit_rows=list(range(len(tokens))),
+                table_rows=list(parts),
             )
         )
         for index, (begin, end) in zip(parts, itertools.pairwise(ends), strict=True):

@@ -16,12 +16,30 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.snapshots import Snapshots
 from lanewise.engine.step import Turn
 from lanewise.engine.window import Windows
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.host import StateSizes
+from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 # Blocks between two places in a prompt, as each cut makes one more step: 64 tokens are computed in
 # not much more time than a step takes that reads all weights.
 LEAST_BLOCKS = 2
 PROMPT_BLOCKS = 8  # between places in a prompt of which nothing else is known
+TOKENS_PER_SNAPSHOT = 1024  # of the KV cache, when nobody says how much memory snapshots may have
+
+
+def sizes_of(layout: KvLayout, snapshot_memory: int | None = None) -> StateSizes:
+    """What the states of a model take."""
+    per_snapshot = TOKENS_PER_SNAPSHOT // BLOCK_TOKENS * len(layout.windows)
+    return StateSizes(layout.state_bytes, snapshot_memory, per_snapshot)
+
+
+def blocks_between(layout: KvLayout) -> int:
+    """Blocks of an answer between two snapshots: at most those whose keys and values take as much.
+
+    A snapshot now and then moves no more than a step with the sequence does, which reads and writes
+    all of its state; of an answer only the last one stays.
+    """
+    of_block = layout.block_bytes * len(layout.windows)
+    return min(PROMPT_BLOCKS, max(1, -(-layout.state_bytes // of_block)))
 
 
 @dataclass(slots=True)

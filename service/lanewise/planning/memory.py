@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lanewise import host
 from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.states import sizes_of
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 
@@ -20,6 +21,8 @@ class MemoryPlan:
     user_blocks: int  # which that takes
     max_seqs: int  # that run at a time; more users wait
     kv_tokens: int  # of the longest conversation that all blocks are enough for
+    state_bytes: int = 0  # of the states of all that run, and of snapshots
+    n_snapshots: int = 0
 
     @property
     def kv_bytes(self) -> int:
@@ -27,12 +30,16 @@ class MemoryPlan:
         return self.blocks * self.block_bytes
 
     def needed_bytes(self, users: int) -> int:
-        """What the conversations of so many take at their longest, as many as run at a time."""
-        return min(users, self.max_seqs) * self.user_blocks * self.block_bytes
+        """What the conversations of so many take at their longest, as many as run at a time.
+
+        States are there for all that may run, and snapshots.
+        """
+        of_blocks = min(users, self.max_seqs) * self.user_blocks * self.block_bytes
+        return of_blocks + self.state_bytes
 
     def fits(self, users: int) -> bool:
         """Whether none of those ever has to give way."""
-        return self.needed_bytes(users) <= self.kv_bytes
+        return self.needed_bytes(users) <= self.kv_bytes + self.state_bytes
 
     def check_one_fits(self) -> None:
         """HostError if not even one conversation of ``max_model_len`` does."""
@@ -57,6 +64,7 @@ def plan_memory(
         max_seqs=config.max_seqs,
         max_model_len=config.max_model_len,
         sequence_blocks=user_blocks,
+        states=sizes_of(layout),
     )
     return MemoryPlan(
         limit=limit,
@@ -68,4 +76,6 @@ def plan_memory(
         user_blocks=user_blocks,
         max_seqs=config.max_seqs,
         kv_tokens=windows.longest(choice.blocks, choice.blocks * BLOCK_TOKENS),
+        state_bytes=choice.state_bytes,
+        n_snapshots=choice.n_snapshots,
     )

@@ -80,6 +80,8 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
             "kv_bytes": memory.kv_bytes,
             "kv_tokens": memory.kv_tokens,
             "kv_reason": memory.reason,
+            "state_bytes": memory.state_bytes,
+            "snapshots": memory.n_snapshots,
         },
         "alone": _alone(planned, asked),
         "most_users": asked.max_seqs + asked.max_queued_requests,

@@ -62,6 +62,10 @@ def open_draft(
     if settings.draft is None or not settings.speculation:
         return None
     with open_checkpoint(resolve_model(settings.draft)) as checkpoint:
+        if checkpoint.config.has_states:
+            raise SettingsError(
+                f"draft is {settings.draft}, whose layers keep a state; accepted: a model without"
+            )
         theirs = Tokenizer.from_files(checkpoint.tokenizer)
         check_vocabulary(tokenizer, theirs, settings.draft)
         checkpoint.limit_context(settings.max_model_len)

@@ -9,6 +9,7 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.states import blocks_between, sizes_of
 from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
@@ -45,6 +46,7 @@ def make_engine(
         max_batch_logits=config.max_step_logits,
         kv_type=cache.kv_type,
         groups_by_window=draft is None,
+        states=config.max_seqs + (config.n_snapshots or 0),
         max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
     )
     facts = ModelFacts(
@@ -60,6 +62,8 @@ def make_engine(
         max_model_len=config.max_model_len,
         max_draft=config.max_draft,
         max_loras=0 if adapters is None else settings.max_loras,
+        n_snapshots=config.n_snapshots or 0,
+        state_bytes=cache.state_bytes,
     )
     guesses = None if draft is None else _run_draft(draft, threads, config)
     return Engine(session, config, Metrics(facts), guesses)
@@ -74,6 +78,11 @@ class CachePlan:
     max_model_len: int
     # Tokens that each sees in every group of layers, as far as blocks out of sight are given back.
     windows: tuple[int | None, ...]
+    # Of models that keep a state: places for snapshots, blocks of an answer between two of them,
+    # and what all states take.
+    n_snapshots: int | None = None
+    snapshot_blocks: int = 1
+    state_bytes: int = 0
 
 
 def plan_cache(
@@ -103,6 +112,7 @@ def plan_cache(
         max_seqs=settings.max_seqs,
         max_model_len=asked or context,
         sequence_blocks=windows.most_blocks(asked or context),
+        states=sizes_of(layout, settings.snapshot_memory if settings.prefix_cache else 0),
     )
     _warn_of_too_much(kv, packed_bytes, limit)
     max_model_len = windows.longest(kv.blocks, asked or context)
@@ -116,16 +126,31 @@ def plan_cache(
         *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
         max_model_len,
     )
-    return CachePlan(kv.blocks, kv_type, max_model_len, sizes)
+    if not layout.state_bytes:
+        return CachePlan(kv.blocks, kv_type, max_model_len, sizes)
+    logger.info(
+        "states: %s for %d sequences and %d snapshots, %s each",
+        *(host.format_size(kv.state_bytes), settings.max_seqs, kv.n_snapshots),
+        host.format_size(layout.state_bytes),
+    )
+    return CachePlan(
+        kv.blocks,
+        kv_type,
+        max_model_len,
+        sizes,
+        n_snapshots=kv.n_snapshots,
+        snapshot_blocks=blocks_between(layout),
+        state_bytes=kv.state_bytes,
+    )
 
 
 def _warn_of_too_much(kv: host.KvChoice, packed_bytes: int, limit: host.MemoryLimit) -> None:
     """Say so when there is no memory for the cache that was asked for."""
-    if kv.n_bytes + packed_bytes > limit.n_bytes:
+    if kv.n_bytes + kv.state_bytes + packed_bytes > limit.n_bytes:
         logger.warning(
             "kv_memory of %s and weights of %s are more than the %s that there are (%s): the system"
             " may end the server when they fill",
-            *map(host.format_size, (kv.n_bytes, packed_bytes, limit.n_bytes)),
+            *map(host.format_size, (kv.n_bytes + kv.state_bytes, packed_bytes, limit.n_bytes)),
             limit.reason,
         )
 
@@ -135,6 +160,9 @@ def engine_config(
 ) -> EngineConfig:
     """What the engine may use, in its own terms."""
     has_spare_cpu = host.has_spare_cpu(threads)
+    has_states = cache.n_snapshots is not None
+    if has_states and settings.speculation:
+        logger.info("speculation is off: layers of this model keep a state")
     rows = LOGITS_BYTES // (4 * model.config.vocab_size)
     return EngineConfig(
         n_blocks=cache.blocks,
@@ -150,8 +178,10 @@ def engine_config(
         request_timeout_s=settings.request_timeout_s,
         itl_target_s=settings.itl_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
-        max_draft=settings.draft_tokens if settings.speculation else 0,
+        max_draft=settings.draft_tokens if settings.speculation and not has_states else 0,
         windows=cache.windows,
+        n_snapshots=cache.n_snapshots,
+        snapshot_blocks=cache.snapshot_blocks,
         has_spare_cpu=has_spare_cpu,
         # Without a CPU to spare, or many, who plans and sends has to take one from the model: in
         # short steps that comes too late to be of use, and makes times between tokens uneven.

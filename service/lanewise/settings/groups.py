@@ -11,6 +11,7 @@ GROUPS = {
     ),
     "machine": (
         *("threads", "isa", "cpu_pinning", "numa", "autotune", "fetch_ahead", "kv_memory"),
+        "snapshot_memory",
     ),
     "network": (
         *("host", "port", "cors_origins", "max_connections", "max_head_bytes", "max_body_bytes"),

@@ -158,7 +158,19 @@ class Settings(ModelSettings):
     port: int = field(default=8000, metadata=knob(integer(0, 65535), "port to listen on"))
     kv_memory: int | None = field(
         default=None,
-        metadata=knob(SIZE, "memory for keys and values; from the memory limit when not given"),
+        metadata=knob(
+            SIZE,
+            "memory for keys and values, and states where layers keep any; from the memory limit"
+            " when not given",
+        ),
+    )
+    snapshot_memory: int | None = field(
+        default=None,
+        metadata=knob(
+            SIZE,
+            "part of kv_memory for snapshots of states, behind which prompts that begin alike go"
+            " on; one for each 1024 tokens of the KV cache when not given",
+        ),
     )
     max_model_len: int | None = field(
         default=None,

@@ -54,7 +54,11 @@ def shown_value(item: dataclasses.Field[Any], value: object) -> str:
     """A setting's value as people write it; of keys only how many there are."""
     kind: Kind = item.metadata["kind"]
     if value is None:
-        return "automatic" if item.name in ("isa", "threads", "kv_memory") else "not set"
+        return (
+            "automatic"
+            if item.name in ("isa", "threads", "kv_memory", "snapshot_memory")
+            else "not set"
+        )
     if isinstance(value, tuple):
         if kind.is_secret and value:
             return f"{len(value)} not shown"
