@@ -76,7 +76,7 @@ def session_of(
 def run(
     session: Session, tokens: list[int], chunk: int, done: int = 0, snapshot: int = 0
 ) -> np.ndarray:
-    """Logits of a text from ``done`` on, ``chunk`` tokens a step, after its state in ``snapshot``."""
+    """Logits of a text from ``done`` on, ``chunk`` tokens a step; its state is in ``snapshot``."""
     blocks, rows = [0, 1, 2], []
     for at in range(done, len(tokens), chunk):
         now = tokens[at : at + chunk]

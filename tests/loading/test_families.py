@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from family_configs import CASES, CONTEXT
 from family_gguf import GGUF_CASES, gguf_arrays, stacked, write_gguf
 from family_models import family_model, write_case, write_model
+from gguf_states import REORDERED
 from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
 from lanewise.loading.formats import TensorType
 from lanewise.loading.gguf_writer import metadata_of
@@ -46,7 +47,7 @@ def check_same(one: Path, other: Path) -> None:
             np.testing.assert_array_equal(values_of(first), values_of(second), first.name)
 
 
-@pytest.mark.parametrize("name", GGUF_CASES)
+@pytest.mark.parametrize("name", [name for name in GGUF_CASES if name not in REORDERED])
 def test_a_gguf_file_is_the_same_model(name: str, tmp_path: Path) -> None:
     file = write_gguf(family_model(name), tmp_path / "m.gguf")
     check_same(write_case(name, tmp_path / "hf"), file)

@@ -1,0 +1,239 @@
+"""Layers with a state: what their files say in several ways, and what is refused of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from family_configs import CASES
+from family_gguf import gguf_arrays, write_gguf
+from family_models import Arrays, FamilyModel, family_model, write_case, write_model
+from gguf_states import REORDERED
+from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.json_files import Fields
+from lanewise.loading.lora import open_adapter
+from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.program import GatedDelta, Layer, ModelConfig, Ssd
+from lanewise.loading.stored_program import program_as_json, read_program
+from lora_files import lora_config, write_adapter
+
+
+def program_of(path: Path) -> ModelConfig:
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.config
+
+
+def values_of(checkpoint: Checkpoint) -> dict[tuple[Role, int], bytes]:
+    return {(t.role, t.layer): bytes(t.data) for t in checkpoint.tensors}
+
+
+def check_same(one: Path, other: Path) -> None:
+    with open_checkpoint(one) as a, open_checkpoint(other) as b:
+        assert a.config == b.config
+        assert values_of(a) == values_of(b)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("lfm2", {"conv_bias": True}, "conv_bias is True; false"),
+        ("lfm2", {"conv_L_cache": 9}, "convolutions see 9 tokens; 2 to 8"),
+        ("lfm2", {"full_attn_idxs": []}, "no layer has attention"),
+        ("lfm2", {"full_attn_idxs": "1"}, "full_attn_idxs is '1'; a list of layers"),
+        ("lfm2", {"layer_types": ["conv"]}, "layer_types is ['conv']; 4 times 'conv' or"),
+        ("lfm2", {"use_pos_enc": False}, "use_pos_enc is False; true"),
+        ("qwen3_next", {"attention_bias": True}, "attention_bias is True; false"),
+        ("qwen3_next", {"linear_key_head_dim": 24}, "key_dim of a state is 24; a multiple of 16"),
+        ("qwen3_next", {"linear_num_key_heads": 4}, "6 heads of a state are not a multiple of 4"),
+        ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate is False; true"),
+        ("granitemoehybrid", {"time_step_limit": [0.1, 1.0]}, "time_step_limit is [0.1, 1.0]"),
+        ("granitemoehybrid", {"mamba_d_head": 8}, "mamba_d_head is 8; 128 divided by"),
+        ("granitemoehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias is True; false"),
+        ("nemotron_h", {"hybrid_override_pattern": "ME*-MM"}, "experts without a gate are not"),
+        ("nemotron_h", {"hybrid_override_pattern": "M?*-MM"}, "hybrid_override_pattern is 'M?*"),
+        ("nemotron_h", {"hybrid_override_pattern": ""}, "hybrid_override_pattern is ''"),
+        ("nemotron_h", {"mlp_hidden_act": "silu"}, "mlp_hidden_act is 'silu'; 'relu2'"),
+        ("nemotron_h", {"n_groups": 4}, "n_groups is 4; a divisor of the number of heads, 6,"),
+    ],
+)
+def test_what_cannot_be_a_program_is_explained(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        open_checkpoint(write_case(name, tmp_path / "hf", **changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("lfm2", {"attention.head_count_kv": 2}, "head_count_kv is 2; a number for each layer"),
+        ("lfm2", {"attention.head_count_kv": [0, 2, 0, 4]}, "4 numbers, 0 or one other"),
+        ("lfm2", {"attention.head_count_kv": [0] * 4}, "4 numbers, 0 or one other"),
+        ("qwen3_next", {"ssm.time_step_rank": 5}, "ssm.inner_size is 96; a multiple of 5"),
+        ("qwen3_next", {"nextn_predict_layers": 4}, "nextn_predict_layers is 4; a number below"),
+        ("nemotron_h", {"feed_forward_length": 96}, "feed_forward_length is 96; 6 numbers"),
+        ("nemotron_h", {"ssm.group_count": 5}, "ssm.inner_size is 96; a multiple of 6 and 5"),
+    ],
+)
+def test_metadata_that_cannot_be_a_program_are_explained(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        open_checkpoint(write_gguf(family_model(name), tmp_path / "m.gguf", changes))
+    assert message in str(caught.value)
+
+
+def test_layers_with_attention_are_named_or_numbered(tmp_path: Path) -> None:
+    kinds = ["conv", "full_attention"] * 2
+    named = write_case("lfm2", tmp_path / "names", full_attn_idxs=None, layer_types=kinds)
+    check_same(write_case("lfm2", tmp_path / "numbers"), named)
+
+
+def test_layers_of_nemotron_are_letters_or_names(tmp_path: Path) -> None:
+    kinds = ["mamba", "mlp", "mamba", "attention", "mlp", "mamba"]
+    changes = {"hybrid_override_pattern": None, "layers_block_type": kinds}
+    named = write_case("nemotron_h", tmp_path / "names", **changes)
+    check_same(write_case("nemotron_h", tmp_path / "letters"), named)
+    config = program_of(named)
+    assert [kinds_of(layer) for layer in config.layers] == ["s", "f", "s", "a", "f", "s"]
+    assert (config.heads.rope, config.has_states) == (None, True)
+
+
+def kinds_of(layer: Layer) -> str:
+    parts = {"a": layer.attention, "s": layer.state, "f": layer.ffn}
+    return "".join(name for name, part in parts.items() if part is not None)
+
+
+def test_infinity_that_json_may_not_know(tmp_path: Path) -> None:
+    plain = write_case("granitemoehybrid", tmp_path / "plain")
+    for number, infinity in enumerate((float("inf"), {"__float__": "Infinity"})):
+        other = tmp_path / str(number)
+        check_same(plain, write_case("granitemoehybrid", other, time_step_limit=[0.0, infinity]))
+
+
+def test_first_files_of_qwen3_next_have_all_inputs_in_one(tmp_path: Path) -> None:
+    """As it lies in directories: what a head of keys has together."""
+    model = family_model("qwen3_next")
+    arrays: Arrays = {}
+    for name, array in gguf_arrays(model).items():
+        number = name.split(".")[1]
+        if name.endswith("attn_qkv.weight"):
+            whole = f"model.layers.{number}.linear_attn.in_proj_qkvz.weight"
+            arrays[f"blk.{number}.ssm_in.weight"] = model.tensors[whole]
+        elif not name.endswith("attn_gate.weight"):
+            arrays[name] = array
+    old = write_gguf(model, tmp_path / "old.gguf", tensors=arrays)
+    check_same(write_gguf(model, tmp_path / "new.gguf"), old)
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_heads_in_another_order_are_said_to_be(name: str, tmp_path: Path) -> None:
+    one = program_of(write_case(name, tmp_path / "hf"))
+    other = program_of(write_gguf(family_model(name), tmp_path / "m.gguf"))
+    back = tuple(
+        replace(layer, state=replace(layer.state, keys_in_turn=False))
+        if isinstance(layer.state, GatedDelta)
+        else layer
+        for layer in other.layers
+    )
+    assert other != one == replace(other, layers=back)
+
+
+def wrapped(model: FamilyModel, folder: Path) -> Path:
+    """A directory as it is published: with a tower, and what guesses further tokens."""
+    text = {"model.": "model.language_model.", "lm_head.": "lm_head."}
+    arrays = {
+        new + name.removeprefix(old): array
+        for name, array in model.tensors.items()
+        for old, new in text.items()
+        if name.startswith(old)
+    }
+    arrays["model.visual.blocks.0.norm1.weight"] = np.zeros(4, np.float32)
+    arrays["mtp.layers.0.input_layernorm.weight"] = np.zeros(4, np.float32)
+    config = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "text_config": CASES[model.name],
+        "vision_config": {"depth": 1, "model_type": "qwen3_5"},
+        "vision_start_token_id": 3,
+        "tie_word_embeddings": False,
+    }
+    return write_model(replace(model, tensors=arrays), folder, config)
+
+
+def test_the_language_model_of_a_published_qwen3_5(tmp_path: Path) -> None:
+    model = family_model("qwen3_5")
+    check_same(write_model(model, tmp_path / "text"), wrapped(model, tmp_path / "whole"))
+
+
+def test_layers_that_guess_further_tokens_are_left_out_of_gguf(tmp_path: Path) -> None:
+    model = family_model("qwen3_5")
+    keys = {"block_count": 5, "nextn_predict_layers": 1}
+    arrays = gguf_arrays(model) | {"blk.4.nextn.eh_proj.weight": np.zeros((4, 4), np.float32)}
+    longer = write_gguf(model, tmp_path / "longer.gguf", keys, arrays)
+    check_same(write_gguf(model, tmp_path / "m.gguf"), longer)
+
+
+def test_a_granite_without_states_is_loaded_too(tmp_path: Path) -> None:
+    """As its smaller models are, which have the name of the others."""
+    kinds = ["attention", "attention"]
+    model = family_model("granitemoehybrid_dense")
+    attention = {
+        name.replace("layers.1.self_attn", "layers.0.self_attn"): array
+        for name, array in model.tensors.items()
+        if ".layers.0.mamba." not in name
+    }
+    arrays = attention | {n: a for n, a in model.tensors.items() if "layers.1.self_attn" in n}
+    changed = CASES[model.name] | {"layer_types": kinds}
+    config = program_of(write_model(replace(model, tensors=arrays), tmp_path / "m", changed))
+    assert not config.has_states
+    assert config.heads.rope == 0
+
+
+def test_a_program_without_biases_of_convolutions(tmp_path: Path) -> None:
+    config = program_of(write_case("granitemoehybrid_dense", tmp_path / "hf"))
+    states = [layer.state for layer in config.layers if isinstance(layer.state, Ssd)]
+    assert [state.conv_bias for state in states] == [False]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "message"),
+    [
+        ("lfm2", "conv.in_proj", "conv.in_proj.lora_A.weight' is not supported"),
+        ("qwen3_next", "linear_attn.out_proj", "out_proj.lora_A.weight' is not supported"),
+        ("qwen3_next", "self_attn.k_proj", "layer 0 of the model has no such matrix"),
+    ],
+)
+def test_adapters_of_what_has_a_state_are_refused_by_name(
+    name: str, module: str, message: str, tmp_path: Path
+) -> None:
+    config = program_of(write_case(name, tmp_path / "hf"))
+    key = f"base_model.model.model.layers.0.{module}.lora"
+    shapes = {f"{key}_A.weight": (4, 64), f"{key}_B.weight": (64, 4)}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    folder = write_adapter(tmp_path / "lora", tensors, lora_config(4, 8.0))
+    with pytest.raises(ModelFileError) as caught:
+        open_adapter(folder, config)
+    assert message in str(caught.value)
+
+
+def test_stored_programs_with_states(tmp_path: Path) -> None:
+    """Fields of a state that nobody knows, and two of what there is one of."""
+    config = program_of(write_case("nemotron_h", tmp_path / "hf"))
+    stored = json.loads(json.dumps(program_as_json(config)))
+    assert read_program(Fields(stored, "m")) == config
+    assert set(stored["layers"][0]) == {"ssd"}
+    for changes, message in (
+        ({"ssd": stored["layers"][0]["ssd"] | {"other": 1}}, "other: missing or unknown"),
+        ({"ssd": stored["layers"][0]["ssd"], "short_conv": {"taps": 3}}, "one of each of"),
+        ({"ssd": stored["layers"][0]["ssd"] | {"taps": 1}}, "convolutions see 1 tokens"),
+    ):
+        layers = [changes, *stored["layers"][1:]]
+        with pytest.raises(ModelFileError, match=message):
+            read_program(Fields(stored | {"layers": layers}, "m"))
