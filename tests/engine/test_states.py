@@ -11,13 +11,16 @@ from functools import cache
 import pytest
 
 from engine_by_hand import EngineByHand, answer_alone, outputs_of
+from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import State
+from lanewise.engine.snapshots import Snapshots
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import BLOCK_TOKENS
+from scheduling import run, sequence
 
 CONFIG = EngineConfig(
     n_blocks=64,
@@ -213,6 +216,26 @@ def test_a_draw_that_finds_no_number_leaves_no_state_behind():
     assert again.n_reused == 0
 
 
+def test_a_snapshot_that_is_used_stays_longer_than_others():
+    watched = Watched(replace(CONFIG, n_snapshots=2))
+    first, second = request(DOCUMENT[:100], 1), request(SYSTEM[:100], 1)
+    for one in (first, second, first, request("y" * 100, 1)):
+        watched.answer(one)
+    assert watched.answer(first)[0].n_reused == 96
+    assert watched.answer(second)[0].n_reused == 0
+
+
+def test_tokens_that_are_put_behind_an_answer_together_are_cut_too():
+    scheduler = Scheduler(replace(CONFIG, snapshot_blocks=1), BlockPool(64))
+    (one,) = (sequence(70, 100),)
+    scheduler.add(one)
+    run(scheduler)  # up to block 2
+    run(scheduler)  # and a token is drawn
+    one.tokens += range(60)
+    assert [run(scheduler)[0] for _ in range(3)] == [26, 32, 3]
+    assert scheduler.states.snapshots.n_taken == 3
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_answers_in_a_storm_are_those_of_requests_alone(seed):
     numbers = random.Random(seed)
@@ -220,24 +243,25 @@ def test_answers_in_a_storm_are_those_of_requests_alone(seed):
     windows = numbers.choice([(None,), (None, 40), (64, None, 33)])
     config = replace(
         CONFIG,
-        n_blocks=(20 + numbers.randint(0, 30)) * len(windows),
+        n_blocks=(10 + numbers.randint(0, 20)) * len(windows),
+        max_model_len=320,
         max_seqs=max_seqs,
         max_step_tokens=max_seqs + numbers.choice([3, 40, 70, 300]),
         n_snapshots=numbers.choice([0, 1, 2, 3, 5, 12]),
-        snapshot_blocks=numbers.choice([1, 2, 8]),
+        snapshot_blocks=numbers.choice([1, 1, 2, 8]),
         min_ahead_s=numbers.choice([0.0, 0.0, NEVER]),
         windows=windows,
     )
     kinds = ["refused", "failed", "failed", "not begun"]
-    rate = numbers.choice([0.0, 0.02, 0.1])
+    rate = numbers.choice([0.0, 0.05, 0.2])
     failures = {i: numbers.choice(kinds) for i in range(4000) if numbers.random() < rate}
     by_hand = EngineByHand(config, failures)
     talks: list[bytes] = []
     asked, n_turns, n_seen = [], 0, 0
     while n_turns < 420 or not by_hand.is_idle:
-        if n_turns < 420 and numbers.random() < 0.35:
+        if n_turns < 420 and numbers.random() < 0.6:
             prompt = new_prompt(numbers, talks)
-            params = SamplingParams(seed=numbers.randint(0, 3), max_tokens=numbers.randint(1, 80))
+            params = SamplingParams(seed=numbers.randint(0, 3), max_tokens=numbers.randint(1, 45))
             one = GenerationRequest(
                 list(prompt),
                 params,
@@ -246,8 +270,8 @@ def test_answers_in_a_storm_are_those_of_requests_alone(seed):
             )
             if by_hand.engine._admission.unfinished < 12:
                 asked.append((one, by_hand.submit([one])))
-        if numbers.random() < 0.03 and asked:
-            asked[-1][1].stream.cancel()
+        if numbers.random() < 0.08 and asked:
+            numbers.choice(asked[-8:])[1].stream.cancel()
         by_hand.advance()
         check_places(by_hand.engine)
         batches, n_seen = by_hand.runner.batches[n_seen:], len(by_hand.runner.batches)
@@ -284,9 +308,9 @@ def new_prompt(numbers: random.Random, talks: list[bytes]) -> bytes:
         prompt = prompt[: numbers.randint(1, len(prompt))] if kind < 0.15 else prompt
     else:
         text = numbers.choice([SYSTEM, DOCUMENT, SYSTEM[::-1]]).encode()
-        prompt = text[: numbers.choice([20, 64, 96, 150, 257, 400])]
+        prompt = text[: numbers.choice([20, 64, 96, 130, 200])]
     prompt += bytes(numbers.choices(b"abcdefghij", k=numbers.choice([0, 1, 5, 31, 32, 60])))
-    prompt = prompt[:500] or b"x"
+    prompt = prompt[:260] or b"x"
     talks.append(prompt)
     return prompt
 
@@ -306,3 +330,13 @@ def test_who_is_preempted_goes_on_behind_a_snapshot():
     assert min(cached) >= 224
     assert tokens_of(old_group) == answer_alone(old, CONFIG)
     assert tokens_of(new_group) == answer_alone(new, CONFIG)
+
+
+def test_copies_that_were_not_made_come_before_later_ones():
+    snapshots = Snapshots(4, 1)
+    place = snapshots.take(0)
+    snapshots.keep(b"key", place)
+    taken = snapshots.take_copies()
+    snapshots.restore(b"key", 1)
+    snapshots.give_back(taken)
+    assert snapshots.take_copies() == [(0, place), (place, 1)]

@@ -93,11 +93,7 @@ class States:
                 return None
         if awaited:
             return None
-        first = [window.first_block(n_full * BLOCK_TOKENS) for window in windows.of]
-        groups = [
-            GroupPrefix(tuple(blocks[len(blocks) - (n_full - unseen) :]))
-            for unseen, blocks in zip(first, found, strict=True)
-        ]
+        groups = [GroupPrefix(tuple(blocks)) for blocks in found]
         return Prefix(tuple(groups), n_full, n_alike=n_alike)
 
     def begin(self, sequence: Sequence, prefix: Prefix) -> None:
