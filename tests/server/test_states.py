@@ -1,0 +1,105 @@
+"""Engines of models that keep a state, as `lanewise serve` makes them."""
+
+import asyncio
+import logging
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from family_models import write_case
+from lanewise.engine.engine import Engine
+from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.host import GIB, MIB, HostError, MemoryLimit
+from lanewise.server import opening
+from lanewise.server.draft import open_draft
+from lanewise.server.make_engine import make_engine, plan_cache
+from lanewise.settings import Settings, SettingsError
+from toy_server import metric, outputs_of
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
+
+LIMIT = MemoryLimit(GIB, "test", dedicated=True)
+CONTEXT = {"max_position_embeddings": 512}
+SYSTEM = list(b"what many have in common, and is longer than a few blocks of the cache are; " * 2)
+
+
+@pytest.fixture(scope="module", params=["lfm2", "qwen3_next"])
+def path(request, tmp_path_factory):
+    return str(write_case(request.param, tmp_path_factory.mktemp("m") / request.param, **CONTEXT))
+
+
+@contextmanager
+def running(path: str, **changes):
+    settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4, max_step_tokens=64)
+    settings = replace(settings, served_model_name=("toy",), **changes)
+    model, text = opening.open_model(settings, 2, LIMIT)
+    with model:
+        engine = make_engine(settings, model, None, text.tokenizer, 2, LIMIT, None)
+        engine.start()
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
+
+def asked() -> list[GenerationRequest]:
+    """Prompts with a common beginning, one twice, and a next turn of another."""
+    params = SamplingParams(seed=3, max_tokens=40, logprobs=2)
+    questions = [
+        b"one?",
+        b"another one, longer than a block of thirty-two tokens is?",
+        b"one?",
+        b"!",
+    ]
+    first = [GenerationRequest([*SYSTEM, *question], params) for question in questions]
+    return [*first, GenerationRequest(list(b"short"), replace(params, max_tokens=70))]
+
+
+async def together(engine: Engine, requests: list[GenerationRequest]):
+    return await asyncio.gather(*[outputs_of(engine, one) for one in requests])
+
+
+def sampled(outputs) -> list:
+    return [one.sampled for one in outputs[0]]
+
+
+def test_answers_are_the_same_bits_with_and_without_snapshots(path):
+    requests = asked()
+    with running(path, prefix_cache=False) as engine:
+        wanted = [sampled(asyncio.run(outputs_of(engine, one))) for one in requests]
+        assert metric(engine, "lanewise_state_snapshots_taken_total") == 0
+    with running(path) as engine:
+        got = [sampled(one) for one in asyncio.run(together(engine, requests))]
+        assert got == wanted
+        tokens = [one.token for one in got[1]]
+        params = SamplingParams(seed=1, max_tokens=20, logprobs=0)
+        turn_two = GenerationRequest([*requests[1].prompt, *tokens, *b"and then?"], params)
+        second = asyncio.run(outputs_of(engine, turn_two))
+        assert second[0][0].cached_tokens >= len(requests[1].prompt) // 32 * 32
+        assert metric(engine, "lanewise_state_snapshots_used_total") >= 4
+        assert metric(engine, "lanewise_state_snapshots") > 0
+        places = metric(engine, "lanewise_state_snapshot_places")
+        assert metric(engine, "lanewise_state_bytes") % (4 + places) == 0
+    with running(path, prefix_cache=False, max_step_tokens=512) as engine:
+        assert sampled(asyncio.run(outputs_of(engine, turn_two))) == sampled(second)
+
+
+def test_what_states_take_is_planned_and_told(path, caplog):
+    with caplog.at_level(logging.INFO, "lanewise"), running(path, snapshot_memory=MIB) as engine:
+        config = engine.config
+    state = next(one for one in caplog.messages if one.startswith("states: "))
+    assert f"for 4 sequences and {config.n_snapshots} snapshots" in state
+    assert "speculation is off: layers of this model keep a state" in caplog.messages
+    settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4)
+    model, text = opening.open_model(settings, 1, LIMIT)
+    with model:
+        plan = plan_cache(settings, model, None, LIMIT, None)
+        layout = model.kv_layout(plan.kv_type, groups_by_window=True)
+        assert plan.state_bytes == (4 + plan.n_snapshots) * layout.state_bytes
+        assert plan.blocks * layout.block_bytes + plan.state_bytes <= 16 * MIB
+        assert plan.n_snapshots == pytest.approx(plan.blocks / 32, abs=1)
+        with pytest.raises(HostError, match=r"beside .* for the states of 100000 sequences"):
+            plan_cache(replace(settings, max_seqs=100_000), model, None, LIMIT, None)
+        with pytest.raises(SettingsError, match="whose layers keep a state; accepted: a model"):
+            open_draft(replace(settings, draft=path), text.tokenizer, 1, None)
