@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from family_configs import CASES, CONTEXT
+from config_parts import CONTEXT
+from family_configs import CASES
 from family_gguf import GGUF_CASES, gguf_arrays, stacked, write_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import REORDERED

@@ -14,7 +14,7 @@ from hub_server import Hub, serve
 from safetensors.numpy import load_file, save_file
 from test_hub import resolve
 
-from family_configs import VOCAB
+from config_parts import VOCAB
 from family_gguf import write_gguf
 from family_models import family_model, write_case
 from gguf_values import split_gguf, write_out

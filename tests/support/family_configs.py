@@ -2,92 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from config_parts import (
+    CONTEXT,
+    GRANITE,
+    HEAD,
+    NO_WINDOW,
+    QWEN,
+    QWEN_MOE,
+    Config,
+    published,
+)
+from state_configs import STATE_CASES
 
-VOCAB, HIDDEN, HEAD, CONTEXT = 256, 64, 16, 256
-
-Config = dict[str, Any]
-
-SIZES: Config = {
-    "vocab_size": VOCAB,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": CONTEXT,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-    "attention_dropout": 0.0,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "initializer_range": 0.02,
-    "use_cache": True,
-    "torch_dtype": "float32",
-}
-QWEN: Config = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_window_layers": 2}
-NO_WINDOW: Config = {"use_sliding_window": False, "sliding_window": None}
-QWEN_MOE: Config = QWEN | {
-    "moe_intermediate_size": 32,
-    "num_experts_per_tok": 3,
-    "num_experts": 8,
-    "decoder_sparse_step": 1,
-    "output_router_logits": False,
-    "router_aux_loss_coef": 0.001,
-}
 YARN: Config = {"factor": 4.0, "original_max_position_embeddings": 64}
-GRANITE: Config = {
-    "attention_bias": False,
-    "attention_multiplier": 0.125,
-    "embedding_multiplier": 6.0,
-    "residual_multiplier": 0.22,
-    "logits_scaling": 4.0,
-    "rope_scaling": None,
-    "tie_word_embeddings": True,
-}
 ERNIE: Config = {
     "head_dim": 24,
     "use_bias": False,
     "rope_theta": 500000.0,
     "tie_word_embeddings": True,
     "num_hidden_layers": 3,
-}
-# Which have no such fields.
-LFM: Config = {
-    "conv_L_cache": 3,
-    "conv_bias": False,
-    "norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-    "pad_token_id": 0,
-}
-MAMBA: Config = {
-    "mamba_chunk_size": 16,
-    "mamba_conv_bias": True,
-    "mamba_d_conv": 4,
-    "mamba_d_head": 16,
-    "mamba_d_state": 32,
-    "mamba_expand": 2,
-    "mamba_n_groups": 2,
-    "mamba_n_heads": 8,
-    "mamba_proj_bias": False,
-}
-DELTA: Config = {
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 6,
-    "linear_value_head_dim": 16,
-}
-# All positions of a text are equal, so that its sections mean nothing.
-MROPE: Config = {
-    "mrope_interleaved": True,
-    "mrope_section": [2, 1, 1],
-    "partial_rotary_factor": 0.25,
-    "rope_theta": 1e6,
-    "rope_type": "default",
 }
 NOT_MXFP4 = [
     "model.layers.*.self_attn",
@@ -116,20 +49,7 @@ def longrope(rotated: int) -> Config:
     }
 
 
-def published(kind: str, cls: str, *parts: Config, **own: Any) -> Config:
-    """A config.json as the makers of the family publish it."""
-    config: Config = {"architectures": [f"{cls}ForCausalLM"], "model_type": kind} | SIZES
-    for part in (*parts, own):
-        config |= part
-    return config
-
-
-def without(config: Config, *keys: str) -> Config:
-    """A config that lacks some keys."""
-    return {key: value for key, value in config.items() if key not in keys}
-
-
-CASES: dict[str, Config] = {
+CASES: dict[str, Config] = STATE_CASES | {
     "qwen3_moe": published(
         "qwen3_moe",
         "Qwen3Moe",
@@ -361,153 +281,6 @@ CASES: dict[str, Config] = {
         rope_theta=5e6,
         tie_word_embeddings=True,
     ),
-    "lfm2": without(
-        published(
-            "lfm2",
-            "Lfm2",
-            LFM,
-            num_hidden_layers=4,
-            full_attn_idxs=[1, 3],
-            block_auto_adjust_ff_dim=True,
-            block_ff_dim=150,
-            block_ffn_dim_multiplier=1.0,
-            block_multiple_of=16,
-            block_use_swiglu=True,
-            use_pos_enc=True,
-            block_dim=HIDDEN,
-            conv_dim=HIDDEN,
-        ),
-        "rms_norm_eps",
-        "hidden_act",
-        "intermediate_size",
-    ),
-    "lfm2_moe": without(
-        published(
-            "lfm2_moe",
-            "Lfm2Moe",
-            LFM,
-            num_hidden_layers=4,
-            layer_types=["conv", "full_attention", "conv", "full_attention"],
-            moe_intermediate_size=32,
-            norm_topk_prob=True,
-            num_dense_layers=2,
-            num_experts=8,
-            num_experts_per_tok=3,
-            routed_scaling_factor=1.0,
-            use_expert_bias=True,
-        ),
-        "rms_norm_eps",
-        "hidden_act",
-    ),
-    "qwen3_next": published(
-        "qwen3_next",
-        "Qwen3Next",
-        QWEN_MOE,
-        DELTA,
-        num_hidden_layers=4,
-        full_attention_interval=2,
-        head_dim=24,
-        partial_rotary_factor=0.25,
-        attention_bias=False,
-        mlp_only_layers=[],
-        norm_topk_prob=True,
-        shared_expert_intermediate_size=32,
-        rope_scaling=None,
-        use_sliding_window=False,
-    ),
-    "qwen3_5": published(
-        "qwen3_5_text",
-        "Qwen3_5",
-        QWEN | DELTA,
-        num_hidden_layers=4,
-        layer_types=["linear_attention"] * 3 + ["full_attention"],
-        full_attention_interval=4,
-        head_dim=32,
-        attention_bias=False,
-        attn_output_gate=True,
-        mamba_ssm_dtype="float32",
-        mtp_num_hidden_layers=1,
-        rope_parameters=MROPE,
-    ),
-    "qwen3_5_moe": published(
-        "qwen3_5_moe_text",
-        "Qwen3_5Moe",
-        QWEN | DELTA,
-        layer_types=["linear_attention", "full_attention"],
-        head_dim=32,
-        attention_bias=False,
-        attn_output_gate=True,
-        moe_intermediate_size=32,
-        num_experts=8,
-        num_experts_per_tok=3,
-        shared_expert_intermediate_size=32,
-        rope_parameters=MROPE,
-        tie_word_embeddings=True,
-    ),
-    "granitemoehybrid": published(
-        "granitemoehybrid",
-        "GraniteMoeHybrid",
-        GRANITE | MAMBA,
-        num_hidden_layers=4,
-        layer_types=["mamba", "attention", "mamba", "attention"],
-        intermediate_size=32,
-        num_local_experts=8,
-        num_experts_per_tok=3,
-        shared_intermediate_size=64,
-        position_embedding_type="nope",
-        tie_word_embeddings=False,
-        normalization_function="rmsnorm",
-        output_router_logits=False,
-        router_aux_loss_coef=0.0,
-    ),
-    "granitemoehybrid_dense": published(
-        "granitemoehybrid",
-        "GraniteMoeHybrid",
-        GRANITE | MAMBA,
-        layer_types=["mamba", "attention"],
-        mamba_n_groups=1,
-        mamba_conv_bias=False,
-        num_local_experts=0,
-        num_experts_per_tok=0,
-        shared_intermediate_size=96,
-        position_embedding_type="rope",
-        tie_word_embeddings=False,
-    ),
-    "nemotron_h": without(
-        published(
-            "nemotron_h",
-            "NemotronH",
-            num_hidden_layers=6,
-            hybrid_override_pattern="M-M*-M",
-            head_dim=24,
-            attention_bias=False,
-            chunk_size=16,
-            conv_kernel=4,
-            expand=2,
-            layer_norm_epsilon=1e-5,
-            mamba_head_dim=16,
-            mamba_hidden_act="silu",
-            mamba_num_heads=6,
-            mamba_proj_bias=False,
-            mlp_bias=False,
-            mlp_hidden_act="relu2",
-            n_groups=3,
-            num_logits_to_keep=1,
-            rescale_prenorm_residual=True,
-            residual_in_fp32=False,
-            sliding_window=None,
-            ssm_state_size=32,
-            time_step_floor=1e-4,
-            time_step_max=0.1,
-            time_step_min=0.001,
-            use_bias=False,
-            use_conv_bias=True,
-            use_mamba_kernels=True,
-        ),
-        "rms_norm_eps",
-        "rope_theta",
-        "hidden_act",
-    ),
     "seed_oss": published(
         "seed_oss",
         "SeedOss",
@@ -523,6 +296,7 @@ CASES: dict[str, Config] = {
 
 # What published models seldom have, but the families' code reads.
 VARIANTS: dict[str, tuple[str, Config]] = {
+    "qwen3_next_dense": ("qwen3_next", {"mlp_only_layers": [1], "num_hidden_layers": 2}),
     "mixtral_window": ("mixtral", {"sliding_window": 9}),
     "qwen3_moe_window": ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 9}),
     "smollm3_window": (
@@ -539,7 +313,6 @@ VARIANTS: dict[str, tuple[str, Config]] = {
     "ernie4_5_bias": ("ernie4_5", {"use_bias": True}),
     "olmoe_norm": ("olmoe", {"norm_topk_prob": True, "attention_bias": True}),
     "seed_oss_bias": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
-    "qwen3_next_dense": ("qwen3_next", {"mlp_only_layers": [1], "num_hidden_layers": 2}),
     "qwen3_bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),
     "glm4_moe_yarn": ("glm4_moe", {"rope_scaling": YARN | {"rope_type": "yarn"}}),
 }

@@ -14,7 +14,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from family_configs import VARIANTS, Config
+from config_parts import Config
+from family_configs import VARIANTS
 from family_models import Arrays, FamilyModel
 from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
 from gguf_states import STATES

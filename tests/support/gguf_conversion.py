@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from family_configs import Config
+from config_parts import Config
 from family_models import Arrays
 
 

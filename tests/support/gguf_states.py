@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from family_configs import Config
+from config_parts import Config
 from family_models import Arrays
 from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
 
