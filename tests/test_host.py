@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from lanewise.host import (
     HostError,
     MemoryLimit,
     MemoryUse,
+    StateSizes,
     Throttling,
     choose_kv_blocks,
     cpu_name,
@@ -265,6 +267,30 @@ def test_kv_memory_asked_for_is_taken_as_it_is():
 def test_no_room_for_one_block_is_an_error(changes):
     with pytest.raises(HostError, match=r"kv_memory: .* accepted: at least one block of 1\.00 MiB"):
         kv(**changes)
+
+
+def test_states_and_snapshots_are_part_of_the_kv_memory():
+    states = StateSizes(n_bytes=2 * MIB, snapshot_blocks=32)
+    choice = kv(kv_memory=400 * MIB, max_seqs=16, states=states)
+    # 32 MiB of sequences; then each 32 blocks have a snapshot of 2 MiB.
+    assert choice.blocks == 32 * 368 // 34
+    assert choice.n_snapshots == (368 - choice.blocks) // 2
+    assert choice.state_bytes == (16 + choice.n_snapshots) * 2 * MIB
+    asked = replace(states, snapshot_memory=101 * MIB)
+    choice = kv(kv_memory=400 * MIB, max_seqs=16, states=asked)
+    assert (choice.blocks, choice.n_snapshots) == (267, 50)
+    choice = kv(kv_memory=400 * MIB, max_seqs=16, states=replace(states, snapshot_memory=0))
+    assert (choice.blocks, choice.n_snapshots, choice.state_bytes) == (368, 0, 32 * MIB)
+    few = kv(max_seqs=2, max_model_len=33, sequence_blocks=2, states=states)
+    assert (few.blocks, few.n_snapshots) == (4, 1)
+
+
+def test_no_room_for_states_is_an_error():
+    states = StateSizes(n_bytes=MIB, snapshot_memory=10 * MIB)
+    with pytest.raises(
+        HostError, match=r"one block of 1\.00 MiB beside 110\.00 MiB for the states of"
+    ):
+        kv(kv_memory=110 * MIB, max_seqs=100, states=states)
 
 
 @pytest.mark.parametrize(
