@@ -323,8 +323,7 @@ class Engine(EngineThread):
         self._published = running, waiting = self._load()
         self.metrics.set_load(running, waiting, self._pool.n_used)
         if self._scheduler.states is not None:
-            snapshots = self._scheduler.states.snapshots
-            self.metrics.set_snapshots(snapshots.n_held, snapshots.n_taken, snapshots.n_used)
+            self.metrics.states.publish(self._scheduler.states.snapshots)
         if self.metrics.facts.max_loras:
             self.metrics.set_adapters(
                 *(_names(part) for part in (self._scheduler.running, self._scheduler.waiting))

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 
 from lanewise.engine.encoding_metrics import EncodingSeries
 from lanewise.engine.histograms import CountedHistogram, size_buckets
+from lanewise.engine.state_metrics import StateSeries
 from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
 # The time of creation of every series would be a third of what is scraped, and nobody reads it.
@@ -90,12 +91,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": facts.model_name, "engine": "0"}
         self._last_counters = Counters(0, 0, 0, 0, 0, 0)
-        self._last_snapshots = (0, 0)
         self._make_vllm_gauges(facts)
         self._make_vllm_counters(facts)
         self._make_vllm_histograms(facts)
         self._make_own(facts)
         self.encoding = EncodingSeries(self._labels, self.registry)
+        self.states = StateSeries(self._labels, self.registry, facts.n_snapshots, facts.state_bytes)
         ProcessCollector(registry=self.registry)
 
     def render(self, open_metrics: bool = False) -> bytes:
@@ -127,13 +128,6 @@ class Metrics:
         self.blocks_used.set(n_used)
         self.kv_usage.set(n_used / self.facts.n_blocks)
         self._gpu_kv_usage.set(n_used / self.facts.n_blocks)
-
-    def set_snapshots(self, n_held: int, n_taken: int, n_used: int) -> None:
-        """Snapshots of states that there are now, and those taken and used so far."""
-        self.snapshots.set(n_held)
-        self.snapshots_taken.inc(n_taken - self._last_snapshots[0])
-        self.snapshots_used.inc(n_used - self._last_snapshots[1])
-        self._last_snapshots = n_taken, n_used
 
     def set_adapters(self, running: str, waiting: str) -> None:
         """The names of adapters in use and waited for, with commas between them."""
@@ -389,21 +383,6 @@ class Metrics:
         )
         self.blocks_used = self._gauge("lanewise_kv_blocks_used", "KV blocks in use.")
         self._gauge("lanewise_kv_blocks", "KV blocks.").set(facts.n_blocks)
-        self.snapshots = self._gauge(
-            "lanewise_state_snapshots", "Snapshots of states that prompts may go on behind."
-        )
-        self._gauge("lanewise_state_snapshot_places", "Places for such snapshots.").set(
-            facts.n_snapshots
-        )
-        self.snapshots_taken = self._counter(
-            "lanewise_state_snapshots_taken", "Snapshots of states taken."
-        )
-        self.snapshots_used = self._counter(
-            "lanewise_state_snapshots_used", "Times that a sequence began with a snapshot."
-        )
-        self._gauge("lanewise_state_bytes", "Memory of states, those of snapshots included.").set(
-            facts.state_bytes
-        )
         self._info(
             "lanewise_info",
             "What computes.",

@@ -9,8 +9,7 @@ from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix, no_prefix
 from lanewise.engine.sequence import Sequence, State
-from lanewise.engine.snapshots import Snapshots
-from lanewise.engine.states import States
+from lanewise.engine.states import states_for
 from lanewise.engine.step import Budget, Copies, Step, Turn, by_adapter
 from lanewise.engine.suspects import Suspects
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
@@ -389,14 +388,6 @@ class Scheduler:
             sequence.n_reused = sequence.n_cached
         sequence.state = State.RUNNING
         insort_right(self.running, sequence, key=_priority)
-
-
-def states_for(config: SchedulerConfig) -> States | None:
-    """Plans snapshots, where layers keep a state."""
-    if config.n_snapshots is None:
-        return None
-    n_places = config.n_snapshots if config.prefix_cache else 0
-    return States(Snapshots(config.max_seqs, n_places), config.snapshot_blocks)
 
 
 def _priority(sequence: Sequence) -> int:

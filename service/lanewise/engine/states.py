@@ -11,25 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lanewise.engine.block_pool import BlockPool, Key
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.prefix import GroupPrefix, Prefix, find_in_all
 from lanewise.engine.sequence import Sequence
 from lanewise.engine.snapshots import Snapshots
 from lanewise.engine.step import Turn
 from lanewise.engine.window import Windows
-from lanewise.host import StateSizes
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 # Blocks between two places in a prompt, as each cut makes one more step: 64 tokens are computed in
 # not much more time than a step takes that reads all weights.
 LEAST_BLOCKS = 2
 PROMPT_BLOCKS = 8  # between places in a prompt of which nothing else is known
-TOKENS_PER_SNAPSHOT = 1024  # of the KV cache, when nobody says how much memory snapshots may have
+TOKENS_PER_SNAPSHOT = 1024
 
 
-def sizes_of(layout: KvLayout, snapshot_memory: int | None = None) -> StateSizes:
-    """What the states of a model take."""
-    per_snapshot = TOKENS_PER_SNAPSHOT // BLOCK_TOKENS * len(layout.windows)
-    return StateSizes(layout.state_bytes, snapshot_memory, per_snapshot)
+def blocks_per_snapshot(layout: KvLayout) -> int:
+    """Blocks of the KV cache for which there is one snapshot, when nobody says how many."""
+    return TOKENS_PER_SNAPSHOT // BLOCK_TOKENS * len(layout.windows)
 
 
 def blocks_between(layout: KvLayout) -> int:
@@ -202,6 +201,14 @@ class States:
     def _forget_coming(self, sequence: Sequence, key: Key) -> None:
         if self._coming.get(key) is sequence:
             del self._coming[key]
+
+
+def states_for(config: SchedulerConfig) -> States | None:
+    """Plans snapshots, where layers keep a state."""
+    if config.n_snapshots is None:
+        return None
+    n_places = config.n_snapshots if config.prefix_cache else 0
+    return States(Snapshots(config.max_seqs, n_places), config.snapshot_blocks)
 
 
 def _is_in(stops: list[int], place: int) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lanewise import host
 from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.states import sizes_of
+from lanewise.engine.states import blocks_per_snapshot
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 
@@ -64,7 +64,7 @@ def plan_memory(
         max_seqs=config.max_seqs,
         max_model_len=config.max_model_len,
         sequence_blocks=user_blocks,
-        states=sizes_of(layout),
+        states=host.StateSizes(layout.state_bytes, None, blocks_per_snapshot(layout)),
     )
     return MemoryPlan(
         limit=limit,

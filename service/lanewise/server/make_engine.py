@@ -9,7 +9,7 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.draft_model import DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.states import blocks_between, sizes_of
+from lanewise.engine.states import blocks_between, blocks_per_snapshot
 from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
@@ -112,7 +112,11 @@ def plan_cache(
         max_seqs=settings.max_seqs,
         max_model_len=asked or context,
         sequence_blocks=windows.most_blocks(asked or context),
-        states=sizes_of(layout, settings.snapshot_memory if settings.prefix_cache else 0),
+        states=host.StateSizes(
+            layout.state_bytes,
+            settings.snapshot_memory if settings.prefix_cache else 0,
+            blocks_per_snapshot(layout),
+        ),
     )
     _warn_of_too_much(kv, packed_bytes, limit)
     max_model_len = windows.longest(kv.blocks, asked or context)

@@ -1,0 +1,37 @@
+"""Series of the states that layers of a model keep, and of snapshots of them."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from lanewise.engine.snapshots import Snapshots
+
+
+class StateSeries:
+    """What snapshots are there for, and whether they are used."""
+
+    def __init__(
+        self, labels: dict[str, str], registry: CollectorRegistry, n_places: int, n_bytes: int
+    ) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, list(labels), registry=registry).labels(**labels)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, list(labels), registry=registry).labels(**labels)
+
+        self._held = gauge(
+            "lanewise_state_snapshots", "Snapshots of states that prompts may go on behind."
+        )
+        self._taken = counter("lanewise_state_snapshots_taken", "Snapshots of states taken.")
+        self._used = counter(
+            "lanewise_state_snapshots_used", "Times that a sequence began with a snapshot."
+        )
+        gauge("lanewise_state_snapshot_places", "Places for such snapshots.").set(n_places)
+        gauge("lanewise_state_bytes", "Memory of states, those of snapshots included.").set(n_bytes)
+        self._published = (0, 0)
+
+    def publish(self, snapshots: Snapshots) -> None:
+        """Bring them up to date."""
+        taken, used = self._published
+        self._held.set(snapshots.n_held)
+        self._taken.inc(snapshots.n_taken - taken)
+        self._used.inc(snapshots.n_used - used)
+        self._published = snapshots.n_taken, snapshots.n_used
