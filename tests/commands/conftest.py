@@ -33,9 +33,9 @@ class PagedSession:
         assert len(batch.logit_rows) <= self.max_batch_logits
         self.batches.append(batch)
         rows = []
-        for s, (context, table) in enumerate(
-            zip(batch.context_lens, batch.block_tables, strict=True)
-        ):
+        of_sequences = batch.table_rows or range(len(batch.context_lens))
+        tables = [batch.block_tables[row] for row in of_sequences]
+        for s, (context, table) in enumerate(zip(batch.context_lens, tables, strict=True)):
             for i in range(batch.query_start[s], batch.query_start[s + 1]):
                 position = context + i - batch.query_start[s]
                 self.cache[table[position // BLOCK_TOKENS], position % BLOCK_TOKENS] = (

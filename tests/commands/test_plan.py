@@ -49,6 +49,8 @@ SCHEMA = closed(
         kv_bytes=COUNT,
         kv_tokens=COUNT,
         kv_reason=TEXT,
+        state_bytes={"type": "integer", "minimum": 0},
+        snapshots={"type": "integer", "minimum": 0},
     ),
     alone=closed(
         prompt_tokens_s=NUMBER, prompt_limit=LIMIT, decode_tokens_s=NUMBER, decode_limit=LIMIT
