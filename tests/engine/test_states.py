@@ -216,6 +216,18 @@ def test_a_draw_that_finds_no_number_leaves_no_state_behind():
     assert again.n_reused == 0
 
 
+@pytest.mark.parametrize("kind", ["refused", "failed"])
+def test_what_a_step_behind_a_failed_one_has_run_is_run_again(kind):
+    watched = Watched(replace(CONFIG, max_step_tokens=40), {2: kind})
+    watched.by_hand.runner.runs_behind_failures = True
+    ending, reading = request("short", 3), request(DOCUMENT[:300], 5)
+    groups = [watched.submit(one)[0] for one in (ending, reading)]
+    watched.by_hand.run_to_end()
+    for one, group in zip((ending, reading), groups, strict=True):
+        assert tokens_of(group) == answer_alone(one, CONFIG)
+    check_nothing_is_left(watched.by_hand.engine)
+
+
 def test_a_snapshot_that_is_used_stays_longer_than_others():
     watched = Watched(replace(CONFIG, n_snapshots=2))
     first, second = request(DOCUMENT[:100], 1), request(SYSTEM[:100], 1)
@@ -256,6 +268,7 @@ def test_answers_in_a_storm_are_those_of_requests_alone(seed):
     rate = numbers.choice([0.0, 0.05, 0.2])
     failures = {i: numbers.choice(kinds) for i in range(4000) if numbers.random() < rate}
     by_hand = EngineByHand(config, failures)
+    by_hand.runner.runs_behind_failures = numbers.random() < 0.5
     talks: list[bytes] = []
     asked, n_turns, n_seen = [], 0, 0
     while n_turns < 420 or not by_hand.is_idle:

@@ -24,6 +24,8 @@ class FragileRunner(ToyRunner):
         self.failures = failures  # by the number of the step: "refused" or "failed"
         self.n_run = 0
         self.n_failed = 0
+        # Whether a step behind one that failed is run all the same, if it can be.
+        self.runs_behind_failures = False
         self._queue: list[Callable[[], Finished]] = []
         self._behind_failure = False
 
@@ -66,6 +68,8 @@ class FragileRunner(ToyRunner):
     def finish(self) -> Finished:
         step = self._queue.pop(0)
         try:
+            if self.runs_behind_failures:
+                self._behind_failure = False
             if self._behind_failure:
                 raise StepRefusedError("the step before this one failed", 1)
             return step()
