@@ -281,6 +281,8 @@ def test_states_and_snapshots_are_part_of_the_kv_memory():
     assert (choice.blocks, choice.n_snapshots) == (267, 50)
     choice = kv(kv_memory=400 * MIB, max_seqs=16, states=replace(states, snapshot_memory=0))
     assert (choice.blocks, choice.n_snapshots, choice.state_bytes) == (368, 0, 32 * MIB)
+    none = StateSizes(snapshot_memory=100 * MIB)
+    assert kv(kv_memory=400 * MIB, states=none).blocks == 400
     few = kv(max_seqs=2, max_model_len=33, sequence_blocks=2, states=states)
     assert (few.blocks, few.n_snapshots) == (4, 1)
 

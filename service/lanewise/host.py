@@ -249,7 +249,7 @@ def choose_kv_blocks(
             f"{format_size(packed_bytes)} of weights and a margin of {format_size(margin)}"
         )
     of_rows = max_seqs * states.n_bytes
-    if states.snapshot_memory is None:
+    if states.snapshot_memory is None or not states.n_bytes:
         per = states.snapshot_blocks  # of which each has a snapshot
         blocks = per * (n_bytes - of_rows) // (per * block_bytes + states.n_bytes)
     else:

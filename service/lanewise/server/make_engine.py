@@ -131,6 +131,8 @@ def plan_cache(
         max_model_len,
     )
     if not layout.state_bytes:
+        if settings.snapshot_memory is not None:
+            logger.warning("snapshot_memory is of no use: no layer of this model keeps a state")
         return CachePlan(kv.blocks, kv_type, max_model_len, sizes)
     logger.info(
         "states: %s for %d sequences and %d snapshots, %s each",
