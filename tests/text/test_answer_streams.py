@@ -11,7 +11,7 @@ import answer_texts
 from growth import grows_no_faster
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
-from lanewise.text.answers.json_calls import GRANITE, HERMES, PHI
+from lanewise.text.answers.json_calls import GRANITE, HERMES, NEMOTRON, PHI
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
 from lanewise.text.answers.python_calls import LFM2
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
@@ -209,6 +209,12 @@ CORNERS = [
         ("", "So ", [("now", "{}"), ("f", '{"a": 1}')]),
     ),
     (GRANITE, '<|tool_call|>[{"name": "now", "arguments": {}}]', ("", "", [("now", "{}")])),
+    (
+        NEMOTRON,
+        'So <TOOLCALL>[{"name": "now", "arguments": {}}, {"name": "f", "arguments": {"a": 1}}]'
+        "</TOOLCALL>",
+        ("", "So ", [("now", "{}"), ("f", '{"a": 1}')]),
+    ),
     (DEEPSEEK_V31, f"a{DEEPSEEK.begin}b", ("", "a", [])),
     (
         DEEPSEEK,

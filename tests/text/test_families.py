@@ -3,7 +3,7 @@
 import pytest
 
 from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
-from lanewise.text.answers.json_calls import GENERIC, GRANITE, HERMES, LLAMA, MISTRAL, PHI
+from lanewise.text.answers.json_calls import GENERIC, GRANITE, HERMES, LLAMA, MISTRAL, NEMOTRON, PHI
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
 from lanewise.text.answers.python_calls import LFM2
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
@@ -49,6 +49,7 @@ def test_published_templates(shared_data, name, calls, thinking):
         ("List of tools: <|tool_list_start|>{{ tools }}<|tool_list_end|>", LFM2, None),
         ("{{ message['tools'] }}<|/tool|>", PHI, None),
         ("{{ tools }}respond only with <|tool_call|> followed by", GRANITE, None),
+        ("{{ tools }}use <TOOLCALL>[{...}]</TOOLCALL></think>", NEMOTRON, THINK),
         ("{{ tools }}<tool_call>\n{\"name\": '</think>'", HERMES, THINK),
     ],
 )

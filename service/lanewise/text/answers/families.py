@@ -18,6 +18,7 @@ from lanewise.text.answers.json_calls import (
     HERMES,
     LLAMA,
     MISTRAL,
+    NEMOTRON,
     PHI,
     PYTHON_TAG,
 )
@@ -346,6 +347,8 @@ def _call_format(text: str) -> CallFormat:
         return KIMI
     if "<|tool_list_start|>" in text or LFM2.begin in text:
         return LFM2
+    if "<TOOLCALL>" in text:
+        return NEMOTRON
     if "<seed:tool_call>" in text:
         return SEED
     if "<tool_call>" in text:

@@ -75,6 +75,7 @@ HERMES = JsonCalls(
 MISTRAL = JsonCalls("mistral", begin="[TOOL_CALLS][", between=", ", end="]", id_length=9)
 PHI = JsonCalls("phi", begin="<|tool_call|>[", between=", ", end="]<|/tool_call|>")
 GRANITE = JsonCalls("granite", begin="<|tool_call|>[", between=", ", end="]")
+NEMOTRON = JsonCalls("nemotron", begin="<TOOLCALL>[", between=", ", end="]</TOOLCALL>")
 LLAMA = JsonCalls("llama", begin="", between=None, end="", arguments="parameters")
 # For templates that know no tools: the most widespread format, explained in the prompt.
 GENERIC = JsonCalls(
