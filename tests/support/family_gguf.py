@@ -203,7 +203,7 @@ def gguf_arrays(model: FamilyModel) -> Arrays:
         if conversion.permuted and ".k_proj" in name:
             array = interleave(array, config["num_key_value_heads"])
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
-        found[mapped] = np.ascontiguousarray(array.squeeze())
+        found[mapped] = np.ascontiguousarray(array if ".ssm_" in mapped else array.squeeze())
     return found
 
 
