@@ -14,6 +14,7 @@ from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.experts import STACKED
 from lanewise_quantizer.fit.forward import STEPS, check_computable, embedded, matrices_of, run
 from lanewise_quantizer.fit.mixture import LEAST_TOKENS, fitted_tokens
+from lanewise_quantizer.fit.recurrence import KEPT
 from lanewise_quantizer.fit.source import Source
 from tests.correctness.test_programs import random_program, random_weights
 from tests.golden.reference import program as definition
@@ -22,6 +23,9 @@ from tiny_models import CONFIGS, tiny_model, write_gguf, write_hf
 N_PROGRAMS = 30
 OF_FAMILIES = np.load(FAMILIES / "logits.npz")
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "reference" / "logits.npz")
+
+
+WITH_STATES = ("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "granitemoehybrid_dense", "nemotron_h")
 
 
 def written(family, kind, folder):
@@ -89,7 +93,9 @@ def mean_of(x, behind=None):
     return left.T @ scaled / len(rows)
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe_dense", "gpt_oss", "qwen2_moe", "granite", "smollm3"])
+@pytest.mark.parametrize(
+    "name", [*("qwen3_moe_dense", "gpt_oss", "qwen2_moe", "granite", "smollm3"), *WITH_STATES]
+)
 def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
     """Every matrix but routers once, experts in order; what the head is given is the model's."""
     with open_checkpoint(write_model(family_model(name), tmp_path / "m")) as checkpoint:
@@ -118,7 +124,7 @@ def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
         assert np.abs(head.drift).max() < 1e-4 * np.abs(head.sum).max()
         np.testing.assert_allclose(head.mean(), mean_of(expected), rtol=1e-3, atol=1e-5)
         wanted = {(r, n) for n in range(config.n_layers) for r in matrices_of(config, n)}
-        single = {key for key in wanted if key[0] not in (*STACKED, Role.ROUTER)}
+        single = {key for key in wanted if key[0] not in (*STACKED, *KEPT, Role.ROUTER)}
         assert sorted(matrices) == sorted(single)
         assert parts == [
             (role, n, number)

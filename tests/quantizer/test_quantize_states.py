@@ -9,8 +9,10 @@ import tiny_models
 from family_models import family_model, write_model
 from lanewise import cli
 from lanewise.loading.checkpoint import Role
+from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
+from lanewise.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +24,8 @@ def written(name: str, folder: Path) -> Path:
     return write_model(family_model(name), folder / name)
 
 
-def logits(path: Path) -> np.ndarray:
-    prompt = tiny_models.prompt(40)
+def logits(path: Path, prompt: list[int] | None = None) -> np.ndarray:
+    prompt = prompt or tiny_models.prompt(40)
     batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], range(len(prompt)))
     shape = {"blocks": 2, "max_batch_tokens": 40, "max_batch_logits": 40, "kv_type": "f32"}
     with (
@@ -54,11 +56,40 @@ def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_pa
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
 
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "nemotron_h"])
+@pytest.mark.native
+@pytest.mark.usefixtures("library")
+def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_path):
+    source = written(name, tmp_path)
+    text = tiny_models.write_text(tmp_path / "text.txt")
+    with open_checkpoint(source) as checkpoint:
+        tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
+    end = tokenizer.encode(text.read_text()[-200:], add_bos=False, parse_special=False)[:40]
+    errors = {}
+    for calibrate in ("none", str(text)):
+        options = ["--format", "q4_0", "--calibrate", calibrate, "--calibration-tokens", "512"]
+        out = tmp_path / f"q{len(errors)}"
+        assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
+        exact, found = logits(source, end), logits(out, end)
+        errors[calibrate] = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert errors[str(text)] < 0.85 * errors["none"]
+
+
+def test_bits_of_a_model_with_states_are_measured_on_a_text(tmp_path):
+    source, out = written("qwen3_5", tmp_path), tmp_path / "q"
+    text = tiny_models.write_text(tmp_path / "text.txt")
+    options = ["--bits", "5.5", "--calibrate", str(text), "--calibration-tokens", "512"]
+    assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
+    with open_checkpoint(out) as checkpoint:
+        kept = {tensor.type for tensor in checkpoint.tensors if tensor.role in KEPT}
+        assert kept == {TensorType.F32}
+        assert len({tensor.type for tensor in checkpoint.tensors if tensor.rows > 1}) > 2
+
+
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("lfm2", ["--calibrate", "TEXT"], "lfm2: calibration cannot compute layers with a state"),
-        ("qwen3_5", ["--calibrate", "TEXT"], "calibration cannot compute attention with an output"),
+        ("qwen3_next", ["--bits", "6", "--calibrate", "TEXT"], "cannot measure on a text what"),
         ("nemotron_h", ["--gguf"], "nemotron_h: --gguf cannot write layers with a state yet"),
     ],
 )

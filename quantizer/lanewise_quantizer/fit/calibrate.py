@@ -10,7 +10,7 @@ import numpy as np
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, route, shared_part
-from lanewise_quantizer.fit.forward import Floats, Forward, Vectors, steps_of
+from lanewise_quantizer.fit.forward import ENDS, Floats, Forward, Vectors, steps_of
 from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
 from lanewise_quantizer.fit.moments import Moment, Moments, bounded, moment_of
 from lanewise_quantizer.fit.source import Source
@@ -88,7 +88,7 @@ def _steps(
             whole[role] = source(role, layer)
         size = whole[step[0]].shape[1]
         inputs = np.empty((*x.shape[:2], size), np.float32)
-        ends = len(step) == 1  # attention and feed-forward each end in one matrix, added to x
+        ends = step[0] in ENDS
         moments = Moments(size, y is not None, whole[step[0]].shape[0] if ends else 0)
         for part in forward.chunks(x):
             inputs[part] = forward.inputs(step[0], x[part], done, vectors)

@@ -16,9 +16,19 @@ import numpy.typing as npt
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.names import ORDERS, is_vector
-from lanewise.loading.program import Attention, Experts, Layer, ModelConfig, Plain, Rope
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+    Rope,
+    ShortConv,
+)
 from lanewise.loading.rope import frequencies
-from lanewise_quantizer.fit.experts import mixed, silu
+from lanewise_quantizer.fit.experts import mixed, sigmoid, silu
+from lanewise_quantizer.fit.recurrence import KEPT, results
 
 Floats = npt.NDArray[np.float32]
 Weights = Callable[[Role, int], Floats]
@@ -29,7 +39,9 @@ ATTENTION_STEPS: tuple[tuple[Role, ...], ...] = (
     (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V),
     (Role.ATTN_OUTPUT,),
 )
-STEPS = (*ATTENTION_STEPS, (Role.FFN_GATE, Role.FFN_UP), (Role.FFN_DOWN,))
+STEPS_OF_FFN: tuple[tuple[Role, ...], ...] = ((Role.FFN_GATE, Role.FFN_UP), (Role.FFN_DOWN,))
+STEPS = (*ATTENTION_STEPS, *STEPS_OF_FFN)  # of layers like Llama's
+ENDS = (Role.ATTN_OUTPUT, Role.STATE_OUT, Role.FFN_DOWN)  # what they give is added
 CANNOT = "calibration cannot compute"
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
 
@@ -40,15 +52,7 @@ def check_computable(config: ModelConfig) -> None:
     if config.pooling is not None or config.norm != "rms":
         odd = "encoders"
     for layer in config.layers:
-        if layer.state is not None:
-            odd = "layers with a state"
-        elif layer.attention is None or layer.ffn is None:
-            odd = "layers without attention or without a feed-forward layer"
-        elif layer.attention.output_gate:
-            odd = "attention with an output gate"
-        elif not isinstance(layer.ffn, Experts) and (
-            isinstance(layer.ffn, Plain) or layer.ffn.activation != "silu"
-        ):
+        if not has_computable_ffn(layer):
             odd = "other activations than silu with a gate"
         elif layer.attn_norm_replaces or layer.ffn_norm_replaces:
             odd = "norms after each addition"
@@ -59,16 +63,23 @@ def check_computable(config: ModelConfig) -> None:
         )
 
 
+def has_computable_ffn(layer: Layer) -> bool:
+    """Return whether a layer has experts, an FFN gated by silu, a plain one of relu^2, or none."""
+    if isinstance(layer.ffn, Plain):
+        return layer.ffn.activation == "relu_squared" and not layer.ffn.bias
+    return not isinstance(layer.ffn, Gated) or layer.ffn.activation == "silu"
+
+
 @dataclass(frozen=True)
 class Vectors:
-    """What a layer is, and its vectors: norms, biases, sinks."""
+    """What a layer is, and its vectors: norms, biases, sinks; small matrices that are kept."""
 
     layer: Layer
     of: Mapping[Role, Floats]
 
     @property
     def attention(self) -> Attention:
-        """The layer's attention, which all layers have that can be computed."""
+        """The layer's attention, which it must have."""
         assert self.layer.attention is not None
         return self.layer.attention
 
@@ -118,7 +129,8 @@ class Forward:
 
     def vectors(self, weights: Weights, layer: int) -> Vectors:
         """Read a layer's vectors."""
-        roles = [r for r in layer_shapes(self.config, layer) if is_vector(r) and r not in ORDERS]
+        shapes = layer_shapes(self.config, layer)
+        roles = [r for r in shapes if (is_vector(r) and r not in ORDERS) or r in KEPT]
         return Vectors(self.config.layers[layer], {role: weights(role, layer) for role in roles})
 
     def norm(self, x: Floats, weight: Floats) -> Floats:
@@ -160,12 +172,26 @@ class Forward:
         _softmax(scores, _sinks(kind, vectors))
         out: Floats = np.matmul(scores, v[:, :, None], dtype=np.float32)
         out = out.reshape(n, -1, tokens, size)
-        return np.ascontiguousarray(out.swapaxes(1, 2)).reshape(n, tokens, -1)
+        out = np.ascontiguousarray(out.swapaxes(1, 2)).reshape(n, tokens, -1)
+        if kind.output_gate:
+            out *= sigmoid(x @ weights[Role.ATTN_GATE].T)
+        return out
+
+    def mixer(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> Floats:
+        """What the matrix is given that ends attention or what has a state, for hidden states."""
+        normed = self.norm(x, vectors.attn_norm)
+        state = vectors.layer.state
+        if state is None:
+            return self.attention(normed, weights, vectors)
+        return results(state, self.config.rms_norm_eps, weights, vectors.of, normed)
 
     def gated(
         self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors | None = None
     ) -> Floats:
         """What FFN_DOWN is given, [windows, tokens, ffn], for normalized x."""
+        if Role.FFN_GATE not in weights:
+            up = np.maximum(x @ weights[Role.FFN_UP].T, np.float32(0))
+            return np.asarray(up * up)
         gate, up = x @ weights[Role.FFN_GATE].T, x @ weights[Role.FFN_UP].T
         if vectors is not None and Role.FFN_GATE_BIAS in vectors.of:
             gate += vectors.of[Role.FFN_GATE_BIAS]
@@ -176,10 +202,10 @@ class Forward:
         self, role: Role, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors
     ) -> Floats:
         """What the step that begins with a matrix is given, for hidden states before its branch."""
-        if role == Role.ATTN_Q:
+        if role in (Role.ATTN_Q, Role.STATE_IN):
             return self.norm(x, vectors.attn_norm)
-        if role == Role.ATTN_OUTPUT:
-            return self.attention(self.norm(x, vectors.attn_norm), weights, vectors)
+        if role in (Role.ATTN_OUTPUT, Role.STATE_OUT):
+            return self.mixer(x, weights, vectors)
         normed = self.norm(x, vectors.ffn_norm)
         return self.gated(normed, weights, vectors) if role == Role.FFN_DOWN else normed
 
@@ -201,10 +227,13 @@ class Forward:
 
     def layer(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> None:
         """Run one layer, in place."""
+        last = Role.ATTN_OUTPUT if vectors.layer.state is None else Role.STATE_OUT
         for part in self.chunks(x):
-            normed = self.norm(x[part], vectors.attn_norm)
-            heads = self.attention(normed, weights, vectors)
-            self.add(x[part], heads @ weights[Role.ATTN_OUTPUT].T, Role.ATTN_OUTPUT, vectors)
+            if last in weights:
+                inner = self.mixer(x[part], weights, vectors)
+                self.add(x[part], inner @ weights[last].T, last, vectors)
+            if vectors.layer.ffn is None:
+                continue
             normed = self.norm(x[part], vectors.ffn_norm)
             if isinstance(vectors.layer.ffn, Experts):
                 rows = normed.reshape(-1, normed.shape[-1])
@@ -260,7 +289,18 @@ def _softmax(scores: Floats, sinks: Floats | None) -> None:
 
 def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
     """The steps of a layer; its experts, which are none, come after them."""
-    return ATTENTION_STEPS if isinstance(layer.ffn, Experts) else STEPS
+    steps: list[tuple[Role, ...]] = []
+    if layer.attention is not None:
+        first, last = ATTENTION_STEPS
+        steps += [(*first, Role.ATTN_GATE) if layer.attention.output_gate else first, last]
+    if layer.state is not None:
+        has_gate = not isinstance(layer.state, ShortConv)
+        steps += [(Role.STATE_IN, Role.STATE_GATE)[: 1 + has_gate], (Role.STATE_OUT,)]
+    if isinstance(layer.ffn, Gated):
+        steps += STEPS_OF_FFN
+    if isinstance(layer.ffn, Plain):
+        steps += [(Role.FFN_UP,), (Role.FFN_DOWN,)]
+    return tuple(steps)
 
 
 def matrices_of(config: ModelConfig, layer: int) -> list[Role]:

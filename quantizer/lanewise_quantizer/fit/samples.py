@@ -11,6 +11,7 @@ import numpy.typing as npt
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.fit.experts import STACKED
 from lanewise_quantizer.fit.forward import matrices_of
+from lanewise_quantizer.fit.recurrence import KEPT
 from lanewise_quantizer.fit.source import Source
 
 Floats = npt.NDArray[np.float32]
@@ -44,7 +45,7 @@ def sample_groups(
         (role, layer)
         for layer in range(source.config.n_layers)
         for role in matrices_of(source.config, layer)
-        if role != Role.ROUTER
+        if role not in (Role.ROUTER, *KEPT)
     ]
     share = max(1, count // len(matrices))
     samples = []

@@ -20,7 +20,7 @@ from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance
-from lanewise_quantizer.fit.forward import STEPS, Forward, embedded
+from lanewise_quantizer.fit.forward import Forward, embedded, steps_of
 from lanewise_quantizer.fit.moments import Moment, looked_up_too
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import default_table
@@ -109,6 +109,8 @@ def losses_on_text(
     else:
         take(Role.TOKEN_EMBEDDING, 0, embedding, _plain(source.config.hidden_size))
         take(Role.OUTPUT, 0, source(Role.OUTPUT), head)
+    for key in types.keys() - found.keys():  # what keeps its type
+        found[key] = dict.fromkeys(types[key], 0.0)
     model = _Probed(source, ids[:1, :PROBE_TOKENS])
     for key, error in probes.items():
         cost = model.divergence(*key) / max(error, 1e-12)
@@ -174,7 +176,8 @@ class _Probed:
         return float((np.exp(self.expected) * (self.expected - found)).sum(axis=-1).mean())
 
     def _layer(self, layer: int, x: Floats, role: Role | None, instead: Floats | None) -> Floats:
-        matrices = {r: self.source(r, layer) for step in STEPS for r in step if r != role}
+        steps = steps_of(self.source.config.layers[layer])
+        matrices = {r: self.source(r, layer) for step in steps for r in step if r != role}
         if role is not None and instead is not None:
             matrices[role] = instead
         out = x.copy()
