@@ -93,12 +93,12 @@ static float define_delta(const lw_recur_job* j, size_t row, size_t column) {
     const float g = j->decay[row * j->head_stride], b = j->beta[row * j->head_stride];
     float ks = 0, qs = 0;
     for (size_t i = 0; i < j->key_dim; ++i) {
-        ks = fmaf(k[i], j->state[i * j->state_stride + column], ks);
-        qs = fmaf(q[i], j->state[i * j->state_stride + column], qs);
+        ks = fmaf(k[i], j->state[i * j->columns + column], ks);
+        qs = fmaf(q[i], j->state[i * j->columns + column], qs);
     }
     const float d = b * fmaf(-g, ks, j->v[row * j->value_stride + column]);
     for (size_t i = 0; i < j->key_dim; ++i) {
-        float* s = &j->state[i * j->state_stride + column];
+        float* s = &j->state[i * j->columns + column];
         *s = fmaf(k[i], d, g * *s);
     }
     return fmaf(dot(q, k, j->key_dim), d, g * qs);
@@ -110,7 +110,7 @@ static float define_ssd(const lw_recur_job* j, size_t row, size_t column) {
     const float x = j->beta[row * j->head_stride] * v;
     float sum = 0;
     for (size_t i = 0; i < j->key_dim; ++i) {
-        float* s = &j->state[i * j->state_stride + column];
+        float* s = &j->state[i * j->columns + column];
         *s = fmaf(k[i], x, g * *s);
         sum = fmaf(q[i], *s, sum);
     }
@@ -119,23 +119,21 @@ static float define_ssd(const lw_recur_job* j, size_t row, size_t column) {
 
 static bool recurs(const lw_lane_ops* ops, bool ssd) {
     const size_t rows = between(1, MOST_ROWS), key_dim = 16 * between(1, 8), columns = 16 * between(1, 4);
-    const size_t state_stride = columns + 16 * between(0, 2), stride = 2 * key_dim + columns, heads = between(1, 3);
-    float *cells = values(key_dim * state_stride, 1), *in = values(rows * stride, 0.3f),
-          *out = values(rows * stride, 1);
+    const size_t stride = 2 * key_dim + columns, heads = between(1, 3);
+    float *cells = values(key_dim * columns, 1), *in = values(rows * stride, 0.3f), *out = values(rows * stride, 1);
     float *decay = values(rows * heads, 0.5f), *beta = values(rows * heads, 1);
-    float *want_cells = copy_of(cells, key_dim * state_stride), *want = copy_of(out, rows * stride);
-    lw_recur_job job = {rows,   key_dim,          columns,        cells, state_stride, in,    in + key_dim,
-                        stride, in + 2 * key_dim, stride,         decay, beta,         heads, 0.7f,
-                        out,    stride,           next() % 3 == 0};
+    float *want_cells = copy_of(cells, key_dim * columns), *want = copy_of(out, rows * stride);
+    lw_recur_job job = {rows,   key_dim, columns, cells, in,   in + key_dim, stride, in + 2 * key_dim,
+                        stride, decay,   beta,    heads, 0.7f, out,          stride, next() % 3 == 0};
     lw_recur_job definition = job;
     definition.state = want_cells;
-    for (size_t i = 0; job.fresh && i < key_dim; ++i) memset(want_cells + i * state_stride, 0, columns * sizeof(float));
+    for (size_t i = 0; job.fresh && i < key_dim; ++i) memset(want_cells + i * columns, 0, columns * sizeof(float));
     for (size_t row = 0; row < rows; ++row)
         for (size_t c = 0; c < columns; ++c)
             want[row * stride + c] = ssd ? define_ssd(&definition, row, c) : define_delta(&definition, row, c);
     (ssd ? ops->recur_ssd : ops->recur_delta)(&job);
     const bool same = memcmp(out, want, rows * stride * sizeof *out) == 0 &&
-                      memcmp(cells, want_cells, key_dim * state_stride * sizeof *cells) == 0;
+                      memcmp(cells, want_cells, key_dim * columns * sizeof *cells) == 0;
     float* const all[] = {cells, in, out, decay, beta, want_cells, want};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
     return same;

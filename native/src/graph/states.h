@@ -1,7 +1,8 @@
 // The states that some layers keep of sequences: places for whole sequences, in a place one layer after the other.
 //
 // A layer's part is the last taps - 1 inputs of its convolution, [taps - 1][channels], the oldest first, then, unless it is
-// a short convolution, the states of its heads, [n_heads][key_dim][value_dim], all f32.
+// a short convolution, the states of its heads, of each in pieces of LW_RECUR_COLUMNS columns, [key_dim][columns], which
+// are what a thread works on at a time: with rows of whole heads they would share half of a cache's sets. All f32.
 #ifndef LW_GRAPH_STATES_H
 #define LW_GRAPH_STATES_H
 

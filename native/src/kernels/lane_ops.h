@@ -80,9 +80,8 @@ enum {
 typedef struct lw_recur_job {
     size_t rows;
     size_t key_dim, columns;  // multiples of 16
-    float* state;             // [key_dim] rows, state_stride apart
-    size_t state_stride;
-    const float *k, *q;  // [key_dim]: LW_SSD: B and C
+    float* state;             // [key_dim][columns]
+    const float *k, *q;       // [key_dim]: LW_SSD: B and C
     size_t key_stride;
     const float* v;  // [columns]: LW_SSD: x
     size_t value_stride;
