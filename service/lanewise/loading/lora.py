@@ -173,6 +173,8 @@ def modules_of(config: ModelConfig, layer: int | None = None) -> list[str]:
     """Modules that an adapter may change, in one layer or in any; experts are none of them."""
     numbers = range(config.n_layers) if layer is None else [layer]
     roles = {role for number in numbers for role in layer_shapes(config, number)}
+    if Role.ATTN_GATE in roles:  # of which the module makes queries too
+        roles.discard(Role.ATTN_Q)
     return [name for name, role in MODULES.items() if role in roles]
 
 
@@ -281,6 +283,12 @@ def _matrix(
     layer, _, name = module.removeprefix("model.layers.").partition(".")
     role = MODULES[name]
     shapes = layer_shapes(config, int(layer))
+    if role is Role.ATTN_Q and Role.ATTN_GATE in shapes:
+        raise ModelFileError(
+            f"{file.path}: {module}: it makes queries and the gate of attention's output, of which"
+            " adapters are not supported; accepted are lora_A and lora_B of"
+            f" {', '.join(modules_of(config, int(layer)))}"
+        )
     if role not in shapes:
         raise ModelFileError(
             f"{file.path}: {module}: layer {layer} of the model has no such matrix; accepted are"
