@@ -22,6 +22,9 @@ from lanewise.loading.program import GatedDelta, Layer, ModelConfig, Ssd
 from lanewise.loading.stored_program import program_as_json, read_program
 from lora_files import lora_config, write_adapter
 
+# Of which no file has rows; numbers of those are not made.
+MANY_HEADS = {"num_attention_heads": 2**30, "num_key_value_heads": 2}
+
 
 def program_of(path: Path) -> ModelConfig:
     with open_checkpoint(path) as checkpoint:
@@ -44,19 +47,24 @@ def check_same(one: Path, other: Path) -> None:
         ("lfm2", {"conv_bias": True}, "conv_bias is True; false"),
         ("lfm2", {"conv_L_cache": 9}, "convolutions see 9 tokens; 2 to 8"),
         ("lfm2", {"full_attn_idxs": []}, "no layer has attention"),
-        ("lfm2", {"full_attn_idxs": "1"}, "full_attn_idxs is '1'; a list of layers"),
+        ("lfm2", {"full_attn_idxs": "1"}, "full_attn_idxs is '1'; a list of layers from 0 to 3"),
+        ("lfm2", {"full_attn_idxs": [1, 4]}, "full_attn_idxs is [1, 4]; a list of layers"),
         ("lfm2", {"layer_types": ["conv"]}, "layer_types is ['conv']; 4 times 'conv' or"),
         ("lfm2", {"use_pos_enc": False}, "use_pos_enc is False; true"),
         ("qwen3_next", {"attention_bias": True}, "attention_bias is True; false"),
         ("qwen3_next", {"linear_key_head_dim": 24}, "key_dim of a state is 24; a multiple of 16"),
         ("qwen3_next", {"linear_num_key_heads": 4}, "6 heads of a state are not a multiple of 4"),
+        ("qwen3_next", MANY_HEADS, "[192, 64]; 51539607552 rows are needed"),
+        ("qwen3_next", {"linear_num_value_heads": 2**30}, "34359738432 rows are needed"),
         ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate is False; true"),
         ("granitemoehybrid", {"time_step_limit": [0.1, 1.0]}, "time_step_limit is [0.1, 1.0]"),
         ("granitemoehybrid", {"mamba_d_head": 8}, "mamba_d_head is 8; 128 divided by"),
+        ("granitemoehybrid", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0; a whole"),
         ("granitemoehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias is True; false"),
         ("nemotron_h", {"hybrid_override_pattern": "ME*-MM"}, "experts without a gate are not"),
         ("nemotron_h", {"hybrid_override_pattern": "M?*-MM"}, "hybrid_override_pattern is 'M?*"),
         ("nemotron_h", {"hybrid_override_pattern": ""}, "hybrid_override_pattern is ''"),
+        ("nemotron_h", {"hybrid_override_pattern": None}, "layer_types is missing; a kind for"),
         ("nemotron_h", {"mlp_hidden_act": "silu"}, "mlp_hidden_act is 'silu'; 'relu2'"),
         ("nemotron_h", {"n_groups": 4}, "n_groups is 4; a divisor of the number of heads, 6,"),
     ],
@@ -78,6 +86,7 @@ def test_what_cannot_be_a_program_is_explained(
         ("qwen3_next", {"ssm.time_step_rank": 5}, "ssm.inner_size is 96; a multiple of 5"),
         ("qwen3_next", {"nextn_predict_layers": 4}, "nextn_predict_layers is 4; a number below"),
         ("nemotron_h", {"feed_forward_length": 96}, "feed_forward_length is 96; 6 numbers"),
+        ("nemotron_h", {"feed_forward_length": [0, -1] * 3}, "feed_forward_length is -1; a whole"),
         ("nemotron_h", {"ssm.group_count": 5}, "ssm.inner_size is 96; a multiple of 6 and 5"),
     ],
 )
@@ -205,22 +214,39 @@ def test_a_program_without_biases_of_convolutions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "module", "message"),
     [
-        ("lfm2", "conv.in_proj", "conv.in_proj.lora_A.weight' is not supported"),
-        ("qwen3_next", "linear_attn.out_proj", "out_proj.lora_A.weight' is not supported"),
-        ("qwen3_next", "self_attn.k_proj", "layer 0 of the model has no such matrix"),
+        ("lfm2", "layers.0.conv.in_proj", "conv.in_proj.lora_A.weight' is not supported"),
+        ("qwen3_next", "layers.0.linear_attn.out_proj", "lora_A.weight' is not supported"),
+        ("qwen3_next", "layers.0.self_attn.k_proj", "layer 0 of the model has no such matrix"),
     ],
 )
 def test_adapters_of_what_has_a_state_are_refused_by_name(
     name: str, module: str, message: str, tmp_path: Path
 ) -> None:
+    assert message in refused_adapter(name, module, 64, tmp_path)
+
+
+@pytest.mark.parametrize("outputs", [96, 192])
+def test_adapters_of_queries_beside_a_gate_are_refused(outputs: int, tmp_path: Path) -> None:
+    """As the file has them, two for each head; those of queries alone would miss the gate."""
+    message = refused_adapter("qwen3_next", "layers.1.self_attn.q_proj", outputs, tmp_path)
+    assert "it makes queries and the gate of attention's output" in message
+    assert message.endswith(
+        "lora_A and lora_B of self_attn.k_proj, self_attn.v_proj, self_attn.o_proj"
+    )
+
+
+def refused_adapter(name: str, module: str, outputs: int, tmp_path: Path) -> str:
+    """What is said of an adapter of one module with so many outputs."""
     config = program_of(write_case(name, tmp_path / "hf"))
-    key = f"base_model.model.model.layers.0.{module}.lora"
-    shapes = {f"{key}_A.weight": (4, 64), f"{key}_B.weight": (64, 4)}
-    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    key = f"base_model.model.model.{module}.lora"
+    tensors = {
+        f"{key}_A.weight": np.zeros((4, 64), np.float32),
+        f"{key}_B.weight": np.zeros((outputs, 4), np.float32),
+    }
     folder = write_adapter(tmp_path / "lora", tensors, lora_config(4, 8.0))
     with pytest.raises(ModelFileError) as caught:
         open_adapter(folder, config)
-    assert message in str(caught.value)
+    return str(caught.value)
 
 
 def test_stored_programs_with_states(tmp_path: Path) -> None:

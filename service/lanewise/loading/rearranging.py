@@ -16,6 +16,7 @@ from lanewise.loading.sources import Sources, SourceTensor
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.intp]  # numbers of rows
 Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
 
 
@@ -80,16 +81,18 @@ class Rearranged:
             source = self.out[name]
             self.out[name] = replace(source, shape=(prod(source.shape),))
 
-    def take_rows(self, name: str, parts: Mapping[str, npt.NDArray[np.intp]]) -> None:
-        """Make a matrix, or a vector, of each of the parts: the rows of these numbers."""
+    def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
+        """Make a matrix, or a vector, of each of the parts of ``n`` rows: those of these numbers.
+
+        ``parts`` is given the numbers of all rows once they are known to be there.
+        """
         source = self.out.pop(name, None)
         if source is None:
             return
-        n = sum(map(len, parts.values()))
         self._check(source, name, rows=n)
-        for part, rows in parts.items():
+        for part, rows in parts(np.arange(n)).items():
 
-            def make(rows: npt.NDArray[np.intp] = rows) -> memoryview:
+            def make(rows: Rows = rows) -> memoryview:
                 made = np.frombuffer(source.view(), np.uint8).reshape(n, -1)[rows]
                 source.release()
                 return made.reshape(-1).data.cast("B")

@@ -78,10 +78,8 @@ def hf_ffn(fields: Fields) -> Gated | Experts:
     """Return experts beside a shared one, or that alone."""
     check_activation(fields)
     shared = fields.integer("shared_intermediate_size", default=1024)
-    n, used = (
-        fields.integer(key, default=default, least=0)
-        for key, default in (("num_local_experts", 8), ("num_experts_per_tok", 2))
-    )
+    n = fields.integer("num_local_experts", default=8, least=0)
+    used = fields.integer("num_experts_per_tok", default=2, least=min(n, 1))
     size = fields.integer("intermediate_size", default=11008)
     if n == 0:
         return Gated(shared)

@@ -75,8 +75,10 @@ def hf_kinds(fields: Fields, n_layers: int) -> list[str]:
     numbers = fields.raw("full_attn_idxs")
     if numbers is None:
         numbers = list(range(n_layers))
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise fields.fail("full_attn_idxs", "a list of layers")
+    if not isinstance(numbers, list) or not all(
+        type(number) is int and 0 <= number < n_layers for number in numbers
+    ):
+        raise fields.fail("full_attn_idxs", f"a list of layers from 0 to {n_layers - 1}")
     with_attention = set(numbers)
     default = [KINDS[number in with_attention] for number in range(n_layers)]
     return own_kinds(fields, "layer_types", KINDS, n_layers, default)

@@ -75,10 +75,9 @@ def hf_kinds(fields: Fields, most: int) -> list[str]:
         found = list(fields.text(key))
     else:
         key = "layers_block_type" if fields.is_set("layers_block_type") else "layer_types"
-        values = fields.raw(key)
-        found = own_kinds(
-            fields, key, (*KINDS, *EXPERTS), len(values) if isinstance(values, list) else 0
-        )
+        if not isinstance(values := fields.raw(key), list):
+            raise fields.fail(key, "a kind for each layer, or hybrid_override_pattern,")
+        found = own_kinds(fields, key, (*KINDS, *EXPERTS), len(values))
     if any(kind in EXPERTS for kind in found):
         raise ModelFileError(
             f"{fields.source}: {key}: experts without a gate are not supported; layers of Mamba 2,"
@@ -139,13 +138,14 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata; what has neither KV heads nor an FFN has a state."""
     n_layers, arch = gguf_n_layers(fields, sources), arch_of(fields)
     attending, has_attention = gguf_heads(fields, n_layers)
-    sizes = fields.raw(f"{arch}.feed_forward_length")
+    key = f"{arch}.feed_forward_length"
+    sizes = fields.raw(key)
     if not isinstance(sizes, list) or len(sizes) != n_layers:
-        raise fields.fail(f"{arch}.feed_forward_length", f"{n_layers} numbers, 0 for no FFN")
+        raise fields.fail(key, f"{n_layers} numbers, 0 for no FFN")
     known = [size for size in sizes if size != 0]
     if known != known[:1] * len(known):
-        raise fields.fail(f"{arch}.feed_forward_length", f"{n_layers} numbers, 0 or one other")
-    size = fields.replacing({"size": known[0] if known else 1}).integer("size")
+        raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
+    size = fields.replacing({key: known[0] if known else 1}).integer(key)
     kinds = [
         "attention" if attends else "mamba" if size == 0 else "mlp"
         for attends, size in zip(has_attention, sizes, strict=True)

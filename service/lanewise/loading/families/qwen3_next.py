@@ -42,7 +42,7 @@ from lanewise.loading.families.states import (
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import Sources
 
 KINDS = ("linear_attention", "full_attention")
@@ -143,13 +143,15 @@ def split_queries(
     tensors: Rearranged, name: str, attention: Attention, number: int, column: int
 ) -> None:
     """Take apart the queries and the gate of each head, which lie together."""
-    rows = np.arange(attention.n_heads * 2 * attention.head_dim)
-    heads = rows.reshape(attention.n_heads, 2, attention.head_dim)
-    parts = {
-        usual(role, number, column): heads[:, part].reshape(-1)
-        for part, role in enumerate((Role.ATTN_Q, Role.ATTN_GATE))
-    }
-    tensors.take_rows(name, parts)
+
+    def parts(rows: Rows) -> dict[str, Rows]:
+        heads = rows.reshape(attention.n_heads, 2, attention.head_dim)
+        return {
+            usual(role, number, column): heads[:, part].reshape(-1)
+            for part, role in enumerate((Role.ATTN_Q, Role.ATTN_GATE))
+        }
+
+    tensors.take_rows(name, 2 * attention.n_heads * attention.head_dim, parts)
 
 
 def split_mixed(
@@ -157,25 +159,31 @@ def split_mixed(
 ) -> None:
     """Take apart what each head of keys has: q, k, and the v and z of its heads."""
     values = state.inner // state.n_key_heads
-    rows = np.arange(state.channels + state.inner).reshape(state.n_key_heads, -1)
-    q, k, v, z = np.split(rows, np.cumsum([state.key_dim, state.key_dim, values]), axis=1)
-    parts = {
-        usual(Role.STATE_IN, number, column): np.concatenate([q, k, v], axis=None),
-        usual(Role.STATE_GATE, number, column): z.reshape(-1),
-    }
-    tensors.take_rows(name, parts)
+
+    def parts(rows: Rows) -> dict[str, Rows]:
+        heads = rows.reshape(state.n_key_heads, -1)
+        q, k, v, z = np.split(heads, np.cumsum([state.key_dim, state.key_dim, values]), axis=1)
+        return {
+            usual(Role.STATE_IN, number, column): np.concatenate([q, k, v], axis=None),
+            usual(Role.STATE_GATE, number, column): z.reshape(-1),
+        }
+
+    tensors.take_rows(name, state.channels + state.inner, parts)
 
 
 def split_rates(
     tensors: Rearranged, name: str, state: GatedDelta, number: int, column: int
 ) -> None:
     """Take apart what each head of keys has: b and a of its heads."""
-    rows = np.arange(2 * state.n_heads).reshape(state.n_key_heads, 2, -1)
-    parts = {
-        usual(role, number, column): rows[:, part].reshape(-1)
-        for part, role in enumerate((Role.STATE_BETA, Role.STATE_DECAY))
-    }
-    tensors.take_rows(name, parts)
+
+    def parts(rows: Rows) -> dict[str, Rows]:
+        heads = rows.reshape(state.n_key_heads, 2, -1)
+        return {
+            usual(role, number, column): heads[:, part].reshape(-1)
+            for part, role in enumerate((Role.STATE_BETA, Role.STATE_DECAY))
+        }
+
+    tensors.take_rows(name, 2 * state.n_heads, parts)
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
