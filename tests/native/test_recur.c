@@ -139,6 +139,20 @@ static bool recurs(const lw_lane_ops* ops, bool ssd) {
     return same;
 }
 
+// A sequence without rows: its state is kept, or zero if it begins, and nothing else is read.
+static bool keeps_states(const lw_lane_ops* ops, bool ssd) {
+    float cells[16 * 32], kept[16 * 32];
+    bool same = true;
+    for (int fresh = 0; fresh < 2; ++fresh) {
+        for (int i = 0; i < 16 * 32; ++i) cells[i] = kept[i] = (float)i;
+        if (fresh) memset(kept, 0, sizeof kept);
+        const lw_recur_job job = {.key_dim = 16, .columns = 32, .state = cells, .fresh = fresh != 0};
+        (ssd ? ops->recur_ssd : ops->recur_delta)(&job);
+        same = same && memcmp(cells, kept, sizeof kept) == 0;
+    }
+    return same;
+}
+
 static bool makes_unit(const lw_lane_ops* ops) {
     const size_t n = 16 * between(1, 16);
     float *x = values(n, 3), *want = copy_of(x, n);
@@ -179,6 +193,7 @@ static void test_level(const lw_lane_ops* ops, const char* name) {
     report(convolved, name, "300 convolutions and their tails");
     report(delta, name, "300 gated delta rules and their states");
     report(ssd, name, "300 state space recurrences and their states");
+    report(keeps_states(ops, false) && keeps_states(ops, true), name, "states of sequences without rows");
     report(unit, name, "300 vectors made units");
     report(gated, name, "300 rows behind gates");
 }
