@@ -4,7 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "model/model.h"
+#include "graph/states.h"
 #include "small_model.h"
 
 enum { N_LAYERS = 4, N_TOKENS = 21, N_STATES = 5 };
@@ -56,7 +56,16 @@ static void test_configs(void) {
     SPOILT(conv->kind = (lw_state_kind)4, "layer 0 state: kind is 4, must be 0 to 3");
     SPOILT(conv->taps = 1, "layer 0 state: taps is 1, must be 2 to 8");
     SPOILT(conv->taps = 9, "layer 0 state: taps is 9");
-    SPOILT(conv->n_heads = 1, "layer 0 state: n_heads is 1, must be 0 to 0");
+    SPOILT(conv->n_heads = 1, "layer 0 state: there is no head, all of its config must be 0");
+    SPOILT(conv->conv_bias = 1, "layer 0 state: there is no head, all of its config must be 0");
+    SPOILT(conv->norm_eps = 1e-6f, "layer 0 state: there is no head");
+    SPOILT(good.layers[1].state.taps = 3, "layer 1 state: there is no state, all of its config must be 0");
+    SPOILT(good.layers[0].attention.alibi = 1, "layer 0: there is no attention, all of its config must be 0");
+    SPOILT(good.layers[2].attention.output_gate = 1, "layer 2: there is no attention");
+    SPOILT(good.layers[2].ffn.shared_gate = 1, "layer 2 FFN: there is no FFN, all of its config must be 0");
+    SPOILT(good.layers[2].ffn_norm_replaces = 1, "layer 2 FFN: ffn_norm_replaces is 1, must be 0 to 0");
+    SPOILT(good.layers[0].attn_norm_replaces = 1;
+           *conv = (lw_state_config){0}, "layer 0 FFN: attn_norm_replaces is 1, must be 0 to 0");
     SPOILT(good.layers[0].attention = good.layers[1].attention, "layer 0 state: kind is 1 beside attention, must be 0");
     SPOILT(delta->n_heads = 5, "layer 2 state: 5 heads cannot share 2 key heads evenly");
     SPOILT(delta->n_key_heads = 0, "layer 2 state: n_key_heads is 0");
@@ -120,6 +129,35 @@ static void test_sessions(const lw_model* model) {
     expect(layout.state_bytes == 4 * (2 * 64 + 2 * 3 * 192 + 2 * 4 * 16 * 32), "bytes of a place");
     expect(layout.block_bytes == 4 * LW_BLOCK_TOKENS * KV_HEADS * DIM * 2, "one layer has keys and values");
     lw_model_close(other);
+}
+
+// Places whose bytes do not fit into 64 bits are refused, not wrapped around.
+static void test_sizes(void) {
+    enum { LAYERS = 1000 };
+    lw_model model = {.config.n_layers = LAYERS, .layers = calloc(LAYERS, sizeof(lw_layer))};
+    if (model.layers == NULL) exit(2);
+    for (int i = 0; i < LAYERS; ++i)
+        model.layers[i].config.state = (lw_state_config){
+            .kind = LW_SSD, .taps = 8, .n_heads = 1024, .value_dim = 256, .n_key_heads = 1024, .key_dim = 256};
+    const uint64_t bytes = lw_state_place_bytes(&model);
+    expect(bytes == 4 * (uint64_t)LAYERS * (7 * 3 * 1024 * 256 + 1024 * 256 * 256), "bytes of the largest place");
+    lw_states states;
+    expect(!lw_states_open(&model, (uint32_t)(UINT64_MAX / bytes) + 1, &states), "more places than there are bytes");
+    lw_states_close(&states);
+    free(model.layers);
+}
+
+// What is not there cannot be adapted, and the message says what.
+static void test_adapters(const lw_model* model) {
+    static float values[HIDDEN];
+    lw_adapter* adapter = NULL;
+    expect(lw_adapter_create(model, &adapter) == LW_OK, "an adapter of a model with states");
+    const lw_tensor any = float_tensor(values, 1, HIDDEN, 1);
+    ARGUMENT(lw_adapter_load(adapter, LW_ATTN_Q, 0, &any, &any, 1), "layer 0 has no attention Q that can be adapted");
+    ARGUMENT(lw_adapter_load(adapter, LW_FFN_UP, 2, &any, &any, 1), "layer 2 has no FFN up that can be adapted");
+    ARGUMENT(lw_adapter_load(adapter, LW_FFN_GATE, 3, &any, &any, 1), "layer 3 has no FFN gate that can be adapted");
+    ARGUMENT(lw_adapter_load(adapter, LW_STATE_OUT, 0, &any, &any, 1), "no matrix of role 60 in layer 0");
+    lw_adapter_close(adapter);
 }
 
 static void refuse_batch(lw_session* session, one_sequence* s, const char* says) {
@@ -239,6 +277,8 @@ int main(void) {
     test_configs();
     lw_model* model = new_model();
     test_sessions(model);
+    test_sizes();
+    test_adapters(model);
     test_batches(model);
     test_places(model);
     test_a_failed_step(model);

@@ -21,7 +21,7 @@ typedef enum lw_role {
     LW_FFN_DOWN = 16,  // (hidden_size, ffn_size)
     // Optional vectors: input j of the matrices after it is value number order[j], so that inputs which share a scale
     // lie together (GPTQ's act-order). A permutation of 0 .. size-1.
-    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K and V
+    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K, V and the gate
     LW_ATTN_OUTPUT_ORDER = 18,  // (1, n_heads * head_dim)
     LW_FFN_INPUT_ORDER = 19,    // (1, hidden_size), for gate and up
     LW_ATTN_OUTPUT_BIAS = 20,   // (1, hidden_size)
@@ -196,14 +196,15 @@ typedef enum lw_norm_kind {
     LW_NORM_LAYER = 1  // (x - mean) / sqrt(variance) * weight, plus a bias where norm_bias is 1
 } lw_norm_kind;
 
-// x += attention(norm(x)), then x += ffn(norm(x)); what has a state stands in the place of attention. Where a norm replaces x it is x = norm(x) before the addition. So the
-// layers that normalize after each addition (BERT's) are those whose norms all replace: the first one's is that of the
-// embedding, each further one's, and the output norm, that of the layer before.
+// x += attention(norm(x)), then x += ffn(norm(x)); what has a state stands in the place of attention. Where a norm
+// replaces x it is x = norm(x) before the addition. So the layers that normalize after each addition (BERT's) are those
+// whose norms all replace: the first one's is that of the embedding, each further one's, and the output norm, that of the
+// layer before.
 typedef struct lw_layer_config {
     lw_attention_config attention;
     lw_state_config state;                           // not beside attention
     lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
-    uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1
+    uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 where nothing comes after the norm
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
     // of norms, nor with experts.
     uint32_t result_norms;

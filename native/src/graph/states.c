@@ -1,5 +1,6 @@
 #include "graph/states.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ bool lw_states_open(const lw_model* model, uint32_t n_places, lw_states* out) {
     const size_t bytes = lw_state_place_bytes(model);
     *out = (lw_states){.n_places = n_places, .place_floats = bytes / sizeof(float)};
     if (bytes == 0) return true;
+    if (n_places > SIZE_MAX / bytes) return false;
     out->offsets = calloc(model->config.n_layers, sizeof *out->offsets);
     out->is_used = calloc(n_places, sizeof *out->is_used);
     if (out->offsets == NULL || out->is_used == NULL) return false;

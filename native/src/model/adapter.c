@@ -104,7 +104,9 @@ lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, con
     if (which == LW_ADAPTED_COUNT || layer >= model->config.n_layers)
         return lw_fail(LW_ERR_ARGUMENT, "no matrix of role %d in layer %u can be adapted", (int)role, layer);
     const lw_slot slot = lw_model_slot((lw_model*)model, role, layer);
-    if (!slot.wanted) return lw_fail(LW_ERR_ARGUMENT, "layer %u has experts: its FFN cannot be adapted", layer);
+    if (!slot.wanted)
+        return lw_fail(LW_ERR_ARGUMENT, "layer %u has no %s that can be adapted%s", layer, slot.name,
+                       model->layers[layer].config.ffn.kind == LW_FFN_EXPERTS ? ": experts cannot" : "");
     char name[64], part[72];
     snprintf(name, sizeof name, "layer %u %s", layer, slot.name);
     lw_low_rank* low = &adapter->layers[layer][which];

@@ -79,6 +79,22 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     return check_range(&at, "rotated dimensions", model->ropes[c->rope].rotated, 2, c->head_dim);
 }
 
+// Of what a layer does not have, each of `bytes` bytes.
+static lw_status check_absent(const place* at, const char* what, const void* config, size_t bytes) {
+    const unsigned char* byte = config;
+    size_t i = 0;
+    while (i < bytes && byte[i] == 0) ++i;
+    if (i == bytes) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %sthere is no %s, all of its config must be 0", at->text, what);
+}
+
+static lw_status check_no_attention(const lw_model_config* model, uint32_t layer) {
+    place at;
+    snprintf(at.text, sizeof at.text, "layer %u: ", layer);
+    const lw_attention_config* c = &model->layers[layer].attention;
+    return check_absent(&at, "attention", c, sizeof *c);
+}
+
 // Of a head's state, one side.
 static lw_status check_side(const place* at, const char* field, uint32_t size) {
     LW_RETURN_IF_FAILED(check_range(at, field, size, 16, 256));
@@ -110,13 +126,16 @@ static lw_status check_state(const lw_model_config* model, uint32_t layer) {
     place at;
     snprintf(at.text, sizeof at.text, "layer %u state: ", layer);
     LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, model->pooled ? LW_NO_STATE : LW_SSD));
-    if (c->kind == LW_NO_STATE) return LW_OK;
+    if (c->kind == LW_NO_STATE) return check_absent(&at, "state", c, sizeof *c);
     if (model->layers[layer].attention.n_heads > 0)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d beside attention, must be %d", at.text,
                        (int)c->kind, LW_NO_STATE);
     LW_RETURN_IF_FAILED(check_range(&at, "taps", c->taps, 2, 8));
     if (c->kind != LW_SHORT_CONV) return check_state_heads(&at, c);
-    return check_range(&at, "n_heads", c->n_heads, 0, 0);
+    lw_state_config rest = *c;
+    rest.kind = LW_NO_STATE;
+    rest.taps = 0;
+    return check_absent(&at, "head", &rest, sizeof rest);
 }
 
 static lw_status check_router(const place* at, const lw_ffn_config* c) {
@@ -153,8 +172,9 @@ static lw_status check_experts(const place* at, const lw_model_config* model, co
 }
 
 static lw_status check_norms(const place* at, const lw_model_config* model, const lw_layer_config* c) {
-    LW_RETURN_IF_FAILED(check_flag(at, "attn_norm_replaces", c->attn_norm_replaces));
-    LW_RETURN_IF_FAILED(check_flag(at, "ffn_norm_replaces", c->ffn_norm_replaces));
+    const bool has_mixer = c->attention.n_heads > 0 || c->state.kind != LW_NO_STATE;
+    LW_RETURN_IF_FAILED(check_range(at, "attn_norm_replaces", c->attn_norm_replaces, 0, has_mixer));
+    LW_RETURN_IF_FAILED(check_range(at, "ffn_norm_replaces", c->ffn_norm_replaces, 0, c->ffn.kind != LW_FFN_NONE));
     LW_RETURN_IF_FAILED(check_flag(at, "result_norms", c->result_norms));
     const bool biases = c->attention.output_bias || c->ffn.bias || c->ffn.down_bias || model->norm_bias;
     if (c->result_norms && (biases || c->ffn.kind == LW_FFN_EXPERTS))
@@ -170,6 +190,9 @@ static lw_status check_nothing_else(const place* at, const lw_model_config* mode
     if (c->attention.n_heads == 0 && c->state.kind == LW_NO_STATE)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d, and the layer has neither attention nor a state",
                        at->text, (int)c->ffn.kind);
+    lw_ffn_config rest = c->ffn;
+    rest.kind = LW_FFN_GATED;  // which is 0
+    LW_RETURN_IF_FAILED(check_absent(at, "FFN", &rest, sizeof rest));
     return check_norms(at, model, c);
 }
 
@@ -241,7 +264,8 @@ lw_status lw_check_config(const lw_model_config* c) {
     if (first == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "model config: none of %u layers has attention, one must have", c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; ++i) {
-        if (c->layers[i].attention.n_heads > 0) LW_RETURN_IF_FAILED(check_attention(c, i, first));
+        LW_RETURN_IF_FAILED(c->layers[i].attention.n_heads > 0 ? check_attention(c, i, first)
+                                                               : check_no_attention(c, i));
         LW_RETURN_IF_FAILED(check_state(c, i));
         LW_RETURN_IF_FAILED(check_ffn(c, i));
     }
