@@ -6,33 +6,16 @@ import numpy as np
 import pytest
 
 import tiny_models
-from family_models import family_model, write_model
 from lanewise import cli
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
 from lora_files import lora_config, write_adapter
+from quantizing import logits_of, written_family
 
 pytestmark = pytest.mark.slow
-
-
-def written(name: str, folder: Path) -> Path:
-    return write_model(family_model(name), folder / name)
-
-
-def logits(path: Path, prompt: list[int] | None = None) -> np.ndarray:
-    prompt = prompt or tiny_models.prompt(40)
-    batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], range(len(prompt)))
-    shape = {"blocks": 2, "max_batch_tokens": 40, "max_batch_logits": 40, "kv_type": "f32"}
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, threads=1) as model,
-        Session(model, threads=1, **shape) as session,
-    ):
-        return session.step(batch).copy()
 
 
 def routers(path: Path) -> dict[int, bytes]:
@@ -47,10 +30,10 @@ def routers(path: Path) -> dict[int, bytes]:
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
-    source, folder = written(name, tmp_path), tmp_path / "q"
+    source, folder = written_family(name, tmp_path), tmp_path / "q"
     assert cli.main(["quantize", str(source), "-o", str(folder), *options]) == 0
     assert routers(folder) == routers(source)
-    exact, found = logits(source), logits(folder)
+    exact, found = logits_of(source), logits_of(folder)
     # Roundings, and experts that they change; wrong weights give about 1.4.
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
@@ -60,7 +43,7 @@ def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
 @pytest.mark.usefixtures("library")
 def test_calibrated_mixtures_are_nearer_to_their_source_on_such_text(name, tmp_path):
     """Shared experts and gates; biases, sinks, windows and clamps: 0.13 and 0.14, not 0.25."""
-    source = written(name, tmp_path)
+    source = written_family(name, tmp_path)
     text = tiny_models.write_text(tmp_path / "text.txt")
     with open_checkpoint(source) as checkpoint:
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
@@ -71,7 +54,7 @@ def test_calibrated_mixtures_are_nearer_to_their_source_on_such_text(name, tmp_p
         out = tmp_path / f"q{len(errors)}"
         assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
         assert routers(out) == routers(source)
-        exact, found = logits(source, end), logits(out, end)
+        exact, found = logits_of(source, end), logits_of(out, end)
         errors[calibrate] = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     assert errors[str(text)] < 0.8 * errors["none"]
 
@@ -87,7 +70,7 @@ def test_calibrated_mixtures_are_nearer_to_their_source_on_such_text(name, tmp_p
     ],
 )
 def test_what_mixtures_cannot_have_is_refused(options, says, tmp_path, capsys):
-    source, output = written("qwen3_moe", tmp_path), tmp_path / "out"
+    source, output = written_family("qwen3_moe", tmp_path), tmp_path / "out"
     text = tiny_models.write_text(tmp_path / "text.txt")
     options = [str(text) if option == "TEXT" else option for option in options]
     assert cli.main(["quantize", str(source), "-o", str(output), *options]) == 1
@@ -99,7 +82,7 @@ def test_what_mixtures_cannot_have_is_refused(options, says, tmp_path, capsys):
 @pytest.mark.parametrize("module", ["mlp.experts.3.down_proj", "mlp.gate", "mlp.down_proj"])
 def test_adapters_of_experts_are_refused(module, tmp_path):
     """Attention may be adapted, and the message names what may be."""
-    source, rank = written("qwen3_moe", tmp_path), 2
+    source, rank = written_family("qwen3_moe", tmp_path), 2
     tensors = {
         f"base_model.model.model.layers.0.{module}.lora_{part}.weight": np.ones(shape, np.float32)
         for part, shape in (("A", (rank, 64)), ("B", (64, rank)))

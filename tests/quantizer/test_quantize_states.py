@@ -1,18 +1,15 @@
 """Quantizing models with states: small matrices stay, what is not supported says so."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import tiny_models
-from family_models import family_model, write_model
 from lanewise import cli
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
+from quantizing import logits_of, written_family
 
 pytestmark = pytest.mark.slow
 
@@ -20,28 +17,12 @@ KEPT = (Role.STATE_DECAY, Role.STATE_BETA)
 QUANTIZED = (Role.STATE_IN, Role.STATE_GATE, Role.STATE_OUT, Role.ATTN_GATE)
 
 
-def written(name: str, folder: Path) -> Path:
-    return write_model(family_model(name), folder / name)
-
-
-def logits(path: Path, prompt: list[int] | None = None) -> np.ndarray:
-    prompt = prompt or tiny_models.prompt(40)
-    batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], range(len(prompt)))
-    shape = {"blocks": 2, "max_batch_tokens": 40, "max_batch_logits": 40, "kv_type": "f32"}
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, threads=1) as model,
-        Session(model, threads=1, **shape) as session,
-    ):
-        return session.step(batch).copy()
-
-
 @pytest.mark.parametrize("options", [["--format", "q8_0"], ["--bits", "9"]], ids=["q8_0", "bits"])
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "granitemoehybrid", "nemotron_h"])
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_path):
-    source, folder = written(name, tmp_path), tmp_path / "q"
+    source, folder = written_family(name, tmp_path), tmp_path / "q"
     assert cli.main(["quantize", str(source), "-o", str(folder), *options]) == 0
     with open_checkpoint(source) as before, open_checkpoint(folder) as after:
         assert after.config == before.config
@@ -51,7 +32,7 @@ def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_pa
                 assert (new.type, bytes(new.data)) == (old.type, bytes(old.data))
             if new.role in QUANTIZED:
                 assert new.n_bytes < old.n_bytes / 2
-    exact, found = logits(source), logits(folder)
+    exact, found = logits_of(source), logits_of(folder)
     # Roundings, and experts that they change; wrong weights give about 1.4.
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
@@ -60,7 +41,7 @@ def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_pa
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_path):
-    source = written(name, tmp_path)
+    source = written_family(name, tmp_path)
     text = tiny_models.write_text(tmp_path / "text.txt")
     with open_checkpoint(source) as checkpoint:
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
@@ -70,13 +51,13 @@ def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_pat
         options = ["--format", "q4_0", "--calibrate", calibrate, "--calibration-tokens", "512"]
         out = tmp_path / f"q{len(errors)}"
         assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
-        exact, found = logits(source, end), logits(out, end)
+        exact, found = logits_of(source, end), logits_of(out, end)
         errors[calibrate] = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     assert errors[str(text)] < 0.85 * errors["none"]
 
 
 def test_bits_of_a_model_with_states_are_measured_on_a_text(tmp_path):
-    source, out = written("qwen3_5", tmp_path), tmp_path / "q"
+    source, out = written_family("qwen3_5", tmp_path), tmp_path / "q"
     text = tiny_models.write_text(tmp_path / "text.txt")
     options = ["--bits", "5.5", "--calibrate", str(text), "--calibration-tokens", "512"]
     assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
@@ -94,7 +75,7 @@ def test_bits_of_a_model_with_states_are_measured_on_a_text(tmp_path):
     ],
 )
 def test_what_models_with_states_cannot_have_is_refused(name, options, says, tmp_path, capsys):
-    source, output = written(name, tmp_path), tmp_path / "out"
+    source, output = written_family(name, tmp_path), tmp_path / "out"
     text = tiny_models.write_text(tmp_path / "text.txt")
     options = [str(text) if option == "TEXT" else option for option in options]
     assert cli.main(["quantize", str(source), "-o", str(output), *options]) == 1
