@@ -77,58 +77,49 @@ class ShortConv:
 
 
 @dataclass(frozen=True)
-class GatedDelta:
-    """The gated delta rule (Qwen3-Next): a state of (key_dim, value_dim) for each head.
+class Recurrence:
+    """What runs a convolution, then keeps a state of (key_dim, value_dim) for each head."""
+
+    taps: int
+    n_heads: int
+    value_dim: int  # of a head
+    n_key_heads: int
+    key_dim: int
+
+    @property
+    def inner(self) -> int:
+        """Values of all heads together."""
+        return self.n_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """What the convolution runs over: values, and keys twice."""
+        return self.inner + 2 * self.n_key_heads * self.key_dim
+
+
+@dataclass(frozen=True)
+class GatedDelta(Recurrence):
+    """The gated delta rule (Qwen3-Next).
 
     q, k, v = silu(conv(in(x))), q and k of length 1, q divided by sqrt(key_dim). With
     g = exp(A * softplus(a + bias)) and beta = sigmoid(b): S *= g; S += k (beta (v - S^T k))^T;
     o = S^T q. Then out(rmsnorm(o) * silu(z)), norms over a head.
     """
 
-    taps: int
-    n_heads: int
-    value_dim: int
-    n_key_heads: int
-    key_dim: int
     keys_in_turn: bool = False  # head h has key head h % n_key_heads, not h // (heads of each)
-
-    @property
-    def inner(self) -> int:
-        """Values of all heads together."""
-        return self.n_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """What the convolution runs over: q, k and v."""
-        return self.inner + 2 * self.n_key_heads * self.key_dim
 
 
 @dataclass(frozen=True)
-class Ssd:
-    """State space duality (Mamba 2): a state of (key_dim, value_dim) for each head.
+class Ssd(Recurrence):
+    """State space duality (Mamba 2): key heads are the groups of B and C.
 
     x, B, C = silu(conv(in(x)) + bias). With d = softplus(dt + bias):
     S = exp(d A) S + B (d x)^T; y = S^T C + D x. Then out(rmsnorm(y * silu(z))), norms over
     ``norm_size`` values, or none where that is None.
     """
 
-    taps: int
-    n_heads: int
-    value_dim: int  # of a head
-    n_key_heads: int  # groups of B and C
-    key_dim: int  # the size of the state of each value
     norm_size: int | None = None
     conv_bias: bool = True
-
-    @property
-    def inner(self) -> int:
-        """Values of all heads together."""
-        return self.n_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """What the convolution runs over: x, B and C."""
-        return self.inner + 2 * self.n_key_heads * self.key_dim
 
 
 State = ShortConv | GatedDelta | Ssd
