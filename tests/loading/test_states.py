@@ -98,6 +98,33 @@ def test_metadata_that_cannot_be_a_program_are_explained(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("lfm2", "conv.conv.weight"),
+        ("qwen3_next", "conv1d.weight"),
+        ("nemotron_h", "conv1d.weight"),
+    ],
+)
+def test_taps_are_rows_of_a_channel(name: str, end: str, tmp_path: Path) -> None:
+    """The same numbers of values the other way round are refused, in files of both kinds."""
+    model, taps = family_model(name), 3 if name == "lfm2" else 4
+    of_hf = turned(model.tensors, end)
+    hf = write_model(replace(model, tensors=of_hf), tmp_path / "hf")
+    end = "shortconv.conv.weight" if name == "lfm2" else "ssm_conv1d.weight"
+    of_gguf = turned(gguf_arrays(model), end)
+    for path in (hf, write_gguf(model, tmp_path / "m.gguf", tensors=of_gguf)):
+        with pytest.raises(ModelFileError, match=f"rows of {taps} values are needed"):
+            open_checkpoint(path)
+
+
+def turned(arrays: Arrays, end: str) -> Arrays:
+    """The arrays whose names have this end as matrices with columns for rows."""
+    found = {n: a.reshape(len(a), -1) for n, a in arrays.items() if n.endswith(end)}
+    assert found
+    return arrays | {n: np.ascontiguousarray(a.T) for n, a in found.items()}
+
+
 def test_layers_with_attention_are_named_or_numbered(tmp_path: Path) -> None:
     kinds = ["conv", "full_attention"] * 2
     named = write_case("lfm2", tmp_path / "names", full_attn_idxs=None, layer_types=kinds)

@@ -75,10 +75,15 @@ class Rearranged:
             self.out[part] = replace(source, shape=shape, data=data)
             start += rows
 
-    def ravel(self, name: str) -> None:
-        """Make a vector of a tensor of any shape: the same bytes."""
+    def ravel(self, name: str, width: int | None = None) -> None:
+        """Make a vector of a tensor of any shape, or of rows of ``width`` values: the same bytes."""
         if name in self.out:
             source = self.out[name]
+            if width not in (None, *source.shape[-1:]):
+                raise ModelFileError(
+                    f"{source.where}: tensor {name!r} is {_shown(source)}; rows of {width} values"
+                    " are needed"
+                )
             self.out[name] = replace(source, shape=(prod(source.shape),))
 
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:

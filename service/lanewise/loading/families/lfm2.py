@@ -111,11 +111,11 @@ def named(sources: Sources, config: ModelConfig) -> Rearranged:
     """Return the tensors with those of all layers, but for experts, under their usual names."""
     tensors = Rearranged(sources)
     tensors.rename("model.embedding_norm.weight", usual(Role.OUTPUT_NORM))
-    for number in range(config.n_layers):
+    for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         for name, role in OF_LAYER.items():
             give(tensors, f"{folder}.{name}.weight", role, number)
-        give_conv(tensors, f"{folder}.conv.conv.weight", number)
+        give_conv(tensors, f"{folder}.conv.conv.weight", layer.state, number)
     return tensors
 
 
@@ -141,11 +141,11 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; the output's norm is called the embedding's."""
     tensors = Rearranged(sources)
     tensors.rename("token_embd_norm.weight", usual(Role.OUTPUT_NORM, column=GGUF))
-    for number in range(config.n_layers):
+    for number, layer in enumerate(config.layers):
         folder = f"blk.{number}.shortconv"
         give(tensors, f"{folder}.in_proj.weight", Role.STATE_IN, number, GGUF)
         give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number, GGUF)
-        give_conv(tensors, f"{folder}.conv.weight", number, GGUF)
+        give_conv(tensors, f"{folder}.conv.weight", layer.state, number, GGUF)
     return tensors.out
 
 

@@ -42,7 +42,7 @@ def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
         usual(Role.STATE_DECAY, number): state.n_heads,
     }
     tensors.split_rows(f"{folder}.in_proj.weight", parts)
-    give_conv(tensors, f"{folder}.conv1d.weight", number)
+    give_conv(tensors, f"{folder}.conv1d.weight", state, number)
     give(tensors, f"{folder}.conv1d.bias", Role.STATE_CONV_BIAS, number)
     tensors.exponentiate(f"{folder}.A_log")
     give(tensors, f"{folder}.A_log", Role.STATE_RATE, number)
@@ -81,7 +81,8 @@ def gguf_mixers(tensors: Rearranged, config: ModelConfig) -> None:
             usual(Role.STATE_DECAY, number, GGUF): layer.state.n_heads,
         }
         tensors.split_rows(f"blk.{number}.ssm_in.weight", parts)
-        for role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP, Role.STATE_NORM):
+        tensors.ravel(usual(Role.STATE_CONV, number, GGUF), layer.state.taps)
+        for role in (Role.STATE_RATE, Role.STATE_SKIP, Role.STATE_NORM):
             tensors.ravel(usual(role, number, GGUF))
 
 

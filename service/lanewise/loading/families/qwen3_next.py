@@ -127,7 +127,7 @@ def named(sources: Sources, config: ModelConfig) -> Rearranged:
         if layer.attention is not None:
             split_queries(tensors, usual(Role.ATTN_Q, number), layer.attention, number, HF)
             continue
-        give_conv(tensors, f"{folder}.conv1d.weight", number)
+        give_conv(tensors, f"{folder}.conv1d.weight", layer.state, number)
         tensors.exponentiate(f"{folder}.A_log")
         give(tensors, f"{folder}.A_log", Role.STATE_RATE, number)
         give(tensors, f"{folder}.dt_bias", Role.STATE_DECAY_BIAS, number)
@@ -267,7 +267,7 @@ def gguf_named(sources: Sources, config: ModelConfig) -> Rearranged:
             else:
                 whole = f"{folder}.ssm_in.weight"
                 split_mixed(tensors, whole, layer.state, number, GGUF)
-            give_conv(tensors, f"{folder}.ssm_conv1d.weight", number, GGUF)
+            give_conv(tensors, f"{folder}.ssm_conv1d.weight", layer.state, number, GGUF)
     return tensors
 
 

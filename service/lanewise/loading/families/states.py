@@ -76,7 +76,9 @@ def give(tensors: Rearranged, name: str, role: Role, layer: int, column: int = H
     tensors.rename(name, usual(role, layer, column))
 
 
-def give_conv(tensors: Rearranged, name: str, layer: int, column: int = HF) -> None:
-    """Make one vector of the taps of all channels."""
-    tensors.ravel(name)
+def give_conv(
+    tensors: Rearranged, name: str, state: State | None, layer: int, column: int = HF
+) -> None:
+    """Make one vector of the taps of all channels, which are rows in the file."""
+    tensors.ravel(name, None if state is None else state.taps)
     give(tensors, name, Role.STATE_CONV, layer, column)
