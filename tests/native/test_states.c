@@ -186,7 +186,9 @@ static void test_batches(const lw_model* model) {
     lw_session_close(session);
 }
 
-// Logits behind `n` tokens, `chunk` at a time, the state in `place`.
+static const lw_adapter* adapter_of_runs;  // or NULL
+
+// Logits behind `n` tokens, `chunk` at a time, of which only the last one asks for logits; the state in `place`.
 static void run(lw_session* session, uint32_t place, uint32_t n, uint32_t chunk, float logits[VOCAB]) {
     uint32_t tables[N_STATES];
     for (uint32_t i = 0; i < N_STATES; ++i) tables[i] = i;
@@ -196,6 +198,8 @@ static void run(lw_session* session, uint32_t place, uint32_t n, uint32_t chunk,
         for (uint32_t i = 0; i < chunk; ++i) s.tokens[i] = (7 * (at + i) + 3) % VOCAB;
         s.batch.table_rows = &place;
         s.batch.block_tables = tables;
+        s.batch.adapters = &adapter_of_runs;
+        if (chunk < n - at) s.batch.n_logits = 0;
         expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK, "a chunk");
         memcpy(logits, s.logits, sizeof s.logits);
     }
@@ -211,6 +215,41 @@ static void test_places(const lw_model* model) {
             expect(memcmp(found, wanted, sizeof found) == 0, "a state has the same bits wherever it is, in any chunks");
         }
     lw_session_close(session);
+}
+
+static void adapt(lw_adapter* adapter, lw_role role, uint32_t layer, uint32_t cols, uint32_t rows) {
+    static float down[3 * FFN], up[3 * FFN];
+    const lw_tensor a = float_tensor(down, 3, cols, 7), b = float_tensor(up, rows, 3, 8);
+    expect(lw_adapter_load(adapter, role, layer, &a, &b, 0.5f) == LW_OK, "a matrix is adapted");
+}
+
+// Adapters of what layers do have: nothing of it stays for the products of layers that have something else.
+static void test_adapted(const lw_model* model) {
+    float plain[VOCAB], wanted[VOCAB], found[VOCAB];
+    lw_session_config config = small_session(2, LW_F32);
+    config.n_states = N_STATES;
+    config.observe_inputs = 1;
+    lw_session* session = NULL;
+    lw_adapter* adapter = NULL;
+    expect(lw_session_open(model, &config, &session) == LW_OK, "a session with adapters and states");
+    expect(lw_adapter_create(model, &adapter) == LW_OK, "an adapter");
+    run(session, 0, N_TOKENS, N_TOKENS, plain);
+    adapter_of_runs = adapter;
+    run(session, 0, N_TOKENS, N_TOKENS, found);
+    expect(memcmp(found, plain, sizeof plain) == 0, "an adapter of nothing changes nothing");
+    adapt(adapter, LW_FFN_DOWN, 0, FFN, HIDDEN);
+    adapt(adapter, LW_ATTN_Q, 1, HIDDEN, HEADS * DIM);
+    run(session, 0, N_TOKENS, N_TOKENS, wanted);
+    expect(memcmp(wanted, plain, sizeof plain) != 0, "one of some matrices changes logits");
+    for (uint32_t chunk = 1; chunk < 9; chunk += 3) {
+        run(session, 1, N_TOKENS, chunk, found);
+        expect(memcmp(found, wanted, sizeof found) == 0, "and those are the same in any chunks");
+    }
+    adapter_of_runs = NULL;
+    run(session, 0, N_TOKENS, 4, found);
+    expect(memcmp(found, plain, sizeof plain) == 0, "without it they are what they were");
+    lw_session_close(session);
+    lw_adapter_close(adapter);
 }
 
 // A step that fails as it runs loses the states of its sequences and no other's; its copies are made, in their order.
@@ -281,6 +320,7 @@ int main(void) {
     test_adapters(model);
     test_batches(model);
     test_places(model);
+    test_adapted(model);
     test_a_failed_step(model);
     test_numbers_that_are_none(model);
     lw_model_close(model);
