@@ -76,7 +76,7 @@ class Rearranged:
             start += rows
 
     def ravel(self, name: str, width: int | None = None) -> None:
-        """Make a vector of a tensor of any shape, or of rows of ``width`` values: the same bytes."""
+        """Make a vector of any shape, or of rows of ``width`` values: the same bytes."""
         if name in self.out:
             source = self.out[name]
             if width not in (None, *source.shape[-1:]):
