@@ -28,7 +28,7 @@ typedef struct variant {
 enum { MIXED = -1 };
 
 // What the layers of a variant are, beyond what its numbers say.
-enum { ALIKE, EXPERTS, SINKS_AND_EXPERTS, ODD_ONES, SHORT_CONVS, DELTAS, SSDS };
+enum { ALIKE, EXPERTS, SINKS_AND_EXPERTS, ODD_ONES, SHORT_CONVS, DELTAS, SSDS, UNGATED_EXPERTS };
 
 // The layer that has a state; the other one has attention.
 static uint32_t state_layer(const variant* v);
@@ -68,6 +68,10 @@ static const variant variants[] = {
      SINKS_AND_EXPERTS},
     {"f32 sinks and experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, true, false, false, false, LW_I8, NULL,
      SINKS_AND_EXPERTS},
+    {"q4_0 ungated experts", LW_Q4_0, LW_Q8_0, 192, 160, 6, 2, 32, 0, true, true, false, false, false, LW_F16, NULL,
+     UNGATED_EXPERTS},
+    {"f32 ungated experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, false, false, false, false, LW_F32, NULL,
+     UNGATED_EXPERTS},
     {"q8_0 odd ones", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, NULL,
      ODD_ONES},
     {"q4_0 short convolution", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, false, true, false, false, LW_F16, NULL,
@@ -215,7 +219,15 @@ static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
                        .n_groups = 1,
                        .groups_used = 1,
                        .scale = 1};
-    if (v->layers == SINKS_AND_EXPERTS) {
+    if (v->layers == UNGATED_EXPERTS) {
+        c.ungated = 1;
+        c.bias = v->bias;
+        c.activation = layer == 0 ? LW_RELU_SQUARED : LW_GELU;
+        c.router = LW_ROUTER_SIGMOID;
+        c.choice_bias = c.renormalize = 1;
+        c.divisor_extra = 1e-20f;
+        c.shared_size = layer == 0 ? 96 : 0;
+    } else if (v->layers == SINKS_AND_EXPERTS) {
         c.bias = c.router_bias = 1;
         c.router = LW_ROUTER_TOP_SOFTMAX;
         c.activation = LW_CLAMPED_SWIGLU;
@@ -271,8 +283,9 @@ static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config
 
 static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
     lw_attention_config* a = &out->attention;
-    if (v->layers >= SHORT_CONVS) change_state_layer(v, layer, out);
-    if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS) out->ffn = experts_of(v, layer);
+    if (v->layers >= SHORT_CONVS && v->layers <= SSDS) change_state_layer(v, layer, out);
+    if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS || v->layers == UNGATED_EXPERTS)
+        out->ffn = experts_of(v, layer);
     if (v->layers == SINKS_AND_EXPERTS) {
         a->window = layer == 0 ? 24 : 0;
         a->sinks = a->output_bias = 1;
@@ -383,14 +396,14 @@ static void load_experts(lw_model* model, const variant* v, const lw_ffn_config*
     load(model, LW_ROUTER, l, l == 0 ? LW_F32 : LW_BF16, n, h, 0.5f, 0);
     load_vector(model, LW_ROUTER_BIAS, l, n, 0.3f, c->router_bias);
     load_vector(model, LW_ROUTER_CHOICE_BIAS, l, n, 0.3f, c->choice_bias);
-    load(model, LW_EXPERTS_GATE, l, matrix_type(v, 4), n * c->size, h, 0.2f, 0);
+    if (!c->ungated) load(model, LW_EXPERTS_GATE, l, matrix_type(v, 4), n * c->size, h, 0.2f, 0);
     load(model, LW_EXPERTS_UP, l, matrix_type(v, 5), n * c->size, h, 0.2f, 0);
     load(model, LW_EXPERTS_DOWN, l, matrix_type(v, 6), n * h, c->size, 0.2f, 0);
-    load_vector(model, LW_EXPERTS_GATE_BIAS, l, n * c->size, 0.1f, c->bias);
+    load_vector(model, LW_EXPERTS_GATE_BIAS, l, n * c->size, 0.1f, c->bias && !c->ungated);
     load_vector(model, LW_EXPERTS_UP_BIAS, l, n * c->size, 0.1f, c->bias);
     load_vector(model, LW_EXPERTS_DOWN_BIAS, l, n * h, 0.1f, c->bias);
     if (shared == 0) return;
-    load(model, LW_SHARED_GATE, l, matrix_type(v, 5), shared, h, 0.2f, 0);
+    if (!c->ungated) load(model, LW_SHARED_GATE, l, matrix_type(v, 5), shared, h, 0.2f, 0);
     load(model, LW_SHARED_UP, l, matrix_type(v, 6), shared, h, 0.2f, 0);
     load(model, LW_SHARED_DOWN, l, matrix_type(v, 4), h, shared, 0.2f, 0);
     if (c->shared_gate) load(model, LW_SHARED_ROUTER, l, LW_F32, 1, h, 0.3f, 0);

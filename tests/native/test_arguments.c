@@ -186,6 +186,8 @@ static void test_layers(void) {
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
     SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
     SPOILT(f->activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: limit is 0");
+    SPOILT(f->ungated = 2, "layer 1 FFN: ungated is 2");
+    SPOILT((f->ungated = 1, f->activation = LW_CLAMPED_SWIGLU), "layer 1 FFN: activation is 1, which needs a gate");
     SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");
     SPOILT(f->n_experts = 4097, "layer 1 FFN: n_experts is 4097");
     SPOILT(f->n_experts = 9, "9 experts do not make 4 equal groups");

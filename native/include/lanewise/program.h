@@ -189,6 +189,7 @@ typedef struct lw_ffn_config {
     float scale;           // of the weights, last
     uint32_t shared_size;  // of an expert that all tokens have besides; 0 = none; else a multiple of 32
     uint32_t shared_gate;  // 1: times sigmoid of the shared router's product, else 1
+    uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
 } lw_ffn_config;
 
 typedef enum lw_norm_kind {

@@ -40,6 +40,9 @@ static lw_activations activated_of(const lw_worker* w, const lw_layer* layer, co
     return lw_activations_at(w, group->rows, size, &e->activated, group->place, values);
 }
 
+// Of what goes before down: gate and up, or up alone.
+static size_t inner_matrices(const lw_layer* layer) { return layer->config.ffn.ungated ? 1 : 2; }
+
 static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, const lw_activations* x) {
     const lw_expert_buffers* e = &w->b->experts;
     const lw_expert_group* group = &e->groups[index];
@@ -47,7 +50,7 @@ static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, 
     const size_t size = size_of(layer, group), whole = lw_round_up(layer->config.ffn.size, LW_SEGMENT);
     lw_gate_up g = {.w = w,
                     .config = &layer->config.ffn,
-                    .matrices = 2,
+                    .matrices = inner_matrices(layer),
                     .in = input_of(w, group, x),
                     .out = activated_of(w, layer, group),
                     .rows = group->rows,
@@ -59,12 +62,18 @@ static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, 
                     .cuts = {1, group->rows},
                     .run = lw_run_of(group->rows),
                     .quantized = lw_reads_codes(w, shared ? &layer->down : &layer->experts_down)};
-    g.gate = lw_product_of_rows(w, shared ? &layer->gate : &layer->experts_gate, group->rows, g.gate_to, false);
-    g.up = lw_product_of_rows(w, shared ? &layer->up : &layer->experts_up, group->rows, g.up_to, false);
-    if (!shared && layer->gate_bias != NULL) {
-        g.gate_bias = layer->gate_bias + group->expert * size;
-        g.up_bias = layer->up_bias + group->expert * size;
+    const lw_matrix *gate = shared ? &layer->gate : &layer->experts_gate,
+                    *up = shared ? &layer->up : &layer->experts_up;
+    const float* up_bias = shared || layer->up_bias == NULL ? NULL : layer->up_bias + group->expert * size;
+    if (g.matrices == 1) {
+        g.gate = lw_product_of_rows(w, up, group->rows, g.gate_to, false);
+        g.gate_bias = up_bias;
+        return g;
     }
+    g.gate = lw_product_of_rows(w, gate, group->rows, g.gate_to, false);
+    g.up = lw_product_of_rows(w, up, group->rows, g.up_to, false);
+    g.up_bias = up_bias;
+    if (up_bias != NULL) g.gate_bias = layer->gate_bias + group->expert * size;
     return g;
 }
 
@@ -106,7 +115,8 @@ static void multiply_down(lw_worker* w, const lw_layer* layer, const lw_expert_g
 // What a group has to do in the phase of an operation: panels of gate and up, or of down.
 static size_t items_of(const lw_worker* w, const lw_layer* layer, const lw_expert_group* group,
                        lw_operation operation) {
-    return operation == LW_OP_DOWN ? w->c->hidden_size / LW_PANEL : 2 * size_of(layer, group) / LW_PANEL;
+    if (operation == LW_OP_DOWN) return w->c->hidden_size / LW_PANEL;
+    return inner_matrices(layer) * size_of(layer, group) / LW_PANEL;
 }
 
 static void take_items(lw_worker* w, const lw_layer* layer, size_t index, const lw_activations* x,
@@ -134,7 +144,8 @@ static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activa
             before += n;
         }
     }
-    for (size_t i = 0; i < e->n_groups; ++i) lw_count_products(w, operation == LW_OP_DOWN ? 1 : 2, e->groups[i].rows);
+    const size_t matrices = operation == LW_OP_DOWN ? 1 : inner_matrices(layer);
+    for (size_t i = 0; i < e->n_groups; ++i) lw_count_products(w, matrices, e->groups[i].rows);
     lw_end_phase(w, operation);
 }
 
@@ -171,7 +182,9 @@ static void combine(lw_worker* w, const lw_layer* layer) {
 }
 
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_matrix* inputs[] = {&layer->experts_gate, &layer->experts_up, &layer->gate, &layer->up};
+    const bool gated = !layer->config.ffn.ungated;
+    const lw_matrix* inputs[] = {&layer->experts_up, gated ? &layer->experts_gate : &layer->experts_up, &layer->up,
+                                 gated ? &layer->gate : &layer->up};
     const size_t n_inputs = layer->config.ffn.shared_size > 0 ? 4 : 2;
     const bool codes = lw_any_reads_codes(w, inputs, n_inputs);
     const bool values = !lw_reads_codes(w, inputs[0]) || !lw_reads_codes(w, inputs[1]);

@@ -34,8 +34,8 @@ static void widen(lw_widths* widths, const lw_layer* layer, bool float_activatio
     widths->expert = larger(widths->expert, c->size);
     widths->n_experts = larger(widths->n_experts, c->n_experts);
     widths->n_used = larger(widths->n_used, c->n_used);
-    widths->float_experts |=
-        float_activations || !lw_is_quantized(layer->experts_gate.type) || !lw_is_quantized(layer->experts_up.type);
+    widths->float_experts |= float_activations || !lw_is_quantized(layer->experts_up.type) ||
+                             (!c->ungated && !lw_is_quantized(layer->experts_gate.type));
 }
 
 static void measure(lw_session* s) {

@@ -161,6 +161,7 @@ static lw_status check_experts(const place* at, const lw_model_config* model, co
     LW_RETURN_IF_FAILED(check_router(at, c));
     LW_RETURN_IF_FAILED(check_range(at, "shared_size", c->shared_size, 0, 1 << 19));
     LW_RETURN_IF_FAILED(check_flag(at, "shared_gate", c->shared_gate));
+    LW_RETURN_IF_FAILED(check_flag(at, "ungated", c->ungated));
     LW_RETURN_IF_FAILED(check_range(at, "n_experts * size", (uint64_t)c->n_experts * c->size, 1, 1 << 30));
     LW_RETURN_IF_FAILED(
         check_range(at, "n_experts * hidden_size", (uint64_t)c->n_experts * model->hidden_size, 1, 1 << 30));
@@ -210,7 +211,7 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
         check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : LW_RELU_SQUARED));
     LW_RETURN_IF_FAILED(check_norms(&at, model, &model->layers[layer]));
     if (c->activation == LW_CLAMPED_SWIGLU) {
-        if (c->kind == LW_FFN_PLAIN)
+        if (c->kind == LW_FFN_PLAIN || c->ungated)
             return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,
                            (int)c->activation);
         LW_RETURN_IF_FAILED(check_number(&at, "limit", (double)c->limit, 1e-3, 1e6));

@@ -183,6 +183,7 @@ static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
 static lw_slot experts_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_ffn_config* c = &l->config.ffn;
     const bool here = c->kind == LW_FFN_EXPERTS, bias = here && c->bias, shared = here && c->shared_size > 0;
+    const bool gated = here && !c->ungated;
     const uint32_t n = c->n_experts;
     switch (role) {
         case LW_ROUTER:
@@ -192,19 +193,19 @@ static lw_slot experts_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_ROUTER_CHOICE_BIAS:
             return vector("router choice bias", &l->choice_bias, n, here && c->choice_bias);
         case LW_EXPERTS_GATE:
-            return matrix("experts' gate", &l->experts_gate, n * c->size, hidden, here);
+            return matrix("experts' gate", &l->experts_gate, n * c->size, hidden, gated);
         case LW_EXPERTS_UP:
             return matrix("experts' up", &l->experts_up, n * c->size, hidden, here);
         case LW_EXPERTS_DOWN:
             return matrix("experts' down", &l->experts_down, n * hidden, c->size, here);
         case LW_EXPERTS_GATE_BIAS:
-            return vector("experts' gate bias", &l->gate_bias, n * c->size, bias);
+            return vector("experts' gate bias", &l->gate_bias, n * c->size, bias && gated);
         case LW_EXPERTS_UP_BIAS:
             return vector("experts' up bias", &l->up_bias, n * c->size, bias);
         case LW_EXPERTS_DOWN_BIAS:
             return vector("experts' down bias", &l->down_bias, n * hidden, bias);
         case LW_SHARED_GATE:
-            return matrix("shared gate", &l->gate, c->shared_size, hidden, shared);
+            return matrix("shared gate", &l->gate, c->shared_size, hidden, shared && gated);
         case LW_SHARED_UP:
             return matrix("shared up", &l->up, c->shared_size, hidden, shared);
         case LW_SHARED_DOWN:
