@@ -8,6 +8,7 @@ import pytest
 from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
 from lanewise.loading.formats import TensorType
 from lanewise.loading.program import (
+    CURVES,
     Attention,
     Experts,
     Gated,
@@ -91,7 +92,6 @@ def random_experts(rng: np.random.Generator) -> Experts:
     groups = int(rng.choice([1, 1, 2, 3]))
     n = groups * int(rng.integers(2, 6))
     groups_used = int(rng.integers(1, groups + 1))
-    clamped = {"activation": "clamped", "limit": 0.75, "alpha": 1.75} if rng.random() < 0.3 else {}
     return Experts(
         n=n,
         n_used=int(rng.integers(1, n // groups * groups_used + 1)),
@@ -108,8 +108,18 @@ def random_experts(rng: np.random.Generator) -> Experts:
         bias=bool(rng.random() < 0.4),
         shared_size=32 * int(rng.integers(0, 4)),
         shared_gate=bool(rng.random() < 0.5),
-        **clamped,
+        **random_activation(rng),
     )
+
+
+def random_activation(rng: np.random.Generator) -> dict[str, object]:
+    """Mostly those that models have."""
+    if rng.random() < 0.4:
+        curve = "relu_squared" if rng.random() < 0.5 else str(rng.choice(CURVES))
+        return {"gated": False, "activation": curve}
+    if rng.random() < 0.3:
+        return {"activation": "clamped", "limit": 0.75, "alpha": 1.75}
+    return {"activation": "silu" if rng.random() < 0.7 else str(rng.choice(CURVES))}
 
 
 def random_program(rng: np.random.Generator) -> ModelConfig:
@@ -173,9 +183,10 @@ def checkpoint(config: ModelConfig, weights: dict[tuple[Role, int], np.ndarray])
     return Checkpoint(path, "program", config, tensors, files, close=lambda: None)
 
 
-def test_a_session_counts_the_rows_of_experts():
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_session_counts_the_rows_of_experts(gated):
     rng = np.random.default_rng(5)
-    ffn = Experts(n=4, n_used=2, size=32, router="softmax", shared_size=32)
+    ffn = Experts(n=4, n_used=2, size=32, router="softmax", shared_size=32, gated=gated)
     layer = Layer(Attention(2, 1, 8, rope=0), ffn)
     config = ModelConfig("random", 32, VOCAB, 256, 1e-5, True, (Rope(1e4, 8),), (layer, layer))
     model = Model.load(checkpoint(config, random_weights(rng, config)))
@@ -189,9 +200,11 @@ def test_a_session_counts_the_rows_of_experts():
         assert counters.expert_rows == 2 * 9 + 2
         assert counters.experts_by_rows[0] >= 2
         assert 4 <= sum(counters.experts_by_rows) <= 6
-    # An expert of 32 has 32 * 32 weights three times; of four, a token has two and the shared one.
-    assert model.info.held_weights - model.info.matrix_weights == 2 * 2 * 3 * 32 * 32
-    assert model.info.expert_bytes == 2 * 2 * 3 * 32 * 32 * 4
+    # An expert of 32 has 32 * 32 weights two or three times; of four, a token has two and the
+    # shared one.
+    matrices = 2 + gated
+    assert model.info.held_weights - model.info.matrix_weights == 2 * 2 * matrices * 32 * 32
+    assert model.info.expert_bytes == 2 * 2 * matrices * 32 * 32 * 4
 
 
 def logits(

@@ -9,7 +9,7 @@ import numpy as np
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
-from lanewise_quantizer.fit.experts import SHARED, activate, route, shared_part
+from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
 from lanewise_quantizer.fit.forward import ENDS, Floats, Forward, Vectors, steps_of
 from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
 from lanewise_quantizer.fit.moments import Moment, Moments, bounded, moment_of
@@ -151,19 +151,21 @@ def _shared(
 ) -> None:
     """Quantize the expert that all tokens go to, and add what it gives."""
     ffn = rows.ffn
-    gate, up, down = (source(role, layer) for role in SHARED)
+    roles = roles_of(ffn, SHARED)
+    *first, down = (source(role, layer) for role in roles)
 
-    def inner_of(x: Floats, gate: Floats, up: Floats) -> Floats:
-        return activate(ffn, x @ gate.T, x @ up.T)
+    def inner_of(x: Floats, matrices: list[Floats]) -> Floats:
+        *gate, up = (x @ one.T for one in matrices)
+        return activate(ffn, gate[0] if gate else None, up)
 
     moment = moment_of(rows.x, None if beside is None else beside.x)
     made = [
         quantize(role, layer, weights, moment)
-        for role, weights in zip(SHARED[:2], (gate, up), strict=True)
+        for role, weights in zip(roles[:-1], first, strict=True)
     ]
-    inner = inner_of(rows.x, *made)
-    unquantized = None if beside is None else inner_of(beside.x, gate, up)
-    last = quantize(SHARED[2], layer, down, moment_of(inner, unquantized))
+    inner = inner_of(rows.x, made)
+    unquantized = None if beside is None else inner_of(beside.x, first)
+    last = quantize(Role.SHARED_DOWN, layer, down, moment_of(inner, unquantized))
     rows.out += shared_part(ffn, vectors.of, rows.x, inner @ last.T)
     if beside is not None and unquantized is not None:
         beside.out += shared_part(ffn, vectors.of, beside.x, unquantized @ down.T)

@@ -19,6 +19,11 @@ STACKED = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
 SHARED = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
 
 
+def roles_of(ffn: Experts, roles: tuple[Role, Role, Role]) -> tuple[Role, ...]:
+    """Those of gate, up and down that there are."""
+    return roles if ffn.gated else roles[1:]
+
+
 @dataclass(frozen=True)
 class Routes:
     """The experts of each token [tokens, used], and their weights."""
@@ -59,16 +64,21 @@ def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Flo
     """What a layer of experts gives for normalized rows x [tokens, hidden]."""
     routes = route(ffn, weights[Role.ROUTER], vectors, x)
     out = np.zeros_like(x)
-    gates, ups, downs = (stack_of(ffn, weights[role]) for role in STACKED)
+    stacks = {role: stack_of(ffn, weights[role]) for role in roles_of(ffn, STACKED)}
     for expert, tokens, shares in by_expert(ffn, routes):
         rows = x[tokens]
-        gate = with_bias(ffn, rows @ gates[expert].T, vectors, Role.EXPERTS_GATE_BIAS, expert)
-        up = with_bias(ffn, rows @ ups[expert].T, vectors, Role.EXPERTS_UP_BIAS, expert)
-        product = activate(ffn, gate, up) @ downs[expert].T
+        gate = None
+        if ffn.gated:
+            gate = rows @ stacks[Role.EXPERTS_GATE][expert].T
+            gate = with_bias(ffn, gate, vectors, Role.EXPERTS_GATE_BIAS, expert)
+        up = rows @ stacks[Role.EXPERTS_UP][expert].T
+        up = with_bias(ffn, up, vectors, Role.EXPERTS_UP_BIAS, expert)
+        product = activate(ffn, gate, up) @ stacks[Role.EXPERTS_DOWN][expert].T
         product = with_bias(ffn, product, vectors, Role.EXPERTS_DOWN_BIAS, expert)
         out[tokens] += shares[:, None] * product
     if ffn.shared_size:
-        inner = activate(ffn, x @ weights[Role.SHARED_GATE].T, x @ weights[Role.SHARED_UP].T)
+        gate = x @ weights[Role.SHARED_GATE].T if ffn.gated else None
+        inner = activate(ffn, gate, x @ weights[Role.SHARED_UP].T)
         out += shared_part(ffn, vectors, x, inner @ weights[Role.SHARED_DOWN].T)
     return out
 
@@ -98,8 +108,10 @@ def with_bias(ffn: Experts, y: Floats, vectors: Vectors, role: Role, expert: int
     return y + vectors[role].reshape(ffn.n, -1)[expert] if ffn.bias else y
 
 
-def activate(ffn: Experts, gate: Floats, up: Floats) -> Floats:
-    """What the down projection is given."""
+def activate(ffn: Experts, gate: Floats | None, up: Floats) -> Floats:
+    """What the down projection is given; ``gate`` is None where experts have none."""
+    if gate is None:
+        return relu_squared(up)
     if ffn.activation == "silu":
         return silu(gate, up)
     limit = np.float32(ffn.limit)
@@ -112,6 +124,12 @@ def silu(gate: Floats, up: Floats) -> Floats:
     gate *= sigmoid(gate)
     gate *= up
     return gate
+
+
+def relu_squared(x: Floats) -> Floats:
+    """max(x, 0)^2."""
+    positive = np.maximum(x, np.float32(0))
+    return np.asarray(positive * positive)
 
 
 def sigmoid(x: Floats) -> Floats:

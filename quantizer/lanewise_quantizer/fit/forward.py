@@ -27,7 +27,7 @@ from lanewise.loading.program import (
     ShortConv,
 )
 from lanewise.loading.rope import frequencies
-from lanewise_quantizer.fit.experts import mixed, sigmoid, silu
+from lanewise_quantizer.fit.experts import mixed, relu_squared, sigmoid, silu
 from lanewise_quantizer.fit.recurrence import KEPT, results
 
 Floats = npt.NDArray[np.float32]
@@ -64,10 +64,14 @@ def check_computable(config: ModelConfig) -> None:
 
 
 def has_computable_ffn(layer: Layer) -> bool:
-    """Return whether a layer has experts, an FFN gated by silu, a plain one of relu^2, or none."""
-    if isinstance(layer.ffn, Plain):
-        return layer.ffn.activation == "relu_squared" and not layer.ffn.bias
-    return not isinstance(layer.ffn, Gated) or layer.ffn.activation == "silu"
+    """Return whether a layer's FFN, or its experts, are gated by silu or plain ones of relu^2."""
+    ffn = layer.ffn
+    if isinstance(ffn, Plain):
+        return ffn.activation == "relu_squared" and not ffn.bias
+    if isinstance(ffn, Experts):
+        accepted = ("silu", "clamped") if ffn.gated else ("relu_squared",)
+        return ffn.activation in accepted
+    return ffn is None or ffn.activation == "silu"
 
 
 @dataclass(frozen=True)
@@ -190,8 +194,7 @@ class Forward:
     ) -> Floats:
         """What FFN_DOWN is given, [windows, tokens, ffn], for normalized x."""
         if Role.FFN_GATE not in weights:
-            up = np.maximum(x @ weights[Role.FFN_UP].T, np.float32(0))
-            return np.asarray(up * up)
+            return relu_squared(x @ weights[Role.FFN_UP].T)
         gate, up = x @ weights[Role.FFN_GATE].T, x @ weights[Role.FFN_UP].T
         if vectors is not None and Role.FFN_GATE_BIAS in vectors.of:
             gate += vectors.of[Role.FFN_GATE_BIAS]

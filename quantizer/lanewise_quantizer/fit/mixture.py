@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
-from lanewise_quantizer.fit.experts import Routes, activate, with_bias
+from lanewise_quantizer.fit.experts import STACKED, Routes, activate, roles_of, with_bias
 from lanewise_quantizer.fit.moments import Moment, moment_of
 from lanewise_quantizer.fit.source import Source
 
@@ -80,7 +80,10 @@ class Rows:
             self.inner.append(with_bias(self.ffn, y, vectors, Role.EXPERTS_GATE_BIAS, expert))
             return
         y = with_bias(self.ffn, y, vectors, Role.EXPERTS_UP_BIAS, expert)
-        self.inner[expert] = activate(self.ffn, self.inner[expert], y)
+        if self.ffn.gated:
+            self.inner[expert] = activate(self.ffn, self.inner[expert], y)
+        else:
+            self.inner.append(activate(self.ffn, None, y))
 
 
 def quantize_experts(
@@ -95,7 +98,7 @@ def quantize_experts(
 
     ``beside`` is the model as it is, whose experts are run as they are.
     """
-    for role in (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN):
+    for role in roles_of(rows.ffn, STACKED):
         quantize(role, layer, _parts(source, role, layer, vectors, rows, beside))
 
 

@@ -216,9 +216,7 @@ def gated_shapes(ffn: Gated | Plain, hidden: int) -> dict[Role, Shape]:
         }
     if ffn.down_bias:
         shapes[Role.FFN_DOWN_BIAS] = (1, hidden)
-    if isinstance(ffn, Plain):
-        shapes = {role: shape for role, shape in shapes.items() if "GATE" not in role.name}
-    return shapes
+    return without_gates(shapes) if isinstance(ffn, Plain) else shapes
 
 
 def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
@@ -247,7 +245,12 @@ def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
         }
         if ffn.shared_gate:
             shapes[Role.SHARED_ROUTER] = (1, hidden)
-    return shapes
+    return shapes if ffn.gated else without_gates(shapes)
+
+
+def without_gates(shapes: dict[Role, Shape]) -> dict[Role, Shape]:
+    """Return the tensors of layers that are not gated."""
+    return {role: shape for role, shape in shapes.items() if "GATE" not in role.name}
 
 
 def _checked_type(item: SourceTensor, name: str, vector: bool) -> TensorType:

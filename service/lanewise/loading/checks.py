@@ -192,8 +192,9 @@ def expert_faults(ffn: Experts, hidden: int) -> Iterable[str]:
         yield f"{ffn.n_used} experts are used of {ffn.n}"
     if ffn.router not in ROUTERS:
         yield f"router is {ffn.router!r}; one of {', '.join(ROUTERS)} is needed"
-    if ffn.activation not in ACTIVATIONS:
-        yield f"activation is {ffn.activation!r}; one of {', '.join(ACTIVATIONS)} is needed"
+    accepted = ACTIVATIONS if ffn.gated else CURVES
+    if ffn.activation not in accepted:
+        yield _unknown("activation", ffn.activation, accepted)
     if ffn.n % ffn.groups or ffn.groups_used > ffn.groups:
         yield f"{ffn.groups_used} of {ffn.groups} groups of {ffn.n} experts"
     elif ffn.n_used > ffn.n // ffn.groups * ffn.groups_used:

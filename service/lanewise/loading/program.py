@@ -147,7 +147,11 @@ class Plain:
 
 @dataclass(frozen=True)
 class Experts:
-    """A router that chooses some of many gated layers for each token, and perhaps a shared one."""
+    """A router that chooses some of many layers for each token, and perhaps a shared one.
+
+    Each, the shared one too, is down(activation(gate x, up x)), or where they are not ``gated``
+    down(activation(up x)).
+    """
 
     n: int
     n_used: int
@@ -161,23 +165,23 @@ class Experts:
     denominator_eps: float = 0.0  # ... plus this
     denominator_least: float = 0.0  # ... which is at least this
     scale: float = 1.0  # of the weights, after all that
-    activation: str = "silu"  # of ACTIVATIONS
+    activation: str = "silu"  # of CURVES, or "clamped" where they are gated
     limit: float = 0.0  # of "clamped"
     alpha: float = 0.0  # of "clamped"
-    bias: bool = False  # of each expert's gate, up and down
+    bias: bool = False  # of each expert's matrices
     shared_size: int = 0  # of the shared expert; 0: there is none
     shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
+    gated: bool = True
 
 
 # softmax over all logits, then the largest; the largest logits, then softmax over those; sigmoid.
 ROUTERS = ("softmax", "top_softmax", "sigmoid")
-# silu(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
-ACTIVATIONS = ("silu", "clamped")
-
 
 # x times: sigmoid(x); the normal distribution up to x; its approximation with tanh; 1 if x > 0.
 # x^2 if x > 0.
 CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
+# curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
+ACTIVATIONS = (*CURVES, "clamped")
 
 
 @dataclass(frozen=True)

@@ -155,4 +155,4 @@ def _ffn_values(ffn: Gated | Plain | Experts | None) -> float:
         return ffn.size
     if isinstance(ffn, Gated):
         return 2 * ffn.size
-    return 2 * (ffn.n_used * ffn.size + ffn.shared_size)
+    return (1 + ffn.gated) * (ffn.n_used * ffn.size + ffn.shared_size)

@@ -148,4 +148,5 @@ class NativeProgram:
             setattr(out, name, getattr(ffn, name))
         for name in ("router_bias", "choice_bias", "renormalize", "shared_gate"):
             setattr(out, name, int(getattr(ffn, name)))
+        out.ungated = int(not ffn.gated)
         out.router = getattr(lib, ROUTERS[ffn.router])

@@ -4,6 +4,7 @@ One sequence from its first token, all of its logits. Nothing here is fast, and 
 with what computes in earnest.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -240,31 +241,46 @@ def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, fl
     chosen, weights, margin = route(c, own, x)
     total = np.zeros(len(x))
     for expert, weight in zip(chosen, weights, strict=True):
-        parts = {role: own[role].reshape(c.n, -1, own[role].shape[-1])[expert] for role in STACKED}
-        gate, up = parts[Role.EXPERTS_GATE] @ x, parts[Role.EXPERTS_UP] @ x
-        if c.bias:
-            gate = gate + own[Role.EXPERTS_GATE_BIAS].reshape(c.n, -1)[expert]
-            up = up + own[Role.EXPERTS_UP_BIAS].reshape(c.n, -1)[expert]
-        result = parts[Role.EXPERTS_DOWN] @ activate(c, gate, up)
-        if c.bias:
-            result = result + own[Role.EXPERTS_DOWN_BIAS].reshape(c.n, -1)[expert]
-        total += weight * result
+        gate = product(c, own, Role.EXPERTS_GATE, expert, x) if c.gated else None
+        up = product(c, own, Role.EXPERTS_UP, expert, x)
+        inner = activate(c, gate, up)
+        total += weight * product(c, own, Role.EXPERTS_DOWN, expert, inner)
     if c.shared_size:
-        inner = activate(c, own[Role.SHARED_GATE] @ x, own[Role.SHARED_UP] @ x)
+        gate = own[Role.SHARED_GATE] @ x if c.gated else None
+        inner = activate(c, gate, own[Role.SHARED_UP] @ x)
         share = sigmoid(own[Role.SHARED_ROUTER].ravel() @ x) if c.shared_gate else 1.0
         total += share * (own[Role.SHARED_DOWN] @ inner)
     return total, margin
 
 
-STACKED = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
+def product(c: Experts, own: Mapping[Role, Array], role: Role, expert: int, x: Array) -> Array:
+    """What the matrix of one expert gives, and its bias."""
+    result = own[role].reshape(c.n, -1, len(x))[expert] @ x
+    if c.bias:
+        result = result + own[Role[f"{role.name}_BIAS"]].reshape(c.n, -1)[expert]
+    return np.asarray(result)
 
 
-def activate(c: Experts, gate: Array, up: Array) -> Array:
+def activate(c: Experts, gate: Array | None, up: Array) -> Array:
     """What goes into the down projection."""
-    if c.activation == "silu":
-        return gate * sigmoid(gate) * up
+    if gate is None:
+        return curve(c.activation, up)
+    if c.activation != "clamped":
+        return curve(c.activation, gate) * up
     gate, up = np.minimum(gate, c.limit), np.clip(up, -c.limit, c.limit)
     return gate * sigmoid(c.alpha * gate) * (up + 1)
+
+
+def curve(name: str, x: Array) -> Array:
+    """One of CURVES."""
+    if name == "silu":
+        return silu(x)
+    if name == "gelu":
+        return np.asarray(x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2)
+    if name == "gelu_tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return np.asarray(x * (1 + np.tanh(inner)) / 2)
+    return np.asarray(np.maximum(x, 0) ** {"relu": 1, "relu_squared": 2}[name])
 
 
 def softmax(x: Array) -> Array:
@@ -418,4 +434,7 @@ def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
         }
         if c.shared_gate:
             shapes[Role.SHARED_ROUTER] = (1, hidden)
+    if not c.gated:
+        for role in (Role.EXPERTS_GATE, Role.EXPERTS_GATE_BIAS, Role.SHARED_GATE):
+            shapes.pop(role, None)
     return shapes
