@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from family_configs import CASES
-from family_gguf import gguf_arrays, write_gguf
+from family_gguf import gguf_arrays, stacked, write_gguf
 from family_models import Arrays, FamilyModel, family_model, write_case, write_model
 from gguf_states import REORDERED
+from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.json_files import Fields
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import GatedDelta, Layer, ModelConfig, Ssd
+from lanewise.loading.program import Experts, GatedDelta, Layer, ModelConfig, Ssd
 from lanewise.loading.stored_program import program_as_json, read_program
 from lora_files import lora_config, write_adapter
 
@@ -61,7 +62,9 @@ def check_same(one: Path, other: Path) -> None:
         ("granitemoehybrid", {"mamba_d_head": 8}, "mamba_d_head is 8; 128 divided by"),
         ("granitemoehybrid", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0; a whole"),
         ("granitemoehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias is True; false"),
-        ("nemotron_h", {"hybrid_override_pattern": "ME*-MM"}, "experts without a gate are not"),
+        ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size is 32; null (experts in a"),
+        ("nemotron_h_moe", {"n_shared_experts": 2}, "n_shared_experts is 2; 1 is needed"),
+        ("nemotron_h_moe", {"moe_intermediate_size": 48}, "experts of 48; a multiple of 32"),
         ("nemotron_h", {"hybrid_override_pattern": "M?*-MM"}, "hybrid_override_pattern is 'M?*"),
         ("nemotron_h", {"hybrid_override_pattern": ""}, "hybrid_override_pattern is ''"),
         ("nemotron_h", {"hybrid_override_pattern": None}, "layer_types is missing; a kind for"),
@@ -88,6 +91,8 @@ def test_what_cannot_be_a_program_is_explained(
         ("nemotron_h", {"feed_forward_length": 96}, "feed_forward_length is 96; 6 numbers"),
         ("nemotron_h", {"feed_forward_length": [0, -1] * 3}, "feed_forward_length is -1; a whole"),
         ("nemotron_h", {"ssm.group_count": 5}, "ssm.inner_size is 96; a multiple of 6 and 5"),
+        ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size is 32; no such key (experts"),
+        ("nemotron_h_moe", {"expert_gating_func": 1}, "expert_gating_func is 1; 2 is needed"),
     ],
 )
 def test_metadata_that_cannot_be_a_program_are_explained(
@@ -139,6 +144,18 @@ def test_layers_of_nemotron_are_letters_or_names(tmp_path: Path) -> None:
     config = program_of(named)
     assert [kinds_of(layer) for layer in config.layers] == ["s", "f", "s", "a", "f", "s"]
     assert (config.heads.rope, config.has_states) == (None, True)
+
+
+def test_experts_of_nemotron_are_one_by_one_or_stacked(tmp_path: Path) -> None:
+    """And what guesses further tokens is left out."""
+    model = family_model("nemotron_h_moe")
+    arrays: Arrays = {"mtp.layers.0.norm.weight": np.ones(64, np.float32)}
+    for name, array in stacked(model.tensors).items():
+        whole = name.removesuffix(".weight") if ".experts." in name else name
+        arrays[whole.replace("backbone.", "model.")] = array
+    assert arrays["model.layers.1.mixer.experts.up_proj"].shape == (8, 32, 64)
+    other = write_model(FamilyModel(model.name, model.config, arrays), tmp_path / "stacked")
+    check_same(write_model(model, tmp_path / "single"), other)
 
 
 def kinds_of(layer: Layer) -> str:
@@ -290,3 +307,30 @@ def test_stored_programs_with_states(tmp_path: Path) -> None:
         layers = [changes, *stored["layers"][1:]]
         with pytest.raises(ModelFileError, match=message):
             read_program(Fields(stored | {"layers": layers}, "m"))
+
+
+def test_stored_experts_without_a_gate(tmp_path: Path) -> None:
+    """They are said to be so, have no such tensors, and cannot be clamped."""
+    config = program_of(write_case("nemotron_h_moe", tmp_path / "hf"))
+    stored = json.loads(json.dumps(program_as_json(config)))
+    assert read_program(Fields(stored, "m")) == config
+    experts = stored["layers"][1]["experts"]
+    assert (experts["gated"], experts["activation"]) == (False, "relu_squared")
+    for gated, says in ((True, "relu_squared, clamped is"), (False, "relu_squared is")):
+        changed = {"experts": experts | {"gated": gated, "activation": "square"}}
+        layers = [stored["layers"][0], changed, *stored["layers"][2:]]
+        with pytest.raises(ModelFileError, match=f"'square'; one of silu, .*{says} needed"):
+            read_program(Fields(stored | {"layers": layers}, "m"))
+    roles = layer_shapes(config, 1)
+    assert not any("GATE" in role.name for role in roles)
+    gated_too = replace(config, layers=(replace(config.layers[1], ffn=gated_like(config)),))
+    assert {role.name for role in set(layer_shapes(gated_too, 0)) - set(roles)} == {
+        "EXPERTS_GATE",
+        "SHARED_GATE",
+    }
+
+
+def gated_like(config: ModelConfig) -> Experts:
+    ffn = config.layers[1].ffn
+    assert isinstance(ffn, Experts)
+    return replace(ffn, gated=True)

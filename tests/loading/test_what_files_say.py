@@ -282,7 +282,6 @@ def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("mamba2", "layers with a recurrent state"),
-        ("nemotron_h_moe", "experts without a gate"),
         ("t5", "its encoder is one half of a model"),
         ("deepseek_v3", "its cache in a latent form"),
     ],

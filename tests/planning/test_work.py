@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from family_models import write_case
 from lanewise.commands.selftest import random_checkpoint
 from lanewise.loading.formats import TensorType
 from lanewise.loading.hub import resolve_model
@@ -39,6 +40,16 @@ def test_a_model_that_is_quantized_while_it_is_loaded(library):
     work = same_as_loaded(checkpoint, "q4_0")
     assert {one.type for one in work.matrices} == {"q4_0"}
     assert work.held_bytes < same_as_loaded(checkpoint, "q8_0").held_bytes
+
+
+def test_experts_without_a_gate(library, tmp_path):
+    with open_checkpoint(write_case("nemotron_h_moe", tmp_path)) as checkpoint:
+        work = work_of(checkpoint, None, 1.0)
+        with Model.load(checkpoint) as model:
+            assert sum(one.weights for one in work.matrices) == model.info.matrix_weights
+    # Of hidden size 64, in three layers: two matrices of each of three experts of 32.
+    of_experts = sum(one.weights for one in work.matrices if one.of_experts)
+    assert of_experts == 3 * 2 * 3 * 32 * 64
 
 
 def test_room_that_no_layer_uses_is_no_part_of_a_token(library):

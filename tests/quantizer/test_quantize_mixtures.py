@@ -26,7 +26,9 @@ def routers(path: Path) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("options", [["--format", "q8_0"], ["--bits", "8.5"]], ids=["q8_0", "bits"])
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "nemotron_h_moe_groups"]
+)
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
@@ -38,7 +40,7 @@ def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
 
-@pytest.mark.parametrize("name", ["qwen2_moe", "gpt_oss"])
+@pytest.mark.parametrize("name", ["qwen2_moe", "gpt_oss", "nemotron_h_moe"])
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_calibrated_mixtures_are_nearer_to_their_source_on_such_text(name, tmp_path):

@@ -152,6 +152,37 @@ def nemotron_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def nemotron_moe_metadata(config: Config) -> dict[str, Any]:
+    """Nothing of how a router weighs: all of the family do it alike."""
+    sizes = [
+        config["moe_intermediate_size"] * (kind == "moe") for kind in config["layers_block_type"]
+    ]
+    return (
+        nemotron_metadata(config)
+        | expert_metadata(config)
+        | {
+            "feed_forward_length": sizes,
+            "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_weights_scale": config["routed_scaling_factor"],
+            "expert_group_count": config["n_group"],
+            "expert_group_used_count": config["topk_group"],
+        }
+    )
+
+
+def nemotron_moe_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """The bias of the choice as one that belongs to a module, experts where others have them."""
+    found: Arrays = {}
+    for name, array in mamba_arrays(arrays, config).items():
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if ".mixer.experts." in name:
+            name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
+        found[name] = array
+    return found
+
+
 def mamba_arrays(arrays: Arrays, config: Config) -> Arrays:
     """Rates for their logarithms, and vectors with a second dimension."""
     groups = config.get("mamba_n_groups", config.get("n_groups"))
@@ -197,6 +228,12 @@ STATES: dict[str, Conversion] = {
     ),
     "nemotron_h": Conversion(
         "nemotron_h", permuted=True, reshape=mamba_arrays, metadata=nemotron_metadata
+    ),
+    "nemotron_h_moe": Conversion(
+        "nemotron_h_moe",
+        permuted=True,
+        reshape=nemotron_moe_arrays,
+        metadata=nemotron_moe_metadata,
     ),
     "qwen3_5_moe": Conversion("qwen35moe", reshape=tiled_arrays, metadata=delta_metadata),
 }

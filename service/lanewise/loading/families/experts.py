@@ -67,7 +67,7 @@ def stack_hf_experts(
 ) -> None:
     """Make one matrix of each of gate, up and down: of one for each expert, or of stacked ones.
 
-    ``names`` are those of gate, up and down of one expert in ``folder``.
+    ``names`` are those of gate, up and down of one expert in ``folder``; not all have a gate.
     """
     prefix = f"model.layers.{layer}.{folder}"
     for role, name in zip(EXPERT_ROLES, names, strict=True):
@@ -76,6 +76,7 @@ def stack_hf_experts(
     fused = f"{prefix}.gate_up_proj"
     gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
     tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
+    tensors.flatten(f"{prefix}.up_proj", up)
     tensors.flatten(f"{prefix}.down_proj", down)
 
 
@@ -106,7 +107,7 @@ def gguf_experts(
     if gating and GATING.get(gating) != router:
         raise fields.fail(key, next(str(n) for n, name in GATING.items() if name == router))
     first = first_sparse(sources)
-    shared = sources.get(gguf_name(Role.SHARED_GATE, first))
+    shared = sources.get(gguf_name(Role.SHARED_UP, first))
     size = gguf_uniform(fields, f"{arch}.feed_forward_length", default=1)
     fields.ignore(
         *(f"{arch}.{name}" for name in ("expert_shared_count", "leading_dense_block_count")),

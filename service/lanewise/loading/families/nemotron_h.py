@@ -1,13 +1,23 @@
-"""Nemotron H: layers of one part each: Mamba 2, attention without positions, or a plain FFN."""
+"""Nemotron H: layers of one part each: Mamba 2, attention without positions, a plain FFN, experts.
+
+Nothing of them is gated.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import mamba2
-from lanewise.loading.families.common import hf_attention, hf_model
+from lanewise.loading.families.common import has, hf_attention, hf_model
 from lanewise.loading.families.encoders import usual
+from lanewise.loading.families.experts import (
+    first_sparse,
+    flatten_gguf_experts,
+    gguf_experts,
+    rename_shared,
+    stack_hf_experts,
+)
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     arch_of,
@@ -16,9 +26,10 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
 )
 from lanewise.loading.families.states import gguf_heads, give, own_kinds
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
-from lanewise.loading.program import Layer, ModelConfig, Plain, Ssd
+from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
@@ -27,17 +38,21 @@ KINDS = {
     **dict.fromkeys(("M", "mamba", "linear_attention"), "mamba"),
     **dict.fromkeys(("*", "attention", "full_attention"), "attention"),
     **dict.fromkeys(("-", "mlp"), "mlp"),
+    **dict.fromkeys(("E", "moe"), "experts"),
 }
-EXPERTS = ("E", "moe")
+CURVE = "relu_squared"
+EPS = round_to_f32(1e-20)  # beside the sum that chosen weights are divided by
 HARMLESS = (
     *mamba2.HARMLESS,
     *("num_hidden_layers", "expand", "residual_in_fp32", "rescale_prenorm_residual"),
     *("num_logits_to_keep", "use_mamba_kernels", "mamba_ssm_cache_dtype", "attention_head_dim"),
-    *("is_nemotron", "rms_norm_eps"),
-    # Of layers of experts, which no model has that gets so far.
-    *("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "n_group", "topk_group"),
-    *("moe_shared_expert_intermediate_size", "moe_latent_size", "moe_shared_expert_overlap"),
-    *("num_experts_per_tok", "routed_scaling_factor", "mtp_layers_block_type", "norm_topk_prob"),
+    *("is_nemotron", "rms_norm_eps", "norm_eps", "moe_shared_expert_overlap"),
+    # Of layers that guess further tokens.
+    *("num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
+    # Of FFNs and experts that no layer may have.
+    *("intermediate_size", "n_routed_experts", "n_shared_experts", "moe_intermediate_size"),
+    *("moe_shared_expert_intermediate_size", "moe_latent_size", "num_experts_per_tok"),
+    *("n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor"),
 )
 NAMES = {
     "q_proj.weight": Role.ATTN_Q,
@@ -46,6 +61,8 @@ NAMES = {
     "o_proj.weight": Role.ATTN_OUTPUT,
     "up_proj.weight": Role.FFN_UP,
     "down_proj.weight": Role.FFN_DOWN,
+    "gate.weight": Role.ROUTER,
+    "gate.e_score_correction_bias": Role.ROUTER_CHOICE_BIAS,
 }
 
 
@@ -53,19 +70,15 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     kinds = hf_kinds(fields, len(sources))
     attention = replace(hf_attention(fields, sources, head_dim=128), rope=None)
-    layers = layers_of(kinds, Layer(attention, None), hf_state(fields), hf_plain(fields))
+    check_curve(fields)
+    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=hf_state(fields))}
+    if "mlp" in kinds:
+        made["mlp"] = Layer(None, Plain(fields.integer("intermediate_size"), activation=CURVE))
+    if "experts" in kinds:
+        made["experts"] = Layer(None, hf_experts(fields))
+    layers = [made[kind] for kind in kinds]
     eps = "layer_norm_epsilon"
     return hf_model(fields, "nemotron_h", layers, own_kinds=True, eps=eps)
-
-
-def layers_of(kinds: list[str], attention: Layer, state: Ssd, plain: Plain) -> list[Layer]:
-    """Return layers of these kinds."""
-    made = {
-        "attention": attention,
-        "mamba": Layer(None, None, state=state),
-        "mlp": Layer(None, plain),
-    }
-    return [made[kind] for kind in kinds]
 
 
 def hf_kinds(fields: Fields, most: int) -> list[str]:
@@ -77,12 +90,7 @@ def hf_kinds(fields: Fields, most: int) -> list[str]:
         key = "layers_block_type" if fields.is_set("layers_block_type") else "layer_types"
         if not isinstance(values := fields.raw(key), list):
             raise fields.fail(key, "a kind for each layer, or hybrid_override_pattern,")
-        found = own_kinds(fields, key, (*KINDS, *EXPERTS), len(values))
-    if any(kind in EXPERTS for kind in found):
-        raise ModelFileError(
-            f"{fields.source}: {key}: experts without a gate are not supported; layers of Mamba 2,"
-            " attention and dense FFNs are accepted"
-        )
+        found = own_kinds(fields, key, tuple(KINDS), len(values))
     if not found or len(found) > most or not all(kind in KINDS for kind in found):
         raise fields.fail(key, f"at most {most} of {', '.join(map(repr, KINDS))}")
     return [KINDS[kind] for kind in found]
@@ -111,17 +119,40 @@ def hf_state(fields: Fields) -> Ssd:
     )
 
 
-def hf_plain(fields: Fields) -> Plain:
-    """Return the FFN that a config describes."""
+def check_curve(fields: Fields) -> None:
+    """Refuse other activations of FFNs and experts than the family's, and biases of them."""
     if fields.text("mlp_hidden_act", default="relu2") != "relu2":
         raise fields.fail("mlp_hidden_act", "'relu2'")
     mamba2.check_no_bias(fields, "mlp_bias")
-    return Plain(fields.integer("intermediate_size"), activation="relu_squared")
+
+
+def hf_experts(fields: Fields) -> Experts:
+    """Return the experts that a config describes, and the shared one."""
+    if fields.raw("moe_latent_size") is not None:
+        raise fields.fail("moe_latent_size", "null (experts in a latent space are not supported)")
+    if fields.integer("n_shared_experts", default=1) != 1:
+        raise fields.fail("n_shared_experts", "1")
+    return Experts(
+        n=fields.integer("n_routed_experts"),
+        n_used=fields.integer("num_experts_per_tok"),
+        size=fields.integer("moe_intermediate_size"),
+        router="sigmoid",
+        choice_bias=True,
+        groups=fields.integer("n_group", default=1),
+        groups_used=fields.integer("topk_group", default=1),
+        renormalize=fields.flag("norm_topk_prob", default=True),
+        denominator_eps=EPS,
+        scale=round_to_f32(fields.number("routed_scaling_factor", default=1.0)),
+        activation=CURVE,
+        shared_size=fields.integer("moe_shared_expert_intermediate_size"),
+        gated=False,
+    )
 
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names."""
     tensors = Rearranged(sources)
+    tensors.drop(*(name for name in sources if name.startswith("mtp.")))  # guesses further tokens
     tensors.rename("model.norm_f.weight", usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
@@ -129,6 +160,9 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         give(tensors, f"{folder}.norm.weight", norm, number)
         if isinstance(layer.state, Ssd):
             mamba2.hf_mixer(tensors, f"{folder}.mixer", layer.state, number)
+        if isinstance(layer.ffn, Experts):
+            stack_hf_experts(tensors, number, layer.ffn, "mixer.experts")
+            rename_shared(tensors, number, "mixer.shared_experts")
         for name, role in NAMES.items():
             give(tensors, f"{folder}.mixer.{name}", role, number)
     return tensors.out
@@ -145,14 +179,16 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     known = [size for size in sizes if size != 0]
     if known != known[:1] * len(known):
         raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
-    size = fields.replacing({key: known[0] if known else 1}).integer(key)
-    kinds = [
-        "attention" if attends else "mamba" if size == 0 else "mlp"
+    alike = fields.replacing({key: known[0] if known else 1})
+    ffn: Plain | Experts = Plain(alike.integer(key), activation=CURVE)
+    if has(sources, Role.ROUTER, GGUF, first_sparse(sources)):
+        ffn = gguf_sparse(alike, sources)
+    attention = Layer(replace(gguf_attention(attending, sources), rope=None), None)
+    state = Layer(None, None, state=mamba2.gguf_state(fields, mamba2.has_conv_bias(sources)))
+    layers = [
+        attention if attends else state if size == 0 else Layer(None, ffn)
         for attends, size in zip(has_attention, sizes, strict=True)
     ]
-    attention = Layer(replace(gguf_attention(attending, sources), rope=None), None)
-    state = mamba2.gguf_state(fields, mamba2.has_conv_bias(sources))
-    layers = layers_of(kinds, attention, state, Plain(size, activation="relu_squared"))
     eps = fields.raw(f"{arch}.attention.layer_norm_epsilon")
     rms = f"{arch}.attention.layer_norm_rms_epsilon"
     fields.ignore(f"{arch}.rope.scaling.finetuned", rms)
@@ -161,9 +197,18 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     return gguf_model(fields, sources, "nemotron_h", layers)
 
 
+def gguf_sparse(fields: Fields, sources: Sources) -> Experts:
+    """Return the experts that metadata and tensors describe; beside them no layer has an FFN."""
+    key = f"{arch_of(fields)}.moe_latent_size"
+    if fields.raw(key) is not None:
+        raise fields.fail(key, "no such key (experts in a latent space are not supported)")
+    experts = gguf_experts(fields, sources, "sigmoid", renormalize=False, denominator_eps=EPS)
+    return replace(experts, activation=CURVE, gated=False)
+
+
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; every layer's norm is called attention's."""
-    tensors = Rearranged(sources)
+    tensors = Rearranged(flatten_gguf_experts(sources, config))
     mamba2.gguf_mixers(tensors, config)
     for number, layer in enumerate(config.layers):
         if layer.ffn is not None:

@@ -89,7 +89,6 @@ REASONS = {
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm3"),
         *("kimi_linear", "kimi-linear", "plamo2"),
     ),
-    "it has experts without a gate": ("nemotron_h_moe",),
     ENCODER: ("distilbert", "mpnet", "nomic-bert-moe"),
     DECODED: ("t5", "t5encoder"),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
@@ -103,7 +102,7 @@ OTHER_NAMES = {
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
 }
-OTHER_GGUF_NAMES = {"jina-bert-v2": bert.JINA}
+OTHER_GGUF_NAMES = {"jina-bert-v2": bert.JINA, "nemotron_h_moe": nemotron_h.FAMILY}
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 
 
