@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import tiny_models
+from family_models import write_case
 from gguf_values import write_out
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
@@ -97,6 +98,14 @@ def test_inputs_that_stand_out_are_found(capsys, tmp_path):
         out = capsys.readouterr().out
         assert ("outliers: unusual, of Q, K and V: what int8" in out) == planted
         assert ("outliers: as usual" in out) != planted
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "nemotron_h_moe"])
+def test_inputs_of_mixtures_that_stand_out_are_found(capsys, tmp_path, name):
+    """All layers have experts: of their down projections nothing is reported."""
+    report = inspect(capsys, write_case(name, tmp_path / "m"), "--outliers")
+    kinds = [row["inputs_of"] for row in report["outliers"]]
+    assert kinds == ["Q, K and V", "attention output", "gate and up", "head"]
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16"])

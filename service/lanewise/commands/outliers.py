@@ -65,13 +65,13 @@ class Outliers:
 
 
 def find_outliers(path: Path, threads: int) -> list[Outliers]:
-    """Run the text and report every kind of inputs."""
+    """Run the text and report every kind of inputs; what experts' down is given is not seen."""
     with (
         open_checkpoint(path) as checkpoint,
         Model.load(checkpoint, threads=threads) as model,
         naming(checkpoint),
     ):
-        rows = observe(checkpoint, model, threads)
+        rows = [row for row in observe(checkpoint, model, threads) if row.groups]
     kinds = list(dict.fromkeys(row.operation for row in rows))
     return [summary([row for row in rows if row.operation == kind]) for kind in kinds]
 
