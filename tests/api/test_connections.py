@@ -78,13 +78,14 @@ def test_heads_within_the_limits_are_read(client):
 
 
 def test_large_requests_one_after_another_are_not_taken_for_one_head(server):
-    """The read that ends one body begins the next head."""
+    """The read that ends one body begins the next head, however much of the body it holds."""
     body = post({**OK, "prompt": "abc", "user": "x" * 150_000})
-    with connection(server) as sock:
-        sock.sendall(body + body[:20])
-        assert answer(sock)[0] == 200
-        sock.sendall(body[20:])
-        assert answer(sock)[0] == 200
+    for _ in range(200):  # how much that is, the system decides
+        with connection(server) as sock:
+            sock.sendall(body + body[:20])
+            assert answer(sock)[0] == 200
+            sock.sendall(body[20:])
+            assert answer(sock)[0] == 200
 
 
 @pytest.mark.parametrize(

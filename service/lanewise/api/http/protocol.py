@@ -70,7 +70,7 @@ class Connection(HttpToolsProtocol):
         # bytes of names and values, fields, bytes and chunks of its body, bytes that carried it.
         self._head_bytes = self._field_bytes = self._fields = 0
         self._body_bytes = self._chunks = self._wire_bytes = 0
-        self._heads = 0  # that have been complete
+        self._heads = self._messages = 0  # that have been complete
         self._answering: RequestResponseCycle | None = None
         self._sent = 0
         self._stalled_at = 0.0
@@ -133,13 +133,14 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._phase is IDLE:
             self._begin_head()
-        heads = self._heads
+        heads, messages = self._heads, self._messages
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._refuse(self._refusal or refusals.not_http())
             return
-        if heads != self._heads:  # the read held the end of another head, if only of this one
+        if heads != self._heads or messages != self._messages:
+            # The read held the end of another head, if only of this one, or of a body.
             self._head_bytes = self._wire_bytes = 0
         elif self._phase is HEAD:
             self._head_bytes += len(data)
@@ -250,6 +251,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # it is complete when the rest of it is parsed as if it had not asked
         self._phase = IDLE
+        self._messages += 1
         self._deadline = 0.0
         super().on_message_complete()
 
