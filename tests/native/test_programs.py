@@ -35,6 +35,19 @@ def test_attention_equals_its_definition(programs: Path) -> None:
     assert int(output.split()[0]) >= 40
 
 
+def test_recurrences_equal_their_definition(programs: Path) -> None:
+    """Convolutions, recurrences and gates of layers with a state, at all levels of this CPU."""
+    output = check(programs / "test_recur")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+    assert int(output.split()[-4]) >= 10
+
+
+def test_states_are_their_sequences_own(programs: Path) -> None:
+    """Wherever they are, whoever fails beside them; and what is refused of models with states."""
+    output = check(programs / "test_states")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
 def test_threads_that_share_a_context_change_nothing(programs: Path) -> None:
     """Contexts over four splits on 1 to 8 threads, with windows, beside short ones."""
     output = check(programs / "test_long_context")
