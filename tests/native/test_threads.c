@@ -94,17 +94,17 @@ static unsigned count_sleeps(unsigned cpus) {
     return sleeps;
 }
 
-// Whether it ever did, or ever did not: others may take a CPU at any moment, so that it is tried again.
-enum { TRIES = 50 };
+// Whether it ever did, or ever did not: others may have the CPUs for a while, so that it is tried again.
+static const uint64_t patience_ns = UINT64_C(40) * 1000000000;
 
 static bool ever_slept(unsigned cpus) {
-    for (int i = 0; i < TRIES; ++i)
+    for (const uint64_t begin = lw_profile_now(); lw_profile_now() < begin + patience_ns;)
         if (count_sleeps(cpus) > 0) return true;
     return false;
 }
 
 static bool ever_stayed_awake(unsigned cpus) {
-    for (int i = 0; i < TRIES; ++i)
+    for (const uint64_t begin = lw_profile_now(); lw_profile_now() < begin + patience_ns;)
         if (count_sleeps(cpus) < ROUNDS) return true;
     return false;
 }
