@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import has
+from lanewise.loading.families.common import check_activation, has
 from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_uniform
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
@@ -172,6 +172,23 @@ def hf_count(fields: Fields) -> int:
     if not fields.is_set("num_experts") and other is not None:
         return fields.integer("num_local_experts")
     return fields.integer("num_experts")
+
+
+def hf_shared_experts(fields: Fields, renormalize: bool) -> Experts:
+    """Return experts beside a shared one behind a gate, as the models of Qwen have them.
+
+    ``renormalize`` is what the family has where the file does not say.
+    """
+    check_activation(fields)
+    return Experts(
+        n=hf_count(fields),
+        n_used=fields.integer("num_experts_per_tok"),
+        size=fields.integer("moe_intermediate_size"),
+        router="softmax",
+        renormalize=fields.flag("norm_topk_prob", default=renormalize),
+        shared_size=fields.integer("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
 
 
 def rename_shared(tensors: Rearranged, layer: int, folder: str) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
-    check_activation,
     hf_attention,
     hf_gated,
     hf_model,
@@ -19,8 +18,8 @@ from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
     gguf_sparse_layers,
-    hf_count,
     hf_name,
+    hf_shared_experts,
     layers_of_experts,
     sparse_layers,
     stack_hf_experts,
@@ -32,25 +31,16 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
 )
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Experts, Layer, ModelConfig
+from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    check_activation(fields)
     n_layers = hf_n_layers(fields, sources)
     attention = hf_attention(fields, sources, qkv_bias=fields.flag("qkv_bias", default=True))
-    experts = Experts(
-        n=hf_count(fields),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=fields.integer("moe_intermediate_size"),
-        router="softmax",
-        renormalize=fields.flag("norm_topk_prob", default=False),
-        shared_size=fields.integer("shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
+    experts = hf_shared_experts(fields, renormalize=False)
     is_sparse = hf_sparse_layers(fields, n_layers)
     layers = sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
     windows = moe_windows(fields, n_layers)

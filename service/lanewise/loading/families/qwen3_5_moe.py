@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from lanewise.loading.families import qwen3_5
 from lanewise.loading.families.common import hf_n_layers
-from lanewise.loading.families.experts import flatten_gguf_experts
+from lanewise.loading.families.experts import flatten_gguf_experts, hf_shared_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.qwen3_next import (
     gguf_delta_model,
     gguf_named,
     hf_delta_model,
-    hf_shared_experts,
 )
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Experts, Gated, ModelConfig
@@ -21,7 +20,9 @@ NAME = "qwen3_5_moe_text"
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json, or its text_config."""
-    ffns: list[Gated | Experts] = [hf_shared_experts(fields)] * hf_n_layers(fields, sources)
+    ffns: list[Gated | Experts] = [hf_shared_experts(fields, renormalize=True)] * hf_n_layers(
+        fields, sources
+    )
     return hf_delta_model(fields, sources, NAME, ffns)
 
 

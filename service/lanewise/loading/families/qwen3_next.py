@@ -19,7 +19,7 @@ from lanewise.loading.families.encoders import usual
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
-    hf_count,
+    hf_shared_experts,
     layers_of_experts,
     stack_hf_experts,
 )
@@ -57,24 +57,10 @@ MROPE = ("mrope_section", "mrope_interleaved")  # which of a text's three equal 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     n_layers = hf_n_layers(fields, sources)
-    experts, gated = hf_shared_experts(fields), hf_gated(fields, sources)
+    experts, gated = hf_shared_experts(fields, renormalize=True), hf_gated(fields, sources)
     is_sparse = hf_sparse_layers(fields, n_layers)
     ffns = [experts if sparse else gated for sparse in is_sparse]
     return hf_delta_model(fields, sources, "qwen3_next", ffns)
-
-
-def hf_shared_experts(fields: Fields) -> Experts:
-    """Return experts beside a shared one behind a gate."""
-    check_activation(fields)
-    return Experts(
-        n=hf_count(fields),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=fields.integer("moe_intermediate_size"),
-        router="softmax",
-        renormalize=fields.flag("norm_topk_prob", default=True),
-        shared_size=fields.integer("shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
 
 
 def hf_delta_model(
