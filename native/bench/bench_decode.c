@@ -57,8 +57,8 @@ int main(int argc, char** argv) {
     for (uint32_t step = 0; step < steps; ++step)  // in turns: other work on the machine slows all down alike
         for (int k = 0; k < TYPES; ++k) {
             const uint32_t token = 1 + step, start[] = {0, 1}, row = 0;
-            const lw_batch batch = {1,    1,    blocks, &token, start, &context, table, &row,
-                                    NULL, NULL, NULL,   0,      NULL,  0,        NULL};
+            const lw_batch batch = {1,    1,    blocks, &token, start, &context, table, &row, NULL,
+                                    NULL, NULL, 0,      NULL,   0,     NULL,     NULL,  NULL};
             const double begin = now();
             bench_check(lw_step(sessions[k], &batch, logits, NULL));
             seconds[(uint32_t)k * steps + step] = now() - begin;

@@ -71,7 +71,8 @@ typedef enum lw_role {
     LW_STATE_SKIP = 58,        // (1, n_heads), D of LW_SSD
     LW_STATE_NORM = 59,        // (1, value_dim) of LW_GATED_DELTA, (1, inner) of LW_SSD
     LW_STATE_OUT = 60,         // (hidden_size, inner)
-    LW_ROLE_COUNT = 61
+    LW_OUTPUT_BIAS = 61,       // (1, vocab_size), once per model
+    LW_ROLE_COUNT = 62
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -87,14 +88,15 @@ enum { LW_NO_ROPE = -1 };
 
 typedef enum lw_qk_norm {
     LW_QK_NORM_NONE = 0,
-    LW_QK_NORM_HEAD = 1,  // RMSNorm over each head of Q and K before they turn
-    LW_QK_NORM_WHOLE = 2  // over all heads together
+    LW_QK_NORM_HEAD = 1,   // RMSNorm over each head of Q and K before they turn
+    LW_QK_NORM_WHOLE = 2,  // over all heads together
+    LW_QK_NORM_TURNED = 3  // over each head after they have turned
 } lw_qk_norm;
 
 typedef struct lw_attention_config {
     uint32_t n_heads;  // 0: the layer has no attention, and all else here is 0
     uint32_t n_kv_heads;
-    uint32_t head_dim;  // even, at most 256
+    uint32_t head_dim;  // even, at most 512
     uint32_t window;    // tokens each query sees, its own included; 0 = all
     // 1: a query also sees what comes after it, of a window as many tokens as before it: only where the model is pooled
     uint32_t both_ways;
@@ -109,6 +111,11 @@ typedef struct lw_attention_config {
     float position_beta;         // 0, or Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
     uint32_t output_gate;        // 1: results are multiplied by sigmoid of the product with LW_ATTN_GATE
+    float score_softcap;         // 0, or scores are cap * tanh(score / cap), before anything is added to them
+    uint32_t values_are_keys;    // 1: there is no LW_ATTN_V, values are what K is before its norm and its turn
+    uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
+    uint32_t shares_kv;  // 1: no K and V, those of layer kv_layer, an earlier one of the same KV heads, head_dim
+    uint32_t kv_layer;   // and window that has its own, are read
 } lw_attention_config;
 
 // Layers that keep a state of each sequence in the place of its keys and values. All are recurrences over the tokens in
@@ -156,9 +163,12 @@ typedef enum lw_activation {
     LW_GELU = 2,            // g * Phi(g), Phi the normal distribution's
     LW_GELU_TANH = 3,       // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
     LW_RELU = 4,
-    LW_TANH = 5,         // of dense heads only
-    LW_IDENTITY = 6,     // likewise
-    LW_RELU_SQUARED = 7  // max(g, 0)^2
+    LW_TANH = 5,          // of dense heads only
+    LW_IDENTITY = 6,      // likewise
+    LW_RELU_SQUARED = 7,  // max(g, 0)^2
+    // alpha * g^2 + g / 2 above 0, else limit * (exp(min(g, -1e-6)) - 1 - g) + g / 2 (xIELU of Apertus: alpha is its
+    // positive parameter, limit its negative one); not of experts
+    LW_XIELU = 8
 } lw_activation;
 
 // What a router makes of its logits, one for each expert.
@@ -174,9 +184,9 @@ typedef struct lw_ffn_config {
     lw_ffn_kind kind;
     uint32_t size;       // outputs of gate and up, of each expert; a multiple of 32 for experts
     uint32_t bias;       // 1: gate, up and down have biases, those of experts too
-    uint32_t down_bias;  // 1: down has one, whatever bias says; not of experts
+    uint32_t down_bias;  // 1: down has one, whatever bias says; of experts it is added to their weighted sum, once
     lw_activation activation;
-    float limit, alpha;  // of LW_CLAMPED_SWIGLU, both above 0
+    float limit, alpha;  // of LW_CLAMPED_SWIGLU, both above 0, and of LW_XIELU
     // Of LW_FFN_EXPERTS, else 0:
     uint32_t n_experts;  // at most 4096
     uint32_t n_used;     // for each token, at most 64
@@ -197,18 +207,29 @@ typedef enum lw_norm_kind {
     LW_NORM_LAYER = 1  // (x - mean) / sqrt(variance) * weight, plus a bias where norm_bias is 1
 } lw_norm_kind;
 
-// x += attention(norm(x)), then x += ffn(norm(x)); what has a state stands in the place of attention. Where a norm
-// replaces x it is x = norm(x) before the addition. So the layers that normalize after each addition (BERT's) are those
+// How the parts of a layer add to x. Attention's norm is that of a state, too.
+typedef enum lw_wiring {
+    LW_IN_TURN = 0,           // x += attention(attn_norm(x)), then x += ffn(ffn_norm(x))
+    LW_PARALLEL = 1,          // x += attention(attn_norm(x)) + ffn(ffn_norm(x)), both of the same x, in this order
+    LW_PARALLEL_ONE_NORM = 2  // likewise, both of attn_norm(x): there is no LW_FFN_NORM
+} lw_wiring;
+
+// Parts add to x as `wiring` says. What has a state stands in the place of attention, or beside it: then both read the same
+// norm(x), and attention's result is added first. Where a norm replaces x it is x = norm(x) before the addition. So the layers that normalize after each addition (BERT's) are those
 // whose norms all replace: the first one's is that of the embedding, each further one's, and the output norm, that of the
 // layer before.
 typedef struct lw_layer_config {
     lw_attention_config attention;
-    lw_state_config state;                           // not beside attention
+    lw_state_config state;
     lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 where nothing comes after the norm
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
     // of norms, nor with experts.
     uint32_t result_norms;
+    // 1: there is neither LW_ATTN_NORM nor LW_FFN_NORM, parts read x itself. Only with result_norms.
+    uint32_t no_input_norms;
+    lw_wiring wiring;    // not LW_IN_TURN only with attention and an FFN, and where no norm replaces x
+    float output_scale;  // x is multiplied by it at the layer's end; 0 = 1
 } lw_layer_config;
 
 // Something that rows go through after pooling: y = activation(dense y + bias), then perhaps a norm.
@@ -238,16 +259,17 @@ typedef struct lw_model_config {
     float rms_norm_eps;        // of norms of both kinds
     float embedding_scale;     // rows of the embedding are multiplied by it
     float logit_scale;         // and logits by this; 1 and 1 for most
+    float logit_softcap;       // 0, or logits are cap * tanh(logit / cap), after their bias and scale
+    uint32_t output_bias;      // 1: logits have LW_OUTPUT_BIAS
     uint32_t n_ropes;          // at most 8
     const lw_rope* ropes;
-    const lw_layer_config*
-        layers;          // [n_layers]; one has attention; heads, KV heads and head_dim are the same in all those
-    lw_norm_kind norm;   // of all norms but those of Q and K
-    uint32_t norm_bias;  // 1: these have biases; of LW_NORM_LAYER only
-    uint32_t pooled;     // 1: no head that makes logits; whole texts go through lw_encode, nothing else
+    const lw_layer_config* layers;  // [n_layers]; one has attention
+    lw_norm_kind norm;              // of all norms but those of Q and K
+    uint32_t norm_bias;             // 1: these have biases; of LW_NORM_LAYER only
+    uint32_t pooled;                // 1: no head that makes logits; whole texts go through lw_encode, nothing else
+    uint32_t n_positions;  // rows that are added to those of the embedding by position; 0 = none, else context_length
     // Of pooled models, else 0:
-    uint32_t n_positions;    // rows that are added to those of the embedding by position; 0 = none, else context_length
-    uint32_t n_token_types;  // likewise by token type; 0 = none
-    uint32_t n_dense;        // at most LW_MAX_DENSE
+    uint32_t n_token_types;        // likewise by token type; 0 = none
+    uint32_t n_dense;              // at most LW_MAX_DENSE
     const lw_dense_config* dense;  // [n_dense]
 } lw_model_config;

@@ -6,16 +6,18 @@ enum { LW_MAX_KV_GROUPS = 16 };
 // one group, any block those of any group.
 typedef struct lw_kv_layout {
     uint64_t block_bytes;
-    uint64_t state_bytes;  // of one sequence; 0 where no layer has a state
+    uint64_t state_bytes;  // of one sequence without guesses; 0 where no layer has a state
+    uint64_t guess_bytes;  // more for each of max_guesses
     uint32_t n_groups;
     // Tokens that each sees at most in the layers of a group, its own included; 0 = all.
     uint32_t windows[LW_MAX_KV_GROUPS];
 } lw_kv_layout;
 
 typedef struct lw_session_config {
-    uint32_t n_threads;         // threads that compute, the calling one included; 1 to 256
-    uint32_t n_blocks;          // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
-    uint32_t n_states;          // places for the states of sequences; 0 unless layers of the model have one
+    uint32_t n_threads;    // threads that compute, the calling one included; 1 to 256
+    uint32_t n_blocks;     // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
+    uint32_t n_states;     // places for the states of sequences; 0 unless layers of the model have one
+    uint32_t max_guesses;  // rows of one sequence in one step that may be guesses (lw_batch); 0 unless n_states > 0
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
     lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
@@ -71,7 +73,9 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 //
 // Where layers have a state, that of sequence s is in place number table_rows[s] (or s), which no other sequence of the
 // batch has. It must be that after context_lens[s] tokens; what a place holds does not matter where that is 0. Afterwards
-// it is that after all of the sequence's tokens.
+// it is that after all of the sequence's tokens but its guesses, the last guesses[s] of them: those are in its logits only,
+// and the place remembers what they would do to the state. The next batch says with accepted[s] how many of the guesses,
+// from the first on, were right: its context_lens counts them, and the state is brought up to them before its own tokens.
 typedef struct lw_batch {
     uint32_t n_seqs;
     uint32_t n_logits;
@@ -87,7 +91,9 @@ typedef struct lw_batch {
     uint32_t n_copies;
     const uint32_t* copies;  // [n_copies][2] KV blocks (from, to) that are copied before all else, in this order
     uint32_t n_state_copies;
-    const uint32_t* state_copies;  // [n_state_copies][2] likewise of places of states
+    const uint32_t* state_copies;  // [n_state_copies][2] likewise of places of states, guesses and all
+    const uint32_t* guesses;       // [n_seqs] below the sequence's tokens, at most max_guesses; NULL = 0
+    const uint32_t* accepted;      // [n_seqs] at most the guesses that its place remembers; NULL = 0
 } lw_batch;
 
 typedef struct lw_sampled {

@@ -289,6 +289,8 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     LW_RETURN_IF_FAILED(check_places(model, config));
     LW_RETURN_IF_FAILED(check_kv_type(model, config->kv_type));
     LW_RETURN_IF_FAILED(check_states(model, config->n_states));
+    if (config->max_guesses > 0)
+        return lw_fail(LW_ERR_ARGUMENT, "session: max_guesses is %u, must be 0", config->max_guesses);
     lw_session* s = aligned_alloc(_Alignof(lw_session), sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
     memset(s, 0, sizeof *s);

@@ -59,6 +59,11 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
     LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
+    LW_RETURN_IF_FAILED(check_number(&at, "score_softcap", (double)c->score_softcap, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(&at, "values_are_keys", c->values_are_keys, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(&at, "value_norm", c->value_norm, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(&at, "shares_kv", c->shares_kv, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(&at, "kv_layer", c->kv_layer, 0, 0));
     LW_RETURN_IF_FAILED(check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
     if (c->position_beta > 0)
         LW_RETURN_IF_FAILED(check_range(&at, "position_original", c->position_original, 1, 1 << 28));
@@ -177,6 +182,9 @@ static lw_status check_norms(const place* at, const lw_model_config* model, cons
     LW_RETURN_IF_FAILED(check_range(at, "attn_norm_replaces", c->attn_norm_replaces, 0, has_mixer));
     LW_RETURN_IF_FAILED(check_range(at, "ffn_norm_replaces", c->ffn_norm_replaces, 0, c->ffn.kind != LW_FFN_NONE));
     LW_RETURN_IF_FAILED(check_flag(at, "result_norms", c->result_norms));
+    LW_RETURN_IF_FAILED(check_range(at, "no_input_norms", c->no_input_norms, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(at, "wiring", (uint64_t)c->wiring, 0, LW_IN_TURN));
+    LW_RETURN_IF_FAILED(check_number(at, "output_scale", (double)c->output_scale, 0, 0));
     const bool biases = c->attention.output_bias || c->ffn.bias || c->ffn.down_bias || model->norm_bias;
     if (c->result_norms && (biases || c->ffn.kind == LW_FFN_EXPERTS))
         return lw_fail(LW_ERR_ARGUMENT,
@@ -257,6 +265,8 @@ lw_status lw_check_config(const lw_model_config* c) {
         return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
     LW_RETURN_IF_FAILED(check_number(&model, "embedding_scale", (double)c->embedding_scale, 1e-6, 1e6));
     LW_RETURN_IF_FAILED(check_number(&model, "logit_scale", (double)c->logit_scale, 1e-6, 1e6));
+    LW_RETURN_IF_FAILED(check_number(&model, "logit_softcap", (double)c->logit_softcap, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(&model, "output_bias", c->output_bias, 0, 0));
     if (c->layers == NULL || (c->ropes == NULL && c->n_ropes > 0))
         return lw_fail(LW_ERR_ARGUMENT, "model config: layers and ropes must not be NULL");
     const lw_attention_config* first = NULL;

@@ -61,7 +61,7 @@ struct lw_model {
     uint32_t last_mixer;       // the last one that has attention or a state
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;  // rows 0: without
-    float *output_norm, *output_norm_bias;
+    float *output_norm, *output_norm_bias, *output_bias;
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     float* slopes;              // [n_heads] of lw_attention_config.alibi

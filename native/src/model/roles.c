@@ -20,6 +20,8 @@ static lw_slot model_slot(lw_model* model, lw_role role) {
             return vector("output norm", &model->output_norm, c->hidden_size, true);
         case LW_OUTPUT_NORM_BIAS:
             return vector("output norm bias", &model->output_norm_bias, c->hidden_size, c->norm_bias);
+        case LW_OUTPUT_BIAS:
+            return vector("output bias", &model->output_bias, c->vocab_size, c->output_bias);
         case LW_POSITION_EMBEDDING:
             return matrix("position embedding", &model->position_embedding, c->n_positions, c->hidden_size,
                           c->n_positions > 0);
@@ -234,7 +236,8 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 }
 
 bool lw_is_of_layers(lw_role role) {
-    return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) || role >= LW_ATTN_RESULT_NORM;
+    return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
+           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS);
 }
 
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {

@@ -84,6 +84,8 @@ def wanted_tensors(config: ModelConfig) -> list[tuple[Role, int, Shape]]:
     for number in range(config.n_layers):
         wanted += [(role, number, shape) for role, shape in layer_shapes(config, number).items()]
     wanted.append((Role.OUTPUT_NORM, 0, (1, config.hidden_size)))
+    if config.output_bias:
+        wanted.append((Role.OUTPUT_BIAS, 0, (1, config.vocab_size)))
     if config.norm_bias:
         wanted.append((Role.OUTPUT_NORM_BIAS, 0, (1, config.hidden_size)))
     if config.pooling is not None:
@@ -124,11 +126,15 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
         shapes[Role.ATTN_NORM_BIAS] = (1, hidden)
     if shapes and layer.result_norms:
         shapes[Role.ATTN_RESULT_NORM] = (1, hidden)
+    if layer.no_input_norms:
+        shapes.pop(Role.ATTN_NORM, None)
+        shapes.pop(Role.ATTN_NORM_BIAS, None)
     if layer.ffn is None:
         return shapes | orders
-    shapes[Role.FFN_NORM] = (1, hidden)
-    if config.norm_bias:
-        shapes[Role.FFN_NORM_BIAS] = (1, hidden)
+    if not layer.no_input_norms and layer.wiring != "parallel_one_norm":
+        shapes[Role.FFN_NORM] = (1, hidden)
+        if config.norm_bias:
+            shapes[Role.FFN_NORM_BIAS] = (1, hidden)
     if layer.result_norms:
         shapes[Role.FFN_RESULT_NORM] = (1, hidden)
     if isinstance(layer.ffn, Experts):
@@ -155,7 +161,7 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
             Role.ATTN_K_BIAS: (1, keys),
             Role.ATTN_V_BIAS: (1, keys),
         }
-    if attention.qk_norm == "head":
+    if attention.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (1, head), Role.ATTN_K_NORM: (1, head)}
     if attention.qk_norm == "whole":
         shapes |= {Role.ATTN_Q_NORM: (1, queries), Role.ATTN_K_NORM: (1, keys)}
@@ -166,7 +172,12 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
     shapes[Role.ATTN_OUTPUT] = (hidden, queries)
     if attention.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (1, hidden)
-    return shapes
+    absent: tuple[Role, ...] = ()
+    if attention.kv_layer is not None:
+        absent = (Role.ATTN_K, Role.ATTN_V, Role.ATTN_K_BIAS, Role.ATTN_V_BIAS, Role.ATTN_K_NORM)
+    elif attention.values_are_keys:
+        absent = (Role.ATTN_V, Role.ATTN_V_BIAS)
+    return {role: shape for role, shape in shapes.items() if role not in absent}
 
 
 def state_shapes(state: State, hidden: int) -> dict[Role, Shape]:
@@ -237,6 +248,8 @@ def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
             Role.EXPERTS_UP_BIAS: (1, ffn.n * ffn.size),
             Role.EXPERTS_DOWN_BIAS: (1, ffn.n * hidden),
         }
+    if ffn.down_bias:
+        shapes[Role.FFN_DOWN_BIAS] = (1, hidden)
     if ffn.shared_size:
         shapes |= {
             Role.SHARED_GATE: (ffn.shared_size, hidden),

@@ -89,6 +89,7 @@ class Role(IntEnum):
     STATE_SKIP = 58
     STATE_NORM = 59
     STATE_OUT = 60
+    OUTPUT_BIAS = 61  # of logits
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from lanewise.loading.program import (
     ACTIVATIONS,
     CURVES,
     DENSE_CURVES,
+    FFN_CURVES,
     MAX_DENSE,
     NORMS,
     POOLINGS,
     QK_NORMS,
     ROUTERS,
+    WIRINGS,
     Attention,
     Experts,
     Layer,
@@ -26,6 +28,7 @@ from lanewise.loading.program import (
 )
 
 MAX_HEAD_DIM = 256
+MAX_STATE_DIM = 256  # rows and columns of states
 LEAST_TAPS, MOST_TAPS = 2, 8  # of the convolutions of layers with a state
 STATE_MULTIPLE = 16  # of rows and columns of states
 MAX_EXPERTS = 4096
@@ -47,10 +50,12 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
     for ffn in dict.fromkeys(layer.ffn for layer in config.layers):
         if isinstance(ffn, Experts):
             _raise(source, expert_faults(ffn, config.hidden_size))
-        elif ffn is not None and ffn.activation not in CURVES:
-            _raise(source, [_unknown("activation", ffn.activation, CURVES)])
+        elif ffn is not None and ffn.activation not in FFN_CURVES:
+            _raise(source, [_unknown("activation", ffn.activation, FFN_CURVES)])
     for layer in dict.fromkeys(config.layers):
         _raise(source, result_norm_faults(layer, config))
+        _raise(source, wiring_faults(layer))
+    _raise(source, shared_kv_faults(config))
     _raise(source, pooling_faults(config))
     return config
 
@@ -63,12 +68,45 @@ def layer_faults(config: ModelConfig) -> Iterable[str]:
         parts = (layer.attention, layer.state, layer.ffn)
         if all(part is None for part in parts):
             yield "a layer without attention, state and FFN"
-        if layer.attention is not None and layer.state is not None:
-            yield "a layer with attention and a state"
         if None in parts[::2] and (layer.attn_norm_replaces or layer.ffn_norm_replaces):
             yield "norms that replace, in a layer without attention or without an FFN"
     if config.has_states and (config.pooling is not None or config.norm != "rms"):
         yield "layers with a state in a model that is pooled or has other norms than RMSNorm"
+
+
+def wiring_faults(layer: Layer) -> Iterable[str]:
+    """What is wrong with how the parts of a layer add to x."""
+    if layer.wiring not in WIRINGS:
+        yield _unknown("wiring", layer.wiring, WIRINGS)
+    elif layer.wiring != "in_turn":
+        if layer.attention is None or layer.ffn is None:
+            yield f"wiring {layer.wiring} without attention or an FFN"
+        if layer.attn_norm_replaces or layer.ffn_norm_replaces:
+            yield f"wiring {layer.wiring} with norms that replace"
+    if layer.no_input_norms and not layer.result_norms:
+        yield "no_input_norms without result_norms"
+    if layer.output_scale <= 0:
+        yield f"output_scale is {layer.output_scale}; a positive number is needed"
+
+
+def shared_kv_faults(config: ModelConfig) -> Iterable[str]:
+    """What is wrong with layers that read the keys and values of others."""
+    for number, layer in enumerate(config.layers):
+        own = layer.attention
+        if own is None or own.kv_layer is None:
+            continue
+        other = config.layers[own.kv_layer].attention if own.kv_layer < number else None
+        if other is None or other.kv_layer is not None:
+            yield f"layer {number} reads keys and values of layer {own.kv_layer}, which has none"
+        elif (other.n_kv_heads, other.head_dim, other.window) != (
+            own.n_kv_heads,
+            own.head_dim,
+            own.window,
+        ):
+            yield (
+                f"layer {number} reads keys and values of layer {own.kv_layer}, whose heads or"
+                " window are others"
+            )
 
 
 def state_faults(state: State) -> Iterable[str]:
@@ -79,10 +117,10 @@ def state_faults(state: State) -> Iterable[str]:
         return
     for name in ("value_dim", "key_dim"):
         size = getattr(state, name)
-        if size % STATE_MULTIPLE or size > MAX_HEAD_DIM:
+        if size % STATE_MULTIPLE or size > MAX_STATE_DIM:
             yield (
                 f"{name} of a state is {size}; a multiple of {STATE_MULTIPLE} up to"
-                f" {MAX_HEAD_DIM} is needed"
+                f" {MAX_STATE_DIM} is needed"
             )
     if state.n_heads % state.n_key_heads:
         yield (
@@ -120,8 +158,8 @@ def pooling_faults(config: ModelConfig) -> Iterable[str]:
     if config.pooling is None:
         if any(one.attention is not None and one.attention.both_ways for one in config.layers):
             yield "attention sees both ways, and nothing is pooled"
-        if config.learned_positions or config.n_token_types:
-            yield "learned positions or token types, and nothing is pooled"
+        if config.n_token_types:
+            yield "token types, and nothing is pooled"
         return
     if config.pooling.kind not in POOLINGS:
         yield _unknown("pooling", config.pooling.kind, POOLINGS)

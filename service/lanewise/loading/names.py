@@ -12,6 +12,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.TOKEN_EMBEDDING: ("token_embd.weight", "model.embed_tokens.weight"),
     Role.OUTPUT: ("output.weight", "lm_head.weight"),
     Role.OUTPUT_NORM: ("output_norm.weight", "model.norm.weight"),
+    Role.OUTPUT_BIAS: ("output.bias", "lm_head.bias"),
     Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
     Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),

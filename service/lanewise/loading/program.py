@@ -58,6 +58,10 @@ class Attention:
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
     position_scale: tuple[float, int] | None = None
     output_gate: bool = False  # results are multiplied by sigmoid of a product of their own
+    score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
+    values_are_keys: bool = False  # V is what K is before its norm and its turn
+    value_norm: bool = False  # RMSNorm over each head of V, without weights
+    kv_layer: int | None = None  # an earlier layer, whose K and V are read; None: its own
 
     def __post_init__(self) -> None:
         """Fill in the scale that most models have."""
@@ -65,8 +69,9 @@ class Attention:
             object.__setattr__(self, "score_scale", plain_score_scale(self.head_dim))
 
 
-# RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection.
-QK_NORMS = ("none", "head", "whole")
+# RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection; over
+# each head after RoPE.
+QK_NORMS = ("none", "head", "whole", "turned")
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,8 @@ class Gated:
     bias: bool = False  # of gate, up and down
     activation: str = "silu"  # of CURVES
     down_bias: bool = False  # of down, where gate and up have none
+    limit: float = 0.0  # of "xielu"
+    alpha: float = 0.0  # of "xielu"
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,8 @@ class Plain:
     bias: bool = False  # of up and down
     activation: str = "gelu"  # of CURVES
     down_bias: bool = False  # of down, where up has none
+    limit: float = 0.0  # of "xielu"
+    alpha: float = 0.0  # of "xielu"
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,7 @@ class Experts:
     limit: float = 0.0  # of "clamped"
     alpha: float = 0.0  # of "clamped"
     bias: bool = False  # of each expert's matrices
+    down_bias: bool = False  # one for all experts, added to their weighted sum
     shared_size: int = 0  # of the shared expert; 0: there is none
     shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
     gated: bool = True
@@ -178,8 +188,10 @@ class Experts:
 ROUTERS = ("softmax", "top_softmax", "sigmoid")
 
 # x times: sigmoid(x); the normal distribution up to x; its approximation with tanh; 1 if x > 0.
-# x^2 if x > 0.
+# x^2 if x > 0. Of layers that are not experts also xIELU, which is alpha x^2 + x / 2 if x > 0,
+# otherwise limit (exp(min(x, -1e-6)) - 1 - x) + x / 2.
 CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
+FFN_CURVES = (*CURVES, "xielu")
 # curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
 ACTIVATIONS = (*CURVES, "clamped")
 
@@ -194,9 +206,13 @@ class Layer:
 
     With ``result_norms`` what is added is norm(attention(...)) and norm(ffn(...)), by norms of
     their own; not with experts, biases of attention's output, of down or of norms, nor with a
-    residual_scale.
+    residual_scale. With ``no_input_norms`` too, what attention and ffn read is x.
 
-    What has a state stands in the place of attention. A layer has one of the three at least.
+    What has a state stands in the place of attention, or beside it: then both read the same
+    norm(x), and attention's result is added first. A layer has one of the three at least.
+
+    Where ``wiring`` is not "in_turn" there are attention and ffn, both of the same x, attention
+    added first; "parallel_one_norm": of the same norm(x).
     """
 
     attention: Attention | None
@@ -204,9 +220,13 @@ class Layer:
     attn_norm_replaces: bool = False
     ffn_norm_replaces: bool = False
     result_norms: bool = False
-    state: State | None = None  # not beside attention
+    state: State | None = None
+    no_input_norms: bool = False
+    wiring: str = "in_turn"  # of WIRINGS
+    output_scale: float = 1.0  # x is multiplied by it at the layer's end
 
 
+WIRINGS = ("in_turn", "parallel", "parallel_one_norm")
 # RMSNorm; LayerNorm, with a bias where ModelConfig.norm_bias says so.
 NORMS = ("rms", "layer")
 # Of a text's rows: each is a result; their mean; the first one; the last one.
@@ -253,7 +273,9 @@ class ModelConfig:
     norm: str = "rms"  # of NORMS, of all norms but those of Q and K
     norm_bias: bool = False
     pooling: Pooling | None = None  # None: it makes logits
-    # Of pooled models: rows that are added to the embedding's, by position and by token type.
+    logit_softcap: float = 0.0  # logits become cap * tanh(logit / cap); 0: they stay
+    output_bias: bool = False  # of logits
+    # Rows that are added to the embedding's, by position and, in pooled models, by token type.
     learned_positions: bool = False
     n_token_types: int = 0
 

@@ -40,7 +40,8 @@ STATES: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
 }
 # What a layer is made of, each perhaps: one of each of these.
 PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATES, KINDS)
-LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms")
+LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms", "no_input_norms")
+LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")
 # What a layer was when all were alike, and the angles: fields of version 1.
 FIRST_FIELDS = {
     *("architecture", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "head_dim"),
@@ -58,7 +59,11 @@ def program_as_json(config: ModelConfig) -> dict[str, Any]:
             for part in (layer.attention, layer.state, layer.ffn)
             if part is not None
         }
-        | {name: True for name in LAYER_FLAGS if getattr(layer, name)}
+        | {
+            item.name: getattr(layer, item.name)
+            for item in dataclasses.fields(Layer)
+            if item.name in LAYER_FIELDS and getattr(layer, item.name) != item.default
+        }
         for layer in config.layers
     ]
     stored = _as_json(config)
@@ -109,7 +114,7 @@ def _pooling(stored: Fields) -> Pooling:
 
 def _layer(fields: Fields) -> Layer:
     found = [next((name for name in kinds if name in fields.values), None) for kinds in PARTS]
-    if not any(found) or set(fields.values) - set(LAYER_FLAGS) != set(filter(None, found)):
+    if not any(found) or set(fields.values) - set(LAYER_FIELDS) != set(filter(None, found)):
         accepted = ", ".join(" or ".join(map(repr, kinds)) for kinds in PARTS)
         raise ModelFileError(
             f"{fields.source}: one of each of {accepted} is needed, or none of it; {AGAIN}"
@@ -119,7 +124,9 @@ def _layer(fields: Fields) -> Layer:
         for kinds, name in zip(PARTS, found, strict=True)
     )
     flags = {name: fields.flag(name, default=False) for name in LAYER_FLAGS}
-    return Layer(attention, ffn, state=state, **flags)
+    wiring = fields.text("wiring") if fields.is_set("wiring") else "in_turn"
+    scale = fields.number("output_scale", default=1.0)
+    return Layer(attention, ffn, state=state, wiring=wiring, output_scale=scale, **flags)
 
 
 def _object(fields: Fields, key: str) -> Fields:
@@ -154,7 +161,7 @@ def _value(fields: Fields, name: str, hint: str) -> Any:
         return None
     first = hint.removesuffix(" | None")
     if first == "int":
-        return fields.integer(name, least=0 if name in ("rope", "shared_size") else 1)
+        return fields.integer(name, least=0 if name in ("rope", "shared_size", "kv_layer") else 1)
     if first == "float":
         return fields.number(name)
     if first == "bool":

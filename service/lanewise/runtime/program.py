@@ -17,7 +17,17 @@ from lanewise.loading.program import (
 )
 from lanewise.runtime.library import Native
 
-QK_NORMS = {"none": "LW_QK_NORM_NONE", "head": "LW_QK_NORM_HEAD", "whole": "LW_QK_NORM_WHOLE"}
+WIRINGS = {
+    "in_turn": "LW_IN_TURN",
+    "parallel": "LW_PARALLEL",
+    "parallel_one_norm": "LW_PARALLEL_ONE_NORM",
+}
+QK_NORMS = {
+    "none": "LW_QK_NORM_NONE",
+    "head": "LW_QK_NORM_HEAD",
+    "whole": "LW_QK_NORM_WHOLE",
+    "turned": "LW_QK_NORM_TURNED",
+}
 ROUTERS = {
     "softmax": "LW_ROUTER_SOFTMAX",
     "top_softmax": "LW_ROUTER_TOP_SOFTMAX",
@@ -32,6 +42,7 @@ ACTIVATIONS = {
     "tanh": "LW_TANH",
     "identity": "LW_IDENTITY",
     "relu_squared": "LW_RELU_SQUARED",
+    "xielu": "LW_XIELU",
 }
 NORMS = {"rms": "LW_NORM_RMS", "layer": "LW_NORM_LAYER"}
 
@@ -54,6 +65,9 @@ class NativeProgram:
             out.attn_norm_replaces = int(layer.attn_norm_replaces)
             out.ffn_norm_replaces = int(layer.ffn_norm_replaces)
             out.result_norms = int(layer.result_norms)
+            out.no_input_norms = int(layer.no_input_norms)
+            out.wiring = getattr(native.lib, WIRINGS[layer.wiring])
+            out.output_scale = 0 if layer.output_scale == 1.0 else layer.output_scale
         pooling = config.pooling
         dense = ffi.new("lw_dense_config[]", 0 if pooling is None else len(pooling.dense))
         for one, out in zip(pooling.dense if pooling else (), dense, strict=True):
@@ -73,6 +87,8 @@ class NativeProgram:
                 "rms_norm_eps": config.rms_norm_eps / residual**2,
                 "embedding_scale": config.embedding_scale / residual,
                 "logit_scale": config.logit_scale,
+                "logit_softcap": config.logit_softcap,
+                "output_bias": int(config.output_bias),
                 "n_ropes": len(config.ropes),
                 "ropes": ropes,
                 "layers": layers,
@@ -105,10 +121,13 @@ class NativeProgram:
 
     def _attention(self, attention: Attention, out: Any) -> None:
         lib = self._native.lib
-        for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale"):
+        for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale", "score_softcap"):
             setattr(out, name, getattr(attention, name))
-        for name in ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi", "output_gate"):
+        flags = ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi", "output_gate")
+        for name in (*flags, "values_are_keys", "value_norm"):
             setattr(out, name, int(getattr(attention, name)))
+        if attention.kv_layer is not None:
+            out.shares_kv, out.kv_layer = 1, attention.kv_layer
         out.window = attention.window or 0
         out.rope = lib.LW_NO_ROPE if attention.rope is None else attention.rope
         out.qk_norm = getattr(lib, QK_NORMS[attention.qk_norm])
@@ -135,10 +154,10 @@ class NativeProgram:
         if ffn is None:
             out.kind = lib.LW_FFN_NONE
             return
-        out.size, out.bias = ffn.size, int(ffn.bias)
+        out.size, out.bias, out.down_bias = ffn.size, int(ffn.bias), int(ffn.down_bias)
         out.activation = getattr(lib, ACTIVATIONS[ffn.activation])
         if not isinstance(ffn, Experts):
-            out.down_bias = int(ffn.down_bias)
+            out.limit, out.alpha = ffn.limit, ffn.alpha
             out.kind = lib.LW_FFN_GATED if isinstance(ffn, Gated) else lib.LW_FFN_PLAIN
             return
         out.kind = lib.LW_FFN_EXPERTS
