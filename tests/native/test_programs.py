@@ -48,6 +48,12 @@ def test_states_are_their_sequences_own(programs: Path) -> None:
     assert output.splitlines()[-1].endswith(" 0 failed")
 
 
+def test_guesses_leave_states_as_they_are_until_they_count(programs: Path) -> None:
+    """All kinds, chunks, copies and steps that fail, with the bits of steps without guesses."""
+    output = check(programs / "test_guesses")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+
+
 def test_threads_that_share_a_context_change_nothing(programs: Path) -> None:
     """Contexts over four splits on 1 to 8 threads, with windows, beside short ones."""
     output = check(programs / "test_long_context")

@@ -10,7 +10,7 @@
 #include "kernels/lane_ops.h"
 #include "ops/math.h"
 
-enum { MOST_ROWS = 9 };
+enum { MOST_ROWS = 9, MOST_GUESSES = 5 };
 
 static int passed, failed;
 static uint64_t state = 88172645463325252u;
@@ -51,90 +51,135 @@ static float dot(const float* a, const float* b, size_t n) {
     return lanes[0];
 }
 
+// Inputs of all rows are put together here: those of the tail, of guesses that were accepted, and the others.
 static bool convolves(const lw_lane_ops* ops) {
-    const size_t rows = between(1, MOST_ROWS), channels = between(1, 70), taps = between(2, LW_MAX_TAPS);
-    const size_t stride = channels + between(0, 5), n = rows * stride, tail = (taps - 1) * stride;
+    const size_t rows = between(0, MOST_ROWS), channels = between(1, 70), taps = between(2, LW_MAX_TAPS);
     const bool gated = next() % 2, biased = next() % 2, fresh = next() % 3 == 0;
+    const size_t accepted = fresh ? 0 : between(0, MOST_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
+    const size_t stride = channels + between(0, 5), n = rows * stride, tail = (taps + MOST_ROWS) * stride;
+    const size_t before_rows = taps - 1 + accepted, all = before_rows + rows;
     float *x = values(n, 1), *before = values(n, 1), *after = values(n, 1), *out = values(n, 1);
     float *weights = values(channels * taps, 1), *bias = values(channels, 1), *seen = values(tail, 1);
-    float *want = copy_of(out, n), *want_seen = copy_of(seen, tail);
-    for (size_t c = 0; c < channels; ++c)
-        for (size_t row = 0; row < rows; ++row) {
-            float y = biased ? bias[c] : 0;
-            for (size_t t = 0; t < taps; ++t) {
-                const size_t from = row + t;  // taps - 1 rows before the first one come first
-                const size_t at = (from + 1 - taps) * stride + c;
-                float input = fresh ? 0 : seen[from * stride * (from + 1 < taps) + c * (from + 1 < taps)];
-                if (from + 1 >= taps) input = gated ? x[at] * before[at] : x[at];
-                y = fmaf(weights[c * taps + t], input, y);
-            }
-            want[row * stride + c] = gated ? y * after[row * stride + c] : y;
-        }
-    for (size_t t = 0; t + 1 < taps; ++t)
+    float *early = values(MOST_GUESSES * stride, 1), *inputs = values(all * stride, 1);
+    float *want = copy_of(out, n), *want_seen = copy_of(seen, tail),
+          *want_early = copy_of(early, MOST_GUESSES * stride);
+    for (size_t i = 0; i < all; ++i)
         for (size_t c = 0; c < channels; ++c) {
-            const size_t from = rows + t, at = (from + 1 - taps) * stride + c;
-            float last = from + 1 < taps && !fresh ? seen[from * stride + c] : 0;
-            if (from + 1 >= taps) last = gated ? x[at] * before[at] : x[at];
-            want_seen[t * stride + c] = last;
+            const size_t at = i * stride + c, own = at - before_rows * stride;
+            inputs[at] = i >= before_rows ? (gated ? x[own] * before[own] : x[own]) : fresh ? 0 : seen[at];
         }
-    const lw_convolve_job job = {rows,   channels, taps,   x,       gated ? before : NULL, gated ? after : NULL,
-                                 stride, out,      stride, weights, biased ? bias : NULL,  seen,
-                                 stride, fresh};
+    for (size_t i = 0; i + taps <= all; ++i)
+        for (size_t c = 0; c < channels; ++c) {
+            float y = biased ? bias[c] : 0;
+            for (size_t t = 0; t < taps; ++t) y = fmaf(weights[c * taps + t], inputs[(i + t) * stride + c], y);
+            const size_t own = (i - accepted) * stride + c;
+            if (i < accepted) want_early[i * stride + c] = y;
+            if (i >= accepted) want[own] = gated ? y * after[own] : y;
+        }
+    for (size_t i = 0; i < taps - 1 + guesses; ++i)
+        for (size_t c = 0; c < channels; ++c)
+            want_seen[i * stride + c] = inputs[(all - guesses - (taps - 1) + i) * stride + c];
+    const bool is_read = next() % 2;
+    if (!is_read) memcpy(want_early, early, MOST_GUESSES * stride * sizeof *early);
+    const lw_convolve_job job = {.rows = rows,
+                                 .channels = channels,
+                                 .taps = taps,
+                                 .x = x,
+                                 .before = gated ? before : NULL,
+                                 .after = gated ? after : NULL,
+                                 .stride = stride,
+                                 .out = out,
+                                 .out_stride = stride,
+                                 .weights = weights,
+                                 .bias = biased ? bias : NULL,
+                                 .tail = seen,
+                                 .tail_stride = stride,
+                                 .fresh = fresh,
+                                 .guesses = guesses,
+                                 .accepted = accepted,
+                                 .accepted_out = is_read ? early : NULL};
     ops->convolve(&job);
-    const bool same = memcmp(out, want, n * sizeof *out) == 0 && memcmp(seen, want_seen, tail * sizeof *seen) == 0;
-    float* const all[] = {x, before, after, out, weights, bias, seen, want, want_seen};
-    for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
+    const bool same = memcmp(out, want, n * sizeof *out) == 0 && memcmp(seen, want_seen, tail * sizeof *seen) == 0 &&
+                      memcmp(early, want_early, MOST_GUESSES * stride * sizeof *early) == 0;
+    float* const blocks[] = {x, before, after, out, weights, bias, seen, early, inputs, want, want_seen, want_early};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; ++i) free(blocks[i]);
     return same;
 }
 
-// One column of one row.
-static float define_delta(const lw_recur_job* j, size_t row, size_t column) {
-    const float *k = j->k + row * j->key_stride, *q = j->q + row * j->key_stride;
-    const float g = j->decay[row * j->head_stride], b = j->beta[row * j->head_stride];
+// One column of one row, which is behind the pointers of `in`; what it makes of `cells`, [key_dim][columns].
+static float define_delta(const lw_recur_job* j, lw_recur_rows in, float* cells, size_t column) {
+    const float g = *in.decay;
     float ks = 0, qs = 0;
     for (size_t i = 0; i < j->key_dim; ++i) {
-        ks = fmaf(k[i], j->state[i * j->columns + column], ks);
-        qs = fmaf(q[i], j->state[i * j->columns + column], qs);
+        ks = fmaf(in.k[i], cells[i * j->columns + column], ks);
+        qs = fmaf(in.q[i], cells[i * j->columns + column], qs);
     }
-    const float d = b * fmaf(-g, ks, j->v[row * j->value_stride + column]);
+    const float d = *in.beta * fmaf(-g, ks, in.v[column]);
     for (size_t i = 0; i < j->key_dim; ++i) {
-        float* s = &j->state[i * j->columns + column];
-        *s = fmaf(k[i], d, g * *s);
+        float* s = &cells[i * j->columns + column];
+        *s = fmaf(in.k[i], d, g * *s);
     }
-    return fmaf(dot(q, k, j->key_dim), d, g * qs);
+    return fmaf(dot(in.q, in.k, j->key_dim), d, g * qs);
 }
 
-static float define_ssd(const lw_recur_job* j, size_t row, size_t column) {
-    const float *k = j->k + row * j->key_stride, *q = j->q + row * j->key_stride;
-    const float g = j->decay[row * j->head_stride], v = j->v[row * j->value_stride + column];
-    const float x = j->beta[row * j->head_stride] * v;
+static float define_ssd(const lw_recur_job* j, lw_recur_rows in, float* cells, size_t column) {
+    const float g = *in.decay, v = in.v[column], x = *in.beta * v;
     float sum = 0;
     for (size_t i = 0; i < j->key_dim; ++i) {
-        float* s = &j->state[i * j->columns + column];
-        *s = fmaf(k[i], x, g * *s);
-        sum = fmaf(q[i], *s, sum);
+        float* s = &cells[i * j->columns + column];
+        *s = fmaf(in.k[i], x, g * *s);
+        sum = fmaf(in.q[i], *s, sum);
     }
     return fmaf(j->skip, v, sum);
 }
 
+// Rows first .. end - 1 of some, by their definition; `out` may be NULL.
+static void define(const lw_recur_job* j, lw_recur_rows in, size_t first, size_t end, float* cells, float* out,
+                   bool ssd) {
+    for (size_t row = first; row < end; ++row)
+        for (size_t c = 0; c < j->columns; ++c) {
+            const size_t at = row * j->stride, head = row * j->head_stride;
+            const lw_recur_rows own = {in.k + at, in.q + at, in.v + at, in.decay + head, in.beta + head};
+            const float y = ssd ? define_ssd(j, own, cells, c) : define_delta(j, own, cells, c);
+            if (out != NULL) out[row * j->out_stride + c] = y;
+        }
+}
+
 static bool recurs(const lw_lane_ops* ops, bool ssd) {
-    const size_t rows = between(1, MOST_ROWS), key_dim = 16 * between(1, 8), columns = 16 * between(1, 4);
-    const size_t stride = 2 * key_dim + columns, heads = between(1, 3);
-    float *cells = values(key_dim * columns, 1), *in = values(rows * stride, 0.3f), *out = values(rows * stride, 1);
-    float *decay = values(rows * heads, 0.5f), *beta = values(rows * heads, 1);
-    float *want_cells = copy_of(cells, key_dim * columns), *want = copy_of(out, rows * stride);
-    lw_recur_job job = {rows,   key_dim, columns, cells, in,   in + key_dim, stride, in + 2 * key_dim,
-                        stride, decay,   beta,    heads, 0.7f, out,          stride, next() % 3 == 0};
-    lw_recur_job definition = job;
-    definition.state = want_cells;
-    for (size_t i = 0; job.fresh && i < key_dim; ++i) memset(want_cells + i * columns, 0, columns * sizeof(float));
-    for (size_t row = 0; row < rows; ++row)
-        for (size_t c = 0; c < columns; ++c)
-            want[row * stride + c] = ssd ? define_ssd(&definition, row, c) : define_delta(&definition, row, c);
+    const size_t rows = between(0, MOST_ROWS), key_dim = 16 * between(1, 8), columns = 16 * between(1, 4);
+    const bool fresh = next() % 3 == 0;
+    const size_t accepted = fresh ? 0 : between(0, MOST_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
+    const size_t stride = 2 * key_dim + columns, heads = between(1, 3), n = key_dim * columns;
+    float *cells = values(n, 1), *in = values((rows + accepted) * stride, 0.3f), *out = values(rows * stride, 1);
+    float *decay = values((rows + accepted) * heads, 0.5f), *beta = values((rows + accepted) * heads, 1);
+    float *scratch = values(n, 1), *want_cells = copy_of(cells, n), *want = copy_of(out, rows * stride);
+    const float* own = in + accepted * stride;
+    lw_recur_job job = {
+        .rows = rows,
+        .key_dim = key_dim,
+        .columns = columns,
+        .state = cells,
+        .in = {own, own + key_dim, own + 2 * key_dim, decay + accepted * heads, beta + accepted * heads},
+        .stride = stride,
+        .head_stride = heads,
+        .skip = 0.7f,
+        .out = out,
+        .out_stride = stride,
+        .fresh = fresh,
+        .guesses = guesses,
+        .scratch = scratch,
+        .accepted = accepted,
+        .accepted_in = {in, in + key_dim, in + 2 * key_dim, decay, beta}};
+    for (size_t i = 0; fresh && i < n; ++i) want_cells[i] = 0;
+    define(&job, job.accepted_in, 0, accepted, want_cells, NULL, ssd);
+    define(&job, job.in, 0, rows - guesses, want_cells, want, ssd);
+    float* behind = copy_of(want_cells, n);
+    define(&job, job.in, rows - guesses, rows, behind, want, ssd);
+    job.accepted_in.q = NULL;
     (ssd ? ops->recur_ssd : ops->recur_delta)(&job);
-    const bool same = memcmp(out, want, rows * stride * sizeof *out) == 0 &&
-                      memcmp(cells, want_cells, key_dim * columns * sizeof *cells) == 0;
-    float* const all[] = {cells, in, out, decay, beta, want_cells, want};
+    const bool same =
+        memcmp(out, want, rows * stride * sizeof *out) == 0 && memcmp(cells, want_cells, n * sizeof *cells) == 0;
+    float* const all[] = {cells, in, out, decay, beta, scratch, want_cells, want, behind};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
     return same;
 }
@@ -190,9 +235,9 @@ static void test_level(const lw_lane_ops* ops, const char* name) {
         unit = makes_unit(ops) && unit;
         gated = gates(ops) && gated;
     }
-    report(convolved, name, "300 convolutions and their tails");
-    report(delta, name, "300 gated delta rules and their states");
-    report(ssd, name, "300 state space recurrences and their states");
+    report(convolved, name, "300 convolutions and their tails, with and without guesses");
+    report(delta, name, "300 gated delta rules and their states, with and without guesses");
+    report(ssd, name, "300 state space recurrences and their states, with and without guesses");
     report(keeps_states(ops, false) && keeps_states(ops, true), name, "states of sequences without rows");
     report(unit, name, "300 vectors made units");
     report(gated, name, "300 rows behind gates");

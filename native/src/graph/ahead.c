@@ -117,7 +117,7 @@ lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_
     if (lw_steps_are_ahead(session))
         return lw_fail(LW_ERR_ARGUMENT, "lw_step: a step that was started is not finished");
     const lw_status status = lw_run_batch(session, batch, logits, drawn);
-    lw_note_draws(session, batch);
+    lw_note_begun(session, batch);
     if (status != LW_OK) session->n_drawn = 0;
     return status;
 }
@@ -130,7 +130,7 @@ lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* lo
     if (a->n_started - a->n_finished == LW_STEPS_AHEAD)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_start: %d steps are not finished, the most there may be",
                        LW_STEPS_AHEAD);
-    lw_note_draws(session, batch);
+    lw_note_begun(session, batch);
     pthread_mutex_lock(&a->lock);
     a->steps[a->n_started++ % LW_STEPS_AHEAD] = (started_step){.batch = *batch, .logits = logits, .drawn = drawn};
     pthread_cond_signal(&a->begun);
@@ -165,7 +165,10 @@ lw_status lw_session_finish(lw_session* session, lw_finished* out) {
     pthread_mutex_lock(&a->lock);
     while (a->n_run == a->n_finished) pthread_cond_wait(&a->ended, &a->lock);
     const started_step* step = &a->steps[a->n_finished++ % LW_STEPS_AHEAD];
-    if (a->n_finished == a->n_started) a->failed = false;
+    if (a->n_finished == a->n_started && a->failed) {
+        a->failed = false;
+        lw_forget_begun_guesses(&session->states);
+    }
     *out = step->times;
     const lw_status status = step->status;
     if (status != LW_OK) {

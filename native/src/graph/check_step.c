@@ -75,13 +75,35 @@ static lw_status check_copies(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
+static lw_status check_guesses(const lw_states* states, const lw_batch* b, uint32_t sequence) {
+    const uint32_t guesses = b->guesses != NULL ? b->guesses[sequence] : 0;
+    const uint32_t accepted = b->accepted != NULL ? b->accepted[sequence] : 0;
+    const uint32_t tokens = b->query_start[sequence + 1] - b->query_start[sequence];
+    if (guesses > states->max_guesses || (guesses > 0 && guesses >= tokens))
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %u guesses, must be below its %u tokens, at most %u",
+                       sequence, guesses, tokens, states->max_guesses);
+    if (accepted == 0) return LW_OK;
+    const uint32_t known = states->max_guesses > 0 ? states->n_copied[lw_table_row(b, sequence)] : 0;
+    if (accepted > known)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: %u guesses of sequence %u are accepted, its place remembers %u",
+                       accepted, sequence, known);
+    if (accepted >= b->context_lens[sequence])
+        return lw_fail(LW_ERR_ARGUMENT, "batch: %u guesses of sequence %u are accepted, it has a context of %u",
+                       accepted, sequence, b->context_lens[sequence]);
+    return LW_OK;
+}
+
 static lw_status check_states(const lw_session* s, const lw_batch* b) {
     const lw_states* states = &s->states;
     for (size_t i = 0; i < 2 * (size_t)b->n_state_copies; ++i)
         if (b->state_copies[i] >= states->n_places)
             return lw_fail(LW_ERR_ARGUMENT, "batch: state_copies[%zu] has place %u, the session has %u", i / 2,
                            b->state_copies[i], states->n_places);
-    if (states->n_places == 0) return LW_OK;
+    if (states->n_places == 0) {
+        for (uint32_t i = 0; i < b->n_seqs; ++i) LW_RETURN_IF_FAILED(check_guesses(states, b, i));
+        return LW_OK;
+    }
+    lw_count_copied_guesses(states, b);
     memset(states->is_used, 0, states->n_places);
     for (uint32_t i = 0; i < b->n_seqs; ++i) {
         const uint32_t place = lw_table_row(b, i);
@@ -91,6 +113,7 @@ static lw_status check_states(const lw_session* s, const lw_batch* b) {
         if (states->is_used[place])
             return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has its state in place %u, as one before it", i, place);
         states->is_used[place] = 1;
+        LW_RETURN_IF_FAILED(check_guesses(states, b, i));
     }
     return LW_OK;
 }

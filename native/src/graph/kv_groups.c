@@ -94,7 +94,8 @@ lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t gr
     lw_kv_cache cache;
     lw_kv_describe(lw_model_heads(model), kv_type, 1, &cache);
     *out = (lw_kv_layout){.block_bytes = (uint64_t)cache.block_bytes * groups.n_slots,
-                          .state_bytes = lw_state_place_bytes(model),
+                          .state_bytes = lw_state_place_bytes(model, 0),
+                          .guess_bytes = lw_state_place_bytes(model, 1) - lw_state_place_bytes(model, 0),
                           .n_groups = groups.n_groups};
     for (uint32_t i = 0; i < groups.n_groups; ++i) out->windows[i] = groups.windows[i];
     return LW_OK;

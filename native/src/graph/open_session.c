@@ -8,6 +8,8 @@
 #include "ops/sample.h"
 #include "status.h"
 
+enum { MOST_GUESSES = 256 };
+
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static void widen_by_state(lw_widths* widths, const lw_layer* layer) {
@@ -111,6 +113,10 @@ static void take_buffers(arena* a, lw_session* s) {
     b->state_gate = take(a, row * w->state_gate);
     b->decay = take(a, row * w->n_state_heads);
     b->beta = take(a, row * w->n_state_heads);
+    const size_t accepted = (size_t)s->config.n_states * s->config.max_guesses * sizeof(float);
+    b->accepted_in = take(a, accepted * (w->n_state_heads > 0 ? w->mixed_in : 0));
+    b->accepted_decay = take(a, accepted * w->n_state_heads);
+    b->accepted_beta = take(a, accepted * w->n_state_heads);
     b->gate = take(a, row * ffn);
     b->up = take(a, row * ffn);
     for (uint32_t i = 0; i < model->config.n_ropes; ++i) {
@@ -210,6 +216,8 @@ static bool open_memory(lw_session* s) {
         scratch = lw_decoded_scratch_bytes(s->config.max_batch_tokens, widest_input(&s->widths));
     if (attention > scratch) scratch = attention;
     if (c->hidden_size * sizeof(float) > scratch) scratch = c->hidden_size * sizeof(float);  // a row before its order
+    for (uint32_t i = 0; s->config.max_guesses > 0 && i < c->n_layers; ++i)                  // a piece of a state
+        scratch = larger(scratch, s->model->layers[i].config.state.key_dim * LW_RECUR_COLUMNS * sizeof(float));
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = c->pooled ? 0 : lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
     s->n_tilings = find_tilings(s);
@@ -225,7 +233,7 @@ static bool open_memory(lw_session* s) {
         s->copies[i] = lw_model_copy(s->model, s->config.copies != NULL ? s->config.copies[i] : 0);
     if (!lw_kv_open(&s->kv, s->groups.n_slots)) return false;
     lw_place_block(&s->model->nodes, &s->kv.block);
-    if (!lw_states_open(s->model, s->config.n_states, &s->states)) return false;
+    if (!lw_states_open(s->model, s->config.n_states, s->config.max_guesses, &s->states)) return false;
     if (s->states.block.data != NULL) lw_place_block(&s->model->nodes, &s->states.block);
     return true;
 }
@@ -257,8 +265,11 @@ static lw_status check_config(const lw_session_config* c, bool pooled) {
     return LW_OK;
 }
 
-static lw_status check_states(const lw_model* model, uint32_t n_states) {
-    const bool has_states = lw_state_place_bytes(model) > 0;
+static lw_status check_states(const lw_model* model, uint32_t n_states, uint32_t max_guesses) {
+    const bool has_states = lw_state_place_bytes(model, 0) > 0;
+    if (max_guesses > (has_states ? MOST_GUESSES : 0))
+        return lw_fail(LW_ERR_ARGUMENT, "session: max_guesses is %u, must be %s", max_guesses,
+                       has_states ? "at most 256" : "0: no layer of the model has a state");
     if (has_states == (n_states > 0)) return LW_OK;
     return lw_fail(
         LW_ERR_ARGUMENT, "session: n_states is %u, must be %s", n_states,
@@ -288,9 +299,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     LW_RETURN_IF_FAILED(check_config(config, model->config.pooled != 0));
     LW_RETURN_IF_FAILED(check_places(model, config));
     LW_RETURN_IF_FAILED(check_kv_type(model, config->kv_type));
-    LW_RETURN_IF_FAILED(check_states(model, config->n_states));
-    if (config->max_guesses > 0)
-        return lw_fail(LW_ERR_ARGUMENT, "session: max_guesses is %u, must be 0", config->max_guesses);
+    LW_RETURN_IF_FAILED(check_states(model, config->n_states, config->max_guesses));
     lw_session* s = aligned_alloc(_Alignof(lw_session), sizeof *s);
     if (s == NULL) return lw_fail(LW_ERR_MEMORY, "no memory for a session");
     memset(s, 0, sizeof *s);

@@ -1,8 +1,11 @@
 // A layer with a state: its products, the convolution, the recurrence, and the output projection.
 //
 // Rows of a sequence go through its state one after the other, whatever chunk or batch they come in; what is shared out
-// among threads are channels, and columns of the states of heads.
+// among threads are channels, and columns of the states of heads. First come guesses of the step before that came true,
+// whose keys, values, decays and betas are made once more from what their place remembers: `accepted` buffers have
+// [max_guesses] rows for each sequence of the batch.
 #include <math.h>
+#include <string.h>
 
 #include "graph/observe.h"
 #include "ops/math.h"
@@ -30,17 +33,43 @@ static channels block_of(const lw_state_config* c, size_t hidden, size_t i) {
     return (channels){2 * keys * c->key_dim + (i - 2 * keys) * c->value_dim, c->value_dim, 0};
 }
 
-// The rows of one sequence of the batch, and where its state is.
+// The rows of one sequence of the batch, the last of them guesses, and where its state is.
 typedef struct own_rows {
-    size_t first, n;
+    size_t first, n, guesses;
+    size_t accepted, first_accepted;  // guesses of the step before, their rows in buffers
     uint32_t place;
     bool fresh;
 } own_rows;
 
-static own_rows rows_of(const lw_batch* batch, size_t sequence) {
+static own_rows rows_of(const lw_worker* w, size_t sequence) {
+    const lw_batch* batch = w->step->batch;
     const uint32_t first = batch->query_start[sequence];
-    return (own_rows){first, batch->query_start[sequence + 1] - first, lw_table_row(batch, (uint32_t)sequence),
-                      batch->context_lens[sequence] == 0};
+    return (own_rows){.first = first,
+                      .n = batch->query_start[sequence + 1] - first,
+                      .guesses = batch->guesses != NULL ? batch->guesses[sequence] : 0,
+                      .accepted = batch->accepted != NULL ? batch->accepted[sequence] : 0,
+                      .first_accepted = sequence * w->s->states.max_guesses,
+                      .place = lw_table_row(batch, (uint32_t)sequence),
+                      .fresh = batch->context_lens[sequence] == 0};
+}
+
+static lw_state_parts parts_of(const lw_worker* w, const lw_state_config* c) {
+    return lw_lay_out_state(c, w->c->hidden_size, w->s->states.max_guesses);
+}
+
+// Whether a state reads these channels of a row: not those of q, or of C.
+static bool is_kept(const lw_state_config* c, size_t first) {
+    const size_t keys = (size_t)c->n_key_heads * c->key_dim;
+    if (c->kind == LW_SSD) return first < (size_t)c->n_heads * c->value_dim + keys;
+    return c->kind == LW_GATED_DELTA && first >= keys;
+}
+
+// What heads read of some channels.
+static void activate(lw_worker* w, float* values, size_t rows, size_t stride, channels block) {
+    for (size_t row = 0; row < rows; ++row, values += stride) {
+        w->ops->activate(values, values, NULL, block.n, LW_SILU);
+        if (block.length > 0) w->ops->make_unit(values, block.n, block.length);
+    }
 }
 
 static void convolve_block(lw_worker* w, const lw_layer* layer, uint32_t index, own_rows rows, channels block) {
@@ -57,8 +86,11 @@ static void convolve_block(lw_worker* w, const lw_layer* layer, uint32_t index, 
                            .weights = layer->state_conv + block.first * c->taps,
                            .bias = layer->state_conv_bias != NULL ? layer->state_conv_bias + block.first : NULL,
                            .tail = lw_state_at(&w->s->states, rows.place, index) + block.first,
-                           .tail_stride = lw_state_channels(c, (uint32_t)hidden),
-                           .fresh = rows.fresh};
+                           .tail_stride = parts_of(w, c).channels,
+                           .fresh = rows.fresh,
+                           .guesses = rows.guesses,
+                           .accepted = rows.accepted};
+    float* accepted = is_kept(c, block.first) ? w->b->accepted_in + rows.first_accepted * stride + block.first : NULL;
     if (c->kind == LW_SHORT_CONV) {
         job.before = in;
         job.after = in + hidden;
@@ -66,13 +98,13 @@ static void convolve_block(lw_worker* w, const lw_layer* layer, uint32_t index, 
         job.out = w->b->mixed + rows.first * hidden + block.first;
         job.out_stride = hidden;
     }
+    job.accepted_out = accepted;
     w->ops->convolve(&job);
-    for (size_t row = 0; c->kind != LW_SHORT_CONV && row < rows.n; ++row) {
-        float* values = in + row * stride;
-        w->ops->activate(values, values, NULL, block.n, LW_SILU);
-        if (block.length > 0) w->ops->make_unit(values, block.n, block.length);
+    if (c->kind != LW_SHORT_CONV) {
+        activate(w, in, rows.n, stride, block);
+        if (accepted != NULL) activate(w, accepted, rows.accepted, stride, block);
     }
-    lw_charge_row(w, LW_OP_CONVOLVE, 2 * rows.n * block.n, 0);
+    lw_charge_row(w, LW_OP_CONVOLVE, 2 * (rows.n + rows.accepted) * block.n, 0);
 }
 
 // ln(1 + exp(x))
@@ -105,19 +137,49 @@ static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
     lw_charge_row(w, LW_OP_CONVOLVE, 3 * n, 0);
 }
 
+// Guesses of a sequence: decay and beta of those that were accepted go from its place into buffers, those of this step's
+// into its place, in this order.
+static void weigh_guesses(lw_worker* w, const lw_layer* layer, uint32_t index, own_rows rows) {
+    const lw_state_config* c = &layer->config.state;
+    const size_t n = c->n_heads, first_guess = rows.first + rows.n - rows.guesses;
+    const lw_state_parts parts = parts_of(w, c);
+    float* kept = lw_state_at(&w->s->states, rows.place, index);
+    if (rows.accepted > 0) {
+        memcpy(w->b->accepted_decay + rows.first_accepted * n, kept + parts.decay, rows.accepted * n * sizeof(float));
+        memcpy(w->b->accepted_beta + rows.first_accepted * n, kept + parts.beta, rows.accepted * n * sizeof(float));
+    }
+    for (size_t i = 0; i < rows.guesses; ++i) {
+        weigh_heads(w, layer, first_guess + i);
+        memcpy(kept + parts.decay + i * n, w->b->decay + (first_guess + i) * n, n * sizeof(float));
+        memcpy(kept + parts.beta + i * n, w->b->beta + (first_guess + i) * n, n * sizeof(float));
+    }
+}
+
+static bool is_guess(const lw_worker* w, size_t row) {
+    const lw_batch* batch = w->step->batch;
+    const uint32_t sequence = w->b->sequence[row];
+    return batch->guesses != NULL && row >= batch->query_start[sequence + 1] - batch->guesses[sequence];
+}
+
 // Convolutions of all sequences, and of each row what goes with its heads.
 static void convolve(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_state_config* c = &layer->config.state;
     const lw_batch* batch = w->step->batch;
+    const bool heads = c->kind != LW_SHORT_CONV, guesses = batch->guesses != NULL || batch->accepted != NULL;
     const size_t blocks = blocks_of(c, w->c->hidden_size), jobs = blocks * batch->n_seqs;
-    lw_taker items = lw_this_phase(w, jobs + (c->kind == LW_SHORT_CONV ? 0 : w->rows));
+    const size_t rows_end = jobs + (heads ? w->rows : 0);
+    lw_taker items = lw_this_phase(w, rows_end + (heads && guesses ? batch->n_seqs : 0));
     for (size_t item; lw_take_item(&items, &item);) {
+        if (item >= rows_end) {
+            weigh_guesses(w, layer, index, rows_of(w, item - rows_end));
+            continue;
+        }
         if (item >= jobs) {
-            weigh_heads(w, layer, item - jobs);
+            if (!is_guess(w, item - jobs)) weigh_heads(w, layer, item - jobs);
             continue;
         }
         // Prompts come last in a batch: what takes longest goes first.
-        const own_rows rows = rows_of(batch, batch->n_seqs - 1 - item / blocks);
+        const own_rows rows = rows_of(w, batch->n_seqs - 1 - item / blocks);
         convolve_block(w, layer, index, rows, block_of(c, w->c->hidden_size, item % blocks));
     }
     lw_end_phase(w, LW_OP_CONVOLVE);
@@ -129,32 +191,34 @@ static void recur_columns(lw_worker* w, const lw_layer* layer, uint32_t index, o
     const size_t stride = layer->state_in.rows, inner = (size_t)c->n_heads * c->value_dim;
     const size_t keys = (size_t)c->n_key_heads * c->key_dim, left = c->value_dim - column;
     const size_t key_head = c->keys_in_turn ? head % c->n_key_heads : head / (c->n_heads / c->n_key_heads);
-    const size_t tail = lw_round_up((c->taps - 1) * lw_state_channels(c, 0), LW_LANES);
     const bool ssd = c->kind == LW_SSD;
-    const float* in = w->b->mixed_in + rows.first * stride;
-    const float* of_key = in + (ssd ? inner : 0) + key_head * c->key_dim;  // q, k or B, C
-    const lw_recur_job job = {
-        .rows = rows.n,
-        .key_dim = c->key_dim,
-        .columns = left < LW_RECUR_COLUMNS ? left : LW_RECUR_COLUMNS,
-        .state = lw_state_at(&w->s->states, rows.place, index) + tail + (head * c->value_dim + column) * c->key_dim,
-        .k = ssd ? of_key : of_key + keys,
-        .q = ssd ? of_key + keys : of_key,
-        .key_stride = stride,
-        .v = in + (ssd ? 0 : 2 * keys) + head * c->value_dim + column,
-        .value_stride = stride,
-        .decay = w->b->decay + rows.first * c->n_heads + head,
-        .beta = w->b->beta + rows.first * c->n_heads + head,
-        .head_stride = c->n_heads,
-        .skip = ssd ? layer->state_skip[head] : 0,
-        .out = w->b->mixed + rows.first * inner + head * c->value_dim + column,
-        .out_stride = inner,
-        .fresh = rows.fresh};
+    // q, k, v of a row, or x, B, C.
+    const size_t k = (ssd ? inner : keys) + key_head * c->key_dim, v = (ssd ? 0 : 2 * keys) + head * c->value_dim;
+    const size_t q = ssd ? k + keys : k - keys;
+    const float *in = w->b->mixed_in + rows.first * stride, *known = w->b->accepted_in + rows.first_accepted * stride;
+    const size_t at = rows.first * c->n_heads + head, known_at = rows.first_accepted * c->n_heads + head;
+    float* heads = lw_state_at(&w->s->states, rows.place, index) + parts_of(w, c).heads;
+    const lw_recur_job job = {.rows = rows.n,
+                              .key_dim = c->key_dim,
+                              .columns = left < LW_RECUR_COLUMNS ? left : LW_RECUR_COLUMNS,
+                              .state = heads + (head * c->value_dim + column) * c->key_dim,
+                              .in = {in + k, in + q, in + v + column, w->b->decay + at, w->b->beta + at},
+                              .stride = stride,
+                              .head_stride = c->n_heads,
+                              .guesses = rows.guesses,
+                              .scratch = w->scratch,
+                              .accepted = rows.accepted,
+                              .accepted_in = {known + k, NULL, known + v + column, w->b->accepted_decay + known_at,
+                                              w->b->accepted_beta + known_at},
+                              .skip = ssd ? layer->state_skip[head] : 0,
+                              .out = w->b->mixed + rows.first * inner + head * c->value_dim + column,
+                              .out_stride = inner,
+                              .fresh = rows.fresh};
     (ssd ? w->ops->recur_ssd : w->ops->recur_delta)(&job);
     const size_t cells = c->key_dim * job.columns;
     lw_profile_work(w->profile, LW_OP_RECUR, 0,
-                    (2 * cells + rows.n * (2 * c->key_dim + 2 * job.columns)) * sizeof(float),
-                    rows.n * cells * (ssd ? 3 : 4));
+                    (2 * cells + (rows.n + rows.accepted) * (2 * c->key_dim + 2 * job.columns)) * sizeof(float),
+                    (rows.n + rows.accepted) * cells * (ssd ? 3 : 4));
 }
 
 static void recur(lw_worker* w, const lw_layer* layer, uint32_t index) {
@@ -163,7 +227,7 @@ static void recur(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const size_t pieces = (c->value_dim + LW_RECUR_COLUMNS - 1) / LW_RECUR_COLUMNS, jobs = c->n_heads * pieces;
     lw_taker items = lw_this_phase(w, jobs * batch->n_seqs);
     for (size_t item; lw_take_item(&items, &item);)
-        recur_columns(w, layer, index, rows_of(batch, batch->n_seqs - 1 - item / jobs), item % jobs / pieces,
+        recur_columns(w, layer, index, rows_of(w, batch->n_seqs - 1 - item / jobs), item % jobs / pieces,
                       item % pieces * LW_RECUR_COLUMNS);
     lw_end_phase(w, LW_OP_RECUR);
 }

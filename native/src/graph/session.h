@@ -116,7 +116,9 @@ typedef struct lw_buffers {     // rows = tokens of the batch
     float* mixed_in;            // [rows][outputs of a layer's LW_STATE_IN]
     float *mixed, *state_gate;  // [rows][its inner]
     float *decay, *beta;        // [rows][n_heads] of a layer with a state
-    float *gate, *up;           // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float
+    // [places][max_guesses] rows of those three, of guesses of the step before that came true
+    float *accepted_in, *accepted_decay, *accepted_beta;
+    float *gate, *up;  // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float
     float *cosine[LW_MAX_ROPES], *sine[LW_MAX_ROPES];  // [rows][rotated / 2]
     uint32_t* token;                                   // [rows] token of each row
     uint32_t* sequence;                                // [rows] sequence of each row
@@ -188,10 +190,6 @@ static inline lw_profile_thread* lw_session_profile_thread(const lw_session* s, 
     return s->profile != NULL ? &s->profile->threads[thread] : NULL;
 }
 
-static inline uint32_t lw_table_row(const lw_batch* batch, uint32_t sequence) {
-    return batch->table_rows != NULL ? batch->table_rows[sequence] : sequence;
-}
-
 // The blocks of a sequence in one group of layers.
 static inline const uint32_t* lw_block_table(const lw_session* s, const lw_batch* batch, uint32_t sequence,
                                              uint32_t group) {
@@ -212,7 +210,7 @@ lw_status lw_check_draws(const lw_session* s, const lw_batch* batch);
 // A step's arguments, as far as they do not depend on tokens that are still to be drawn (check_step.c).
 lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float* logits, const lw_sampled* drawn);
 // From now on tokens may refer to the draws of this batch.
-void lw_note_draws(lw_session* s, const lw_batch* batch);
+void lw_note_begun(lw_session* s, const lw_batch* batch);
 // Runs a checked step and counts it.
 lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn);
 

@@ -55,7 +55,8 @@ typedef struct lw_attention_job {
 } lw_attention_job;
 
 // A causal convolution over some channels of the rows of one sequence. Row r, channel c of x is at x[r * stride + c], of
-// the result at out[r * out_stride + c], which may be x.
+// the result at out[r * out_stride + c], which may be x. The last `guesses` rows are in results only: the tail is what it
+// would be without them, and behind it are their inputs, of which a later job can say that the first `accepted` counted.
 typedef struct lw_convolve_job {
     size_t rows, channels, taps;
     const float* x;
@@ -65,9 +66,12 @@ typedef struct lw_convolve_job {
     size_t out_stride;
     const float* weights;  // [channels][taps], the oldest row's first
     const float* bias;     // [channels] or NULL
-    float* tail;           // [taps - 1][tail_stride] the inputs before the first row, then those of the last rows
+    float* tail;           // [taps - 1 + guesses][tail_stride] the inputs before the first row, then of the last rows
     size_t tail_stride;
     bool fresh;  // what is in the tail does not matter: there is nothing before the first row
+    size_t guesses;
+    size_t accepted;      // inputs behind the tail that come before the first row; 0 where it is fresh
+    float* accepted_out;  // their results, rows as those of out; NULL = nobody reads them
 } lw_convolve_job;
 
 enum {
@@ -75,22 +79,30 @@ enum {
     LW_MAX_TAPS = 8
 };  // columns of a state that a job has at most: a tile of a first-level cache
 
-// A recurrence over the rows of one sequence, of some columns of one head's state. What belongs to row r is at
-// r * its stride.
+// What a recurrence reads of a row; what belongs to row r is at r * its stride.
+typedef struct lw_recur_rows {
+    const float *k, *q;         // [key_dim]: LW_SSD: B and C
+    const float* v;             // [columns]: LW_SSD: x
+    const float *decay, *beta;  // one of each: what the state is multiplied by; beta of LW_GATED_DELTA, d of LW_SSD
+} lw_recur_rows;
+
+// A recurrence over the rows of one sequence, of some columns of one head's state, which the last `guesses` rows leave as
+// it is: they are in results only.
 typedef struct lw_recur_job {
     size_t rows;
     size_t key_dim, columns;  // multiples of 16
     float* state;             // [key_dim][columns]
-    const float *k, *q;       // [key_dim]: LW_SSD: B and C
-    size_t key_stride;
-    const float* v;  // [columns]: LW_SSD: x
-    size_t value_stride;
-    const float *decay, *beta;  // one of each: what the state is multiplied by; beta of LW_GATED_DELTA, d of LW_SSD
-    size_t head_stride;
-    float skip;  // D of LW_SSD
-    float* out;  // [columns]
+    lw_recur_rows in;
+    size_t stride;       // of k, q and v
+    size_t head_stride;  // of decay and beta
+    float skip;          // D of LW_SSD
+    float* out;          // [columns]
     size_t out_stride;
     bool fresh;  // what is in the state does not matter: it is zero
+    size_t guesses;
+    float* scratch;  // [key_dim][columns], where there are guesses: the state behind them
+    size_t accepted;
+    lw_recur_rows accepted_in;  // rows before all others that have no results; q is not read
 } lw_recur_job;
 
 enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its online softmax at multiples of this; numeric contract
