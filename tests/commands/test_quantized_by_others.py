@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 
+import scaled_by_others
 import tiny_models
 from lanewise import cli
 from lanewise.loading.checkpoint import Converted, ModelFileError, Role
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from packed_by_others import write_model
+from scaled_by_others import fp8, of_blocks
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 
@@ -21,16 +23,17 @@ KINDS = {
     "gptq rows": ("gptq", {"group": 0}),
     "gptq 8 bits": ("gptq", {"bits": 8, "group": 32}),
     "gptq act-order": ("gptq", {"act_order": True}),
+    "gptq 3 bits": ("gptq", {"act_order": True, "bits": 3}),
     "gptq act-order 8": ("gptq", {"act_order": True, "bits": 8, "group": 128}),
     "compressed": ("compressed-tensors", {}),
 }
 
 
-def logits(path, isa=None, parts=(40,), threads=2, float_activations=False):
+def logits(path, isa=None, parts=(40,), threads=2, float_activations=False, weights=None):
     """Logits of the prompt, run in steps of so many tokens."""
     with (
         open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, isa=isa, threads=threads) as model,
+        Model.load(checkpoint, isa=isa, threads=threads, weights=weights) as model,
         Session(
             model,
             threads=threads,
@@ -64,6 +67,17 @@ def test_logits_are_those_of_the_same_weights_in_float32(name, tmp_path):
     assert distance(found, expected) < 0.04
     reference = logits(model.packed, float_activations=True)
     assert distance(reference, expected) < 1e-5  # in another order, where that is the model's
+
+
+def test_fp8_is_held_in_eight_bits_and_as_it_is_where_that_is_asked(tmp_path):
+    settings = {"quant_method": "fp8", "weight_block_size": [48, 80]}
+    weights = scaled_by_others.write(tmp_path / "fp8", settings, fp8(of_blocks))
+    model = scaled_by_others.model_of()
+    floats = {f"{name}.weight": values for name, values in weights.items()}
+    floats = tiny_models.TinyModel(model.family, model.config, model.tensors | floats)
+    expected = logits(tiny_models.write_hf(floats, tmp_path / "floats"))
+    assert np.array_equal(logits(tmp_path / "fp8", weights="f32"), expected)
+    assert 1e-4 < distance(logits(tmp_path / "fp8"), expected) < 0.04
 
 
 @pytest.fixture(scope="module")

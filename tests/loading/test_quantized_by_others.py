@@ -37,6 +37,11 @@ LAYOUTS = {
     "gptq act-order": ("gptq", {"group": 64, "act_order": True}, TensorType.A4_G64),
     "gptq act-order 128": ("gptq", {"group": 128, "act_order": True}, TensorType.A4_G128),
     "gptq act-order 8": ("gptq", {"bits": 8, "group": 32, "act_order": True}, TensorType.A8_G32),
+    "gptq 2 bits": ("gptq", {"bits": 2, "group": 32}, TensorType.A4_G32),
+    "gptq 2 bits symmetric": ("gptq", {"bits": 2, "symmetric": True}, TensorType.Q4_G64),
+    "gptq 3 bits": ("gptq", {"bits": 3, "group": 64}, TensorType.A4_G64),
+    "gptq 3 bits rows": ("gptq", {"bits": 3, "group": 0, "symmetric": True}, TensorType.Q4_G128),
+    "gptq 3 bits act-order": ("gptq", {"bits": 3, "act_order": True}, TensorType.A4_G64),
     "compressed": ("compressed-tensors", {"group": 32}, TensorType.A4_G32),
     "compressed symmetric": (
         "compressed-tensors",
@@ -127,8 +132,8 @@ def test_biases_of_zeros_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quant_method": "fp8"}, "quant_method 'fp8' is not supported; accepted are gptq, awq"),
-        ({"bits": 3}, "bits is 3; 4 or 8 is needed"),
+        ({"quant_method": "fp9"}, "quant_method 'fp9' is not supported; accepted are gptq, awq"),
+        ({"bits": 5}, "bits is 5; 2 or 3 or 4 or 8 is needed"),
         ({"bits": "4"}, "bits is '4'; a whole number"),
         ({"group_size": 16}, "group_size is 16; -1 or a multiple of 32 is needed"),
         ({"group_size": 128}, "g_idx' does not put 128 inputs in each group from 0 to 1"),
@@ -136,7 +141,7 @@ def test_biases_of_zeros_are_left_out(tmp_path):
         ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; 'gptq' or 'gptq_v2'"),
         ({"quant_method": "awq", "version": "gemv"}, "version is 'gemv'; 'gemm' is needed"),
         ({"quant_method": "awq", "zero_point": False}, "zero_point is False; true is needed"),
-        ({"quant_method": "compressed-tensors"}, "format is missing; 'pack-quantized' is needed"),
+        ({"quant_method": "compressed-tensors"}, "format is missing; 'pack-quantized' or"),
     ],
 )
 def test_settings_that_cannot_be_used_are_explained(tmp_path, settings, message):

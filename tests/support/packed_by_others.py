@@ -66,6 +66,9 @@ def layer_of(
 def pack(values: np.ndarray, bits: int, axis: int, order: tuple[int, ...] | None = None):
     """Integers into 32-bit words along an axis, the first in the lowest bits."""
     values = values if axis == 1 else values.T
+    if bits == 3:
+        words = pack_stream(values, bits)
+        return np.ascontiguousarray(words if axis == 1 else words.T).view(np.int32)
     in_word = 32 // bits
     order = order or tuple(range(in_word))
     words = np.zeros((len(values), -(-values.shape[1] // in_word)), np.uint32)
@@ -80,6 +83,18 @@ def pack(values: np.ndarray, bits: int, axis: int, order: tuple[int, ...] | None
             words[row, word] = packed
     words = words if axis == 1 else words.T
     return np.ascontiguousarray(words).view(np.int32)
+
+
+def pack_stream(values: np.ndarray, bits: int) -> np.ndarray:
+    """Integers into words one bit after the other, where words have no whole number of them."""
+    words = np.zeros((len(values), -(-values.shape[1] * bits // 32)), np.uint32)
+    for row in range(len(values)):
+        for column in range(values.shape[1]):
+            for bit in range(bits):
+                place = column * bits + bit
+                value = int(values[row, column]) >> bit & 1
+                words[row, place // 32] |= np.uint32(value << place % 32)
+    return words
 
 
 def gptq_tensors(layer: Layer, bits: int, v2: bool) -> dict[str, np.ndarray]:

@@ -200,6 +200,8 @@ class Checkpoint:
         self.tokenizer = tokenizer
         self.weights_name = most_common_type(tensors)
         self.is_on_huge_pages = is_on_huge_pages  # of packed weights: how well they are mapped
+        # Its float32 matrices were codes of eight bits or four: they are held as Q8_0 unless asked.
+        self.is_widened = False
         self.sentences: SentenceModel | None = None  # what a directory says of texts and vectors
         self._close = close
 

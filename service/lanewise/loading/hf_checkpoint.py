@@ -17,8 +17,8 @@ from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig, Pooling
-from lanewise.loading.quantization import find_quantization, read_scheme
-from lanewise.loading.quantized_sources import unpack_sources
+from lanewise.loading.quantization import Scheme, find_quantization, read_quantization
+from lanewise.loading.quantized_sources import made_plain
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.text_part import text_fields, text_tensors
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
@@ -35,12 +35,13 @@ def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
     quantization = find_quantization(config, path)
     files = open_weights(path)
+    found = None
     try:
         sources = text_tensors(read_sources(files), str(path))
         if quantization is not None and not is_own(quantization, family):
-            scheme = read_scheme(quantization)
-            if scheme is not None:
-                sources = unpack_sources(sources, scheme, hf_n_layers(fields, sources))
+            found = read_quantization(quantization)
+            if found is not None:
+                sources = made_plain(sources, found, hf_n_layers(fields, sources))
         model, sources = read_program(family, fields, sources)
         model, sources = with_pooling(model, sources, pooling, HF)
         named = family.hf_tensors(sources, model)
@@ -48,7 +49,11 @@ def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None
     except BaseException:
         close_all(files)
         raise
-    return Checkpoint(path, model_name(path), model, tensors, tokenizer, lambda: close_all(files))
+    name = model_name(path)
+    checkpoint = Checkpoint(path, name, model, tensors, tokenizer, lambda: close_all(files))
+    is_packed = isinstance(found, Scheme) and not found.is_mixed
+    checkpoint.is_widened = found is not None and not is_packed
+    return checkpoint
 
 
 def is_own(quantization: Fields, family: Family) -> bool:

@@ -12,14 +12,15 @@ and perhaps a zero point: weight = scale * (code - zero).
   [outputs / n, groups], words along the outputs; ``weight_scale`` [outputs, groups];
   ``weight_g_idx`` as GPTQ's.
 
-with n = 32 / bits. Groups without a type of ours become several of the largest that divides them:
-one of 256 is two of 128 with the same scale.
+with n = 32 / bits. Of GPTQ's 3 bits 32 codes fill three words, one behind the other. Codes of 2
+and 3 bits become such of 4. Groups without a type of ours become several of the largest that
+divides them: one of 256 is two of 128 with the same scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.formats import TensorType, row_bytes
-from lanewise.loading.quantization import AWQ, COMPRESSED, GPTQ, Scheme
+from lanewise.loading.quantization import AWQ, BITS, COMPRESSED, GPTQ, Scheme
 from lanewise.loading.rearranging import to_f32
 from lanewise.loading.sources import SourceTensor
 
@@ -59,13 +60,19 @@ class PackedLinear:
 
     codes: SourceTensor
     method: str
-    bits: int
+    stored_bits: int
+    added: int  # to each code when there are 4 bits of 2 or 3
     rows: int
     cols: int
     scales: Array  # f16 [rows, groups of the result]
     zeros: Bytes  # [rows, groups of the result]
     type: TensorType
     order: Order | None  # input of the layer that is input j of the result; None = the same
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code of the result."""
+        return held_bits(self.stored_bits)
 
     @property
     def row_bytes(self) -> int:
@@ -90,6 +97,9 @@ class PackedLinear:
         if self.method == COMPRESSED:
             return words.view(np.uint8)
         across = np.ascontiguousarray(words.T)
+        if self.stored_bits < self.bits:
+            codes = unpack_narrow(across.view(np.uint8), self.stored_bits)
+            return pack_codes(codes + np.uint8(self.added), self.bits)
         if self.method == GPTQ:
             return across.view(np.uint8)
         plane = np.empty((len(across), 8, self.cols // 2), np.uint8)
@@ -97,6 +107,18 @@ class PackedLinear:
             codes = (across >> np.uint32(4 * place)).astype(np.uint8) & np.uint8(15)
             plane[:, output] = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
         return plane.reshape(self.rows, -1)
+
+
+def held_bits(bits: int) -> int:
+    """Return the bits that codes of 2, 3, 4 or 8 have here."""
+    return max(bits, 4)
+
+
+def unpack_narrow(plane: Bytes, bits: int) -> Bytes:
+    """Codes of any number of bits [rows, codes], one behind the other, lowest bits first."""
+    of_codes = np.unpackbits(plane, axis=1, bitorder="little").reshape(len(plane), -1, bits)
+    codes: Bytes = (of_codes << np.arange(bits, dtype=np.uint8)).sum(axis=2, dtype=np.uint8)
+    return codes
 
 
 def unpack_codes(plane: Bytes, bits: int) -> Bytes:
@@ -116,6 +138,8 @@ def pack_codes(codes: Bytes, bits: int) -> Bytes:
 def read_linear(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) -> PackedLinear:
     """Read one layer's scales, zero points and order; ``parts`` are its tensors by last name."""
     codes_name, scales_name, zeros_name, index_name = PARTS[scheme.method]
+    if scheme.is_mixed:
+        scheme = own_scheme(name, parts, scheme)
     missing = {codes_name, scales_name} | ({zeros_name} if scheme.has_zeros else set())
     missing -= set(parts)
     codes = parts.get(codes_name)
@@ -129,13 +153,39 @@ def read_linear(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) ->
     order, group = read_order(f"{name}.{index_name}", index, cols, scheme.group or cols)
     groups = -(-cols // group)
     scales = read_scales(f"{name}.{scales_name}", parts[scales_name], scheme, rows, groups)
-    zeros = np.full((rows, groups), 1 << (scheme.bits - 1), np.uint8)
+    middle, bits = 1 << (scheme.bits - 1), held_bits(scheme.bits)
+    zeros = np.full((rows, groups), middle, np.uint8)
     if scheme.has_zeros:
         zeros = read_zeros(f"{name}.{zeros_name}", parts[zeros_name], scheme, rows, groups)
-    kind, size = type_of(scheme.bits, group, cols, bool((zeros == 1 << (scheme.bits - 1)).all()))
+    symmetric = bool((zeros == middle).all())
+    added = (1 << (bits - 1)) - middle if symmetric else 0
+    zeros += np.uint8(added)
+    kind, size = type_of(bits, group, cols, symmetric)
     starts = np.arange(0, cols, size) // group
     scales, zeros = (np.ascontiguousarray(part[:, starts]) for part in (scales, zeros))
-    return PackedLinear(codes, scheme.method, scheme.bits, rows, cols, scales, zeros, kind, order)
+    about = (scheme.method, scheme.bits, added, rows, cols)
+    return PackedLinear(codes, *about, scales, zeros, kind, order)
+
+
+def own_scheme(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) -> Scheme:
+    """Return the scheme of one layer of a checkpoint whose layers are packed in different ways."""
+    codes_name, scales_name, zeros_name, index_name = PARTS[scheme.method]
+    codes, scales = parts.get(codes_name), parts.get(scales_name)
+    if codes is None or scales is None or len(codes.shape) != 2 or len(scales.shape) != 2:
+        return scheme  # an error of its own later
+    along = 0 if scheme.method == GPTQ else 1  # where inputs are
+    cols, groups = 0, scales.shape[along if scheme.method == GPTQ else 1]
+    if SHAPE in parts:
+        cols = int(_array(f"{name}.{SHAPE}", parts[SHAPE], ("I32", "I64"))[-1])
+    elif index_name in parts:
+        cols = parts[index_name].shape[0]
+    elif scheme.group:
+        cols = groups * scheme.group
+    bits = 32 * codes.shape[along] // cols if cols else scheme.bits
+    if scheme.method == AWQ or bits not in BITS[scheme.method] or groups == 0:
+        return scheme
+    group = 0 if groups == 1 else -(-cols // groups)
+    return replace(scheme, bits=bits, group=group, has_zeros=zeros_name in parts)
 
 
 def type_of(bits: int, group: int, cols: int, symmetric: bool) -> tuple[TensorType, int]:
@@ -151,15 +201,14 @@ def layer_shape(
     name: str, parts: Mapping[str, SourceTensor], codes: SourceTensor, scheme: Scheme
 ) -> tuple[int, int]:
     """Return outputs and inputs of a layer."""
-    in_word = 32 // scheme.bits
     if codes.type != "I32" or len(codes.shape) != 2:
         raise _odd(name, codes, "I32 with two dimensions")
     first, second = codes.shape
     if scheme.method == GPTQ:
-        return second, first * in_word
+        return second, first * 32 // scheme.bits
     if scheme.method == AWQ:
-        return second * in_word, first
-    cols = second * in_word
+        return second * 32 // scheme.bits, first
+    cols = second * 32 // scheme.bits
     if SHAPE in parts:
         shape = [int(size) for size in _array(f"{name}.{SHAPE}", parts[SHAPE], ("I32", "I64"))]
         if shape != [first, cols]:
@@ -205,17 +254,16 @@ def read_scales(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, grou
 def read_zeros(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, groups: int) -> Bytes:
     """Return zero points [rows, groups], those of GPTQ as they are meant."""
     words = _array(name, tensor, ("I32",)).view(np.uint32)
-    in_word = 32 // scheme.bits
-    wide = -(-rows // in_word)
+    wide = -(-rows * scheme.bits // 32)
     needed = (wide, groups) if scheme.method == COMPRESSED else (groups, wide)
     if words.shape != needed:
         raise _odd(name, tensor, f"{list(needed)}")
-    places = AWQ_PLACES if scheme.method == AWQ else range(in_word)
-    across = words if scheme.method == COMPRESSED else words.T  # [rows / n, groups]
-    found = np.empty((wide, in_word, groups), np.int32)
-    for place, output in enumerate(places):
-        found[:, output] = across >> np.uint32(scheme.bits * place) & np.uint32(2**scheme.bits - 1)
-    zeros = found.reshape(-1, groups)[:rows]
+    across = words.T if scheme.method == COMPRESSED else words  # [groups, rows / n]
+    plane = np.ascontiguousarray(across).view(np.uint8)
+    codes = unpack_narrow(plane, scheme.bits)
+    if scheme.method == AWQ:
+        codes = codes.reshape(groups, -1, len(AWQ_PLACES))[:, :, np.argsort(AWQ_PLACES)]
+    zeros = codes.reshape(groups, -1).T[:rows].astype(np.int32)
     if scheme.method == GPTQ and not is_v2(zeros, scheme):
         zeros = zeros + 1
     if zeros.max(initial=0) > LARGEST_ZERO:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields, read_object
 
-GPTQ, AWQ, COMPRESSED = "gptq", "awq", "compressed-tensors"
-METHODS = (GPTQ, AWQ, COMPRESSED)
+GPTQ, AWQ, COMPRESSED, AUTO_ROUND = "gptq", "awq", "compressed-tensors", "auto-round"
+FP8, FBGEMM, MODELOPT, BITSANDBYTES = "fp8", "fbgemm_fp8", "modelopt", "bitsandbytes"
+METHODS = (GPTQ, AWQ, COMPRESSED, AUTO_ROUND, FP8, FBGEMM, MODELOPT, BITSANDBYTES)
 MXFP4 = "mxfp4"  # of gpt-oss
 # Where the tools once wrote what is in config.json now, and which method such a file means.
 OWN_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}
-BITS = {GPTQ: (4, 8), AWQ: (4,), COMPRESSED: (4, 8)}
+BITS = {GPTQ: (2, 3, 4, 8), AWQ: (4,), COMPRESSED: (4, 8)}
+PACKED, SCALED = "pack-quantized", ("float-quantized", "int-quantized", "naive-quantized")
+MIXED = "mixed-precision"
+FORMS = (PACKED, *SCALED, MIXED)  # of compressed-tensors
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,22 @@ class Scheme:
     symmetric: bool  # as far as the config says: GPTQ's zero points have the last word
     has_zeros: bool  # zero points are stored
     is_v2: bool = False  # GPTQ's zero points are stored as they are, not less one
+    is_mixed: bool = False  # layers differ: each one's tensors tell its own bits and group
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Codes of eight bits, FP8 or integers, beside scales: of matrices, of rows or of blocks."""
+
+    block: tuple[int, int] | None = None  # outputs and inputs of a block
+
+
+@dataclass(frozen=True)
+class FourBitFloats:
+    """NF4 or FP4 of bitsandbytes."""
+
+
+Quantization = Scheme | Scaled | FourBitFloats
 
 
 def find_quantization(config: Fields, path: Path) -> Fields | None:
@@ -44,14 +64,16 @@ def find_quantization(config: Fields, path: Path) -> Fields | None:
     return None
 
 
-def read_scheme(settings: Fields) -> Scheme | None:
-    """Return the scheme that quantization settings describe; ModelFileError for other ones.
+def read_quantization(settings: Fields) -> Quantization | None:
+    """Return what quantization settings describe; ModelFileError where that cannot be read.
 
     None: the family itself knows what its tensors are made of.
     """
     method = settings.text("quant_method", default="none").lower()
     if method == MXFP4:
         return None
+    if method.removeprefix("intel/") == AUTO_ROUND:
+        return read_auto_round(settings)
     if method not in METHODS:
         raise ModelFileError(
             f"{settings.source}: quant_method {settings.values.get('quant_method')!r} is not"
@@ -59,6 +81,44 @@ def read_scheme(settings: Fields) -> Scheme | None:
         )
     if method == COMPRESSED:
         return read_compressed(settings)
+    if method in (FP8, FBGEMM):
+        return Scaled(read_block(settings, "weight_block_size"))
+    if method == MODELOPT:
+        if settings.text("quant_algo", default="FP8").upper() != "FP8":
+            raise settings.fail("quant_algo", "'FP8'")
+        return Scaled()
+    if method == BITSANDBYTES:
+        if settings.flag("load_in_8bit", default=False):
+            raise settings.fail("load_in_8bit", "false, and load_in_4bit true")
+        return FourBitFloats()
+    return read_packed(settings, method)
+
+
+def read_auto_round(settings: Fields) -> Scheme:
+    """Return the scheme of AutoRound's settings, which packs as others do."""
+    form = settings.text("packing_format", default="auto_round:auto_gptq")
+    method = {"auto_gptq": GPTQ, "gptq": GPTQ, "auto_awq": AWQ, "awq": AWQ}.get(
+        form.removeprefix("auto_round:")
+    )
+    if method is None:
+        raise settings.fail("packing_format", "'auto_round:auto_gptq' or 'auto_round:auto_awq'")
+    return replace(read_packed(settings, method), is_mixed=settings.is_set("extra_config"))
+
+
+def read_block(settings: Fields, key: str) -> tuple[int, int] | None:
+    """Return the outputs and inputs of a block; None where nothing is said of blocks."""
+    if not settings.is_set(key):
+        return None
+    found = settings.values[key]
+    if not (
+        isinstance(found, list) and len(found) == 2 and all(type(n) is int and n > 0 for n in found)
+    ):
+        raise settings.fail(key, "null or two positive whole numbers")
+    return found[0], found[1]
+
+
+def read_packed(settings: Fields, method: str) -> Scheme:
+    """Return the scheme of settings of GPTQ or AWQ."""
     bits = settings.integer("w_bit" if "w_bit" in settings.values else "bits")
     if bits not in BITS[method]:
         raise settings.fail("w_bit" if "w_bit" in settings.values else "bits", _listed(method))
@@ -76,26 +136,35 @@ def read_scheme(settings: Fields) -> Scheme | None:
     return Scheme(GPTQ, bits, group, symmetric, has_zeros=True, is_v2=form == "gptq_v2")
 
 
-def read_compressed(settings: Fields) -> Scheme:
-    """Return the scheme of compressed-tensors settings, whose layers are all packed alike."""
-    if settings.text("format", default="") != "pack-quantized":
-        raise settings.fail("format", "'pack-quantized'")
+def read_compressed(settings: Fields) -> Scheme | Scaled:
+    """Return the scheme of compressed-tensors settings: of packed layers if some may be."""
+    form = settings.text("format", default="")
+    if form not in FORMS:
+        raise settings.fail("format", " or ".join(map(repr, FORMS)))
     groups: Any = settings.values.get("config_groups")
-    if not isinstance(groups, Mapping) or len(groups) != 1:
-        raise settings.fail("config_groups", "an object with one group")
-    ((name, group),) = groups.items()
+    if not isinstance(groups, Mapping) or not groups:
+        raise settings.fail("config_groups", "an object with groups")
+    found = [read_compressed_group(settings, name, group) for name, group in groups.items()]
+    packed = [scheme for scheme in found if isinstance(scheme, Scheme)]
+    if form in SCALED or not packed:
+        return next((scheme for scheme in found if isinstance(scheme, Scaled)), Scaled())
+    return replace(packed[0], is_mixed=len(found) > 1)
+
+
+def read_compressed_group(settings: Fields, name: str, group: Any) -> Scheme | Scaled:
+    """Return the scheme of one of compressed-tensors' groups of layers."""
     weights = group.get("weights") if isinstance(group, Mapping) else None
     if not isinstance(weights, Mapping):
-        raise settings.fail("config_groups", "a group with 'weights'")
+        raise settings.fail("config_groups", "groups with 'weights'")
     found = Fields(weights, f"{settings.source}: config_groups: {name}: weights")
-    if isinstance(group, Mapping) and group.get("input_activations"):
-        raise ModelFileError(
-            f"{settings.source}: config_groups: {name}: input_activations are quantized;"
-            " accepted: null"
-        )
-    if found.text("type", default="int") != "int":
-        raise found.fail("type", "'int'")
-    bits = found.integer("num_bits")
+    kind, bits = found.text("type", default="int"), found.integer("num_bits")
+    form = group.get("format") or settings.text("format")
+    if kind == "float" or form in SCALED:
+        if bits != 8:
+            raise found.fail("num_bits", "8 where they are not packed")
+        return Scaled(read_block(found, "block_structure"))
+    if kind != "int":
+        raise found.fail("type", "'int' or 'float'")
     if bits not in BITS[COMPRESSED]:
         raise found.fail("num_bits", _listed(COMPRESSED))
     strategy = found.text("strategy", default="")

@@ -12,7 +12,8 @@ from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
 from lanewise.loading.formats import BLOCKS, TensorType
 from lanewise.loading.names import BIASES, HF, TENSOR_NAMES
 from lanewise.loading.packed_linear import PARTS, SHAPE, Order, PackedLinear, read_linear
-from lanewise.loading.quantization import METHODS, Scheme
+from lanewise.loading.quantization import COMPRESSED, METHODS, Quantization, Scaled, Scheme
+from lanewise.loading.scaled_sources import expand_sources, unscale_sources
 from lanewise.loading.sources import SourceTensor
 
 # Which matrices read the same inputs, and the vector that says in what order.
@@ -22,6 +23,19 @@ READERS: Mapping[Role, tuple[Role, ...]] = {
     Role.FFN_INPUT_ORDER: (Role.FFN_GATE, Role.FFN_UP),
 }
 WEIGHT, BIAS = ".weight", ".bias"
+
+
+def made_plain(
+    sources: Mapping[str, SourceTensor], found: Quantization, n_layers: int
+) -> dict[str, SourceTensor]:
+    """Return the tensors under the names and of the kinds that models of our own types have."""
+    if isinstance(found, Scaled):
+        return unscale_sources(sources, found)
+    if not isinstance(found, Scheme):
+        return expand_sources(sources)
+    if found.method == COMPRESSED and found.is_mixed:
+        sources = unscale_sources(sources, Scaled())
+    return unpack_sources(sources, found, n_layers)
 
 
 def unpack_sources(

@@ -65,6 +65,8 @@ def held_size(tensor: Tensor, target: TensorType) -> int:
 
 def held_name(checkpoint: Checkpoint, weights: str | None) -> str:
     """The type that most matrices are held in when asked to be of type ``weights``, by name."""
+    if weights is None and checkpoint.is_widened and checkpoint.weights_name == "f32":
+        return "q8_0"
     return checkpoint.weights_name if weights is None or "=" in weights else weights
 
 
@@ -77,12 +79,15 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     """The type each tensor is held in when matrices are asked to be of type ``weights``.
 
     Float matrices become q4_0 or q8_0 if their rows divide into groups of 32; vectors and all
-    other matrices keep their type. A file that is of type ``weights`` already stays as it is.
+    other matrices keep their type. A file that is of type ``weights`` already stays as it is. Where
+    nothing is asked, float32 matrices that were made of fewer bits become q8_0.
     ``weights`` may also name types of some parts, see :func:`part_types`.
     """
     own_name = checkpoint.weights_name
     if weights is not None and "=" in weights:
         return part_types(checkpoint, weights)
+    if weights is None and checkpoint.is_widened:
+        return [_narrowed(tensor) for tensor in checkpoint.tensors]
     if weights is None or weights == own_name:
         return [tensor.type for tensor in checkpoint.tensors]
     if weights not in QUANTIZED_ON_LOAD:
@@ -108,6 +113,11 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
             target = QUANTIZED_ON_LOAD[weights]
         targets.append(target)
     return targets
+
+
+def _narrowed(tensor: Tensor) -> TensorType:
+    is_wide = tensor.type is TensorType.F32 and tensor.role in MATRICES
+    return TensorType.Q8_0 if is_wide and tensor.cols % QUANTIZED_GROUP == 0 else tensor.type
 
 
 def part_types(checkpoint: Checkpoint, weights: str) -> Sequence[TensorType]:
