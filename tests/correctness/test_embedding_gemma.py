@@ -176,11 +176,22 @@ def test_the_embedding_is_scaled_in_the_type_that_it_has(tmp_path: Path) -> None
         assert checkpoint.config.embedding_scale == float(np.float16(np.sqrt(48)))
 
 
+def test_what_does_not_see_both_ways_writes_text(tmp_path: Path) -> None:
+    """By the same layers, with whole windows before each token; its configs leave out much."""
+    path = write_model(gemma(), tmp_path / "model", CONFIG)
+    other = write_model(
+        gemma(), tmp_path / "decoder", CONFIG | {"use_bidirectional_attention": False}
+    )
+    with open_checkpoint(path) as one, open_checkpoint(other) as two:
+        assert one.config.pooling is not None
+        assert two.config.pooling is None
+        windows = [layer.attention.window for layer in two.config.layers]
+        assert windows[:6] == [CONFIG["sliding_window"]] * 5 + [None]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"use_bidirectional_attention": False}, "use_bidirectional_attention"),
-        ({"use_bidirectional_attention": None}, "use_bidirectional_attention"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"hidden_activation": "mish"}, "hidden_activation"),
         ({"layer_types": ["full_attention"]}, "layer_types"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from family_gguf import write_gguf as write_model_gguf
+from family_models import family_model, write_model
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
@@ -93,6 +95,25 @@ def test_an_adapter_gives_the_logits_of_the_merged_model(family, kind, tmp_path)
         adapter = load(base, path)
         assert_close(logits(session, [adapter]), expected)
         assert np.abs(plain - expected).max() / np.abs(expected).max() > 0.05
+        adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+@pytest.mark.parametrize("name", ["ernie4_5", "glm"])
+def test_an_adapter_of_heads_that_turn_by_neighbours(name, kind, tmp_path):
+    """Rows of its B for Q and K are in the order of the model's files, as a whole or by half."""
+    model = family_model(name)
+    modules = ("q_proj", "k_proj", "v_proj", "o_proj")
+    tensors = lora_tensors(model, rank=4, seed=5, modules=modules)
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8))
+    whole = write_model(merged(model, tensors, lambda _: 2.0), tmp_path / "merged")
+    with opened(whole) as (_, session):
+        expected = logits(session)
+    base = tmp_path / "base.gguf"
+    file = write_model(model, tmp_path / "base") if kind == "hf" else write_model_gguf(model, base)
+    with opened(file, 4) as (base_model, session):
+        adapter = load(base_model, path)
+        assert_close(logits(session, [adapter]), expected)
         adapter.close()
 
 

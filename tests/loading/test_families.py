@@ -218,6 +218,13 @@ def test_dynamic_scaling_is_none_within_the_context(tmp_path: Path) -> None:
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers is [1]; 4 times 1"),
         ("phi3", {"rope_scaling": {"type": "longrope"}}, "long_factor is missing"),
         ("qwen3", {"rope_scaling": {"type": "yarn", "factor": "x"}}, "factor is 'x'"),
+        ("gemma", {"hidden_act": "relu"}, "hidden_act is 'relu'; 'gelu'"),
+        ("gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
+        ("glm4", {"partial_rotary_factor": 0.3}, "a share of 24 that is an even number"),
+        ("stablelm", {"qk_layernorm": True}, "qk_layernorm is True; false"),
+        ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual is True; false"),
+        ("starcoder2", {"norm_epsilon": None}, "norm_epsilon is None; a positive finite"),
+        ("minicpm", {"num_experts": 8}, "num_experts is 8; 0"),
     ],
 )
 def test_what_cannot_be_a_program_is_explained(
@@ -251,3 +258,32 @@ def test_dense_layers_of_a_mixture_are_gated(tmp_path: Path) -> None:
         first, *others = (layer.ffn for layer in checkpoint.config.layers)
     assert first == Gated(96)
     assert all(isinstance(ffn, Experts) and ffn.n == 8 for ffn in others)
+
+
+def test_gemma_3_as_a_part_whose_config_leaves_out_much(tmp_path: Path) -> None:
+    """As those of 4B to 27B, which see pictures too."""
+    config = family_model("gemma3").config
+    text = {
+        key: config[key]
+        for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "sliding_window")
+    }
+    names = ("vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    given = {key: config[key] for key in names}
+    text["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+    whole = {"model_type": "gemma3", "vision_config": {"hidden_size": 8}}
+    model = family_model("gemma3")
+    tensors = {f"language_model.{name}": tensor for name, tensor in model.tensors.items()}
+    tensors["vision_tower.vision_model.embeddings.weight"] = np.zeros((2, 2), np.float32)
+    path = tmp_path / "part"
+    write_model(replace(model, tensors=tensors), path, whole | {"text_config": text | given})
+    with (
+        open_checkpoint(path) as found,
+        open_checkpoint(write_case("gemma3", tmp_path / "hf")) as plain,
+    ):
+        assert found.config == replace(
+            plain.config, context_length=131072, layers=found.config.layers
+        )
+        assert found.config.heads.score_scale == 256**-0.5
+    write_model(replace(model, tensors=tensors), tmp_path / "big", whole | {"text_config": text})
+    with pytest.raises(ModelFileError, match=r"embed_tokens.weight' .* needs \[262208, 64\]"):
+        open_checkpoint(tmp_path / "big")

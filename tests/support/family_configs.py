@@ -12,6 +12,7 @@ from config_parts import (
     Config,
     published,
 )
+from dense_configs import DENSE_CASES, DENSE_VARIANTS
 from state_configs import STATE_CASES
 
 YARN: Config = {"factor": 4.0, "original_max_position_embeddings": 64}
@@ -294,6 +295,8 @@ CASES: dict[str, Config] = STATE_CASES | {
     ),
 }
 
+CASES |= DENSE_CASES
+
 # What published models seldom have, but the families' code reads.
 VARIANTS: dict[str, tuple[str, Config]] = {
     "qwen3_next_dense": ("qwen3_next", {"mlp_only_layers": [1], "num_hidden_layers": 2}),
@@ -321,4 +324,5 @@ VARIANTS["gpt_oss_mxfp4"] = (
     "gpt_oss",
     {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": NOT_MXFP4}},
 )
+VARIANTS |= DENSE_VARIANTS
 CASES |= {name: CASES[plain] | changes for name, (plain, changes) in VARIANTS.items()}

@@ -18,19 +18,29 @@ from config_parts import Config
 from family_configs import VARIANTS
 from family_models import Arrays, FamilyModel
 from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
+from gguf_dense import DENSE
 from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
 
 EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 
 
+def epsilon_metadata(config: Config) -> dict[str, Any]:
+    """What RMSNorms have; families of LayerNorm state it themselves."""
+    found = [config[key] for key in EPSILONS if key in config]
+    return {"attention.layer_norm_rms_epsilon": found[0]} if found else {}
+
+
 def rope_metadata(config: Config) -> dict[str, Any]:
-    """Keys of scaled positions; nobody writes dynamic scaling."""
-    rope = config.get("rope_parameters", {})
+    """Keys of positions, scaled ones too; nobody writes dynamic scaling."""
+    rope = config.get("rope_parameters", {"rope_theta": 10000.0})
+    if "rope_theta" not in rope:
+        return {}  # several sets, which the family states
+    plain = {"rope.freq_base": float(rope["rope_theta"])}
     kind = rope.get("rope_type")
     if kind not in ("linear", "yarn"):
-        return {}
-    keys = {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
+        return plain
+    keys = plain | {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
     if kind == "yarn":
         keys["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
         for end in ("beta_fast", "beta_slow"):
@@ -167,6 +177,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
+CONVERSIONS |= DENSE
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
     CONVERSIONS[variant] = CONVERSIONS[VARIANTS[variant][0]]
 GGUF_CASES = tuple(CONVERSIONS)
@@ -224,10 +235,9 @@ def metadata_of(model: FamilyModel) -> dict[str, Any]:
             "attention.head_count_kv": config["num_key_value_heads"],
             "attention.key_length": head,
             "attention.value_length": head,
-            "attention.layer_norm_rms_epsilon": next(config[k] for k in EPSILONS if k in config),
-            "rope.freq_base": float(rope["rope_theta"]),
             "rope.dimension_count": int(head * rope.get("partial_rotary_factor", 1.0)),
         }
+        | epsilon_metadata(config)
         | rope_metadata(config)
         | dict(CONVERSIONS[model.name].metadata(config))
     )

@@ -32,7 +32,7 @@ def lora_tensors(
     tensors: dict[str, Floats] = {}
     for name, weight in model.tensors.items():
         path = name.removesuffix(".weight")
-        if path.rpartition(".")[2] not in modules:
+        if not name.endswith(".weight") or path.rpartition(".")[2] not in modules:
             continue
         outputs, inputs = weight.shape
         a = uniform(rank, inputs, std=1.0 / math.sqrt(inputs))

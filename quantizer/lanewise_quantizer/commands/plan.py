@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.binding import rope_heads
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
 from lanewise.loading.families.table import family_named
 from lanewise.loading.formats import TensorType
 from lanewise.loading.names import GGUF, HF, ORDERS, TENSOR_NAMES, is_vector
 from lanewise.loading.quantized_sources import original_columns
+from lanewise.loading.turned_rows import whole_heads
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple
@@ -127,7 +127,7 @@ def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: boo
     asked = "f32" if is_vector(tensor.role) else kinds[tensor.role, tensor.layer]
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
-    heads = rope_heads(checkpoint.config, tensor.role, tensor.layer)
+    heads = whole_heads(checkpoint.config, tensor.role, tensor.layer)
     alternates = to_gguf and alternates_in_gguf(checkpoint)
     order = None
     if heads and (tensor.rope_heads > 0) != alternates:

@@ -18,6 +18,7 @@ from lanewise.loading.program import (
     State,
 )
 from lanewise.loading.sources import Sources, SourceTensor
+from lanewise.loading.turned_rows import whole_heads, with_halves
 
 REMOVED_TYPES = {31, 32, 33, 36, 37, 38}  # repacked forms that GGUF once had
 
@@ -31,6 +32,8 @@ def bind_tensors(
 
     A missing, unknown, misshapen or unreadable tensor is an error that names it.
     """
+    if interleaved_rope:
+        sources = with_halves(config, sources, column)
     wanted = [
         (role, layer, shape)
         for role, layer, shape in wanted_tensors(config)
@@ -56,19 +59,10 @@ def bind_tensors(
                 f"{item.where}: tensor {name!r} has shape {list(item.shape)}"
                 f" (outputs first); the config needs {needed}"
             )
-        heads = rope_heads(config, role, layer) if interleaved_rope else 0
+        heads = whole_heads(config, role, layer) if interleaved_rope else 0
         place = (item.data, heads, item.release, item.packing, item.table)
         tensors.append(Tensor(name, role, layer, kind, rows, cols, *place))
     return tensors
-
-
-def rope_heads(config: ModelConfig, role: Role, layer: int) -> int:
-    """Return how many RoPE heads the rows of a tensor are; 0 if it is none of Q's or K's."""
-    if role in (Role.ATTN_Q, Role.ATTN_Q_BIAS):
-        return config.heads.n_heads
-    if role in (Role.ATTN_K, Role.ATTN_K_BIAS):
-        return config.heads.n_kv_heads
-    return 0
 
 
 def wanted_tensors(config: ModelConfig) -> list[tuple[Role, int, Shape]]:

@@ -64,7 +64,9 @@ def is_own(quantization: Fields, family: Family) -> bool:
 def family_of(config: Fields) -> tuple[Family, Fields]:
     """Return the family of a config.json, and the fields that describe its language model."""
     fields = text_fields(config)
-    return hf_family(fields.text("model_type"), fields.source), fields
+    family = hf_family(fields.text("model_type"), fields.source)
+    given = {key: value for key, value in fields.values.items() if value is not None}
+    return family, fields.replacing({**family.defaults, **given})
 
 
 def read_program(

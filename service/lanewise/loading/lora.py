@@ -10,12 +10,15 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.families.table import FAMILIES
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.names import HF, TENSOR_NAMES
@@ -27,6 +30,7 @@ from lanewise.loading.safetensors import (
     SafetensorsFile,
     SafetensorsTensor,
 )
+from lanewise.loading.turned_rows import heads_of, in_halves, turned_of
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512  # LW_MAX_ADAPTER_RANK
@@ -308,8 +312,20 @@ def _matrix(
         raise ModelFileError(
             f"{file.path}: {module} has rank {a.rows}; accepted: 1 to {max_rank} (max_lora_rank)"
         )
+    if any(one.name == config.architecture and one.hf_interleaved_rope for one in FAMILIES):
+        b = _in_halves(b, config, role, int(layer))
     scale = scales.of(module, a.rows, f"{file.path}: {module}")
     return AdaptedMatrix(module, role, int(layer), a, b, scale)
+
+
+def _in_halves(b: AdapterTensor, config: ModelConfig, role: Role, layer: int) -> AdapterTensor:
+    """Return B of Q or K with its rows in the order that the library has those of the matrix in."""
+    heads, attention = heads_of(config, role, layer), config.layers[layer].attention
+    if attention is None or not heads:
+        return b
+    rows = in_halves(heads, attention.head_dim, turned_of(config, layer))
+    sorted_rows = np.frombuffer(b.data, np.uint8).reshape(b.rows, -1)[rows]
+    return replace(b, data=memoryview(sorted_rows.tobytes()))
 
 
 def _tensor(file: SafetensorsFile, tensor: SafetensorsTensor, *, as_f32: bool) -> AdapterTensor:

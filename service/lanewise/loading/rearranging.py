@@ -185,19 +185,26 @@ class Rearranged:
 
     def transpose_experts(self, name: str) -> None:
         """Turn [experts, inputs, outputs] into [experts, outputs, inputs]."""
+        self._transpose(name, dims=3)
+
+    def transpose(self, name: str) -> None:
+        """Turn [inputs, outputs] into [outputs, inputs]."""
+        self._transpose(name, dims=2)
+
+    def _transpose(self, name: str, dims: int) -> None:
         source = self.out.get(name)
-        if source is None or len(source.shape) != 3 or not isinstance(source.type, TensorType):
+        if source is None or len(source.shape) != dims or not isinstance(source.type, TensorType):
             return
-        n, inputs, outputs = source.shape
+        *before, inputs, outputs = source.shape
         width = row_bytes(source.type, 1)
 
         def make() -> memoryview:
-            values = np.frombuffer(source.view(), f"V{width}").reshape(n, inputs, outputs)
-            made: npt.NDArray[Any] = np.ascontiguousarray(values.swapaxes(1, 2))
+            values = np.frombuffer(source.view(), f"V{width}").reshape(source.shape)
+            made: npt.NDArray[Any] = np.ascontiguousarray(values.swapaxes(-1, -2))
             source.release()
             return made.view(np.uint8).data.cast("B")
 
-        self.out[name] = self._made(source, (n, outputs, inputs), source.n_bytes, make)
+        self.out[name] = self._made(source, (*before, outputs, inputs), source.n_bytes, make)
 
     def join_mxfp4(self, blocks: str, scales: str, to: str) -> None:
         """Make MXFP4 rows of codes [experts, rows, groups, 16] and scales [experts, rows, groups].

@@ -17,6 +17,12 @@ PREFIXES = (
     ("language_model.lm_head.", "lm_head."),
     ("backbone.", "model."),  # of models that began with states
     ("model.embeddings.weight", "model.embed_tokens.weight"),
+    # Embeddings that are called otherwise, so that they are known beside a head.
+    ("transformer.wte.weight", "model.embed_tokens.weight"),
+    ("wte.weight", "model.embed_tokens.weight"),
+    ("transformer.word_embeddings.weight", "model.embed_tokens.weight"),
+    ("gpt_neox.embed_in.weight", "model.embed_tokens.weight"),
+    ("embed_out.weight", "lm_head.weight"),
 )
 # What embedders are of which only the trunk was saved, whose names have no prefix.
 TRUNK, BARE_EMBEDDING = "model.", "embed_tokens.weight"
@@ -27,7 +33,7 @@ TOWERS = {
     *("mm_projector", "patch_merger", "vision_language_adapter", "pre_mm_projector_norm"),
 }
 # The text model of wrappers whose text_config does not say.
-DEFAULT_TYPES = {"mistral3": "mistral", "llava": "llama"}
+DEFAULT_TYPES = {"mistral3": "mistral", "llava": "llama", "gemma3": "gemma3_text"}
 
 
 def text_fields(config: Fields) -> Fields:

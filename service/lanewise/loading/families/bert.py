@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import curve
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
     POOLER,
     classifier_pooling,
-    curve,
     encoder_attention,
     encoder_family,
     give_norm_after,
     give_outside_layers,
-    give_roles,
     plain_names,
     post_norm_model,
-    split_roles,
-    usual,
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
+from lanewise.loading.families.naming import give_roles, split_roles, usual
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling

@@ -11,10 +11,20 @@ from lanewise.loading.checks import check_heads
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.program import CURVES, Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rope import read_rope
 from lanewise.loading.sources import Sources
 
+# What files call the functions that a program names.
+CURVE_NAMES = {
+    "relu2": "relu_squared",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "swiglu": "silu",
+    "geglu": "gelu",
+}
 KINDS = ("full_attention", "sliding_attention")  # of layer_types
 
 
@@ -58,6 +68,22 @@ def check_activation(fields: Fields) -> None:
         raise fields.fail("hidden_act", "'silu'")
 
 
+def curve(fields: Fields, key: str, default: str) -> str:
+    """Return the activation that a field names."""
+    name = fields.text(key, default=default)
+    name = CURVE_NAMES.get(name, name)
+    if name not in CURVES:
+        raise fields.fail(key, f"one of {', '.join([*CURVES, *CURVE_NAMES])}")
+    return name
+
+
+def check_values(fields: Fields, accepted: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse fields, where they are there, that say something else than is accepted."""
+    for key, values in accepted.items():
+        if key in fields.values and fields.raw(key) not in values:
+            raise fields.fail(key, " or ".join(map(repr, values)))
+
+
 def hf_gated(fields: Fields, sources: Sources, layer: int = 0) -> Gated:
     """Return a gated layer as config.json describes it, with biases if the file has them."""
     check_activation(fields)
@@ -84,12 +110,14 @@ def hf_model(
     own: Sequence[str] = (),
     own_kinds: bool = False,
     eps: str = "rms_norm_eps",
+    norm: str = "rms",
+    norm_bias: bool = False,
 ) -> ModelConfig:
     """Return the whole of a model with one set of angles.
 
     ``theta``, ``partial`` and ``tied`` are what the family has where the config does not say,
     ``own`` what it reads of the RoPE settings itself and ``own_kinds`` whether it reads layer_types
-    itself; ``eps`` is the name that it has for that of norms.
+    itself; ``eps`` is the name that it has for that of norms, which are ``norm`` of NORMS.
     """
     if not own_kinds:
         check_kinds(fields, layers)
@@ -103,6 +131,8 @@ def hf_model(
         tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
         ropes=(rope,),
         layers=tuple(layers),
+        norm=norm,
+        norm_bias=norm_bias,
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.family import Family, Program, Rename
+from lanewise.loading.families.naming import give_roles, usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
-from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.names import HF
 from lanewise.loading.program import (
-    CURVES,
     Attention,
     Dense,
     Gated,
@@ -35,32 +35,6 @@ POOLER, CLASSIFIER = "pooler.dense", "classifier"
 # Tensors that embedders made as BERT have for nothing.
 UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
 UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
-QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
-# What files call the functions that a program names.
-CURVE_NAMES = {
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "swiglu": "silu",
-    "geglu": "gelu",
-}
-
-
-def curve(fields: Fields, key: str, default: str) -> str:
-    """Return the activation that a field names."""
-    name = fields.text(key, default=default)
-    name = CURVE_NAMES.get(name, name)
-    if name not in CURVES:
-        raise fields.fail(key, f"one of {', '.join([*CURVES, *CURVE_NAMES])}")
-    return name
-
-
-def check_values(fields: Fields, accepted: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuse fields, where they are there, that say something else than is accepted."""
-    for key, values in accepted.items():
-        if key in fields.values and fields.raw(key) not in values:
-            raise fields.fail(key, " or ".join(map(repr, values)))
 
 
 def plain_names(sources: Sources, prefixes: tuple[str, ...]) -> dict[str, SourceTensor]:
@@ -98,18 +72,12 @@ def layers_after(attention: Attention, ffn: Gated | Plain, n_layers: int) -> tup
 
 
 def layers_by_turns(
-    attention: Attention,
-    ffn: Gated,
-    windows: Sequence[int | None],
-    *,
-    result_norms: bool = False,
+    attention: Attention, ffn: Gated, windows: Sequence[int | None]
 ) -> tuple[Layer, ...]:
     """Return layers that see all, or half of a window on each side by the model's second angles."""
     return tuple(
         Layer(
-            attention if window is None else replace(attention, rope=1, window=window // 2 + 1),
-            ffn,
-            result_norms=result_norms,
+            attention if window is None else replace(attention, rope=1, window=window // 2 + 1), ffn
         )
         for window in windows
     )
@@ -145,44 +113,12 @@ def norm_eps(fields: Fields, key: str = "layer_norm_eps", default: float = 1e-12
     return round_to_f32(fields.number(key, default=default))
 
 
-def usual(role: Role, layer: int = 0, column: int = HF) -> str:
-    """Return the usual name of a tensor; ``column`` is the kind of file."""
-    return TENSOR_NAMES[role][column].format(layer)
-
-
 def encoder_family(
     name: str, from_hf: Program, hf_tensors: Rename, own: tuple[str, ...] = ()
 ) -> Family:
     """Return a row of the table; ``own`` are fields that its configs have for nothing, too."""
     harmless = (*HARMLESS, *own)
     return Family(name, from_hf, hf_tensors=hf_tensors, gguf_is_usual=False, harmless=harmless)
-
-
-def bias_of(role: Role) -> Role:
-    """Return the role of a weight's bias."""
-    return Role[f"{role.name}_BIAS"]
-
-
-def give_roles(
-    tensors: Rearranged, name: str, role: Role, number: int = 0, column: int = HF
-) -> None:
-    """Give a weight and its bias their usual names, if they are there."""
-    tensors.rename(f"{name}.weight", usual(role, number, column))
-    tensors.rename(f"{name}.bias", usual(bias_of(role), number, column))
-
-
-def split_roles(
-    tensors: Rearranged,
-    name: str,
-    roles: Sequence[Role],
-    rows: int,
-    number: int,
-    column: int = HF,
-) -> None:
-    """Cut a fused weight, and its bias, into those of layer ``number``, of so many rows each."""
-    for end, parts in (("weight", roles), ("bias", map(bias_of, roles))):
-        named = {usual(part, number, column): rows for part in parts}
-        tensors.split_rows(f"{name}.{end}", named)
 
 
 def give_norm_after(

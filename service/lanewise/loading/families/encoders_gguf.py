@@ -8,15 +8,9 @@ from typing import Any
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import has
-from lanewise.loading.families.encoders import (
-    QKV,
-    give_norm_after,
-    give_roles,
-    layers_after,
-    split_roles,
-    usual,
-)
+from lanewise.loading.families.encoders import give_norm_after, layers_after
 from lanewise.loading.families.gguf import arch_of, gguf_n_layers, gguf_rope, gguf_uniform
+from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF

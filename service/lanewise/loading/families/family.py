@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig
@@ -37,4 +38,6 @@ class Family:
     # GGUF files of it have the usual names and parts, so that we can write one.
     gguf_is_usual: bool = True
     harmless: tuple[str, ...] = ()  # keys of config.json that this family's files have for nothing
+    # What config.json means where it does not say, of families whose published ones leave out much.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     own_quantizations: tuple[str, ...] = ()  # quant_methods whose tensors hf_tensors reads itself

@@ -107,13 +107,17 @@ def gguf_model(
     layers: Sequence[Layer],
     theta: float = 10000.0,
     truncate: bool = True,
+    norm: str = "rms",
 ) -> ModelConfig:
     """Return the whole of a model with one set of angles.
 
     ``theta`` is what the family has where the file does not say; ``truncate`` whether its YaRN
-    rounds the ends of the ramp.
+    rounds the ends of the ramp. Norms have biases if the output's has one.
     """
     arch = arch_of(fields)
+    rms, layer = (f"{arch}.attention.layer_norm_{end}" for end in ("rms_epsilon", "epsilon"))
+    if norm == "layer":
+        fields.ignore(rms)
     embedding = sources.get(TENSOR_NAMES[Role.TOKEN_EMBEDDING][GGUF])
     if embedding is None or len(embedding.shape) != 2:
         raise ModelFileError(
@@ -127,10 +131,12 @@ def gguf_model(
         hidden_size=fields.integer(f"{arch}.embedding_length"),
         vocab_size=embedding.shape[0],
         context_length=context,
-        rms_norm_eps=round_to_f32(fields.number(f"{arch}.attention.layer_norm_rms_epsilon")),
+        rms_norm_eps=round_to_f32(fields.number(layer if norm == "layer" else rms)),
         tied_embeddings=TENSOR_NAMES[Role.OUTPUT][GGUF] not in sources,
         ropes=(rope,),
         layers=tuple(layers),
+        norm=norm,
+        norm_bias=has(sources, Role.OUTPUT_NORM_BIAS, GGUF),
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import granitemoe, mamba2
 from lanewise.loading.families.common import check_activation, has, hf_model, hf_n_layers
-from lanewise.loading.families.encoders import usual
 from lanewise.loading.families.experts import flatten_gguf_experts, gguf_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_model, gguf_n_layers
@@ -17,6 +16,7 @@ from lanewise.loading.families.granite import (
     scaled_attention,
     with_multipliers,
 )
+from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import Mixer, gguf_heads, give, layers_of, own_kinds
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.families.encoders import check_values, curve, encoder_family
+from lanewise.loading.families.common import check_values, curve
+from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields

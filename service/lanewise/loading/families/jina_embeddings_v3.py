@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.encoders import curve, encoder_family
+from lanewise.loading.families.common import curve
+from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig, Plain

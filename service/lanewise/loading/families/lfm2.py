@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_attention, hf_model, hf_n_layers
-from lanewise.loading.families.encoders import usual
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     arch_of,
@@ -15,6 +14,7 @@ from lanewise.loading.families.gguf import (
     gguf_model,
     gguf_n_layers,
 )
+from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import (
     Mixer,
     gguf_heads,

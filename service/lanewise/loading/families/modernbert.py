@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import KINDS, hf_kinds, hf_n_layers, hf_ropes_of_kinds
+from lanewise.loading.families.common import KINDS, curve, hf_kinds, hf_n_layers, hf_ropes_of_kinds
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
-    QKV,
     classifier,
-    curve,
     encoder_attention,
     encoder_family,
     give_heads,
-    give_roles,
     layers_by_turns,
     norm_eps,
     plain_names,
-    split_roles,
-    usual,
 )
 from lanewise.loading.families.encoders_gguf import (
     HEADS,
@@ -29,6 +24,7 @@ from lanewise.loading.families.encoders_gguf import (
     gguf_tensors,
 )
 from lanewise.loading.families.gguf import gguf_windows
+from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF

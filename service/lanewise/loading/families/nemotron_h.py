@@ -10,7 +10,6 @@ from dataclasses import replace
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import has, hf_attention, hf_model
-from lanewise.loading.families.encoders import usual
 from lanewise.loading.families.experts import (
     first_sparse,
     flatten_gguf_experts,
@@ -25,6 +24,7 @@ from lanewise.loading.families.gguf import (
     gguf_model,
     gguf_n_layers,
 )
+from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import gguf_heads, give, own_kinds
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields

@@ -15,7 +15,6 @@ from lanewise.loading.families.common import (
     hf_n_layers,
     hf_sparse_layers,
 )
-from lanewise.loading.families.encoders import usual
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     gguf_experts,
@@ -31,6 +30,7 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
     gguf_post_attention_norm,
 )
+from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import (
     Mixer,
     every_nth,

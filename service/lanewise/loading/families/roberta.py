@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families import bert
-from lanewise.loading.families.encoders import (
-    classifier_pooling,
-    encoder_family,
-    plain_names,
-    usual,
-)
+from lanewise.loading.families.encoders import classifier_pooling, encoder_family, plain_names
+from lanewise.loading.families.naming import usual
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged

@@ -11,17 +11,14 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.encoders import (
-    QKV,
     classifier_pooling,
     encoder_attention,
     give_norm_after,
     give_outside_layers,
-    give_roles,
     plain_names,
     post_norm_model,
-    split_roles,
-    usual,
 )
+from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Gated, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged

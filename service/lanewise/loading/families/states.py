@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.encoders import usual
 from lanewise.loading.families.gguf import arch_of
+from lanewise.loading.families.naming import usual
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF
 from lanewise.loading.program import Attention, Experts, Gated, Layer, State

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.families import (
+    arcee,
     bert,
     ernie4_5,
     ernie4_5_moe,
+    gemma,
     gemma3,
+    glm,
+    glm4,
     glm4_moe,
     gpt_oss,
     granite,
     granitemoe,
     granitemoehybrid,
     gte,
+    internlm3,
     jina_embeddings_v3,
     lfm2,
     lfm2_moe,
     llama,
+    minicpm,
     ministral3,
     mistral,
     mixtral,
     modernbert,
+    nemotron,
     nemotron_h,
     nomic_bert,
     olmoe,
@@ -36,6 +43,8 @@ from lanewise.loading.families import (
     roberta,
     seed_oss,
     smollm3,
+    stablelm,
+    starcoder2,
     xlm_roberta,
 )
 from lanewise.loading.families.family import Family
@@ -57,12 +66,22 @@ FAMILIES: tuple[Family, ...] = (
     granite.FAMILY,
     granitemoe.FAMILY,
     granitemoehybrid.FAMILY,
+    gemma.FAMILY,
+    gemma3.FAMILY,
+    glm.FAMILY,
+    glm4.FAMILY,
     glm4_moe.FAMILY,
     ernie4_5.FAMILY,
     ernie4_5_moe.FAMILY,
     olmoe.FAMILY,
     smollm3.FAMILY,
     seed_oss.FAMILY,
+    arcee.FAMILY,
+    internlm3.FAMILY,
+    minicpm.FAMILY,
+    nemotron.FAMILY,
+    stablelm.FAMILY,
+    starcoder2.FAMILY,
     lfm2.FAMILY,
     lfm2_moe.FAMILY,
     nemotron_h.FAMILY,
@@ -73,7 +92,6 @@ FAMILIES: tuple[Family, ...] = (
     nomic_bert.FAMILY,
     gte.FAMILY,
     jina_embeddings_v3.FAMILY,
-    gemma3.FAMILY,
 )
 
 
@@ -102,7 +120,11 @@ OTHER_NAMES = {
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
 }
-OTHER_GGUF_NAMES = {"jina-bert-v2": bert.JINA, "nemotron_h_moe": nemotron_h.FAMILY}
+OTHER_GGUF_NAMES = {
+    "jina-bert-v2": bert.JINA,
+    "gemma-embedding": gemma3.EMBEDDING,
+    "nemotron_h_moe": nemotron_h.FAMILY,
+}
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 
 

@@ -1,0 +1,80 @@
+"""Usual names for tensors that families call otherwise, or have in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.program import Attention, ModelConfig
+from lanewise.loading.rearranging import Rearranged, Rows
+
+QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
+GATE_UP = (Role.FFN_GATE, Role.FFN_UP)
+
+
+def usual(role: Role, layer: int = 0, column: int = HF) -> str:
+    """Return the usual name of a tensor; ``column`` is the kind of file."""
+    return TENSOR_NAMES[role][column].format(layer)
+
+
+def bias_of(role: Role) -> Role:
+    """Return the role of a weight's bias."""
+    return Role[f"{role.name}_BIAS"]
+
+
+def give_roles(
+    tensors: Rearranged, name: str, role: Role, number: int = 0, column: int = HF
+) -> None:
+    """Give a weight and its bias their usual names, if they are there."""
+    tensors.rename(f"{name}.weight", usual(role, number, column))
+    tensors.rename(f"{name}.bias", usual(bias_of(role), number, column))
+
+
+def split_roles(
+    tensors: Rearranged,
+    name: str,
+    roles: Sequence[Role],
+    rows: int | Sequence[int],
+    number: int,
+    column: int = HF,
+) -> None:
+    """Cut a fused weight, and its bias, into those of layer ``number``, of so many rows each."""
+    sizes = [rows] * len(roles) if isinstance(rows, int) else rows
+    for end, parts in (("weight", roles), ("bias", map(bias_of, roles))):
+        names = (usual(part, number, column) for part in parts)
+        tensors.split_rows(f"{name}.{end}", dict(zip(names, sizes, strict=True)))
+
+
+def qkv_rows(attention: Attention) -> list[int]:
+    """Return how many rows Q, K and V have."""
+    heads = (attention.n_heads, attention.n_kv_heads, attention.n_kv_heads)
+    return [n * attention.head_dim for n in heads]
+
+
+def split_heads(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:
+    """Take apart a fused weight, and its bias, that has its rows by KV head.
+
+    Those of its queries come first, then those of the key and those of the value.
+    """
+    n_heads, n_kv, dim = attention.n_heads, attention.n_kv_heads, attention.head_dim
+
+    def parts_of(roles: Iterable[Role]) -> Callable[[Rows], Mapping[str, Rows]]:
+        def parts(rows: Rows) -> Mapping[str, Rows]:
+            groups = rows.reshape(n_kv, n_heads // n_kv + 2, dim)
+            each = (groups[:, :-2], groups[:, -2], groups[:, -1])
+            names = (usual(role, number) for role in roles)
+            return {name: one.reshape(-1) for name, one in zip(names, each, strict=True)}
+
+        return parts
+
+    for end, roles in (("weight", QKV), ("bias", tuple(map(bias_of, QKV)))):
+        tensors.take_rows(f"{name}.{end}", sum(qkv_rows(attention)), parts_of(roles))
+
+
+def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[Role]) -> None:
+    """Add the 1 that files leave out of norms: the output's and those of every layer."""
+    tensors.add_one(usual(Role.OUTPUT_NORM))
+    for number in range(config.n_layers):
+        for role in roles:
+            tensors.add_one(usual(role, number))

@@ -1,0 +1,73 @@
+"""Rows of Q and K in whose files the dimensions that turn together are neighbours.
+
+The library has them half of the turned dimensions apart: i and i + rotated / 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.names import TENSOR_NAMES
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.rearranging import Rearranged, Rows
+from lanewise.loading.sources import Sources
+
+QUERIES = (Role.ATTN_Q, Role.ATTN_Q_BIAS)
+KEYS = (Role.ATTN_K, Role.ATTN_K_BIAS)
+
+
+def heads_of(config: ModelConfig, role: Role, layer: int) -> int:
+    """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's."""
+    attention = config.layers[layer].attention
+    if attention is None or role not in (*QUERIES, *KEYS):
+        return 0
+    return attention.n_heads if role in QUERIES else attention.n_kv_heads
+
+
+def turned_of(config: ModelConfig, layer: int) -> int:
+    """Return how many dimensions of each head turn in a layer with attention."""
+    attention = config.layers[layer].attention
+    assert attention is not None
+    return attention.head_dim if attention.rope is None else config.ropes[attention.rope].rotated
+
+
+def whole_heads(config: ModelConfig, role: Role, layer: int) -> int:
+    """Return how many heads the library has to sort the rows of, which turn as a whole."""
+    heads, attention = heads_of(config, role, layer), config.layers[layer].attention
+    if attention is None or turned_of(config, layer) != attention.head_dim:
+        return 0
+    return heads
+
+
+def in_halves(n_heads: int, head_dim: int, turned: int) -> Rows:
+    """Return for each row as the library has it the number of the file's."""
+    head = np.arange(head_dim)
+    order = np.concatenate([head[:turned:2], head[1:turned:2], head[turned:]])
+    rows: Rows = (np.arange(n_heads)[:, None] * head_dim + order).reshape(-1)
+    return rows
+
+
+def with_halves(config: ModelConfig, sources: Sources, column: int) -> Sources:
+    """Return the tensors with the rows of half-turned heads in the library's order.
+
+    Those of heads that turn as a whole stay: the library sorts them while it packs them.
+    """
+    tensors = Rearranged(sources)
+    for number, layer in enumerate(config.layers):
+        attention = layer.attention
+        if attention is None or turned_of(config, number) == attention.head_dim:
+            continue
+        for role in (*QUERIES, *KEYS):
+            name = TENSOR_NAMES[role][column].format(number)
+            rows = in_halves(
+                heads_of(config, role, number), attention.head_dim, turned_of(config, number)
+            )
+
+            def parts(_: Rows, name: str = name, rows: Rows = rows) -> Mapping[str, Rows]:
+                return {name: rows}
+
+            tensors.take_rows(name, len(rows), parts)
+    return tensors.out
