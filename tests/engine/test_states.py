@@ -15,6 +15,7 @@ from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.row_costs import RowCosts
 from lanewise.engine.scheduler import Scheduler
 from lanewise.engine.sequence import State
 from lanewise.engine.snapshots import Snapshots
@@ -248,8 +249,59 @@ def test_tokens_that_are_put_behind_an_answer_together_are_cut_too():
     assert scheduler.states.snapshots.n_taken == 3
 
 
+@pytest.fixture
+def rows_are_free(monkeypatch):
+    """Every step takes as long as any other, so that every guess is worth its row."""
+    monkeypatch.setattr(RowCosts, "are_known", True)
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 1.0)
+
+
+ABC = (97, 98, 99)  # who may write these only repeats itself
+
+
+def guessing(config: EngineConfig, **more) -> Watched:
+    return Watched(replace(config, max_draft=6, **more))
+
+
+def n_accepted(watched: Watched) -> int:
+    return sum(sum(batch.accepted or ()) for batch in watched.by_hand.runner.batches)
+
+
+@pytest.mark.parametrize("every", [1, 2, 8])
+def test_a_snapshot_is_taken_where_guesses_came_true_as_anywhere(rows_are_free, every):
+    only_one = {"allowed_token_ids": (97,), "max_tokens": 200}
+    watched = guessing(CONFIG, snapshot_blocks=every)
+    first, answer = watched.answer(request("aaaa", **only_one))
+    text = [*first.request.prompt, *answer]
+    assert len(watched.by_hand.runner.batches) < 60
+    turn_two = GenerationRequest(text, SamplingParams(seed=1, max_tokens=9))
+    again, got = watched.answer(turn_two)
+    assert again.n_reused == (192 if every < 8 else 0)
+    assert got == answer_alone(turn_two, CONFIG)
+    third, got = watched.answer(turn_two)
+    assert (third.n_reused, got) == (192, answer_alone(turn_two, CONFIG))
+    check_nothing_is_left(watched.by_hand.engine)
+
+
+def test_guesses_that_came_true_are_told_though_the_next_step_is_begun_ahead(rows_are_free):
+    watched = guessing(CONFIG)
+    asked = request(DOCUMENT[:100], 60, allowed_token_ids=ABC)
+    group, _ = watched.submit(asked)
+    speculator = watched.by_hand.engine._speculator
+    n_ahead = 0
+    while not watched.by_hand.is_idle:
+        n_ahead += watched.by_hand.engine._steps.has_step_in_flight
+        # The next step waits for guesses every third time only.
+        speculator.wants = lambda *_: len(watched.by_hand.runner.batches) % 3 == 0
+        watched.by_hand.advance()
+    assert n_ahead > 10
+    assert n_accepted(watched) > 3
+    assert tokens_of(group) == answer_alone(asked, CONFIG)
+
+
+@pytest.mark.parametrize("guesses", [False, True])
 @pytest.mark.parametrize("seed", range(24))
-def test_answers_in_a_storm_are_those_of_requests_alone(seed):
+def test_answers_in_a_storm_are_those_of_requests_alone(seed, guesses, rows_are_free):
     numbers = random.Random(seed)
     max_seqs = numbers.randint(1, 6)
     windows = numbers.choice([(None,), (None, 40), (64, None, 33)])
@@ -263,6 +315,7 @@ def test_answers_in_a_storm_are_those_of_requests_alone(seed):
         snapshot_blocks=numbers.choice([1, 1, 2, 8]),
         min_ahead_s=numbers.choice([0.0, 0.0, NEVER]),
         windows=windows,
+        max_draft=numbers.choice([1, 6, 40]) if guesses else 0,
     )
     kinds = ["refused", "failed", "failed", "not begun"]
     rate = numbers.choice([0.0, 0.05, 0.2])
@@ -274,7 +327,11 @@ def test_answers_in_a_storm_are_those_of_requests_alone(seed):
     while n_turns < 420 or not by_hand.is_idle:
         if n_turns < 420 and numbers.random() < 0.6:
             prompt = new_prompt(numbers, talks)
-            params = SamplingParams(seed=numbers.randint(0, 3), max_tokens=numbers.randint(1, 45))
+            params = SamplingParams(
+                seed=numbers.randint(0, 3),
+                max_tokens=numbers.randint(1, 45),
+                allowed_token_ids=ABC[: numbers.randint(1, 3)] if guesses else None,
+            )
             one = GenerationRequest(
                 list(prompt),
                 params,
@@ -297,15 +354,21 @@ def test_answers_in_a_storm_are_those_of_requests_alone(seed):
             n_failed += 1
             continue
         answer = tokens_of(group)
-        key = bytes(one.prompt), one.params.seed, one.params.max_tokens
+        key = (
+            bytes(one.prompt),
+            one.params.seed,
+            one.params.max_tokens,
+            one.params.allowed_token_ids,
+        )
         assert answer == list(answer_in(windows, *key))
     assert n_failed <= by_hand.runner.n_failed
+    assert guesses or not any(batch.accepted for batch in by_hand.runner.batches)
     check_nothing_is_left(by_hand.engine)
 
 
 @cache
-def answer_in(windows, prompt: bytes, seed: int, max_tokens: int) -> tuple[int, ...]:
-    params = SamplingParams(seed=seed, max_tokens=max_tokens)
+def answer_in(windows, prompt: bytes, seed: int, max_tokens: int, allowed) -> tuple[int, ...]:
+    params = SamplingParams(seed=seed, max_tokens=max_tokens, allowed_token_ids=allowed)
     config = replace(CONFIG, windows=windows, prefix_cache=False, min_ahead_s=NEVER)
     by_hand = EngineByHand(replace(config, n_blocks=64 * len(windows)))
     group = by_hand.submit([GenerationRequest(list(prompt), params)])

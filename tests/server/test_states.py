@@ -90,13 +90,14 @@ def test_what_states_take_is_planned_and_told(path, caplog):
         config = engine.config
     state = next(one for one in caplog.messages if one.startswith("states: "))
     assert f"for 4 sequences and {config.n_snapshots} snapshots" in state
-    assert "speculation is off: layers of this model keep a state" in caplog.messages
     settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4)
     model, text = opening.open_model(settings, 1, LIMIT)
     with model:
         plan = plan_cache(settings, model, None, LIMIT, None)
         layout = model.kv_layout(plan.kv_type, groups_by_window=True)
-        assert plan.state_bytes == (4 + plan.n_snapshots) * layout.state_bytes
+        place = layout.place_bytes(settings.draft_tokens)
+        assert place > layout.state_bytes
+        assert plan.state_bytes == (4 + plan.n_snapshots) * place
         assert plan.blocks * layout.block_bytes + plan.state_bytes <= 16 * MIB
         assert plan.n_snapshots == pytest.approx(plan.blocks / 32, abs=1)
         with pytest.raises(HostError, match=r"beside .* for the states of 100000 sequences"):

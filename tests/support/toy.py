@@ -74,6 +74,7 @@ class ToyRunner:
     Whoever writes into a block of another sequence, skips a token or feeds one twice changes the
     answer, as with a real cache. With ``n_states`` places they depend on a state too, a hash of all
     tokens in order: one that is of other tokens, or that was not copied in time, changes them.
+    Beside it each place remembers what it would be behind each guess.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ToyRunner:
         self._windows = windows
         self._n_tokens = vocab_size - n_padding
         self._cache = np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.uint64)
-        self._states = [0] * n_states
+        self._states: list[tuple[int, ...]] = [(0,)] * n_states
         self._vocab_size = vocab_size
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_logits = max_batch_logits
@@ -138,12 +139,17 @@ class ToyRunner:
             assert adapter is None or not adapter.closed
             salt = 0 if adapter is None else adapter.salt
             place = batch.table_rows[row] if batch.table_rows is not None else row
-            state = self._states[place] if self._states and context else 0
-            for offset, token in enumerate(tokens[start[row] : start[row + 1]]):
+            state = self._state_of(batch, row, place) if self._states and context else 0
+            own = tokens[start[row] : start[row + 1]]
+            last_true = len(own) - 1 - (batch.guesses[row] if batch.guesses else 0)
+            kept: list[int] = []
+            for offset, token in enumerate(own):
                 position = context + offset
                 seen = self._read(tables[row], position)
                 if self._states:
                     state = mix(state ^ mix(int(token)) ^ salt)
+                    if offset >= last_true:
+                        kept.append(state)
                 value = mix(
                     hash(tuple(seen)) & MASK ^ mix(int(token) * 7919 + position) ^ salt ^ state
                 )
@@ -151,7 +157,7 @@ class ToyRunner:
                     self._cache[blocks, position % BLOCK_TOKENS] = (value + group) & MASK
                 hashes.append(value)
             if self._states:
-                self._states[place] = state
+                self._states[place] = tuple(kept)
         last = self._counters
         held_s = self._wait_for_release()
         self._counters = Counters(
@@ -182,10 +188,16 @@ class ToyRunner:
         for source, target in batch.state_copies:
             self._states[target] = self._states[source]
 
+    def _state_of(self, batch: Batch, row: int, place: int) -> int:
+        """The state of a sequence behind the guesses that a step is told came true."""
+        accepted = batch.accepted[row] if batch.accepted else 0
+        assert accepted < len(self._states[place]), "more guesses are accepted than there were"
+        return self._states[place][accepted]
+
     def _spoil_states(self, batch: Batch) -> None:
         """A step that fails leaves anything in the states of its sequences."""
         for place in batch.table_rows or () if self._states else ():
-            self._states[place] = 0xBAD
+            self._states[place] = (0xBAD,)
 
     def start(self, batch: Batch, draws: Sequence[Draw]) -> None:
         assert len(self._begun) < 2

@@ -29,6 +29,7 @@ from lanewise.text.tokenizer import Tokenizer
 
 ANSWER_MARK = "<<<answer>>>"
 MAX_STEP_TOKENS = 512
+SNAPSHOTS = 4  # of states, for each sequence: more than the ends of its prompts need
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,6 @@ def read_recordings(settings: BenchSettings, tokenizer: Tokenizer) -> list[Recor
 
 def run_replays(settings: BenchSettings, opened: Opened) -> list[ReplayResult]:
     """Measure every recording with every number of sequences."""
-    if opened.model.kv_layout(opened.kv_type).state_bytes:
-        raise SettingsError(
-            f"--replay: layers of {opened.model.name} keep a state, so that nothing is guessed;"
-            " accepted: another model, or tests without --replay"
-        )
     recordings = read_recordings(settings, Tokenizer.from_files(opened.checkpoint.tokenizer))
     limit = opened.model.config.context_length
     for one in recordings:
@@ -143,6 +139,7 @@ def _replay(
         max_step_tokens=max(MAX_STEP_TOKENS, batch),
         max_step_logits=batch * (1 + settings.draft_tokens),
         max_draft=settings.draft_tokens,
+        n_snapshots=SNAPSHOTS * batch if opened.model.config.has_states else None,
     )
     session = Session(
         opened.model,
@@ -151,6 +148,8 @@ def _replay(
         max_batch_tokens=config.max_step_tokens,
         max_batch_logits=config.max_step_logits,
         kv_type=opened.kv_type,
+        states=batch + (config.n_snapshots or 0),
+        max_guesses=config.max_draft,
     )
     metrics = Metrics(_facts(opened, config))
     engine = Engine(ReplayRunner(session, [recording.tokens] * batch), config, metrics)

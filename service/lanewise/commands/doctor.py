@@ -117,7 +117,9 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
             max_model_len=opened.model.config.context_length,
             windows=layout.windows,
         )
-        memory = plan_memory(limit, opened.model.info.packed_bytes, layout, config)
+        memory = plan_memory(
+            limit, opened.model.info.packed_bytes, layout, config, defaults.max_draft
+        )
         model = {
             "name": opened.checkpoint.name,
             "architecture": opened.model.config.architecture,

@@ -95,6 +95,7 @@ def _asked(settings: PlanSettings, instance: Instance | None) -> Asked:
         max_step_tokens=defaults.max_step_tokens,
         max_queued_requests=defaults.max_queued_requests,
         itl_target_s=defaults.itl_target_ms / 1000,
+        max_draft=defaults.max_draft,
     )
 
 

@@ -28,8 +28,12 @@ def make_batch(
     table_rows: list[int] = []
     logit_rows: list[int] = []
     draws: list[Draw] = []
+    guesses: list[int] = []
+    accepted: list[int] = []
     for turn in step.turns:
         sequence = turn.sequence
+        guesses.append(len(turn.draft))
+        accepted.append(sequence.n_accepted)
         tokens, first, sampler = sequence.tokens, sequence.n_cached, jobs[sequence].sampler
         context_lens.append(first)
         table_rows.append(sequence.table_row)
@@ -58,6 +62,8 @@ def make_batch(
         adapters=_adapters_of(step),
         copies=copies.blocks,
         state_copies=copies.states,
+        guesses=guesses if any(guesses) else None,
+        accepted=accepted if any(accepted) else None,
     )
     return batch, draws
 

@@ -58,10 +58,6 @@ class EngineConfig(SchedulerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_draft and self.n_snapshots is not None:
-            raise ValueError(
-                f"max_draft is {self.max_draft}; accepted: 0, where layers keep a state"
-            )
         # The oldest sequence must be able to reach its end alone, or it could never be served.
         longest = self.kv_windows.longest(self.n_blocks, self.max_model_len)
         if self.max_model_len > longest:

@@ -150,6 +150,11 @@ class Scheduler:
         spare = self._pacer.spare_tokens(work, context) - (step.n_tokens - work.rows)
         step.tokens_left = min(step.tokens_left, max(0, spare))
 
+    @property
+    def may_guess(self) -> bool:
+        """Whether steps may have guesses: one may be at fault, so not where it is looked for."""
+        return not self._suspects
+
     def reserve_draft(self, step: Step, turn: Turn, wanted: int) -> int:
         """Make room for guessed tokens behind a decode; returns for how many.
 
@@ -189,13 +194,14 @@ class Scheduler:
             sequence = turn.sequence
             sequence.advance(turn.count)
             turn.end = sequence.n_cached
+            turn.n_told, sequence.n_accepted = sequence.n_accepted, 0
             sequence.n_ahead += 1
             if turn.ends_in_draw:
                 sequence.tokens.append(DRAWN_BEFORE + n_draws)
                 sequence.n_pending += 1
                 n_draws += 1
             if self.states is not None:
-                turn.snapshot = self.states.reach(sequence, turn.end)
+                self.states.reach(turn, turn.end)
 
     def take_back(self, step: Step) -> None:
         """A step that was begun, behind which no other is, has failed."""
@@ -206,6 +212,7 @@ class Scheduler:
                 sequence.tokens.pop()
                 sequence.n_pending -= 1
             turn.end = None
+            sequence.n_accepted = turn.n_told
             if self.states is not None:
                 self.states.drop(turn)
 
@@ -238,7 +245,8 @@ class Scheduler:
                 sequence.advance(turn.n_computed)
                 end = turn.end = sequence.n_cached
                 if self.states is not None:
-                    turn.snapshot = self.states.reach(sequence, end)
+                    sequence.n_accepted = turn.n_accepted
+                    self.states.reach(turn, end)
             else:
                 end = turn.end
                 if drawn and sequence.state is not State.FINISHED:

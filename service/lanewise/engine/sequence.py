@@ -51,6 +51,8 @@ class Sequence:
     is_hidden: bool = field(init=False, default=False)  # from others, with all its blocks
     n_ahead: int = field(init=False, default=0)  # steps begun and not finished that it is part of
     n_pending: int = field(init=False, default=0)  # tokens at the end that those are to draw
+    # Where layers keep a state, guesses that came true in its last step: the next one is told.
+    n_accepted: int = field(init=False, default=0)
     is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 

@@ -25,6 +25,7 @@ class Snapshots:
         self.n_taken = self.n_used = 0  # so far
         self._free = list(range(first_place, first_place + n_places))
         self._place_of: OrderedDict[Key, int] = OrderedDict()  # who goes next comes first
+        self._accepted: dict[int, int] = {}  # guesses that each place remembers and that count
         self._copies: list[StateCopy] = []  # not made yet
 
     def __contains__(self, key: Key) -> bool:
@@ -35,16 +36,22 @@ class Snapshots:
         """Snapshots that can be found."""
         return len(self._place_of)
 
-    def restore(self, key: Key, row: int) -> None:
-        """Have the state of a row begin as a snapshot that is there."""
-        self._place_of.move_to_end(key)
-        self._copies.append((self._place_of[key], row))
-        self.n_used += 1
+    def restore(self, key: Key, row: int) -> int:
+        """Have the state of a row begin as a snapshot that is there.
 
-    def take(self, row: int) -> int | None:
+        Returns how many of the guesses that it remembers came true: the next step is told.
+        """
+        self._place_of.move_to_end(key)
+        place = self._place_of[key]
+        self._copies.append((place, row))
+        self.n_used += 1
+        return self._accepted[place]
+
+    def take(self, row: int, n_accepted: int = 0) -> int | None:
         """Have a row's state copied before it goes on, and say where to; None without a place.
 
-        Nobody finds it until ``keep`` says what it is, or ``drop`` that it is nothing.
+        It is the state behind the first ``n_accepted`` guesses that it remembers. Nobody finds it
+        until ``keep`` says what it is, or ``drop`` that it is nothing.
         """
         if not self._free:
             if not self._place_of:
@@ -52,6 +59,7 @@ class Snapshots:
             self._free.append(self._place_of.popitem(last=False)[1])
         place = self._free.pop()
         self._copies.append((row, place))
+        self._accepted[place] = n_accepted
         return place
 
     def keep(self, key: Key, place: int) -> None:

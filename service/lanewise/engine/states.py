@@ -31,14 +31,14 @@ def blocks_per_snapshot(layout: KvLayout) -> int:
     return TOKENS_PER_SNAPSHOT // BLOCK_TOKENS * len(layout.windows)
 
 
-def blocks_between(layout: KvLayout) -> int:
+def blocks_between(layout: KvLayout, max_draft: int) -> int:
     """Blocks of an answer between two snapshots: at most those whose keys and values take as much.
 
     A snapshot now and then moves no more than a step with the sequence does, which reads and writes
     all of its state; of an answer only the last one stays.
     """
     of_block = layout.block_bytes * len(layout.windows)
-    return min(PROMPT_BLOCKS, max(1, -(-layout.state_bytes // of_block)))
+    return min(PROMPT_BLOCKS, max(1, -(-layout.place_bytes(max_draft) // of_block)))
 
 
 @dataclass(slots=True)
@@ -97,9 +97,10 @@ class States:
 
     def begin(self, sequence: Sequence, prefix: Prefix) -> None:
         """A sequence was given a row: give it the state it begins with, and plan its snapshots."""
-        first = prefix.n_full
+        first, sequence.n_accepted = prefix.n_full, 0
         if first:
-            self.snapshots.restore(sequence.key_before(first), sequence.table_row)
+            key = sequence.key_before(first)
+            sequence.n_accepted = self.snapshots.restore(key, sequence.table_row)
         plan = self._plans[sequence] = _Plan([])
         if not self.snapshots.n_places:
             return
@@ -128,33 +129,39 @@ class States:
         every = self._every * BLOCK_TOKENS
         return min(count, every - here % every)
 
-    def reach(self, sequence: Sequence, end: int) -> int | None:
-        """A step is to compute or has computed up to ``end``: where the state is copied, if it is.
+    def reach(self, turn: Turn, end: int) -> None:
+        """A turn is to compute or has computed up to ``end``: have the state copied, if it should.
 
-        The copy is made by the step after that one.
+        The copy is made by the step after that one. Guesses that came true are not in the state
+        yet, only remembered beside it: so it can become that behind each of them.
         """
-        if end % BLOCK_TOKENS or sequence.is_hidden or not self.snapshots.n_places:
-            return None
-        place = end // BLOCK_TOKENS
-        is_stop = _is_in(self._plans[sequence].stops, place)
-        if not is_stop and (end < sequence.n_admitted or place % self._every):
-            return None
-        if end <= sequence.n_known and sequence.key_before(place) in self.snapshots:
-            return None
-        return self.snapshots.take(sequence.table_row)
+        sequence = turn.sequence
+        if sequence.is_hidden or not self.snapshots.n_places:
+            return
+        first = end - turn.n_accepted
+        for place in _ends_of_blocks(first, end):
+            here = place * BLOCK_TOKENS
+            is_stop = _is_in(self._plans[sequence].stops, place)
+            if not is_stop and (here < sequence.n_admitted or place % self._every):
+                continue
+            if here <= sequence.n_known and sequence.key_before(place) in self.snapshots:
+                continue
+            turn.snapshot = self.snapshots.take(sequence.table_row, here - first)
+            turn.snapshot_end = here
+            return
 
     def note_computed(self, turn: Turn, end: int) -> None:
-        """A step has computed up to ``end``: what was copied, or will be, can be found."""
+        """A turn has computed up to ``end``: what was copied, or will be, can be found."""
         sequence = turn.sequence
-        if end % BLOCK_TOKENS:
-            return
         if sequence.is_hidden:
             self.drop(turn)
             return
-        place, plan = end // BLOCK_TOKENS, self._plans[sequence]
-        if _is_in(plan.stops, place):
-            self._forget_coming(sequence, sequence.key_before(place))
+        plan = self._plans[sequence]
+        for place in _ends_of_blocks(end - turn.n_accepted, end):
+            if _is_in(plan.stops, place):
+                self._forget_coming(sequence, sequence.key_before(place))
         if turn.snapshot is not None:
+            place = turn.snapshot_end // BLOCK_TOKENS
             key = sequence.key_before(place)
             self.snapshots.keep(key, turn.snapshot)
             turn.snapshot = None
@@ -209,6 +216,11 @@ def states_for(config: SchedulerConfig) -> States | None:
         return None
     n_places = config.n_snapshots if config.prefix_cache else 0
     return States(Snapshots(config.max_seqs, n_places), config.snapshot_blocks)
+
+
+def _ends_of_blocks(first: int, end: int) -> range:
+    """Which blocks begin behind so many tokens, ``first`` to ``end``; the last one first."""
+    return range(end // BLOCK_TOKENS, (first - 1) // BLOCK_TOKENS, -1)
 
 
 def _is_in(stops: list[int], place: int) -> bool:

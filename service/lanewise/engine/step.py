@@ -24,7 +24,9 @@ class Turn:
     draft: Items[int] = ()  # guessed tokens that are run behind them
     n_accepted: int = 0  # of the draft, once the step has run
     end: int | None = None  # of the sequence in the cache; None until begun ahead or recorded
-    snapshot: int | None = None  # the place to which the state behind it is copied (states.py)
+    n_told: int = 0  # of the sequence's draft before, as a step that was begun was told of it
+    snapshot: int | None = None  # the place to which the state is copied (states.py)
+    snapshot_end: int = 0  # the tokens that it is the state of then
     error: NativeError | None = None  # of one of its draws; what it got is what came before that
 
     @property

@@ -198,7 +198,7 @@ class Stepper:
         if is_own:
             self._metrics.count_native(self._runner.counters())
         try:
-            if self._speculator is not None:
+            if self._speculator is not None and self._scheduler.may_guess:
                 guesses = self._speculator.add_guesses(step, self._scheduler, self._guesser_of)
             results, n_rows = self._compute(step)
         except Exception as error:

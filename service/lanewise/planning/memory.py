@@ -51,9 +51,16 @@ class MemoryPlan:
 
 
 def plan_memory(
-    limit: host.MemoryLimit, weight_bytes: int, layout: KvLayout, config: SchedulerConfig
+    limit: host.MemoryLimit,
+    weight_bytes: int,
+    layout: KvLayout,
+    config: SchedulerConfig,
+    max_draft: int,
 ) -> MemoryPlan:
-    """Divide the memory; HostError if not even one block fits."""
+    """Divide the memory; HostError if not even one block fits.
+
+    ``max_draft`` tokens of one sequence may be guessed in a step.
+    """
     windows = config.kv_windows
     user_blocks = windows.most_blocks(config.max_model_len)
     choice = host.choose_kv_blocks(
@@ -64,7 +71,7 @@ def plan_memory(
         max_seqs=config.max_seqs,
         max_model_len=config.max_model_len,
         sequence_blocks=user_blocks,
-        states=host.StateSizes(layout.state_bytes, None, blocks_per_snapshot(layout)),
+        states=host.StateSizes(layout.place_bytes(max_draft), None, blocks_per_snapshot(layout)),
     )
     return MemoryPlan(
         limit=limit,

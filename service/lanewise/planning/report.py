@@ -52,6 +52,7 @@ class Asked:
     max_step_tokens: int
     max_queued_requests: int
     itl_target_s: float
+    max_draft: int
 
 
 def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
@@ -63,7 +64,9 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
         max_model_len=asked.context,
         windows=planned.layout.windows,
     )
-    memory = plan_memory(planned.limit, planned.work.held_bytes, planned.layout, config)
+    memory = plan_memory(
+        planned.limit, planned.work.held_bytes, planned.layout, config, asked.max_draft
+    )
     memory.check_one_fits()
     outcomes = _outcomes(planned, asked, memory, config)
     return {

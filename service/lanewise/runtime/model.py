@@ -48,6 +48,11 @@ class KvLayout:
     block_bytes: int  # of the layers of one group
     windows: tuple[int | None, ...]  # of each group; None = a token sees all before it
     state_bytes: int = 0  # of one sequence; 0 where no layer keeps a state
+    guess_bytes: int = 0  # more for each guess of one step that it may have
+
+    def place_bytes(self, max_guesses: int) -> int:
+        """What the state of one sequence takes, with so many guesses."""
+        return self.state_bytes + max_guesses * self.guess_bytes
 
 
 class Closable(Protocol):
@@ -263,7 +268,7 @@ class Model:
         layout = self._native.lib.lw_model_kv_layout
         self._native.check(layout(self.handle, kv_type_id(kv_type), groups_by_window, out))
         windows = tuple(window or None for window in out.windows[0 : out.n_groups])
-        return KvLayout(out.block_bytes, windows, out.state_bytes)
+        return KvLayout(out.block_bytes, windows, out.state_bytes, out.guess_bytes)
 
     @property
     def handle(self) -> Any:

@@ -104,6 +104,7 @@ class Session(NativeSession):
         kv_type: str = "f16",
         groups_by_window: bool = False,
         states: int = 1,
+        max_guesses: int = 0,
         max_adapter_rank: int = 0,
         float_activations: bool = False,
         observe_inputs: bool = False,
@@ -111,7 +112,8 @@ class Session(NativeSession):
         """Open one; with ``groups_by_window`` layers of different windows have their own blocks.
 
         ``Model.kv_layout`` says which. ``states`` are the places for the states of sequences, one
-        for each row of block tables at least; none where no layer of the model keeps a state. With
+        for each row of block tables at least; none where no layer of the model keeps a state, which
+        ``max_guesses`` is for too: those that one sequence may have in one step. With
         ``float_activations`` it is a slow reference: its
         quantized matrices multiply activations themselves, not int8 codes of them. With
         ``observe_inputs``, ``inputs`` tells how large those are.
@@ -148,6 +150,7 @@ class Session(NativeSession):
             kv_type=kv_type,
             n_blocks=blocks,
             n_states=states if layout.state_bytes else 0,
+            max_guesses=max_guesses if layout.state_bytes else 0,
             max_batch_tokens=max_batch_tokens,
             max_batch_logits=max_batch_logits,
             groups_by_window=groups_by_window,

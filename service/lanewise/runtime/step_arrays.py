@@ -33,7 +33,9 @@ class Batch:
     ``DRAWN_BEFORE + i``: what draw ``i`` of the step before gives.
 
     Where layers keep a state, that of sequence ``s`` is in place ``table_rows[s]``; what was there
-    does not matter to one without context.
+    does not matter to one without context. There its last ``guesses[s]`` tokens leave the state as
+    it is, which remembers them, and the first ``accepted[s]`` of those that it remembers, which its
+    context counts, come into it. Without states guesses are tokens like others.
     """
 
     token_ids: Sequence[int] | Uint32s
@@ -45,6 +47,8 @@ class Batch:
     adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: nobody has one
     copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to) copied before all else, in order
     state_copies: Sequence[tuple[int, int]] = ()  # likewise of places of states
+    guesses: Sequence[int] | None = None  # of each sequence; None: nobody has one
+    accepted: Sequence[int] | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class StepArrays:
             "context_lens": ffi.new("uint32_t[]", limits.tokens),
             "logit_rows": ffi.new("uint32_t[]", limits.logits),
             "table_rows": ffi.new("uint32_t[]", limits.tokens),
+            "guesses": ffi.new("uint32_t[]", limits.tokens),
+            "accepted": ffi.new("uint32_t[]", limits.tokens),
         }
         for name, pointer in self._inputs.items():
             setattr(self.batch, name, pointer)
@@ -192,8 +198,19 @@ class StepArrays:
         self._copy("context_lens", batch.context_lens)
         self._copy("logit_rows", batch.logit_rows)
         self._copy("table_rows", rows)
+        self._write_guesses("guesses", batch.guesses, n_seqs)
+        self._write_guesses("accepted", batch.accepted, n_seqs)
         if batch.adapters is not None or self.batch.adapters:
             self._write_adapters(batch.adapters, n_seqs)
+
+    def _write_guesses(self, name: str, counts: Sequence[int] | None, n_seqs: int) -> None:
+        if counts is None or not self._has_states:
+            setattr(self.batch, name, self._ffi.NULL)
+            return
+        if len(counts) != n_seqs:
+            raise ValueError(f"{name} has {len(counts)} entries for {n_seqs} sequences")
+        self._copy(name, counts)
+        setattr(self.batch, name, self._inputs[name])
 
     def _write_adapters(self, adapters: Sequence[Adapter | None] | None, n_seqs: int) -> None:
         null = self._ffi.NULL

@@ -47,6 +47,7 @@ def make_engine(
         kv_type=cache.kv_type,
         groups_by_window=draft is None,
         states=config.max_seqs + (config.n_snapshots or 0),
+        max_guesses=config.max_draft,
         max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
     )
     facts = ModelFacts(
@@ -113,7 +114,7 @@ def plan_cache(
         max_model_len=asked or context,
         sequence_blocks=windows.most_blocks(asked or context),
         states=host.StateSizes(
-            layout.state_bytes,
+            layout.place_bytes(settings.max_draft),
             settings.snapshot_memory if settings.prefix_cache else 0,
             blocks_per_snapshot(layout),
         ),
@@ -137,7 +138,7 @@ def plan_cache(
     logger.info(
         "states: %s for %d sequences and %d snapshots, %s each",
         *(host.format_size(kv.state_bytes), settings.max_seqs, kv.n_snapshots),
-        host.format_size(layout.state_bytes),
+        host.format_size(layout.place_bytes(settings.max_draft)),
     )
     return CachePlan(
         kv.blocks,
@@ -145,7 +146,7 @@ def plan_cache(
         max_model_len,
         sizes,
         n_snapshots=kv.n_snapshots,
-        snapshot_blocks=blocks_between(layout),
+        snapshot_blocks=blocks_between(layout, settings.max_draft),
         state_bytes=kv.state_bytes,
     )
 
@@ -166,9 +167,6 @@ def engine_config(
 ) -> EngineConfig:
     """What the engine may use, in its own terms."""
     has_spare_cpu = host.has_spare_cpu(threads)
-    has_states = cache.n_snapshots is not None
-    if has_states and settings.speculation:
-        logger.info("speculation is off: layers of this model keep a state")
     rows = LOGITS_BYTES // (4 * model.config.vocab_size)
     return EngineConfig(
         n_blocks=cache.blocks,
@@ -184,7 +182,7 @@ def engine_config(
         request_timeout_s=settings.request_timeout_s,
         itl_target_s=settings.itl_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
-        max_draft=settings.draft_tokens if settings.speculation and not has_states else 0,
+        max_draft=settings.max_draft,
         windows=cache.windows,
         n_snapshots=cache.n_snapshots,
         snapshot_blocks=cache.snapshot_blocks,

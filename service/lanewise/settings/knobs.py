@@ -439,3 +439,8 @@ class Settings(ModelSettings):
         default="text",
         metadata=knob(choice("text", "json"), "one line of text or JSON per message"),
     )
+
+    @property
+    def max_draft(self) -> int:
+        """Guessed tokens of one sequence in one step at most; 0 without speculation."""
+        return self.draft_tokens if self.speculation else 0
