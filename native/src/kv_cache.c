@@ -29,10 +29,20 @@ bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots) {
     return lw_block_map(cache->slot_bytes * n_slots, &cache->block);
 }
 
+lw_kv_cache lw_kv_part(const lw_kv_cache* cache, const lw_attention_config* config, size_t offset) {
+    lw_kv_cache part;
+    lw_kv_describe(config, cache->type, cache->n_blocks, &part);
+    part.block = cache->block;
+    part.block_bytes = cache->block_bytes;
+    part.slot_bytes = cache->slot_bytes;
+    part.offset = offset;
+    return part;
+}
+
 void lw_kv_close(lw_kv_cache* cache) { lw_block_unmap(&cache->block); }
 
 lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
-    return (lw_kv_view){.base = (const uint8_t*)cache->block.data + slot * cache->slot_bytes,
+    return (lw_kv_view){.base = (const uint8_t*)cache->block.data + slot * cache->slot_bytes + cache->offset,
                         .block_bytes = cache->block_bytes,
                         .head_bytes = cache->head_bytes,
                         .value_offset = cache->value_offset,
@@ -70,7 +80,7 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
                  lw_kv_rows rows) {
     const size_t dim = cache->head_dim, stride = cache->n_kv_heads * dim;
     const lw_kv_view view = lw_kv_slot(cache, slot);
-    uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes;
+    uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes + cache->offset;
     bool finite = true;
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, rows.keys += dim, rows.values += dim) {
         if (cache->type != LW_I8) {

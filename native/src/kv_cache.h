@@ -15,6 +15,7 @@ typedef struct lw_kv_cache {
     size_t head_dim, value_dim;
     size_t value_offset, scale_offset;  // see lw_kv_view
     size_t head_bytes, block_bytes, slot_bytes;
+    size_t offset;  // where in its slot's part of a block this begins
 } lw_kv_cache;
 
 static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
@@ -23,6 +24,9 @@ static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type =
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);
 bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots);
 void lw_kv_close(lw_kv_cache* cache);
+// What a layer of other heads sees of a cache: its own keys and values, `offset` bytes into each slot's part of a block,
+// which has room for them.
+lw_kv_cache lw_kv_part(const lw_kv_cache* cache, const lw_attention_config* config, size_t offset);
 
 lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot);
 // Keys and values of consecutive tokens, [n][n_kv_heads][head_dim] floats each.

@@ -1,5 +1,6 @@
 """Random programs of layers: the library at every level against their definition in float64."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
 from lanewise.loading.formats import TensorType
 from lanewise.loading.program import (
     CURVES,
+    FFN_CURVES,
+    WIRINGS,
     Attention,
     Experts,
     Gated,
@@ -153,6 +156,90 @@ def random_program(rng: np.random.Generator) -> ModelConfig:
     )
 
 
+def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelConfig:
+    """The same program with norms, wirings, caps and ends that few models have."""
+    norm = "layer" if rng.random() < 0.3 and not config.has_states else "rms"
+    norm_bias = norm == "layer" and bool(rng.random() < 0.5)
+    plain_residual = config.residual_scale == 1.0
+    changed = [further_layer(rng, layer, plain_residual) for layer in config.layers]
+    if rng.random() < 0.5:
+        changed = with_other_heads(rng, config, changed)
+    if norm_bias:
+        changed = [replace(one, result_norms=False, no_input_norms=False) for one in changed]
+    return replace(
+        config,
+        norm=norm,
+        norm_bias=norm_bias,
+        layers=tuple(changed),
+        learned_positions=plain_residual and bool(rng.random() < 0.3),
+        output_bias=bool(rng.random() < 0.4),
+        logit_softcap=float(np.float32(rng.uniform(1, 9))) if rng.random() < 0.3 else 0.0,
+    )
+
+
+def with_other_heads(
+    rng: np.random.Generator, config: ModelConfig, layers: list[Layer]
+) -> list[Layer]:
+    """The same layers with heads of their own, some of which read what others have stored."""
+    least = max(rope.rotated for rope in config.ropes)
+    kinds = []
+    for _ in range(2):
+        n_kv_heads = int(rng.integers(1, 4))
+        head_dim = least + 2 * int(rng.integers(0, 12) if rng.random() < 0.8 else 200)
+        heads = {"n_heads": n_kv_heads * int(rng.integers(1, 4)), "n_kv_heads": n_kv_heads}
+        kinds.append(heads | {"head_dim": head_dim})
+    found: dict[tuple[int, int, int | None], int] = {}
+    changed = []
+    for number, layer in enumerate([*layers, *layers]):
+        attention = layer.attention
+        if attention is not None:
+            kind = kinds[int(rng.integers(2))]
+            attention = replace(attention, **kind)
+            key = (attention.n_kv_heads, attention.head_dim, attention.window)
+            if key in found and rng.random() < 0.7:
+                attention = replace(attention, kv_layer=found[key])
+            else:
+                values = {"values_are_keys": bool(rng.random() < 0.4)}
+                norm = config.residual_scale == 1.0 and bool(rng.random() < 0.4)
+                attention = replace(attention, value_norm=norm, **values)
+                found[key] = number
+        changed.append(replace(layer, attention=attention))
+    return changed
+
+
+def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) -> Layer:
+    attention, ffn = layer.attention, layer.ffn
+    if attention is not None and rng.random() < 0.3:
+        attention = replace(attention, score_softcap=float(np.float32(rng.uniform(0.5, 4))))
+    if attention is not None and plain_residual and rng.random() < 0.2:
+        attention = replace(attention, qk_norm="turned")
+    if isinstance(ffn, Gated | Plain) and rng.random() < 0.5:
+        ffn = random_ffn(rng, bias=not layer.result_norms)
+    biases = ffn is not None and (ffn.bias or ffn.down_bias or isinstance(ffn, Experts))
+    biases |= attention is not None and attention.output_bias
+    result_norms = layer.result_norms
+    if not biases and plain_residual and rng.random() < 0.5:
+        result_norms = True
+    beside = attention is not None and ffn is not None and rng.random() < 0.4
+    return replace(
+        layer,
+        attention=attention,
+        ffn=ffn,
+        result_norms=result_norms,
+        no_input_norms=result_norms and bool(rng.random() < 0.5),
+        wiring=str(rng.choice(WIRINGS)) if beside else "in_turn",
+        output_scale=float(np.float32(rng.uniform(0.5, 2))) if rng.random() < 0.25 else 1.0,
+    )
+
+
+def random_ffn(rng: np.random.Generator, bias: bool) -> Gated | Plain:
+    kind = Gated if rng.random() < 0.5 else Plain
+    curve = str(rng.choice(FFN_CURVES))
+    scales = {"alpha": 0.75, "limit": 1.25} if curve == "xielu" else {}
+    biases = {"bias": bool(rng.random() < 0.4), "down_bias": bool(rng.random() < 0.4)}
+    return kind(int(rng.integers(1, 200)), activation=curve, **scales, **(biases if bias else {}))
+
+
 def random_weights(
     rng: np.random.Generator, config: ModelConfig
 ) -> dict[tuple[Role, int], np.ndarray]:
@@ -240,6 +327,8 @@ def test_every_program_is_what_its_definition_says(part):
     for number in range(part, N_PROGRAMS, PARTS):
         rng = np.random.default_rng(number)
         config = random_program(rng)
+        if number % 2:
+            config = with_further_kinds(np.random.default_rng([number, 1]), config)
         weights = random_weights(rng, config)
         tokens = [int(token) for token in rng.integers(0, VOCAB, N_TOKENS)]
         exact = {key: values.astype("f8") for key, values in weights.items()}

@@ -28,7 +28,20 @@ typedef struct variant {
 enum { MIXED = -1 };
 
 // What the layers of a variant are, beyond what its numbers say.
-enum { ALIKE, EXPERTS, SINKS_AND_EXPERTS, ODD_ONES, SHORT_CONVS, DELTAS, SSDS, UNGATED_EXPERTS };
+enum {
+    ALIKE,
+    EXPERTS,
+    SINKS_AND_EXPERTS,
+    ODD_ONES,
+    SHORT_CONVS,
+    DELTAS,
+    SSDS,
+    UNGATED_EXPERTS,
+    BESIDE,
+    CAPPED,
+    OTHER_HEADS,
+    SHARED
+};
 
 // The layer that has a state; the other one has attention.
 static uint32_t state_layer(const variant* v);
@@ -83,6 +96,17 @@ static const variant variants[] = {
     {"k-quants state space", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 24, true, false, false, false, false, LW_F16,
      k_quants_types, SSDS},
     {"f32 state space", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, SSDS},
+    {"q4_0 beside", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, true, false, false, true, LW_F16, NULL, BESIDE},
+    {"f32 beside", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, false, false, false, false, LW_F32, NULL, BESIDE},
+    {"q8_0 capped", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 24, true, false, true, false, true, LW_F16, NULL, CAPPED},
+    {"f32 capped, int8 cache", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_I8, NULL,
+     CAPPED},
+    {"q4_0 other heads", LW_Q4_0, LW_Q8_0, 256, 352, 8, 4, 64, 24, true, false, true, false, false, LW_F16, NULL,
+     OTHER_HEADS},
+    {"f32 other heads, int8 cache", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, true, true, false, false, false, LW_I8, NULL,
+     OTHER_HEADS},
+    {"q8_0 shared keys", LW_Q8_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
+     SHARED},
 };
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
@@ -290,6 +314,33 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         a->window = layer == 0 ? 24 : 0;
         a->sinks = a->output_bias = 1;
     }
+    if (v->layers == OTHER_HEADS && layer == 1) {  // Gemma 4's: half as many KV heads of eight times the size
+        a->n_heads = v->heads / 2 + v->heads % 2;
+        a->n_kv_heads = v->kv_heads / 2 + v->kv_heads % 2;
+        a->head_dim = v->head_dim * 8;
+        a->window = 0;
+        a->values_are_keys = a->value_norm = 1;
+    }
+    if (v->layers == SHARED) {
+        a->shares_kv = layer == 1;
+        a->n_heads = layer == 1 ? 2 * v->heads : v->heads;
+        a->value_norm = layer == 0;
+    }
+    if (v->layers == BESIDE) {
+        out->wiring = layer == 0 ? LW_PARALLEL : LW_PARALLEL_ONE_NORM;
+        a->output_bias = out->ffn.bias = layer == 0;
+    }
+    if (v->layers == CAPPED) {
+        a->score_softcap = layer == 0 ? 0.75f : 0;
+        a->qk_norm = layer == 0 ? LW_QK_NORM_TURNED : a->qk_norm;
+        out->result_norms = 1;
+        out->no_input_norms = layer == 1;
+        out->output_scale = layer == 0 ? 0.625f : 0;
+        out->ffn.activation = LW_XIELU;
+        out->ffn.kind = layer == 0 ? LW_FFN_PLAIN : LW_FFN_GATED;
+        out->ffn.alpha = 0.875f;
+        out->ffn.limit = 1.375f;
+    }
     if (v->layers != ODD_ONES) return;
     a->qk_norm = LW_QK_NORM_WHOLE;
     a->window = layer == 0 ? 0 : 24;
@@ -330,6 +381,13 @@ static lw_model* create_model(const variant* v, const char* isa, lw_layer_config
         config.embedding_scale = 3;
         config.logit_scale = 0.125f;
     }
+    if (v->layers == BESIDE) {
+        config.norm = LW_NORM_LAYER;
+        config.norm_bias = v->bias;
+        config.output_bias = 1;
+        config.n_positions = config.context_length;
+    }
+    if (v->layers == CAPPED) config.logit_softcap = 2.5f;
     lw_model* model;
     check(lw_model_create(&config, isa, 2, &model));
     return model;
@@ -340,22 +398,23 @@ static void load_vector(lw_model* model, lw_role role, uint32_t layer, uint32_t 
 }
 
 static void load_attention(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
-    const uint32_t q = v->heads * v->head_dim, kv = v->kv_heads * v->head_dim, h = v->hidden;
-    const uint32_t q_heads = v->interleaved ? v->heads : 0, k_heads = v->interleaved ? v->kv_heads : 0;
+    const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, h = v->hidden;
+    const uint32_t q_heads = v->interleaved ? c->n_heads : 0, k_heads = v->interleaved ? c->n_kv_heads : 0;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    const bool keys = !c->shares_kv, values = keys && !c->values_are_keys;
     load(model, LW_ATTN_Q, l, matrix_type(v, 0), q, h, 0.2f, q_heads);
-    load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);
-    load(model, LW_ATTN_V, l, matrix_type(v, 2), kv, h, 0.2f, 0);
+    if (keys) load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);
+    if (values) load(model, LW_ATTN_V, l, matrix_type(v, 2), kv, h, 0.2f, 0);
     load_vector(model, LW_ATTN_Q_BIAS, l, q, 0.1f, c->qkv_bias);
-    load_vector(model, LW_ATTN_K_BIAS, l, kv, 0.1f, c->qkv_bias);
-    load_vector(model, LW_ATTN_V_BIAS, l, kv, 0.1f, c->qkv_bias);
-    load_vector(model, LW_ATTN_Q_NORM, l, whole ? q : v->head_dim, 1.0f, norm);
-    load_vector(model, LW_ATTN_K_NORM, l, whole ? kv : v->head_dim, 1.0f, norm);
+    load_vector(model, LW_ATTN_K_BIAS, l, kv, 0.1f, c->qkv_bias && keys);
+    load_vector(model, LW_ATTN_V_BIAS, l, kv, 0.1f, c->qkv_bias && values);
+    load_vector(model, LW_ATTN_Q_NORM, l, whole ? q : c->head_dim, 1.0f, norm);
+    load_vector(model, LW_ATTN_K_NORM, l, whole ? kv : c->head_dim, 1.0f, norm && keys);
     if (c->output_gate) load(model, LW_ATTN_GATE, l, matrix_type(v, 2), q, h, 0.2f, 0);
     // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
     load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, q, 0.2f, 0);
     load_vector(model, LW_ATTN_OUTPUT_BIAS, l, h, 0.1f, c->output_bias);
-    load_vector(model, LW_ATTN_SINKS, l, v->heads, 2.0f, c->sinks);
+    load_vector(model, LW_ATTN_SINKS, l, c->n_heads, 2.0f, c->sinks);
     if (has_orders(v)) {
         load_order(model, LW_ATTN_INPUT_ORDER, l, h);
         load_order(model, LW_ATTN_OUTPUT_ORDER, l, q);
@@ -409,20 +468,39 @@ static void load_experts(lw_model* model, const variant* v, const lw_ffn_config*
     if (c->shared_gate) load(model, LW_SHARED_ROUTER, l, LW_F32, 1, h, 0.3f, 0);
 }
 
+// What is there once per model besides the embedding, the output and its norm.
+static void load_ends(lw_model* model, const variant* v) {
+    if (v->layers != BESIDE) return;
+    load(model, LW_POSITION_EMBEDDING, 0, LW_F16, 512, v->hidden, 1.0f, 0);
+    load_vector(model, LW_OUTPUT_BIAS, 0, VOCAB, 1.0f, true);
+    load_vector(model, LW_OUTPUT_NORM_BIAS, 0, v->hidden, 0.1f, v->bias);
+}
+
+static void load_norms(lw_model* model, const variant* v, const lw_layer_config* c, uint32_t l) {
+    const bool biases = v->layers == BESIDE && v->bias,
+               own = c->ffn.kind != LW_FFN_NONE && !c->no_input_norms && c->wiring != LW_PARALLEL_ONE_NORM;
+    load_vector(model, LW_ATTN_NORM, l, v->hidden, 1.0f, !c->no_input_norms);
+    load_vector(model, LW_ATTN_NORM_BIAS, l, v->hidden, 0.1f, biases);
+    load_vector(model, LW_ATTN_RESULT_NORM, l, v->hidden, 1.0f, c->result_norms);
+    load_vector(model, LW_FFN_NORM, l, v->hidden, 1.0f, own);
+    load_vector(model, LW_FFN_NORM_BIAS, l, v->hidden, 0.1f, own && biases);
+    load_vector(model, LW_FFN_RESULT_NORM, l, v->hidden, 1.0f, c->result_norms);
+}
+
 static lw_model* open_model(const variant* v, const char* isa) {
     lw_layer_config layers[2];
     lw_model* model = create_model(v, isa, layers);
     load(model, LW_TOKEN_EMBEDDING, 0, v->embedding, VOCAB, v->hidden, 1.0f, 0);
     if (!v->tied) load(model, LW_OUTPUT, 0, v->embedding, VOCAB, v->hidden, 0.2f, 0);
     load(model, LW_OUTPUT_NORM, 0, LW_F32, 1, v->hidden, 1.0f, 0);
+    load_ends(model, v);
     for (uint32_t l = 0; l < 2; ++l) {
-        load(model, LW_ATTN_NORM, l, LW_F32, 1, v->hidden, 1.0f, 0);
+        load_norms(model, v, &layers[l], l);
         if (layers[l].state.kind != LW_NO_STATE)
             load_state(model, v, &layers[l].state, l);
         else
             load_attention(model, v, &layers[l].attention, l);
         if (layers[l].ffn.kind == LW_FFN_NONE) continue;
-        load(model, LW_FFN_NORM, l, LW_F32, 1, v->hidden, 1.0f, 0);
         if (layers[l].ffn.kind == LW_FFN_EXPERTS)
             load_experts(model, v, &layers[l].ffn, l);
         else

@@ -4,6 +4,7 @@
 #include "kernel_data.h"
 #include "kernels/lane_ops.h"
 #include "kernels/unpack.h"
+#include "ops/math.h"
 
 enum { MAX_ROWS = 5, MAX_COLS = 700 };
 
@@ -190,6 +191,40 @@ static void test_curves(lw_level level) {
     report(flat, lw_level_names[level], "GELU far below 0 is 0");
 }
 
+// xIELU and softcap against their definitions in double; what is not finite must not become a number.
+static void test_scalings(lw_level level) {
+    enum { N = 70 };
+    const lw_lane_ops* ops = lw_level_lane_ops[level];
+    uint64_t rng = 13;
+    bool near = true, capped = true, alone = true;
+    for (int turn = 0; turn < 100; ++turn) {
+        const size_t n = (size_t)random_between(&rng, 1, N);
+        float x[N], up[N], y[N], z[N];
+        for (size_t i = 0; i < N; ++i) {
+            x[i] = y[i] = z[i] = (float)random_between(&rng, -1000, 1000) * (turn % 2 ? 0.1f : 1e-3f);
+            up[i] = (float)random_between(&rng, -9, 9);
+        }
+        ops->xielu(y, y, turn % 3 == 0 ? up : NULL, n, 1.25f, 0.75f);
+        ops->softcap(z, n, 30);
+        for (size_t i = 0; i < N; ++i) {
+            const double g = (double)x[i], by = turn % 3 == 0 ? (double)up[i] : 1;
+            const double f = g > 0 ? 0.75 * g * g + g / 2 : 1.25 * (lw_exp(g < -1e-6 ? g : -1e-6) - 1 - g) + g / 2;
+            const double cap = 30 - 60 / (1 + lw_exp(g / 15));
+            near = near && (i < n ? fabs((double)y[i] - f * by) <= 2e-6 * (1 + fabs(f * by)) : y[i] == x[i]);
+            capped = capped && (i < n ? fabs((double)z[i] - cap) <= 1e-5 : z[i] == x[i]);
+        }
+        const size_t at = (size_t)random_between(&rng, 0, (int)n - 1);
+        x[at] = turn % 2 ? NAN : turn % 4 ? INFINITY : -INFINITY;
+        memcpy(z, x, sizeof x);
+        ops->xielu(x, x, NULL, n, 1.25f, 0.75f);
+        ops->softcap(z, n, 30);
+        alone = alone && !isfinite(x[at]) && isnan(z[at]);
+    }
+    report(near, lw_level_names[level], "xIELU is what its definition says");
+    report(capped, lw_level_names[level], "softcap is what its definition says");
+    report(alone, lw_level_names[level], "xIELU and softcap of what is not finite are not finite");
+}
+
 int main(int argc, char** argv) {
     const bool no_skips = argc > 1 && strcmp(argv[1], "--no-skips") == 0;
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
@@ -202,6 +237,7 @@ int main(int argc, char** argv) {
         test_quantize((lw_level)level);
         test_outliers((lw_level)level);
         test_curves((lw_level)level);
+        test_scalings((lw_level)level);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -173,19 +173,42 @@ static void test_layers(void) {
     SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");
     SPOILT(a->rope = -2, "layer 1: rope is -2");
     SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
-    SPOILT(a->n_heads = 4,
-           "layer 1: 4 heads of 32 over 1 KV heads, must be 2 of 32 over 1 as in the first layer that has attention");
-    SPOILT(a->qk_norm = (lw_qk_norm)3, "layer 1: qk_norm is 3");
+    SPOILT((a->n_heads = 4, a->alibi = 1), "layer 1: alibi with 4 heads, must be 2 as in the first layer that has");
+    SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
+    SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
+    SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
+    SPOILT(good.layers[0].attention.shares_kv = 1, "layer 0: shares_kv is 1, must be 0 to 0");
+    SPOILT(a->kv_layer = 1, "layer 1: kv_layer is 1, must be 0 to 0");
+    SPOILT((a->shares_kv = 1, a->kv_layer = 1), "layer 1: kv_layer is 1, must be 0 to 0");
+    SPOILT((a->shares_kv = 1, a->window = 5),
+           "layer 1: kv_layer is 0, which must have keys and values of its own, 1 KV");
+    SPOILT((a->shares_kv = 1, a->head_dim = 64), "layer 1: kv_layer is 0, which must have");
+    SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys and value_norm must be 0");
+    SPOILT(a->qk_norm = (lw_qk_norm)4, "layer 1: qk_norm is 4");
     SPOILT(a->sinks = 2, "layer 1: sinks is 2");
     SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
     SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");
     SPOILT(a->position_beta = 0.5f, "layer 1: position_original is 0");
+    SPOILT(a->score_softcap = -1, "layer 1: score_softcap is -1");
+    SPOILT(good.layers[0].no_input_norms = 1, "no_input_norms is 1, must be 0 to 0");
+    SPOILT(good.layers[0].wiring = (lw_wiring)3, "wiring is 3, must be 0 to 2");
+    SPOILT((good.layers[0].wiring = LW_PARALLEL, good.layers[0].ffn_norm_replaces = 1), "wiring is 1, must be 0 to 0");
+    SPOILT((good.layers[0].wiring = LW_PARALLEL, good.layers[0].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
+           "wiring is 1, must be 0 to 0");
+    SPOILT(good.layers[0].output_scale = -1, "output_scale is -1");
+    SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
+    SPOILT(c->output_bias = 2, "output_bias is 2");
+    SPOILT(c->n_positions = 5, "n_positions is 5, must be 0 or context_length (128)");
     SPOILT(f->kind = (lw_ffn_kind)4, "layer 1 FFN: kind is 4");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
     SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
     SPOILT(f->activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: limit is 0");
+    SPOILT(f->activation = LW_XIELU, "layer 1 FFN: activation is 8");
+    SPOILT((f = &good.layers[0].ffn)->activation = LW_XIELU, "layer 0 FFN: limit is 0");
+    SPOILT((f->activation = LW_XIELU, f->limit = 1), "layer 0 FFN: alpha is 0");
+    f = &good.layers[1].ffn;
     SPOILT(f->ungated = 2, "layer 1 FFN: ungated is 2");
     SPOILT((f->ungated = 1, f->activation = LW_CLAMPED_SWIGLU), "layer 1 FFN: activation is 1, which needs a gate");
     SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");

@@ -77,7 +77,7 @@ static void put_token(const sample* s, size_t t, const float* key, const float* 
     const lw_kv_view* kv = &s->job.kv;
     uint8_t* head = head_at(s, t / LW_BLOCK_TOKENS);
     const size_t offset = t % LW_BLOCK_TOKENS;
-    int32_t codes[256];
+    int32_t codes[LW_MAX_HEAD_DIM];
     for (size_t d = 0; d < kv->head_dim && kv->type != LW_I8; ++d) {
         put(s, d * LW_BLOCK_TOKENS + offset, head, key[d]);
         put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
@@ -101,11 +101,11 @@ static int32_t key_code(const uint8_t* head, size_t offset, size_t d) {
 }
 
 static sample make(void) {
-    static const uint32_t dims[] = {8, 18, 64, 64, 80, 128};
+    static const uint32_t dims[] = {8, 18, 64, 64, 80, 128, 512};
     sample s = {.kv_heads = 1 + draw(HEADS)};
     lw_kv_view* kv = &s.job.kv;
     static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8};
-    const lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(6)]};
+    const lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
     lw_kv_cache cache;
     lw_kv_describe(&config, types[draw(5)], MAX_BLOCKS, &cache);
     *kv = lw_kv_slot(&cache, 0);
@@ -120,13 +120,14 @@ static sample make(void) {
     }
     s.falls = kv->type != LW_I8 && draw(3) == 0;
     for (size_t i = 0; i < 9; ++i) s.slopes[i] = 1.0f / (float)(2 << i);
+    s.job.softcap = draw(3) == 0 ? 0.5f + (float)draw(8) : 0;
     s.job.kv_head = draw(s.kv_heads);
     s.cache = allocate(MAX_BLOCKS * kv->block_bytes);
     kv->base = s.cache;
     for (uint32_t i = 0; i < MAX_BLOCKS; ++i) s.blocks[i] = i * 37 % MAX_BLOCKS;
     const float scale = draw(2) ? 1.0f : 30.0f;  // flat and peaked softmax
     for (size_t t = 0; t < s.context; ++t) {
-        float key[256], value[256];
+        float key[LW_MAX_HEAD_DIM], value[LW_MAX_HEAD_DIM];
         const float size = draw(50) == 0 ? 0.0f : draw(20) == 0 ? 100.0f : 1.0f;  // zeros and outliers
         for (size_t d = 0; d < kv->head_dim; ++d) {
             key[d] = uniform();
@@ -156,7 +157,7 @@ static float exp_of(float x) {  // the contract's exponential, which has tests o
 }
 
 typedef struct softmax {
-    float largest, sums[LW_LANES], values[256];
+    float largest, sums[LW_LANES], values[LW_MAX_HEAD_DIM];
 } softmax;
 
 static float score_of(const sample* s, const float* q, const uint8_t* head, size_t offset) {
@@ -166,7 +167,7 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
         for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
         return score;
     }
-    int32_t codes[256], sum = 0;
+    int32_t codes[LW_MAX_HEAD_DIM], sum = 0;
     const float scale = code(codes, q, kv->head_dim, 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(head, offset, d);
     float key_scale;
@@ -197,6 +198,10 @@ static void add_values(const sample* s, softmax* p, const float* probability, co
     }
 }
 
+static float capped(float score, float cap) {
+    return fmaf(score, 0, fmaf(1 / (1 + exp_of(0 - score * (2 / cap))), 2 * cap, -cap));
+}
+
 // Tokens first .. end-1 of one block, all of which the query sees.
 static void step_block(const sample* s, softmax* p, const float* q, size_t first, size_t end) {
     const uint8_t* head = head_at(s, first / LW_BLOCK_TOKENS);
@@ -204,6 +209,7 @@ static void step_block(const sample* s, softmax* p, const float* q, size_t first
     float probability[LW_BLOCK_TOKENS] = {0}, largest = p->largest;
     for (size_t t = first - base; t < end - base; ++t) {
         probability[t] = score_of(s, q, head, t);
+        if (s->job.softcap > 0) probability[t] = capped(probability[t], s->job.softcap);
         const float distance = fabsf((float)(base + t) - (float)query_place);
         if (s->falls) probability[t] = fmaf(-query_slope, distance, probability[t]);
         if (probability[t] > largest) largest = probability[t];
@@ -259,7 +265,7 @@ static size_t compare(const sample* s, const char* level) {
     size_t failed = 0;
     for (size_t t = 0; t < s->job.n_tokens; ++t)
         for (size_t h = 0; h < s->job.group; ++h) {
-            float expected[256];
+            float expected[LW_MAX_HEAD_DIM];
             define_row(s, t, h, expected);
             const float* got = s->out + t * s->job.q_stride + h * s->job.kv.head_dim;
             if (memcmp(expected, got, s->job.kv.head_dim * sizeof(float)) == 0) continue;
@@ -291,7 +297,7 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
     uint8_t* const head = head_at(s, 0);
     uint8_t* const got = allocate(s->job.kv.head_bytes);
     defined.cache = allocate(MAX_BLOCKS * s->job.kv.block_bytes);
-    float key[256], value[256];
+    float key[LW_MAX_HEAD_DIM], value[LW_MAX_HEAD_DIM];
     for (size_t d = 0; d < s->job.kv.head_dim; ++d) {
         key[d] = uniform();
         value[d] = uniform() * 1e-3f;

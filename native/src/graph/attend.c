@@ -7,9 +7,8 @@
 
 static size_t group_of(const lw_attention_config* c) { return c->n_heads / c->n_kv_heads; }
 
-static size_t state_floats(const lw_session* s, size_t n_tokens) {
-    const size_t rows = lw_attention_rows(n_tokens, group_of(lw_model_heads(s->model)));
-    return lw_attention_state_floats(rows, s->kv.value_dim);
+static size_t state_floats(const lw_attention_config* c, size_t n_tokens) {
+    return lw_attention_state_floats(lw_attention_rows(n_tokens, group_of(c)), lw_align_floats(c->head_dim));
 }
 
 static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
@@ -24,7 +23,7 @@ static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
     const size_t context = s->model->config.context_length, window = tiling->window;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
     const size_t ahead = tiling->both_ways && window > 0 ? window - 1 : 0;
-    const size_t seen = window + ahead + lw_tile_tokens(lw_model_heads(s->model)) - 1;
+    const size_t seen = window + ahead + lw_tile_tokens(tiling->heads) - 1;
     if (window == 0 || context <= seen) {
         const size_t longest = cached < context ? cached : context;
         return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
@@ -34,18 +33,17 @@ static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
 }
 
 void lw_size_splits(lw_session* s) {
-    const lw_attention_config* c = lw_model_heads(s->model);
-    size_t splits = 0;
-    for (size_t i = 0; i < s->n_tilings; ++i) {
-        const size_t most = most_splits(s, &s->tilings[i]);
-        if (most > splits) splits = most;
-    }
     const uint32_t threads = s->config.n_threads;
-    if (threads == 1 || threads * JOBS_PER_THREAD <= c->n_kv_heads || splits < 2) return;
-    // One tile of the longest context, or several with fewer rows.
-    const size_t widest = state_floats(s, lw_tile_tokens(c));
-    s->split_floats = splits * c->n_kv_heads * widest;
-    s->split_tiles = splits * (widest / state_floats(s, 1));
+    for (size_t i = 0; i < s->n_tilings; ++i) {
+        const lw_attention_config* c = s->tilings[i].heads;
+        const size_t splits = most_splits(s, &s->tilings[i]);
+        if (threads == 1 || threads * JOBS_PER_THREAD <= c->n_kv_heads || splits < 2) continue;
+        // One tile of the longest context, or several with fewer rows.
+        const size_t widest = state_floats(c, lw_tile_tokens(c));
+        const size_t floats = splits * c->n_kv_heads * widest, tiles = splits * (widest / state_floats(c, 1));
+        if (floats > s->split_floats) s->split_floats = floats;
+        if (tiles > s->split_tiles) s->split_tiles = tiles;
+    }
 }
 
 // Pairs of queries and keys, within a few.
@@ -63,10 +61,11 @@ typedef struct split_room {
 
 // Cuts tile `index` if there is room: it becomes its first split, the others follow the tiles there are.
 static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
-    const size_t heads = lw_model_heads(s->model)->n_kv_heads;
+    const size_t heads = tiling->heads->n_kv_heads;
     lw_tile* tile = &tiling->tiles[index];
     const lw_tokens splits = splits_of(s, tile, tiling->window);
-    const size_t count = splits.end - splits.first, floats = count * heads * state_floats(s, tile->n_tokens);
+    const size_t count = splits.end - splits.first,
+                 floats = count * heads * state_floats(tiling->heads, tile->n_tokens);
     if (count < 2 || count > room->tiles || floats > room->floats) return;
     tile->n_splits = (uint32_t)count;
     tile->states = room->states;
@@ -79,7 +78,7 @@ static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_roo
 }
 
 static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling) {
-    const lw_attention_config* c = lw_model_heads(s->model);
+    const lw_attention_config* c = tiling->heads;
     const uint32_t most = (uint32_t)lw_tile_tokens(c);
     size_t cost = 0;
     tiling->n = 0;
@@ -126,12 +125,12 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
 }
 
 // Returns false while other splits of the job are missing.
-static bool attend_job(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
+static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_attention_job* job, const lw_tile* tile) {
     if (tile->n_splits == 0) {
         w->ops->attention(job);
         return true;
     }
-    const size_t floats = state_floats(w->s, tile->n_tokens);
+    const size_t floats = state_floats(c, tile->n_tokens);
     float* states = tile->states + job->kv_head * tile->n_splits * floats;
     w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
     atomic_uint* done = &tile->done[job->kv_head];
@@ -148,10 +147,10 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
     }
 }
 
-// Columns first .. first + n - 1 of a tile's results.
-static void pass_gate(lw_worker* w, const lw_tile* tile, size_t first, size_t n) {
+// Columns first .. first + n - 1 of a tile's results, whose rows have q_size.
+static void pass_gate(lw_worker* w, const lw_tile* tile, size_t q_size, size_t first, size_t n) {
     for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
-        const size_t at = row * w->s->widths.q + first;
+        const size_t at = row * q_size + first;
         w->ops->sigmoid_mul(w->b->attn + at, w->b->attn_gate + at, w->b->attn + at, n);
     }
 }
@@ -174,7 +173,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
         const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / c->n_kv_heads];
         const size_t head = item % c->n_kv_heads;
         const size_t offset = tile->first_row * q_size + head * job_cols;
-        const lw_attention_job job = {.kv = lw_kv_slot(&w->s->kv, place.slot),
+        const lw_attention_job job = {.kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
                                       .blocks = lw_block_table(w->s, batch, tile->sequence, place.group),
                                       .kv_head = head,
                                       .n_tokens = tile->n_tokens,
@@ -184,13 +183,14 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .group = group,
                                       .q = w->b->q + offset,
                                       .q_stride = q_size,
+                                      .softcap = c->score_softcap,
                                       .slopes = c->alibi ? w->model->slopes + head * group : NULL,
                                       .sinks = layer->sinks != NULL ? layer->sinks + head * group : NULL,
                                       .out = w->b->attn + offset,
                                       .out_stride = q_size,
                                       .scratch = w->scratch};
-        const bool complete = attend_job(w, &job, tile);
-        if (complete && c->output_gate) pass_gate(w, tile, head * job_cols, job_cols);
+        const bool complete = attend_job(w, c, &job, tile);
+        if (complete && c->output_gate) pass_gate(w, tile, q_size, head * job_cols, job_cols);
         charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
         if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }

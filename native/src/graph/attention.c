@@ -22,6 +22,15 @@ static void turn_heads(const lw_worker* w, const lw_attention_config* c, size_t 
     for (size_t h = 0; h < n_heads; ++h) w->ops->rope(heads + h * c->head_dim, cosine, sine, rotated);
 }
 
+// One row's heads of Q or K: norm and RoPE, in the order that the layer has them.
+static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t row, float* heads, size_t n_heads,
+                       const float* norm) {
+    const bool turned = c->qk_norm == LW_QK_NORM_TURNED;
+    if (!turned) normalize_heads(w, c, heads, n_heads, norm);
+    turn_heads(w, c, row, heads, n_heads);
+    if (turned) normalize_heads(w, c, heads, n_heads, norm);
+}
+
 // What the query at a position is multiplied by.
 static float query_scale(const lw_attention_config* c, uint32_t position) {
     const float scale = c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
@@ -30,29 +39,47 @@ static float query_scale(const lw_attention_config* c, uint32_t position) {
     return scale * (float)(1 + (double)c->position_beta * lw_log((double)turns));
 }
 
+// Values are done with before the keys that they may be turn.
+static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size_t row) {
+    const lw_attention_config* c = &layer->config.attention;
+    const size_t size = (size_t)c->n_kv_heads * c->head_dim;
+    float *k = w->b->k + row * size, *v = w->b->v + row * size;
+    lw_add_vector(k, layer->k_bias, size);
+    lw_add_vector(v, layer->v_bias, size);
+    if (c->values_are_keys) memcpy(v, k, size * sizeof(float));
+    for (size_t h = 0; c->value_norm && h < c->n_kv_heads; ++h)
+        w->ops->rmsnorm(v + h * c->head_dim, v + h * c->head_dim, w->model->ones, c->head_dim, w->c->rms_norm_eps);
+    make_heads(w, c, row, k, c->n_kv_heads, layer->k_norm);
+}
+
+// What an FFN beside attention reads is kept before attention's result is added to it.
+static void keep_before(const lw_worker* w, const lw_layer* layer, size_t row) {
+    const size_t hidden = w->c->hidden_size, at = row * hidden;
+    if (layer->config.wiring != LW_IN_TURN) memcpy(w->b->before + at, w->b->x + at, hidden * sizeof(float));
+}
+
 // Bias, QK norm, RoPE and scaling of one row. Nobody reads the residual stream meanwhile: the bias of the output
 // projection is added to it.
 static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
-    float *q = w->b->q + row * q_size, *k = w->b->k + row * kv_size;
+    float* q = w->b->q + row * q_size;
     lw_add_vector(q, layer->q_bias, q_size);
-    lw_add_vector(k, layer->k_bias, kv_size);
-    lw_add_vector(w->b->v + row * kv_size, layer->v_bias, kv_size);
+    keep_before(w, layer, row);
     lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
-    normalize_heads(w, c, q, c->n_heads, layer->q_norm);
-    normalize_heads(w, c, k, c->n_kv_heads, layer->k_norm);
-    turn_heads(w, c, row, q, c->n_heads);
-    turn_heads(w, c, row, k, c->n_kv_heads);
+    make_heads(w, c, row, q, c->n_heads, layer->q_norm);
+    if (!c->shares_kv) make_keys_and_values(w, layer, row);
     const float scale = query_scale(c, w->b->position[row]);
     for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
     lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
 }
 
 // Keys and values of some rows to the cache, as many at once as lie in one block.
-static void store_rows(lw_worker* w, const lw_attention_config* c, lw_kv_place place, size_t row, size_t end) {
+static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
     const lw_batch* batch = w->step->batch;
-    const size_t kv_size = (size_t)c->n_kv_heads * c->head_dim;
+    const lw_kv_place place = w->s->places[index];
+    const lw_kv_cache* kv = &w->s->kv_of[index];
+    const size_t kv_size = kv->n_kv_heads * kv->head_dim;
     for (size_t n; row < end; row += n) {
         const uint32_t sequence = w->b->sequence[row], position = w->b->position[row];
         const size_t last = batch->query_start[sequence + 1], offset = position % LW_BLOCK_TOKENS;
@@ -60,7 +87,7 @@ static void store_rows(lw_worker* w, const lw_attention_config* c, lw_kv_place p
         if (n > LW_BLOCK_TOKENS - offset) n = LW_BLOCK_TOKENS - offset;
         const uint32_t block = lw_block_table(w->s, batch, sequence, place.group)[position / LW_BLOCK_TOKENS];
         const lw_kv_rows rows = {n, w->b->k + row * kv_size, w->b->v + row * kv_size};
-        if (!lw_kv_write(&w->s->kv, w->ops, place.slot, block, (uint32_t)offset, rows))
+        if (!lw_kv_write(kv, w->ops, place.slot, block, (uint32_t)offset, rows))
             atomic_store(&w->step->non_finite, true);
     }
 }
@@ -78,7 +105,7 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
     for (size_t item; lw_take_item(&items, &item);) {
         const size_t first = item * together, end = first + together < w->rows ? first + together : w->rows;
         for (size_t row = first; row < end; ++row) rotate_row(w, layer, row);
-        store_rows(w, &layer->config.attention, w->s->places[index], first, end);
+        if (!layer->config.attention.shares_kv) store_rows(w, index, first, end);
     }
     lw_end_phase(w, LW_OP_ROTATE);
 }
@@ -110,6 +137,7 @@ void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols,
     const lw_batch* batch = w->step->batch;
     if (w->thread == 0 && batch->n_logits < w->rows) {
         keep_rows(w->b->x, w->c->hidden_size, batch);
+        if (w->b->before != NULL) keep_rows(w->b->before, w->c->hidden_size, batch);
         for (size_t i = 0; i < n; ++i) keep_rows(buffers[i], cols[i], batch);
     }
     w->rows = batch->n_logits;
@@ -117,22 +145,38 @@ void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols,
     lw_end_phase(w, LW_OP_ATTN_CODES);
 }
 
+// The matrices whose input is attention's; returns how many there are.
+static size_t list_inputs(const lw_layer* layer, const lw_matrix* inputs[4]) {
+    const lw_attention_config* c = &layer->config.attention;
+    size_t n = 0;
+    inputs[n++] = &layer->q;
+    if (!c->shares_kv) inputs[n++] = &layer->k;
+    if (!c->shares_kv && !c->values_are_keys) inputs[n++] = &layer->v;
+    if (c->output_gate) inputs[n++] = &layer->attn_gate;
+    return n;
+}
+
+static lw_product input_product(const lw_worker* w, const lw_layer* layer, const lw_matrix* matrix) {
+    if (matrix == &layer->q) return lw_adapted_product_at(w, matrix, w->b->q, false, LW_ADAPTED_Q);
+    if (matrix == &layer->k) return lw_adapted_product_at(w, matrix, w->b->k, false, LW_ADAPTED_K);
+    if (matrix == &layer->v) return lw_adapted_product_at(w, matrix, w->b->v, false, LW_ADAPTED_V);
+    return lw_product_at(w, matrix, w->b->attn_gate, false);
+}
+
 void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_matrix* inputs[] = {&layer->q, &layer->k, &layer->v, &layer->attn_gate};
-    const size_t n = layer->config.attention.output_gate ? 4 : 3;
-    const lw_norm by = {layer->attn_norm, layer->attn_norm_bias, layer->attn_input_order, 1,
-                        layer->config.attn_norm_replaces};
+    const lw_attention_config* c = &layer->config.attention;
+    const lw_matrix* inputs[4];
+    lw_product products[4];
+    const size_t q_size = (size_t)c->n_heads * c->head_dim, n = list_inputs(layer, inputs);
+    const lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
     const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
-    const lw_product qkv[] = {lw_adapted_product_at(w, &layer->q, w->b->q, false, LW_ADAPTED_Q),
-                              lw_adapted_product_at(w, &layer->k, w->b->k, false, LW_ADAPTED_K),
-                              lw_adapted_product_at(w, &layer->v, w->b->v, false, LW_ADAPTED_V),
-                              lw_product_at(w, &layer->attn_gate, w->b->attn_gate, false)};
-    lw_multiply(w, LW_OP_QKV, qkv, n, &x);
+    for (size_t i = 0; i < n; ++i) products[i] = input_product(w, layer, inputs[i]);
+    lw_multiply(w, LW_OP_QKV, products, n, &x);
     rotate_and_store(w, layer, index);
     const bool have_codes = lw_attend(w, index);
-    if (index == w->model->last_mixer) lw_keep_logit_rows(w, &w->b->attn, &w->s->widths.q, 1);
+    if (index == w->model->last_mixer) lw_keep_logit_rows(w, &w->b->attn, &q_size, 1);
     if (w->rows == 0) return;
     const lw_activations values = attention_values(w, layer, have_codes);
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));

@@ -32,6 +32,9 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     if (tokens > most_tokens)
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, must be at most %llu", sequence,
                        (unsigned long long)tokens, (unsigned long long)most_tokens);
+    if (s->model->config.n_positions > 0 && tokens > s->model->config.n_positions)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, the model has positions for %u", sequence,
+                       (unsigned long long)tokens, s->model->config.n_positions);
     if (blocks > b->block_table_stride)
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
                        sequence, (unsigned long long)tokens, b->block_table_stride);

@@ -188,7 +188,7 @@ void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const size_t n_inputs = layer->config.ffn.shared_size > 0 ? 4 : 2;
     const bool codes = lw_any_reads_codes(w, inputs, n_inputs);
     const bool values = !lw_reads_codes(w, inputs[0]) || !lw_reads_codes(w, inputs[1]);
-    const lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, NULL, 1, layer->config.ffn_norm_replaces};
+    const lw_norm by = lw_norm_before_ffn(w, layer, NULL);
     const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, codes);
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_route(w, layer, &x);

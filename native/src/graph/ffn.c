@@ -48,6 +48,8 @@ static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, 
     if (g->up_bias != NULL) lw_add_vector(up, g->up_bias + first, n);
     if (c->activation == LW_CLAMPED_SWIGLU)
         g->w->ops->clamped_swiglu(gate, gate, up, n, c->limit, c->alpha);
+    else if (c->activation == LW_XIELU)
+        g->w->ops->xielu(gate, gate, g->matrices == 2 ? up : NULL, n, c->limit, c->alpha);
     else if (c->activation == LW_SILU && g->matrices == 2)
         g->w->ops->silu_mul(gate, gate, up, n);
     else
@@ -136,8 +138,7 @@ static void add_down_bias(lw_worker* w, const float* bias) {
 
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
-    const lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, layer->ffn_input_order, 1,
-                        layer->config.ffn_norm_replaces};
+    const lw_norm by = lw_norm_before_ffn(w, layer, layer->ffn_input_order);
     const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, lw_any_reads_codes(w, inputs, 2));
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));

@@ -20,7 +20,7 @@ static void fill_angles(lw_worker* w, size_t row, uint32_t position) {
 // Rows by token type and by position, in this order.
 static void add_embeddings(lw_worker* w, size_t row, float* x) {
     const lw_matrix* tables[] = {&w->model->token_type_embedding, &w->model->position_embedding};
-    const uint32_t at[] = {w->b->token_type[row], w->b->position[row]};
+    const uint32_t at[] = {w->c->pooled ? w->b->token_type[row] : 0, w->b->position[row]};
     for (size_t i = 0; i < 2; ++i) {
         if (tables[i]->rows == 0) continue;
         lw_unpack_row(tables[i], at[i], w->scratch);
@@ -35,22 +35,54 @@ static void embed(lw_worker* w) {
         float* x = w->b->x + row * hidden;
         lw_unpack_row(&w->model->embedding, w->b->token[row], x);
         for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
-        if (w->c->pooled) add_embeddings(w, row, x);
+        add_embeddings(w, row, x);
         fill_angles(w, row, w->b->position[row]);
         lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.half, 0);
     }
     lw_end_phase(w, LW_OP_EMBED);
 }
 
+static bool changes_logits(const lw_model* model) {
+    return model->output_bias != NULL || model->config.logit_softcap > 0;
+}
+
+// Bias and softcap of logits, in this order.
+static void finish_logits(lw_worker* w) {
+    enum { TOGETHER = 4096 };
+    const size_t vocab = w->c->vocab_size, parts = (vocab + TOGETHER - 1) / TOGETHER;
+    lw_taker items = lw_this_phase(w, w->rows * parts);
+    for (size_t item; lw_take_item(&items, &item);) {
+        const size_t first = item % parts * TOGETHER, n = vocab - first < TOGETHER ? vocab - first : TOGETHER;
+        float* row = w->step->logits + item / parts * vocab + first;
+        if (w->model->output_bias != NULL) lw_add_vector(row, w->model->output_bias + first, n);
+        if (w->c->logit_softcap > 0) w->ops->softcap(row, n, w->c->logit_softcap);
+        lw_charge_row(w, LW_OP_HEAD, 2 * n, 0);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+}
+
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
     const lw_activations x =
         lw_normalize(w, LW_OP_OUTPUT_NORM,
-                     (lw_norm){w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false},
+                     (lw_norm){w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL},
                      lw_reads_codes(w, head));
     lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
     const lw_product product = lw_product_at(w, head, w->step->logits, false);
     lw_multiply(w, LW_OP_HEAD, &product, 1, &x);
+    if (changes_logits(w->model)) finish_logits(w);
+}
+
+// What a layer's end makes of the residual stream.
+static void scale_rows(lw_worker* w, float scale) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float* x = w->b->x + row * hidden;
+        for (size_t i = 0; i < hidden; ++i) x[i] *= scale;
+        lw_charge_row(w, LW_OP_COMBINE, 2 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_COMBINE);
 }
 
 static void run_step(void* context, unsigned thread) {
@@ -80,6 +112,7 @@ static void run_step(void* context, unsigned thread) {
             lw_experts(&w, layer, i);
         else if (layer->config.ffn.kind != LW_FFN_NONE)
             lw_ffn(&w, layer, i);
+        if (layer->config.output_scale != 0) scale_rows(&w, layer->config.output_scale);
     }
     if (w.c->pooled) {
         lw_pool_texts(&w);

@@ -4,81 +4,149 @@
 #include "kv_cache.h"
 #include "status.h"
 
-typedef struct windows {
-    uint32_t n;
-    uint32_t size[LW_MAX_KV_GROUPS],
-        layers[LW_MAX_KV_GROUPS];  // of each, in the order of the first layers that have it
-} windows;
+enum { MOST_KINDS = 16 * LW_MAX_KV_GROUPS };
 
-static uint32_t n_attentions(const lw_model* model) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < model->config.n_layers; ++i) n += lw_has_attention(&model->layers[i]);
-    return n;
+// Layers that see as far and have keys and values of one size.
+typedef struct kind {
+    uint32_t window;
+    size_t bytes;              // of a layer, in a block
+    uint32_t layers, in_slot;  // how many there are, how many share a slot
+    uint32_t window_at;        // which window it is
+    uint32_t first_slot;       // among those of its window
+} kind;
+
+typedef struct kinds {
+    uint32_t n, n_windows;
+    kind of[MOST_KINDS];  // in the order of the first layers
+    uint32_t windows[LW_MAX_KV_GROUPS], slots[LW_MAX_KV_GROUPS];
+} kinds;
+
+static bool has_own_kv(const lw_model* model, uint32_t layer) {
+    return lw_has_attention(&model->layers[layer]) && !model->layers[layer].config.attention.shares_kv;
 }
 
-static uint32_t window_of(const lw_model* model, uint32_t layer) {
-    return model->layers[layer].config.attention.window;
+static size_t bytes_of(const lw_attention_config* c, lw_type kv_type) {
+    lw_kv_cache cache;
+    lw_kv_describe(c, kv_type, 1, &cache);
+    return cache.block_bytes;
 }
 
-// Its place among the windows, or n.
-static uint32_t find_window(const windows* w, uint32_t size) {
+const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type) {
+    const lw_attention_config* largest = lw_model_heads(model);
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        const lw_attention_config* c = &model->layers[i].config.attention;
+        if (has_own_kv(model, i) && bytes_of(c, kv_type) > bytes_of(largest, kv_type)) largest = c;
+    }
+    return largest;
+}
+
+static uint32_t parts_of(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
+
+// A layer's place among the kinds, or n.
+static uint32_t find_kind(const kinds* k, uint32_t window, size_t bytes) {
     uint32_t at = 0;
-    while (at < w->n && w->size[at] != size) ++at;
+    while (at < k->n && (k->of[at].window != window || k->of[at].bytes != bytes)) ++at;
     return at;
 }
 
-// Returns false when there are more than groups.
-static bool count_windows(const lw_model* model, windows* out) {
-    *out = (windows){0};
+static uint32_t find_window(const kinds* k, uint32_t window) {
+    uint32_t at = 0;
+    while (at < k->n_windows && k->windows[at] != window) ++at;
+    return at;
+}
+
+// Whether windows are told from each other.
+static uint32_t window_of(const lw_model* model, uint32_t layer, bool by_window) {
+    return by_window ? model->layers[layer].config.attention.window : 0;
+}
+
+// Returns false when there are more windows than groups.
+static bool count_kinds(const lw_model* model, lw_type kv_type, bool by_window, kinds* out) {
+    const size_t slot_bytes = bytes_of(lw_largest_kv(model, kv_type), kv_type);
+    *out = (kinds){0};
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        if (!lw_has_attention(&model->layers[i])) continue;
-        const uint32_t at = find_window(out, window_of(model, i));
-        if (at == LW_MAX_KV_GROUPS) return false;
-        if (at == out->n) out->size[out->n++] = window_of(model, i);
-        ++out->layers[at];
+        if (!has_own_kv(model, i)) continue;
+        const uint32_t window = window_of(model, i, by_window), window_at = find_window(out, window);
+        const size_t bytes = bytes_of(&model->layers[i].config.attention, kv_type);
+        const uint32_t at = find_kind(out, window, bytes);
+        if (window_at == LW_MAX_KV_GROUPS) return false;
+        if (window_at == out->n_windows) out->windows[out->n_windows++] = window;
+        // There are no more sizes than check_config.c takes.
+        if (at == out->n)
+            out->of[out->n++] = (kind){
+                .window = window, .bytes = bytes, .in_slot = (uint32_t)(slot_bytes / bytes), .window_at = window_at};
+        ++out->of[at].layers;
+    }
+    for (uint32_t i = 0; i < out->n; ++i) {
+        kind* one = &out->of[i];
+        one->first_slot = out->slots[one->window_at];
+        out->slots[one->window_at] += parts_of(one->layers, one->in_slot);
     }
     return true;
 }
 
-static uint32_t groups_of(uint32_t layers, uint32_t slots) { return (layers + slots - 1) / slots; }
+static uint32_t all_slots(const kinds* k) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < k->n_windows; ++i) n += k->slots[i];
+    return n;
+}
 
 // The most slots of which at most one in nine stays empty; 0 when that takes too many groups.
-static uint32_t choose_slots(const windows* w, uint32_t n_layers) {
-    for (uint32_t slots = n_layers; slots > 0; --slots) {
+static uint32_t choose_slots(const kinds* k) {
+    const uint32_t wanted = all_slots(k);
+    for (uint32_t slots = wanted; slots > 0; --slots) {
         uint64_t groups = 0;
-        for (uint32_t i = 0; i < w->n; ++i) groups += groups_of(w->layers[i], slots);
-        if (groups * slots - n_layers > n_layers / 8) continue;
+        for (uint32_t i = 0; i < k->n_windows; ++i) groups += parts_of(k->slots[i], slots);
+        if (groups * slots - wanted > wanted / 8) continue;
         return groups <= LW_MAX_KV_GROUPS ? slots : 0;
     }
     return 0;
 }
 
-static lw_kv_groups one_group(const lw_model* model, lw_kv_place* places) {
-    // A pooled model keeps nothing: its layers have one slot in turns.
-    const bool pooled = model->config.pooled != 0;
-    uint32_t n = 0;
+// Gives each layer its place, the layers of a kind one after the other.
+static void place_layers(const lw_model* model, lw_type kv_type, bool by_window, const kinds* k,
+                         const uint32_t* first_groups, uint32_t slots, lw_kv_place* places) {
+    uint32_t next[MOST_KINDS] = {0};
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        if (places != NULL) places[i] = (lw_kv_place){0, pooled ? 0 : n};
-        n += lw_has_attention(&model->layers[i]);
+        const lw_attention_config* c = &model->layers[i].config.attention;
+        if (!lw_has_attention(&model->layers[i])) continue;
+        if (c->shares_kv) {
+            places[i] = places[c->kv_layer];
+            continue;
+        }
+        const uint32_t at = find_kind(k, window_of(model, i, by_window), bytes_of(c, kv_type));
+        const kind* one = &k->of[at];
+        const uint32_t number = next[at]++, slot = one->first_slot + number / one->in_slot;
+        places[i] = (lw_kv_place){(uint16_t)(first_groups[one->window_at] + slot / slots), slot % slots,
+                                  number % one->in_slot * one->bytes};
     }
-    return (lw_kv_groups){1, pooled ? 1 : n, {lw_model_window(model)}};
 }
 
-lw_kv_groups lw_group_layers(const lw_model* model, bool by_window, lw_kv_place* places) {
-    windows w;
-    const uint32_t slots = by_window && count_windows(model, &w) && w.n > 1 ? choose_slots(&w, n_attentions(model)) : 0;
-    if (slots == 0) return one_group(model, places);
+static lw_kv_groups one_group(const lw_model* model, lw_type kv_type, lw_kv_place* places) {
+    // A pooled model keeps nothing: its layers have one slot in turns.
+    if (model->config.pooled) {
+        for (uint32_t i = 0; places != NULL && i < model->config.n_layers; ++i) places[i] = (lw_kv_place){0, 0, 0};
+        return (lw_kv_groups){1, 1, {lw_model_window(model)}};
+    }
+    kinds k;
+    count_kinds(model, kv_type, false, &k);
+    const uint32_t first = 0, slots = all_slots(&k);
+    if (places != NULL) place_layers(model, kv_type, false, &k, &first, slots, places);
+    return (lw_kv_groups){1, slots, {lw_model_window(model)}};
+}
+
+lw_kv_groups lw_group_layers(const lw_model* model, lw_type kv_type, bool by_window, lw_kv_place* places) {
+    kinds k;
+    const bool apart = by_window && count_kinds(model, kv_type, true, &k) && k.n_windows > 1;
+    const uint32_t slots = apart ? choose_slots(&k) : 0;
+    if (slots == 0) return one_group(model, kv_type, places);
     lw_kv_groups out = {.n_slots = slots};
-    uint32_t next[LW_MAX_KV_GROUPS];  // place of each window's next layer, in slots
-    for (uint32_t i = 0; i < w.n; ++i) {
-        next[i] = out.n_groups * slots;
-        for (uint32_t g = groups_of(w.layers[i], slots); g > 0; --g) out.windows[out.n_groups++] = w.size[i];
+    uint32_t first_groups[LW_MAX_KV_GROUPS];
+    for (uint32_t i = 0; i < k.n_windows; ++i) {
+        first_groups[i] = out.n_groups;
+        for (uint32_t g = parts_of(k.slots[i], slots); g > 0; --g) out.windows[out.n_groups++] = k.windows[i];
     }
-    for (uint32_t i = 0; places != NULL && i < model->config.n_layers; ++i) {
-        if (!lw_has_attention(&model->layers[i])) continue;
-        const uint32_t at = next[find_window(&w, window_of(model, i))]++;
-        places[i] = (lw_kv_place){(uint16_t)(at / slots), at % slots};
-    }
+    if (places != NULL) place_layers(model, kv_type, true, &k, first_groups, slots, places);
     return out;
 }
 
@@ -90,10 +158,9 @@ lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t gr
             "groups_by_window 0 or 1");
     if (model->config.pooled)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_kv_layout: the model is pooled: it has no cache");
-    const lw_kv_groups groups = lw_group_layers(model, groups_by_window != 0, NULL);
-    lw_kv_cache cache;
-    lw_kv_describe(lw_model_heads(model), kv_type, 1, &cache);
-    *out = (lw_kv_layout){.block_bytes = (uint64_t)cache.block_bytes * groups.n_slots,
+    const lw_kv_groups groups = lw_group_layers(model, kv_type, groups_by_window != 0, NULL);
+    const uint64_t slot_bytes = bytes_of(lw_largest_kv(model, kv_type), kv_type);
+    *out = (lw_kv_layout){.block_bytes = slot_bytes * groups.n_slots,
                           .state_bytes = lw_state_place_bytes(model, 0),
                           .guess_bytes = lw_state_place_bytes(model, 1) - lw_state_place_bytes(model, 0),
                           .n_groups = groups.n_groups};

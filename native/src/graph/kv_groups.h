@@ -2,7 +2,8 @@
 //
 // A block holds the keys and values of LW_BLOCK_TOKENS tokens in the layers of one group. Groups have the same number of slots
 // for layers, so that any block can serve any of them; layers of a group have one window, so that what has slid out of it
-// can be given back.
+// can be given back. A slot has room for the largest layer; smaller ones share it, as many of a size as there is room for.
+// Layers that read the keys and values of others have those's place.
 #ifndef LW_GRAPH_KV_GROUPS_H
 #define LW_GRAPH_KV_GROUPS_H
 
@@ -17,9 +18,12 @@ typedef struct lw_kv_groups {
 typedef struct lw_kv_place {  // of a layer
     uint16_t group;
     uint32_t slot;
+    size_t offset;  // in the slot's part of a block
 } lw_kv_place;
 
+// The attention of the layer whose keys and values take most bytes.
+const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type);
 // One group for each window, or several; or one for all layers. Where `places` is not NULL it gets [n_layers].
-lw_kv_groups lw_group_layers(const lw_model* model, bool by_window, lw_kv_place* places);
+lw_kv_groups lw_group_layers(const lw_model* model, lw_type kv_type, bool by_window, lw_kv_place* places);
 
 #endif

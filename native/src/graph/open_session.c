@@ -14,7 +14,6 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static void widen_by_state(lw_widths* widths, const lw_layer* layer) {
     const lw_state_config* c = &layer->config.state;
-    if (layer->config.attention.output_gate) widths->attn_gate = widths->q;
     if (c->kind == LW_NO_STATE) return;
     const size_t inner = lw_state_inner(c, (uint32_t)widths->hidden);
     widths->mixed_in = larger(widths->mixed_in, layer->state_in.rows);
@@ -24,8 +23,18 @@ static void widen_by_state(lw_widths* widths, const lw_layer* layer) {
     widths->n_state_heads = larger(widths->n_state_heads, c->n_heads);
 }
 
+static void widen_by_attention(lw_widths* widths, const lw_attention_config* c) {
+    const size_t q = (size_t)c->n_heads * c->head_dim;
+    widths->q = larger(widths->q, q);
+    widths->kv = larger(widths->kv, (size_t)c->n_kv_heads * c->head_dim);
+    widths->half = larger(widths->half, c->head_dim / 2);
+    widths->n_kv_heads = larger(widths->n_kv_heads, c->n_kv_heads);
+    if (c->output_gate) widths->attn_gate = larger(widths->attn_gate, q);
+}
+
 static void widen(lw_widths* widths, const lw_layer* layer, bool float_activations) {
     const lw_ffn_config* c = &layer->config.ffn;
+    widen_by_attention(widths, &layer->config.attention);
     widen_by_state(widths, layer);
     if (c->kind != LW_FFN_EXPERTS) {
         widths->gated = larger(widths->gated, c->size);
@@ -41,11 +50,7 @@ static void widen(lw_widths* widths, const lw_layer* layer, bool float_activatio
 }
 
 static void measure(lw_session* s) {
-    const lw_attention_config* c = lw_model_heads(s->model);
-    s->widths = (lw_widths){.hidden = s->model->config.hidden_size,
-                            .q = (size_t)c->n_heads * c->head_dim,
-                            .kv = (size_t)c->n_kv_heads * c->head_dim,
-                            .half = c->head_dim / 2};
+    s->widths = (lw_widths){.hidden = s->model->config.hidden_size};
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i)
         widen(&s->widths, &s->model->layers[i], s->config.float_activations);
     for (uint32_t i = 0; s->model->config.pooled && i <= s->model->config.n_dense; ++i)
@@ -57,16 +62,21 @@ static size_t widest_input(const lw_widths* w) {
     return lw_round_up(larger(larger(larger(w->hidden, w->q), w->mixed), of_ffn), LW_SEGMENT);
 }
 
-// Gives each way in which the model's layers see a tiling; returns how many there are.
+static bool are_tiled_alike(const lw_tiling* t, const lw_attention_config* c) {
+    return t->window == c->window && t->both_ways == c->both_ways && t->heads->n_heads == c->n_heads &&
+           t->heads->n_kv_heads == c->n_kv_heads && t->heads->head_dim == c->head_dim;
+}
+
+// Gives each way in which the model's layers see, and each kind of heads, a tiling; returns how many there are.
 static size_t find_tilings(lw_session* s) {
     size_t n = 0;
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i) {
         if (!lw_has_attention(&s->model->layers[i])) continue;
         const lw_attention_config* c = &s->model->layers[i].config.attention;
         size_t at = 0;
-        while (at < n && (s->tilings[at].window != c->window || s->tilings[at].both_ways != c->both_ways)) ++at;
+        while (at < n && !are_tiled_alike(&s->tilings[at], c)) ++at;
         s->tiling_of[i] = (uint16_t)at;
-        if (at == n) s->tilings[n++] = (lw_tiling){.window = c->window, .both_ways = c->both_ways};
+        if (at == n) s->tilings[n++] = (lw_tiling){.window = c->window, .both_ways = c->both_ways, .heads = c};
     }
     return n;
 }
@@ -95,6 +105,13 @@ static lw_codes take_codes(arena* a, const lw_model* model, size_t rows, size_t 
                       .outliers = take(a, rows * groups * sizeof(lw_outlier))};
 }
 
+// Whether in some layer an FFN reads what attention beside it does.
+static bool has_parts_beside(const lw_model* model) {
+    for (uint32_t i = 0; i < model->config.n_layers; ++i)
+        if (model->layers[i].config.wiring != LW_IN_TURN) return true;
+    return false;
+}
+
 static void take_buffers(arena* a, lw_session* s) {
     const lw_widths* w = &s->widths;
     const lw_model* model = s->model;
@@ -103,6 +120,7 @@ static void take_buffers(arena* a, lw_session* s) {
     const size_t ffn = lw_round_up(w->gated, LW_SEGMENT);
     b->x = take(a, row * w->hidden);
     b->norm = take(a, row * w->hidden);
+    b->before = has_parts_beside(model) ? take(a, row * w->hidden) : NULL;
     b->q = take(a, row * w->q);
     b->k = take(a, row * w->kv);
     b->v = take(a, row * w->kv);
@@ -189,7 +207,7 @@ static void take_all(arena* a, lw_session* s) {
     for (size_t i = 0; i < s->n_tilings; ++i)
         s->tilings[i].tiles = take(a, (rows + s->split_tiles) * sizeof *s->tilings[i].tiles);
     s->b.split_states = take(a, s->split_floats * sizeof(float));
-    s->b.splits_done = take(a, s->split_tiles * lw_model_heads(s->model)->n_kv_heads * sizeof *s->b.splits_done);
+    s->b.splits_done = take(a, s->split_tiles * s->widths.n_kv_heads * sizeof *s->b.splits_done);
     s->phases = take(a, s->n_phases * sizeof *s->phases);
     s->run_panels_done = take(a, segments * LW_MAX_CUTS * sizeof *s->run_panels_done);
     s->drawn_tokens = take(a, s->config.max_batch_logits * sizeof *s->drawn_tokens);
@@ -206,12 +224,21 @@ static void take_all(arena* a, lw_session* s) {
     s->draw_scratch = take(a, threads * s->draw_scratch_bytes);
 }
 
+static size_t attention_scratch_bytes(const lw_session* s) {
+    size_t floats = 0;
+    for (size_t i = 0; i < s->n_tilings; ++i) {
+        const lw_attention_config* c = s->tilings[i].heads;
+        const size_t tokens = lw_tile_tokens(c), group = c->n_heads / c->n_kv_heads;
+        floats = larger(floats, lw_attention_scratch_floats(tokens, group, lw_align_floats(c->head_dim)));
+    }
+    return floats * sizeof(float);
+}
+
 static bool open_memory(lw_session* s) {
     const lw_model_config* c = &s->model->config;
+    s->n_tilings = find_tilings(s);
     size_t scratch = lw_matmul_scratch_bytes(s->config.max_batch_tokens);
-    const lw_attention_config* heads = lw_model_heads(s->model);
-    const size_t group = heads->n_heads / heads->n_kv_heads;
-    const size_t attention = sizeof(float) * lw_attention_scratch_floats(lw_tile_tokens(heads), group, s->kv.value_dim);
+    const size_t attention = attention_scratch_bytes(s);
     if (s->config.float_activations)
         scratch = lw_decoded_scratch_bytes(s->config.max_batch_tokens, widest_input(&s->widths));
     if (attention > scratch) scratch = attention;
@@ -220,10 +247,9 @@ static bool open_memory(lw_session* s) {
         scratch = larger(scratch, s->model->layers[i].config.state.key_dim * LW_RECUR_COLUMNS * sizeof(float));
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = c->pooled ? 0 : lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
-    s->n_tilings = find_tilings(s);
     lw_size_splits(s);
     s->partial_floats = lw_partial_floats(s);
-    s->n_phases = (size_t)c->n_layers * 20 + 32;
+    s->n_phases = (size_t)c->n_layers * 32 + 32;
     arena a = {0};
     take_all(&a, s);
     if (!lw_block_map(a.used, &s->memory)) return false;
@@ -232,6 +258,9 @@ static bool open_memory(lw_session* s) {
     for (uint32_t i = 0; i < s->config.n_threads; ++i)
         s->copies[i] = lw_model_copy(s->model, s->config.copies != NULL ? s->config.copies[i] : 0);
     if (!lw_kv_open(&s->kv, s->groups.n_slots)) return false;
+    for (uint32_t i = 0; i < c->n_layers; ++i)
+        if (lw_has_attention(&s->model->layers[i]))
+            s->kv_of[i] = lw_kv_part(&s->kv, &s->model->layers[i].config.attention, s->places[i].offset);
     lw_place_block(&s->model->nodes, &s->kv.block);
     if (!lw_states_open(s->model, s->config.n_states, s->config.max_guesses, &s->states)) return false;
     if (s->states.block.data != NULL) lw_place_block(&s->model->nodes, &s->states.block);
@@ -309,15 +338,18 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     // Each text has a block that is not full at most.
     if (model->config.pooled)
         s->config.n_blocks = config->max_batch_tokens / LW_BLOCK_TOKENS + config->max_batch_logits;
-    lw_kv_describe(lw_model_heads(model), config->kv_type, s->config.n_blocks, &s->kv);
+    lw_kv_describe(lw_largest_kv(model, config->kv_type), config->kv_type, s->config.n_blocks, &s->kv);
     measure(s);
     s->tilings = calloc(model->config.n_layers, sizeof *s->tilings);
     s->tiling_of = calloc(model->config.n_layers, sizeof *s->tiling_of);
     s->places = calloc(model->config.n_layers, sizeof *s->places);
-    s->groups = lw_group_layers(model, config->groups_by_window != 0, s->places);
+    s->kv_of = calloc(model->config.n_layers, sizeof *s->kv_of);
+    if (s->places != NULL)
+        s->groups = lw_group_layers(model, config->kv_type, config->groups_by_window != 0, s->places);
     s->pool = lw_pool_open(config->n_threads, config->cpus);
     if (s->pool != NULL && config->n_cpus > 0) lw_pool_limit_cpus(s->pool, config->n_cpus);
-    if (s->tilings == NULL || s->tiling_of == NULL || s->places == NULL || s->pool == NULL || !open_memory(s)) {
+    if (s->tilings == NULL || s->tiling_of == NULL || s->places == NULL || s->kv_of == NULL || s->pool == NULL ||
+        !open_memory(s)) {
         lw_session_close(s);
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
                        config->n_blocks, config->max_batch_tokens, config->n_threads);
@@ -340,6 +372,7 @@ void lw_session_close(lw_session* session) {
     free(session->tilings);
     free(session->tiling_of);
     free(session->places);
+    free(session->kv_of);
     pthread_mutex_destroy(&session->lock);
     free(session);
 }

@@ -83,7 +83,7 @@ static void run_dense(lw_worker* w, const lw_dense* dense, const float* values, 
 }
 
 void lw_pool_texts(lw_worker* w) {
-    const lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, 1, false};
+    const lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, 1, false, NULL};
     const lw_activations rows = lw_normalize(w, LW_OP_OUTPUT_NORM, by, false);
     const uint32_t n_dense = w->c->n_dense;
     if (w->s->texts->pooling == LW_POOL_MEAN) w->rows = w->s->texts->n_texts;

@@ -278,7 +278,7 @@ static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index)
     const size_t n = c->kind == LW_SHORT_CONV ? 1 : c->kind == LW_SSD ? 3 : 4;
     const lw_matrix* inputs[] = {&layer->state_in, &layer->state_gate, &layer->state_decay, &layer->state_beta};
     float* const outputs[] = {w->b->mixed_in, w->b->state_gate, w->b->decay, w->b->beta};
-    const lw_norm by = {layer->attn_norm, layer->attn_norm_bias, NULL, 1, layer->config.attn_norm_replaces};
+    const lw_norm by = lw_norm_before_mixer(layer, NULL);
     const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_product products[4];

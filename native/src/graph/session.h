@@ -27,11 +27,12 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     atomic_uint* done;         // [n_kv_heads] splits computed, between phases all 0
 } lw_tile;
 
-// The tiles of a batch in layers that see alike.
+// The tiles of a batch in layers that see alike and have as many heads of one size.
 typedef struct lw_tiling {
     uint32_t window, both_ways;
-    size_t n;        // of the batch
-    lw_tile* tiles;  // [rows + split_tiles]
+    const lw_attention_config* heads;  // of the first such layer
+    size_t n;                          // of the batch
+    lw_tile* tiles;                    // [rows + split_tiles]
 } lw_tiling;
 
 typedef struct lw_codes {  // quantized activations, see lw_activations
@@ -97,8 +98,9 @@ typedef struct lw_expert_buffers {
 // Numbers of the widest layers.
 typedef struct lw_widths {
     size_t hidden, q, kv, half;  // floats; half of the dimensions of a head
-    size_t gated;                // outputs of gate in layers without experts, and of shared experts
-    size_t shared, expert;       // of shared experts, of one of the others; 0 without
+    size_t n_kv_heads;
+    size_t gated;           // outputs of gate in layers without experts, and of shared experts
+    size_t shared, expert;  // of shared experts, of one of the others; 0 without
     size_t n_experts, n_used;
     bool float_experts;                // some of their matrices read floats
     size_t dense;                      // outputs of dense heads, hidden_size among them; 0 unless the model is pooled
@@ -110,6 +112,7 @@ typedef struct lw_widths {
 typedef struct lw_buffers {     // rows = tokens of the batch
     float* x;                   // [rows][hidden_size] residual stream
     float* norm;                // [rows][hidden_size] normalized, the input of float matrices
+    float* before;              // likewise x before attention, NULL unless an FFN beside it reads that
     float *q, *k, *v;           // [rows][heads * head_dim]
     float* attn;                // [rows][n_heads * head_dim]
     float* attn_gate;           // likewise
@@ -149,11 +152,12 @@ struct lw_session {
     lw_widths widths;
     lw_kv_groups groups;
     lw_kv_place* places;  // [n_layers] of their keys and values in the cache
-    lw_tiling* tilings;   // [n_tilings] one for each window
+    lw_kv_cache* kv_of;   // [n_layers] what each sees of it
+    lw_tiling* tilings;   // [n_tilings] one for each window and kind of heads
     uint16_t* tiling_of;  // [n_layers] which of them
     size_t n_tilings;
     // Room for contexts that are split among threads (attend.c): states in b.split_states, tiles of a tiling
-    // beyond one for each row, and b.splits_done[split_tiles][n_kv_heads].
+    // beyond one for each row, and b.splits_done[split_tiles][n_kv_heads of the layer with most].
     size_t split_floats, split_tiles;
     uint8_t* scratch;  // [threads][scratch_bytes]
     size_t scratch_bytes;

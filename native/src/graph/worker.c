@@ -81,11 +81,30 @@ void lw_normalize_row(const lw_worker* w, float* out, const float* x, const floa
         w->ops->rmsnorm(out, x, weight, n, w->c->rms_norm_eps);
 }
 
+lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order) {
+    return (lw_norm){layer->attn_norm, layer->attn_norm_bias, order, 1, layer->config.attn_norm_replaces, NULL};
+}
+
+lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const float* order) {
+    const lw_layer_config* c = &layer->config;
+    lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, order, 1, c->ffn_norm_replaces, NULL};
+    if (c->wiring != LW_IN_TURN) by.of = w->b->before;
+    if (c->wiring == LW_PARALLEL_ONE_NORM) {
+        by.weight = layer->attn_norm;
+        by.bias = layer->attn_norm_bias;
+    }
+    return by;
+}
+
 static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, lw_norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
     float *x = w->b->x + row * n, *values = (float*)out->f32 + row * n;
     float* normed = by.replaces ? x : by.order != NULL ? w->scratch : values;
-    lw_normalize_row(w, normed, x, by.weight, by.bias, n);
+    const float* of = by.of != NULL ? by.of + row * n : x;
+    if (by.weight != NULL)
+        lw_normalize_row(w, normed, of, by.weight, by.bias, n);
+    else
+        memcpy(normed, of, n * sizeof(float));
     if (by.order != NULL) lw_put_in_order(values, normed, by.order, n);
     for (size_t i = 0; by.scale != 1 && i < n; ++i) values[i] *= by.scale;
     if (quantized) lw_quantize_segments(w, out, row, 0, out->segments, values);

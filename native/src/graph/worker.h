@@ -63,13 +63,18 @@ void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, siz
 // Row `row` of x becomes row `at` of `out`, which has as many inputs but may have another layout.
 void lw_copy_codes(const lw_activations* out, size_t at, const lw_activations* x, size_t row);
 
-// What comes before some matrices: weight of the norm and bias or NULL, the order of their inputs or NULL, what the result
-// is multiplied by, and whether it takes the place of the residual stream.
+// What comes before some matrices: weight of the norm, NULL where there is none, and bias or NULL, the order of their inputs
+// or NULL, what the result is multiplied by, and whether it takes the place of the residual stream.
 typedef struct lw_norm {
     const float *weight, *bias, *order;
     float scale;
     bool replaces;
+    const float* of;  // the rows; NULL: the residual stream
 } lw_norm;
+
+// The one before a layer's attention or what has a state, with the order of its inputs; that before its FFN.
+lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order);
+lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const float* order);
 
 // One row, by the model's kind of norm; out may be x.
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias, size_t n);

@@ -12,7 +12,7 @@
 
 #include "kernels/kernel.h"
 
-enum { LW_LANES = 16 };
+enum { LW_LANES = 16, LW_MAX_HEAD_DIM = 512 };
 
 // Where the keys and values of one KV head of one block lie: keys [head_dim][32 tokens], values [32 tokens][value_dim].
 // LW_I8: keys [value_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32 scales of the keys [32]
@@ -47,6 +47,7 @@ typedef struct lw_attention_job {
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
+    float softcap;        // 0, or scores are as lw_lane_ops.softcap makes them before slopes change them
     const float* slopes;  // [group] what scores fall by for each token of distance; NULL = nothing; not of LW_I8
     const float* sinks;   // [group] one more score of each head, of no value; NULL = none
     float* out;           // the same for the result
@@ -124,10 +125,15 @@ typedef struct lw_lane_ops {
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
     // out[i] = x[i] / (1 + exp(-gate[i])); out may be x.
     void (*sigmoid_mul)(float* out, const float* gate, const float* x, size_t n);
-    // out[i] = kind(x[i]) (* up[i] unless NULL), of every kind but LW_CLAMPED_SWIGLU; out may be x.
+    // out[i] = kind(x[i]) (* up[i] unless NULL), of every kind but LW_CLAMPED_SWIGLU and LW_XIELU; out may be x.
     void (*activate)(float* out, const float* x, const float* up, size_t n, lw_activation kind);
     // out[i] = g / (1 + exp(-alpha * g)) * (u + 1), g = gate[i] but at most `limit`, u = up[i] within +-limit
     void (*clamped_swiglu)(float* out, const float* gate, const float* up, size_t n, float limit, float alpha);
+    // LW_XIELU likewise: g = x[i], p = max(0, g); fma(alpha * p, p, p / 2), plus, where g <= 0,
+    // fma(exp(min(g, -1e-6)) - 1 - g, limit, g / 2).
+    void (*xielu)(float* out, const float* x, const float* up, size_t n, float limit, float alpha);
+    // x[i] = cap * tanh(x[i] / cap) = fma(2 * cap, 1 / (1 + exp(-x[i] * (2 / cap))), -cap); what is not finite becomes NaN.
+    void (*softcap)(float* x, size_t n, float cap);
     // out[i] = fma(weight, x[i], out[i])
     void (*add_weighted)(float* out, const float* x, size_t n, float weight);
     // Half-split rotation of the first `rotated` dimensions of a head in place: cos, sin have rotated / 2 entries.

@@ -32,7 +32,7 @@ static const float least_rope_factor = 1e-6f;  // angles of all positions stay e
 static lw_status check_rope(const lw_rope* rope, uint32_t index) {
     place at;
     snprintf(at.text, sizeof at.text, "rope %u: ", index);
-    LW_RETURN_IF_FAILED(check_range(&at, "rotated", rope->rotated, 2, 256));
+    LW_RETURN_IF_FAILED(check_range(&at, "rotated", rope->rotated, 2, LW_MAX_HEAD_DIM));
     if (rope->rotated % 2 != 0)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srotated is %u, must be even", at.text, rope->rotated);
     LW_RETURN_IF_FAILED(check_number(&at, "theta", rope->theta, 1, 1e15));
@@ -44,14 +44,33 @@ static lw_status check_rope(const lw_rope* rope, uint32_t index) {
     return LW_OK;
 }
 
+// Layers that read the keys and values of an earlier one.
+static lw_status check_shared_kv(const place* at, const lw_model_config* model, uint32_t layer) {
+    const lw_attention_config* c = &model->layers[layer].attention;
+    LW_RETURN_IF_FAILED(check_range(at, "shares_kv", c->shares_kv, 0, layer > 0 && !model->pooled));
+    LW_RETURN_IF_FAILED(check_range(at, "kv_layer", c->kv_layer, 0, c->shares_kv ? layer - 1 : 0));
+    if (!c->shares_kv) return LW_OK;
+    const lw_attention_config* of = &model->layers[c->kv_layer].attention;
+    if (of->n_heads == 0 || of->shares_kv || of->n_kv_heads != c->n_kv_heads || of->head_dim != c->head_dim ||
+        of->window != c->window)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %skv_layer is %u, which must have keys and values of its own, %u KV heads of %u"
+                       " and a window of %u",
+                       at->text, c->kv_layer, c->n_kv_heads, c->head_dim, c->window);
+    if (c->values_are_keys || c->value_norm)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %svalues_are_keys and value_norm must be 0 where shares_kv is 1",
+                       at->text);
+    return LW_OK;
+}
+
 static lw_status check_attention(const lw_model_config* model, uint32_t layer, const lw_attention_config* first) {
     const lw_attention_config* c = &model->layers[layer].attention;
     place at;
     snprintf(at.text, sizeof at.text, "layer %u: ", layer);
     LW_RETURN_IF_FAILED(check_range(&at, "n_heads", c->n_heads, 1, 1024));
     LW_RETURN_IF_FAILED(check_range(&at, "n_kv_heads", c->n_kv_heads, 1, c->n_heads));
-    LW_RETURN_IF_FAILED(check_range(&at, "head_dim", c->head_dim, 2, 256));
-    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_WHOLE));
+    LW_RETURN_IF_FAILED(check_range(&at, "head_dim", c->head_dim, 2, LW_MAX_HEAD_DIM));
+    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_TURNED));
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_gate", c->output_gate));
@@ -59,11 +78,10 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
     LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
-    LW_RETURN_IF_FAILED(check_number(&at, "score_softcap", (double)c->score_softcap, 0, 0));
-    LW_RETURN_IF_FAILED(check_range(&at, "values_are_keys", c->values_are_keys, 0, 0));
-    LW_RETURN_IF_FAILED(check_range(&at, "value_norm", c->value_norm, 0, 0));
-    LW_RETURN_IF_FAILED(check_range(&at, "shares_kv", c->shares_kv, 0, 0));
-    LW_RETURN_IF_FAILED(check_range(&at, "kv_layer", c->kv_layer, 0, 0));
+    LW_RETURN_IF_FAILED(check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
+    LW_RETURN_IF_FAILED(check_flag(&at, "values_are_keys", c->values_are_keys));
+    LW_RETURN_IF_FAILED(check_flag(&at, "value_norm", c->value_norm));
+    LW_RETURN_IF_FAILED(check_shared_kv(&at, model, layer));
     LW_RETURN_IF_FAILED(check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
     if (c->position_beta > 0)
         LW_RETURN_IF_FAILED(check_range(&at, "position_original", c->position_original, 1, 1 << 28));
@@ -72,12 +90,10 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     if (c->n_heads % c->n_kv_heads != 0)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads cannot share %u KV heads evenly", at.text, c->n_heads,
                        c->n_kv_heads);
-    if (c->n_heads != first->n_heads || c->n_kv_heads != first->n_kv_heads || c->head_dim != first->head_dim)
+    if (c->alibi && c->n_heads != first->n_heads)
         return lw_fail(LW_ERR_ARGUMENT,
-                       "model config: %s%u heads of %u over %u KV heads, must be %u of %u over %u as in the"
-                       " first layer that has attention",
-                       at.text, c->n_heads, c->head_dim, c->n_kv_heads, first->n_heads, first->head_dim,
-                       first->n_kv_heads);
+                       "model config: %salibi with %u heads, must be %u as in the first layer that has attention",
+                       at.text, c->n_heads, first->n_heads);
     if (c->rope == LW_NO_ROPE) return LW_OK;
     if (c->rope < 0 || (uint32_t)c->rope >= model->n_ropes)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srope is %d, there are %u", at.text, c->rope, model->n_ropes);
@@ -182,9 +198,14 @@ static lw_status check_norms(const place* at, const lw_model_config* model, cons
     LW_RETURN_IF_FAILED(check_range(at, "attn_norm_replaces", c->attn_norm_replaces, 0, has_mixer));
     LW_RETURN_IF_FAILED(check_range(at, "ffn_norm_replaces", c->ffn_norm_replaces, 0, c->ffn.kind != LW_FFN_NONE));
     LW_RETURN_IF_FAILED(check_flag(at, "result_norms", c->result_norms));
-    LW_RETURN_IF_FAILED(check_range(at, "no_input_norms", c->no_input_norms, 0, 0));
-    LW_RETURN_IF_FAILED(check_range(at, "wiring", (uint64_t)c->wiring, 0, LW_IN_TURN));
-    LW_RETURN_IF_FAILED(check_number(at, "output_scale", (double)c->output_scale, 0, 0));
+    LW_RETURN_IF_FAILED(check_range(at, "no_input_norms", c->no_input_norms, 0, c->result_norms));
+    const bool replaces = c->attn_norm_replaces || c->ffn_norm_replaces;
+    const bool beside = c->attention.n_heads > 0 && c->ffn.kind != LW_FFN_NONE && !replaces;
+    LW_RETURN_IF_FAILED(check_range(at, "wiring", (uint64_t)c->wiring, 0, beside ? LW_PARALLEL_ONE_NORM : LW_IN_TURN));
+    LW_RETURN_IF_FAILED(check_number(at, "output_scale", (double)c->output_scale, 0, 1e6));
+    if (c->no_input_norms && replaces)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %sno_input_norms is 1, must be 0 where a norm replaces x",
+                       at->text);
     const bool biases = c->attention.output_bias || c->ffn.bias || c->ffn.down_bias || model->norm_bias;
     if (c->result_norms && (biases || c->ffn.kind == LW_FFN_EXPERTS))
         return lw_fail(LW_ERR_ARGUMENT,
@@ -215,8 +236,8 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
     LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
-    LW_RETURN_IF_FAILED(
-        check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : LW_RELU_SQUARED));
+    const lw_activation last = c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
+    LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : last));
     LW_RETURN_IF_FAILED(check_norms(&at, model, &model->layers[layer]));
     if (c->activation == LW_CLAMPED_SWIGLU) {
         if (c->kind == LW_FFN_PLAIN || c->ungated)
@@ -224,6 +245,10 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
                            (int)c->activation);
         LW_RETURN_IF_FAILED(check_number(&at, "limit", (double)c->limit, 1e-3, 1e6));
         LW_RETURN_IF_FAILED(check_number(&at, "alpha", (double)c->alpha, 1e-3, 1e3));
+    }
+    if (c->activation == LW_XIELU) {
+        LW_RETURN_IF_FAILED(check_number(&at, "limit", (double)c->limit, 1e-6, 1e6));
+        LW_RETURN_IF_FAILED(check_number(&at, "alpha", (double)c->alpha, 1e-6, 1e6));
     }
     if (c->kind == LW_FFN_EXPERTS) return check_experts(&at, model, c);
     return check_range(&at, "n_experts", c->n_experts, 0, 0);
@@ -234,7 +259,7 @@ static lw_status check_pooled(const place* at, const lw_model_config* c) {
     LW_RETURN_IF_FAILED(check_range(at, "norm_bias", c->norm_bias, 0, c->norm == LW_NORM_LAYER));
     LW_RETURN_IF_FAILED(check_flag(at, "pooled", c->pooled));
     LW_RETURN_IF_FAILED(check_range(at, "n_token_types", c->n_token_types, 0, c->pooled ? 1 << 16 : 0));
-    LW_RETURN_IF_FAILED(check_range(at, "n_positions", c->n_positions, 0, c->pooled ? c->context_length : 0));
+    LW_RETURN_IF_FAILED(check_range(at, "n_positions", c->n_positions, 0, c->context_length));
     LW_RETURN_IF_FAILED(check_range(at, "n_dense", c->n_dense, 0, c->pooled ? LW_MAX_DENSE : 0));
     if (c->n_positions != 0 && c->n_positions != c->context_length)
         return lw_fail(LW_ERR_ARGUMENT, "model config: n_positions is %u, must be 0 or context_length (%u)",
@@ -253,6 +278,25 @@ static lw_status check_pooled(const place* at, const lw_model_config* c) {
     return LW_OK;
 }
 
+// Caches are planned for a few sizes of keys and values (kv_groups.c).
+static lw_status check_kv_sizes(const lw_model_config* c) {
+    enum { MOST = 16 };
+    const lw_attention_config* found[MOST];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; ++i) {
+        const lw_attention_config* a = &c->layers[i].attention;
+        uint32_t at = 0;
+        while (at < n && (found[at]->n_kv_heads != a->n_kv_heads || found[at]->head_dim != a->head_dim)) ++at;
+        if (a->n_heads == 0 || at < n) continue;
+        if (n == MOST)
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "model config: layer %u: %u KV heads of %u, layers before have %d other sizes already", i,
+                           a->n_kv_heads, a->head_dim, MOST);
+        found[n++] = a;
+    }
+    return LW_OK;
+}
+
 lw_status lw_check_config(const lw_model_config* c) {
     static const place model = {""};
     LW_RETURN_IF_FAILED(check_pooled(&model, c));
@@ -265,8 +309,8 @@ lw_status lw_check_config(const lw_model_config* c) {
         return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
     LW_RETURN_IF_FAILED(check_number(&model, "embedding_scale", (double)c->embedding_scale, 1e-6, 1e6));
     LW_RETURN_IF_FAILED(check_number(&model, "logit_scale", (double)c->logit_scale, 1e-6, 1e6));
-    LW_RETURN_IF_FAILED(check_number(&model, "logit_softcap", (double)c->logit_softcap, 0, 0));
-    LW_RETURN_IF_FAILED(check_range(&model, "output_bias", c->output_bias, 0, 0));
+    LW_RETURN_IF_FAILED(check_number(&model, "logit_softcap", (double)c->logit_softcap, 0, c->pooled ? 0 : 1e6));
+    LW_RETURN_IF_FAILED(check_range(&model, "output_bias", c->output_bias, 0, !c->pooled));
     if (c->layers == NULL || (c->ropes == NULL && c->n_ropes > 0))
         return lw_fail(LW_ERR_ARGUMENT, "model config: layers and ropes must not be NULL");
     const lw_attention_config* first = NULL;
@@ -281,5 +325,5 @@ lw_status lw_check_config(const lw_model_config* c) {
         LW_RETURN_IF_FAILED(check_ffn(c, i));
     }
     for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
-    return LW_OK;
+    return check_kv_sizes(c);
 }

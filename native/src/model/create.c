@@ -37,6 +37,17 @@ static bool make_slopes(lw_model* model, uint32_t heads) {
     return true;
 }
 
+static bool make_ones(lw_model* model) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        const uint32_t dim = model->layers[i].config.attention.head_dim;
+        if (dim > most) most = dim;
+    }
+    model->ones = malloc(most * sizeof *model->ones);
+    for (uint32_t i = 0; model->ones != NULL && i < most; ++i) model->ones[i] = 1;
+    return model->ones != NULL;
+}
+
 static bool fill_model(lw_model* model, const lw_model_config* config) {
     bool ok = model->layers != NULL && model->pool != NULL;
     for (uint32_t i = config->n_layers; ok && i-- > 0;) {
@@ -46,7 +57,7 @@ static bool fill_model(lw_model* model, const lw_model_config* config) {
         if (i > model->last_mixer && (c->attention.n_heads > 0 || c->state.kind != LW_NO_STATE)) model->last_mixer = i;
     }
     const uint64_t saved = lw_fp_enter();
-    ok = ok && make_slopes(model, lw_model_heads(model)->n_heads);
+    ok = ok && make_slopes(model, lw_model_heads(model)->n_heads) && make_ones(model);
     for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
     lw_fp_restore(saved);
     return ok;
@@ -124,6 +135,14 @@ static lw_status check_target(const char* name, lw_role role, lw_type target) {
     return lw_fail(LW_ERR_FORMAT, "%s: type %s, must be f32, f16 or bf16", name, lw_type_name(target));
 }
 
+// Dimensions that keys have in another order than the file, values that are the same numbers would have, too.
+static lw_status check_order_of_heads(const lw_model* model, const char* name, lw_role role, uint32_t layer,
+                                      const lw_tensor* tensor) {
+    if (role != LW_ATTN_K || tensor->rope_heads == 0 || !model->layers[layer].config.attention.values_are_keys)
+        return LW_OK;
+    return lw_fail(LW_ERR_FORMAT, "%s: rope_heads is %u, must be 0 where values are keys", name, tensor->rope_heads);
+}
+
 static void remember_type(lw_model* model, lw_type type) {
     lw_format f;
     model->holds[type] = true;
@@ -136,6 +155,7 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     lw_slot slot = {0};
     char name[64];
     LW_RETURN_IF_FAILED(open_slot(model, role, layer, tensor->rows, tensor->cols, &slot, name));
+    LW_RETURN_IF_FAILED(check_order_of_heads(model, name, role, layer, tensor));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
     LW_RETURN_IF_FAILED(check_target(name, role, target));
     LW_RETURN_IF_FAILED(lw_pack_matrix(model->level, model->pool, &model->arena, name, tensor, target, slot.matrix));
@@ -217,8 +237,12 @@ static bool is_order(const float* order, uint32_t n, bool* seen) {
 static lw_status check_orders(lw_model* model) {
     static const lw_role roles[] = {LW_ATTN_INPUT_ORDER, LW_ATTN_OUTPUT_ORDER, LW_FFN_INPUT_ORDER};
     const lw_model_config* c = &model->config;
-    const size_t q = (size_t)lw_model_heads(model)->n_heads * lw_model_heads(model)->head_dim;
-    const size_t widest = c->hidden_size > q ? c->hidden_size : q;
+    size_t widest = c->hidden_size;
+    for (uint32_t layer = 0; layer < c->n_layers; ++layer) {
+        const lw_attention_config* a = &model->layers[layer].config.attention;
+        const size_t q = (size_t)a->n_heads * a->head_dim;
+        if (q > widest) widest = q;
+    }
     bool* seen = malloc(widest * sizeof *seen);
     if (seen == NULL) return lw_fail(LW_ERR_MEMORY, "no memory to check orders of %zu inputs", widest);
     lw_status status = LW_OK;
@@ -297,6 +321,7 @@ void lw_model_close(lw_model* model) {
     lw_arena_free(&model->arena);
     free(model->layers);
     free(model->slopes);
+    free(model->ones);
     for (int i = 0; i < LW_MAX_ROPES; ++i) free(model->ropes[i].frequencies);
     free(model);
 }

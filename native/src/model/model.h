@@ -65,6 +65,7 @@ struct lw_model {
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     float* slopes;              // [n_heads] of lw_attention_config.alibi
+    float* ones;                // [head_dim of the layer with the largest heads] weights of norms that have none
     bool holds[LW_TYPE_LIMIT];  // types of its matrices
     bool has_minimums;          // some of them subtract minimums: activations need their sums
     bool finished;
@@ -87,7 +88,7 @@ static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
 
 static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
 
-// Heads, KV heads and head_dim, which are the same in all layers that have attention.
+// Of the first layer that has attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
     return &model->layers[model->first_attention].config.attention;
 }

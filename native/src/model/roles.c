@@ -37,12 +37,18 @@ static bool has_mixer(const lw_layer* l) { return lw_has_attention(l) || l->conf
 
 static bool has_ffn(const lw_layer* l) { return l->config.ffn.kind != LW_FFN_NONE; }
 
+static bool has_mixer_norm(const lw_layer* l) { return has_mixer(l) && !l->config.no_input_norms; }
+
+static bool has_ffn_norm(const lw_layer* l) {
+    return has_ffn(l) && !l->config.no_input_norms && l->config.wiring != LW_PARALLEL_ONE_NORM;
+}
+
 static lw_slot norm_bias_slot(lw_layer* l, uint32_t hidden, lw_role role, bool wanted) {
     switch (role) {
         case LW_ATTN_NORM_BIAS:
-            return vector("attention norm bias", &l->attn_norm_bias, hidden, wanted && has_mixer(l));
+            return vector("attention norm bias", &l->attn_norm_bias, hidden, wanted && has_mixer_norm(l));
         case LW_FFN_NORM_BIAS:
-            return vector("FFN norm bias", &l->ffn_norm_bias, hidden, wanted && has_ffn(l));
+            return vector("FFN norm bias", &l->ffn_norm_bias, hidden, wanted && has_ffn_norm(l));
         default:
             return (lw_slot){0};
     }
@@ -86,28 +92,28 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_attention_config* c = &l->config.attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
-    const bool here = lw_has_attention(l);
+    const bool here = lw_has_attention(l), own = here && !c->shares_kv, values = own && !c->values_are_keys;
     switch (role) {
         case LW_ATTN_NORM:
-            return vector("attention norm", &l->attn_norm, hidden, has_mixer(l));
+            return vector("attention norm", &l->attn_norm, hidden, has_mixer_norm(l));
         case LW_ATTN_Q:
             return matrix("attention Q", &l->q, q, hidden, here);
         case LW_ATTN_K:
-            return matrix("attention K", &l->k, kv, hidden, here);
+            return matrix("attention K", &l->k, kv, hidden, own);
         case LW_ATTN_V:
-            return matrix("attention V", &l->v, kv, hidden, here);
+            return matrix("attention V", &l->v, kv, hidden, values);
         case LW_ATTN_GATE:
             return matrix("attention gate", &l->attn_gate, q, hidden, c->output_gate);
         case LW_ATTN_Q_BIAS:
             return vector("attention Q bias", &l->q_bias, q, c->qkv_bias);
         case LW_ATTN_K_BIAS:
-            return vector("attention K bias", &l->k_bias, kv, c->qkv_bias);
+            return vector("attention K bias", &l->k_bias, kv, own && c->qkv_bias);
         case LW_ATTN_V_BIAS:
-            return vector("attention V bias", &l->v_bias, kv, c->qkv_bias);
+            return vector("attention V bias", &l->v_bias, kv, values && c->qkv_bias);
         case LW_ATTN_Q_NORM:
             return vector("attention Q norm", &l->q_norm, whole ? q : c->head_dim, norm);
         case LW_ATTN_K_NORM:
-            return vector("attention K norm", &l->k_norm, whole ? kv : c->head_dim, norm);
+            return vector("attention K norm", &l->k_norm, whole ? kv : c->head_dim, own && norm);
         case LW_ATTN_OUTPUT:
             return matrix("attention output", &l->attn_output, hidden, q, here);
         case LW_ATTN_OUTPUT_BIAS:
@@ -162,7 +168,7 @@ static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const bool gated = c->kind == LW_FFN_GATED, here = gated || c->kind == LW_FFN_PLAIN, bias = here && c->bias;
     switch (role) {
         case LW_FFN_NORM:
-            return vector("FFN norm", &l->ffn_norm, hidden, has_ffn(l));
+            return vector("FFN norm", &l->ffn_norm, hidden, has_ffn_norm(l));
         case LW_FFN_GATE:
             return matrix("FFN gate", &l->gate, c->size, hidden, gated);
         case LW_FFN_UP:

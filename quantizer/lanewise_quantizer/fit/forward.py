@@ -16,6 +16,7 @@ import numpy.typing as npt
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.names import ORDERS, is_vector
+from lanewise.loading.plain import further_kinds
 from lanewise.loading.program import (
     Attention,
     Experts,
@@ -43,6 +44,11 @@ STEPS_OF_FFN: tuple[tuple[Role, ...], ...] = ((Role.FFN_GATE, Role.FFN_UP), (Rol
 STEPS = (*ATTENTION_STEPS, *STEPS_OF_FFN)  # of layers like Llama's
 ENDS = (Role.ATTN_OUTPUT, Role.STATE_OUT, Role.FFN_DOWN)  # what they give is added
 CANNOT = "calibration cannot compute"
+# Of further_kinds; what is done with logits is no layer's.
+COMPUTED = (
+    *("biases of logits", "capped logits", "capped scores", "layers without norms of their input"),
+    *("norms of queries and keys that have turned", "norms of values"),
+)
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
 
 
@@ -56,6 +62,7 @@ def check_computable(config: ModelConfig) -> None:
             odd = "other activations than silu with a gate"
         elif layer.attn_norm_replaces or layer.ffn_norm_replaces:
             odd = "norms after each addition"
+    odd = next((kind for kind in further_kinds(config) if kind not in COMPUTED), odd)
     if odd is not None:
         raise ModelFileError(
             f"{config.architecture}: {CANNOT} {odd} yet; accepted are models that make logits,"
@@ -88,14 +95,14 @@ class Vectors:
         return self.layer.attention
 
     @property
-    def attn_norm(self) -> Floats:
+    def attn_norm(self) -> Floats | None:
         """The weight of the norm before attention."""
-        return self.of[Role.ATTN_NORM]
+        return self.of.get(Role.ATTN_NORM)
 
     @property
-    def ffn_norm(self) -> Floats:
+    def ffn_norm(self) -> Floats | None:
         """The weight of the norm before the feed-forward layer."""
-        return self.of[Role.FFN_NORM]
+        return self.of.get(Role.FFN_NORM)
 
 
 class Turn:
@@ -137,8 +144,10 @@ class Forward:
         roles = [r for r in shapes if (is_vector(r) and r not in ORDERS) or r in KEPT]
         return Vectors(self.config.layers[layer], {role: weights(role, layer) for role in roles})
 
-    def norm(self, x: Floats, weight: Floats) -> Floats:
-        """RMSNorm over the last dimension."""
+    def norm(self, x: Floats, weight: Floats | None) -> Floats:
+        """RMSNorm over the last dimension; x itself where a layer has none."""
+        if weight is None:
+            return x
         mean: Floats = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
         scale: Floats = np.float32(1) / np.sqrt(mean + np.float32(self.config.rms_norm_eps))
         result: Floats = x * scale * weight
@@ -158,6 +167,10 @@ class Forward:
             y = self.norm(y, vectors.of[norm])
         if role != Role.ATTN_V and kind.rope is not None:
             y = self.turns[kind.rope](y)
+        if norm is not None and kind.qk_norm == "turned":
+            y = self.norm(y, vectors.of[norm])
+        if role == Role.ATTN_V and kind.value_norm:
+            y = self.norm(y, np.ones(kind.head_dim, np.float32))
         if role == Role.ATTN_Q and kind.position_scale is not None:
             beta, original = kind.position_scale
             steps = np.log(1 + np.arange(x.shape[1]) // original)
@@ -172,6 +185,9 @@ class Forward:
         groups = q.reshape(n, kind.n_kv_heads, -1, tokens, size)
         scores = groups @ k[:, :, None].swapaxes(-1, -2)
         scores *= np.float32(kind.score_scale)
+        if kind.score_softcap:
+            cap = np.float32(kind.score_softcap)
+            scores = cap * np.tanh(scores / cap)
         scores += self._masks[kind.window]
         _softmax(scores, _sinks(kind, vectors))
         out: Floats = np.matmul(scores, v[:, :, None], dtype=np.float32)

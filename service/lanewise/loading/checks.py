@@ -27,7 +27,7 @@ from lanewise.loading.program import (
     State,
 )
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 MAX_STATE_DIM = 256  # rows and columns of states
 LEAST_TAPS, MOST_TAPS = 2, 8  # of the convolutions of layers with a state
 STATE_MULTIPLE = 16  # of rows and columns of states
@@ -70,6 +70,8 @@ def layer_faults(config: ModelConfig) -> Iterable[str]:
             yield "a layer without attention, state and FFN"
         if None in parts[::2] and (layer.attn_norm_replaces or layer.ffn_norm_replaces):
             yield "norms that replace, in a layer without attention or without an FFN"
+    if config.learned_positions and config.residual_scale != 1.0:
+        yield "learned positions beside a residual_scale"
     if config.has_states and (config.pooling is not None or config.norm != "rms"):
         yield "layers with a state in a model that is pooled or has other norms than RMSNorm"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import ModelFileError
@@ -44,6 +44,39 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
     return PlainLayers(first.attention, first.ffn, config.ropes[first.attention.rope])
 
 
+def further_kinds(config: ModelConfig) -> Iterator[str]:
+    """Name what a program has that few have, at its ends and in its layers."""
+    if config.learned_positions:
+        yield "learned positions"
+    if config.output_bias:
+        yield "biases of logits"
+    if config.logit_softcap:
+        yield "capped logits"
+    for layer in config.layers:
+        if layer.wiring != "in_turn":
+            yield "an FFN beside attention"
+        if layer.no_input_norms:
+            yield "layers without norms of their input"
+        if layer.output_scale != 1.0:
+            yield "layers whose results are scaled"
+        if layer.attention is not None:
+            yield from further_attention(layer.attention)
+
+
+def further_attention(attention: Attention) -> Iterator[str]:
+    """Name what attention has that few models' has."""
+    if attention.qk_norm == "turned":
+        yield "norms of queries and keys that have turned"
+    if attention.score_softcap:
+        yield "capped scores"
+    if attention.values_are_keys:
+        yield "values that are keys"
+    if attention.value_norm:
+        yield "norms of values"
+    if attention.kv_layer is not None:
+        yield "keys and values of other layers"
+
+
 def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     attention, ffn = layer.attention, layer.ffn
     if config.has_states:
@@ -53,6 +86,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         return
     if config.pooling is not None or config.norm != "rms":
         yield "encoders"
+    yield from further_kinds(config)
     if layer.result_norms:
         yield "norms of what attention and FFN add"
     if any(isinstance(other.ffn, Experts) for other in config.layers):

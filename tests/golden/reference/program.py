@@ -16,7 +16,6 @@ from lanewise.loading.program import (
     Experts,
     Gated,
     GatedDelta,
-    Layer,
     ModelConfig,
     Plain,
     Rope,
@@ -32,33 +31,60 @@ Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vector
 def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
     """Logits [tokens][vocab_size], and how near any choice of experts came to another one."""
     x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
+    if config.learned_positions:
+        x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
+    stored: dict[int, tuple[Array, Array]] = {}
     for index, layer in enumerate(config.layers):
         own = {role: value for (role, i), value in weights.items() if i == index}
+        before = x
         if layer.attention is not None or layer.state is not None:
-            normed = rms(x, own[Role.ATTN_NORM], config.rms_norm_eps)
+            normed = norm(config, own, Role.ATTN_NORM, x)
             if layer.state is not None:
                 result = recurrence(config, layer.state, own, normed)
             else:
-                result = attention(config, layer, own, normed)
+                result = attention(config, index, own, normed, stored)
             if layer.result_norms:
-                result = rms(result, own[Role.ATTN_RESULT_NORM], config.rms_norm_eps)
+                result = norm(config, own, Role.ATTN_RESULT_NORM, result)
             x = x + config.residual_scale * result
-        if layer.ffn is None:
-            continue
-        normed = rms(x, own[Role.FFN_NORM], config.rms_norm_eps)
-        if isinstance(layer.ffn, Experts):
-            result, near = experts(layer.ffn, own, normed)
+        if layer.ffn is not None:
+            one_norm = layer.wiring == "parallel_one_norm"
+            of = x if layer.wiring == "in_turn" else before
+            normed = norm(config, own, Role.ATTN_NORM if one_norm else Role.FFN_NORM, of)
+            result, near = ffn(layer.ffn, own, normed)
             margin = min(margin, near)
-        elif isinstance(layer.ffn, Plain):
-            result = plain(layer.ffn, own, normed)
-        else:
-            result = gated(layer.ffn, own, normed)
-        if layer.result_norms:
-            result = rms(result, own[Role.FFN_RESULT_NORM], config.rms_norm_eps)
-        x = x + config.residual_scale * result
+            if layer.result_norms:
+                result = norm(config, own, Role.FFN_RESULT_NORM, result)
+            x = x + config.residual_scale * result
+        x = x * layer.output_scale
     head = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
-    last = rms(x, weights[Role.OUTPUT_NORM, 0], config.rms_norm_eps)
-    return np.asarray(last @ head.T * config.logit_scale), float(margin)
+    first = {role: value for (role, i), value in weights.items() if i == 0}
+    logits = norm(config, first, Role.OUTPUT_NORM, x) @ head.T * config.logit_scale
+    if config.output_bias:
+        logits = logits + weights[Role.OUTPUT_BIAS, 0]
+    return np.asarray(capped(logits, config.logit_softcap)), float(margin)
+
+
+def capped(x: Array, cap: float) -> Array:
+    """Softcap; none where the cap is 0."""
+    return np.asarray(cap * np.tanh(x / cap)) if cap else x
+
+
+def norm(config: ModelConfig, own: Mapping[Role, Array], role: Role, x: Array) -> Array:
+    """The model's kind of norm with the weight of a role; x itself where there is none."""
+    if role not in own:
+        return x
+    if config.norm == "rms":
+        return rms(x, own[role], config.rms_norm_eps)
+    centred = x - x.mean(axis=-1, keepdims=True)
+    normed = rms(centred, own[role], config.rms_norm_eps)
+    return normed + own[Role[f"{role.name}_BIAS"]] if config.norm_bias else normed
+
+
+def ffn(c: Gated | Plain | Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
+    """What a layer's FFN gives, and how near a choice of experts came to another one."""
+    if isinstance(c, Experts):
+        return experts(c, own, x)
+    return (plain if isinstance(c, Plain) else gated)(c, own, x), np.inf
 
 
 def rms(x: Array, weight: Array, eps: float) -> Array:
@@ -66,24 +92,56 @@ def rms(x: Array, weight: Array, eps: float) -> Array:
     return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight)
 
 
-def attention(config: ModelConfig, layer: Layer, own: Mapping[Role, Array], x: Array) -> Array:
-    """Causal attention of all tokens to those before them."""
-    c = layer.attention
-    assert c is not None
-    q, k, v = (x @ own[role].T for role in (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V))
-    if c.qkv_bias:
-        q, k, v = q + own[Role.ATTN_Q_BIAS], k + own[Role.ATTN_K_BIAS], v + own[Role.ATTN_V_BIAS]
-    n = len(x)
-    shape = (n, -1, c.head_dim)
+def product_of(own: Mapping[Role, Array], role: Role, x: Array) -> Array:
+    """What a matrix of attention gives, and its bias if it has one."""
+    product, bias = x @ own[role].T, Role[f"{role.name}_BIAS"]
+    return np.asarray(product + own[bias] if bias in own else product)
+
+
+def heads_of(
+    config: ModelConfig, c: Attention, own: Mapping[Role, Array], role: Role, flat: Array
+) -> Array:
+    """Queries or keys [tokens][heads][head_dim] behind their norm and RoPE."""
+    weight, eps = own.get(Role[f"{role.name}_NORM"]), config.rms_norm_eps
     if c.qk_norm == "whole":
-        q = rms(q, own[Role.ATTN_Q_NORM], config.rms_norm_eps)
-        k = rms(k, own[Role.ATTN_K_NORM], config.rms_norm_eps)
-    q, k, v = q.reshape(shape), k.reshape(shape), v.reshape(shape)
-    if c.qk_norm == "head":
-        q = rms(q, own[Role.ATTN_Q_NORM], config.rms_norm_eps)
-        k = rms(k, own[Role.ATTN_K_NORM], config.rms_norm_eps)
+        flat = rms(flat, own[Role[f"{role.name}_NORM"]], eps)
+    heads = flat.reshape(len(flat), -1, c.head_dim)
+    if c.qk_norm == "head" and weight is not None:
+        heads = rms(heads, weight, eps)
     if c.rope is not None:
-        q, k = turn(config.ropes[c.rope], q), turn(config.ropes[c.rope], k)
+        heads = turn(config.ropes[c.rope], heads)
+    if c.qk_norm == "turned" and weight is not None:
+        heads = rms(heads, weight, eps)
+    return heads
+
+
+def keys_and_values(
+    config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array
+) -> tuple[Array, Array]:
+    """[tokens][heads][head_dim] of each."""
+    flat = product_of(own, Role.ATTN_K, x)
+    values = flat if c.values_are_keys else product_of(own, Role.ATTN_V, x)
+    v = values.reshape(len(x), -1, c.head_dim)
+    if c.value_norm:
+        v = rms(v, np.ones(c.head_dim), config.rms_norm_eps)
+    return heads_of(config, c, own, Role.ATTN_K, flat), v
+
+
+def attention(
+    config: ModelConfig,
+    index: int,
+    own: Mapping[Role, Array],
+    x: Array,
+    stored: dict[int, tuple[Array, Array]],
+) -> Array:
+    """Causal attention of all tokens to those before them; ``stored``: those of layers."""
+    c = config.layers[index].attention
+    assert c is not None
+    q = heads_of(config, c, own, Role.ATTN_Q, product_of(own, Role.ATTN_Q, x))
+    if c.kv_layer is None:
+        stored[index] = keys_and_values(config, c, own, x)
+    k, v = stored[index if c.kv_layer is None else c.kv_layer]
+    n = len(x)
     positions = np.arange(n)
     if c.position_scale is not None:
         beta, original = c.position_scale
@@ -94,7 +152,8 @@ def attention(config: ModelConfig, layer: Layer, own: Mapping[Role, Array], x: A
     group = c.n_heads // c.n_kv_heads
     out = np.zeros((n, c.n_heads, c.head_dim))
     for head in range(c.n_heads):
-        scores = np.where(seen, q[:, head] @ k[:, head // group].T * c.score_scale, -np.inf)
+        scores = capped(q[:, head] @ k[:, head // group].T * c.score_scale, c.score_softcap)
+        scores = np.where(seen, scores, -np.inf)
         sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
         largest = np.maximum(scores.max(axis=1), sink)[:, None]
         terms = np.exp(scores - largest)
@@ -214,20 +273,29 @@ def sigmoid(x: Array) -> Array:
 
 
 def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
-    """down(silu(gate x) * up x)."""
+    """down(activation(gate x) * up x)."""
     gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
     if c.bias:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
-    result = gate * sigmoid(gate) * up @ own[Role.FFN_DOWN].T
-    return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias else result)
+    result = ffn_curve(c, gate) * up @ own[Role.FFN_DOWN].T
+    return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
 
 
 def plain(c: Plain, own: Mapping[Role, Array], x: Array) -> Array:
-    """down(relu(up x)^2)."""
-    assert c.activation == "relu_squared"
-    assert not c.bias
-    assert not c.down_bias
-    return np.asarray(np.maximum(x @ own[Role.FFN_UP].T, 0) ** 2 @ own[Role.FFN_DOWN].T)
+    """down(activation(up x))."""
+    up = x @ own[Role.FFN_UP].T
+    if c.bias:
+        up = up + own[Role.FFN_UP_BIAS]
+    result = ffn_curve(c, up) @ own[Role.FFN_DOWN].T
+    return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
+
+
+def ffn_curve(c: Gated | Plain, x: Array) -> Array:
+    """One of FFN_CURVES."""
+    if c.activation != "xielu":
+        return curve(c.activation, x)
+    below = c.limit * (np.expm1(np.minimum(x, -1e-6)) - x) + x / 2
+    return np.asarray(np.where(x > 0, c.alpha * x * x + x / 2, below))
 
 
 def experts(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
@@ -320,28 +388,48 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
     hidden = config.hidden_size
     shapes: dict[Role, tuple[int, ...]] = {}
     if layer == 0:
-        shapes |= {Role.TOKEN_EMBEDDING: (config.vocab_size, hidden), Role.OUTPUT_NORM: (hidden,)}
-        if not config.tied_embeddings:
-            shapes[Role.OUTPUT] = (config.vocab_size, hidden)
+        shapes |= shapes_of_ends(config)
     of_layer = config.layers[layer]
     if of_layer.attention is not None:
         shapes |= shapes_of_attention(of_layer.attention, hidden)
     if of_layer.state is not None:
         shapes |= shapes_of_state(of_layer.state, hidden)
-    if of_layer.result_norms:
-        shapes |= {Role.ATTN_RESULT_NORM: (hidden,), Role.FFN_RESULT_NORM: (hidden,)}
+    if of_layer.result_norms and (of_layer.attention or of_layer.state):
+        shapes[Role.ATTN_RESULT_NORM] = (hidden,)
+    if of_layer.result_norms and of_layer.ffn:
+        shapes[Role.FFN_RESULT_NORM] = (hidden,)
     ffn = of_layer.ffn
     if isinstance(ffn, Experts):
         shapes |= shapes_of_experts(ffn, hidden)
-    elif isinstance(ffn, Plain):
-        shapes |= {
-            Role.FFN_NORM: (hidden,),
-            Role.FFN_UP: (ffn.size, hidden),
-            Role.FFN_DOWN: (hidden, ffn.size),
-        }
     elif ffn is not None:
         shapes |= shapes_of_gated(ffn, hidden)
+    if of_layer.wiring == "parallel_one_norm" or of_layer.no_input_norms:
+        shapes.pop(Role.FFN_NORM, None)
+    if of_layer.no_input_norms:
+        shapes.pop(Role.ATTN_NORM, None)
+    if config.norm_bias:
+        for norm_role in (Role.ATTN_NORM, Role.FFN_NORM):
+            if norm_role in shapes:
+                shapes[Role[f"{norm_role.name}_BIAS"]] = (hidden,)
     return shapes.get(role)
+
+
+def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
+    """Of what is there once per model."""
+    hidden, vocab = config.hidden_size, config.vocab_size
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.TOKEN_EMBEDDING: (vocab, hidden),
+        Role.OUTPUT_NORM: (hidden,),
+    }
+    if not config.tied_embeddings:
+        shapes[Role.OUTPUT] = (vocab, hidden)
+    if config.output_bias:
+        shapes[Role.OUTPUT_BIAS] = (vocab,)
+    if config.norm_bias:
+        shapes[Role.OUTPUT_NORM_BIAS] = (hidden,)
+    if config.learned_positions:
+        shapes[Role.POSITION_EMBEDDING] = (config.context_length, hidden)
+    return shapes
 
 
 def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
@@ -362,10 +450,16 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
     if c.output_gate:
         shapes[Role.ATTN_GATE] = (q, hidden)
-    if c.qk_norm == "head":
+    if c.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
     if c.qk_norm == "whole":
         shapes |= {Role.ATTN_Q_NORM: (q,), Role.ATTN_K_NORM: (kv,)}
+    values = (Role.ATTN_V, Role.ATTN_V_BIAS)
+    for role in values if c.values_are_keys or c.kv_layer is not None else ():
+        shapes.pop(role, None)
+    keys = (Role.ATTN_K, Role.ATTN_K_BIAS, Role.ATTN_K_NORM)
+    for role in keys if c.kv_layer is not None else ():
+        shapes.pop(role, None)
     return shapes
 
 
@@ -396,7 +490,7 @@ def shapes_of_state(c: State, hidden: int) -> dict[Role, tuple[int, ...]]:
     return shapes
 
 
-def shapes_of_gated(c: Gated, hidden: int) -> dict[Role, tuple[int, ...]]:
+def shapes_of_gated(c: Gated | Plain, hidden: int) -> dict[Role, tuple[int, ...]]:
     """Of one layer."""
     shapes: dict[Role, tuple[int, ...]] = {
         Role.FFN_NORM: (hidden,),
@@ -406,7 +500,11 @@ def shapes_of_gated(c: Gated, hidden: int) -> dict[Role, tuple[int, ...]]:
     }
     if c.bias:
         shapes |= {Role.FFN_GATE_BIAS: (c.size,), Role.FFN_UP_BIAS: (c.size,)}
+    if c.bias or c.down_bias:
         shapes[Role.FFN_DOWN_BIAS] = (hidden,)
+    if isinstance(c, Plain):
+        shapes.pop(Role.FFN_GATE)
+        shapes.pop(Role.FFN_GATE_BIAS, None)
     return shapes
 
 
