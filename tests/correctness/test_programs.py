@@ -25,6 +25,7 @@ from lanewise.loading.program import (
     State,
 )
 from lanewise.runtime import Batch, Model, Session, usable_levels
+from lanewise.runtime.library import NativeError
 from tests.golden.reference import program as definition
 
 pytestmark = pytest.mark.native
@@ -166,8 +167,13 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
         changed = with_other_heads(rng, config, changed)
     if norm_bias:
         changed = [replace(one, result_norms=False, no_input_norms=False) for one in changed]
+    usual = all(
+        one.ffn is not None and one.ffn.activation not in ("clamped", "xielu") for one in changed
+    )
+    has_inputs = usual and norm == "rms" and plain_residual and rng.random() < 0.5
     return replace(
         config,
+        per_layer_size=int(rng.integers(1, 40)) if has_inputs else 0,
         norm=norm,
         norm_bias=norm_bias,
         layers=tuple(changed),
@@ -292,6 +298,19 @@ def test_a_session_counts_the_rows_of_experts(gated):
     matrices = 2 + gated
     assert model.info.held_weights - model.info.matrix_weights == 2 * 2 * matrices * 32 * 32
     assert model.info.expert_bytes == 2 * 2 * matrices * 32 * 32 * 4
+
+
+def test_a_sequence_ends_with_the_positions_that_a_model_has_learned():
+    layer = Layer(Attention(2, 1, 8, rope=None), Plain(32, activation="gelu_tanh"))
+    config = ModelConfig("random", 32, VOCAB, 20, 1e-5, True, (), (layer,), learned_positions=True)
+    rng = np.random.default_rng(3)
+    with (
+        Model.load(checkpoint(config, random_weights(rng, config))) as model,
+        Session(model, threads=1, blocks=1, max_batch_tokens=40, max_batch_logits=1) as session,
+    ):
+        session.step(Batch(list(range(20)), [0, 20], [0], [[0]], [19]))
+        with pytest.raises(NativeError, match="sequence 0 has 21 tokens, the model has positions"):
+            session.step(Batch([5], [0, 1], [20], [[0]], [0]))
 
 
 def logits(

@@ -40,7 +40,8 @@ enum {
     BESIDE,
     CAPPED,
     OTHER_HEADS,
-    SHARED
+    SHARED,
+    PER_LAYER
 };
 
 // The layer that has a state; the other one has attention.
@@ -97,7 +98,8 @@ static const variant variants[] = {
      k_quants_types, SSDS},
     {"f32 state space", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, SSDS},
     {"q4_0 beside", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, true, false, false, true, LW_F16, NULL, BESIDE},
-    {"f32 beside", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, false, false, false, false, LW_F32, NULL, BESIDE},
+    {"f32 beside, adapters", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, false, false, false, false, LW_F32, NULL,
+     BESIDE},
     {"q8_0 capped", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 24, true, false, true, false, true, LW_F16, NULL, CAPPED},
     {"f32 capped, int8 cache", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_I8, NULL,
      CAPPED},
@@ -107,6 +109,9 @@ static const variant variants[] = {
      OTHER_HEADS},
     {"q8_0 shared keys", LW_Q8_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
      SHARED},
+    {"q4_0 per layer", LW_Q4_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
+     PER_LAYER},
+    {"f32 per layer", LW_F32, LW_F32, 60, 24, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, PER_LAYER},
 };
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
@@ -326,6 +331,11 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         a->n_heads = layer == 1 ? 2 * v->heads : v->heads;
         a->value_norm = layer == 0;
     }
+    if (v->layers == PER_LAYER) {
+        out->result_norms = 1;
+        out->ffn.activation = LW_GELU_TANH;
+        out->output_scale = layer == 1 ? 0.375f : 0;
+    }
     if (v->layers == BESIDE) {
         out->wiring = layer == 0 ? LW_PARALLEL : LW_PARALLEL_ONE_NORM;
         a->output_bias = out->ffn.bias = layer == 0;
@@ -349,6 +359,10 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
     a->position_beta = layer == 0 ? 0.1f : 0;
     a->position_original = 8;
     out->ffn.bias = 1;
+}
+
+static uint32_t per_layer_size(const variant* v) {
+    return v->layers != PER_LAYER ? 0 : v->matrices == LW_F32 ? 30 : 64;
 }
 
 static lw_model* create_model(const variant* v, const char* isa, lw_layer_config layers[2]) {
@@ -388,6 +402,7 @@ static lw_model* create_model(const variant* v, const char* isa, lw_layer_config
         config.n_positions = config.context_length;
     }
     if (v->layers == CAPPED) config.logit_softcap = 2.5f;
+    config.per_layer_size = per_layer_size(v);
     lw_model* model;
     check(lw_model_create(&config, isa, 2, &model));
     return model;
@@ -470,6 +485,12 @@ static void load_experts(lw_model* model, const variant* v, const lw_ffn_config*
 
 // What is there once per model besides the embedding, the output and its norm.
 static void load_ends(lw_model* model, const variant* v) {
+    const uint32_t own = per_layer_size(v);
+    if (own > 0) {
+        load(model, LW_PER_LAYER_EMBEDDING, 0, v->embedding, VOCAB, 2 * own, 0.5f, 0);
+        load(model, LW_PER_LAYER_PROJECTION, 0, matrix_type(v, 0), 2 * own, v->hidden, 0.2f, 0);
+        load_vector(model, LW_PER_LAYER_NORM, 0, own, 1.0f, true);
+    }
     if (v->layers != BESIDE) return;
     load(model, LW_POSITION_EMBEDDING, 0, LW_F16, 512, v->hidden, 1.0f, 0);
     load_vector(model, LW_OUTPUT_BIAS, 0, VOCAB, 1.0f, true);
@@ -479,6 +500,12 @@ static void load_ends(lw_model* model, const variant* v) {
 static void load_norms(lw_model* model, const variant* v, const lw_layer_config* c, uint32_t l) {
     const bool biases = v->layers == BESIDE && v->bias,
                own = c->ffn.kind != LW_FFN_NONE && !c->no_input_norms && c->wiring != LW_PARALLEL_ONE_NORM;
+    const uint32_t size = per_layer_size(v);
+    if (size > 0) {
+        load(model, LW_PER_LAYER_GATE, l, matrix_type(v, 1), size, v->hidden, 0.2f, 0);
+        load(model, LW_PER_LAYER_OUT, l, matrix_type(v, 2), v->hidden, size, 0.2f, 0);
+        load_vector(model, LW_PER_LAYER_RESULT_NORM, l, v->hidden, 1.0f, true);
+    }
     load_vector(model, LW_ATTN_NORM, l, v->hidden, 1.0f, !c->no_input_norms);
     load_vector(model, LW_ATTN_NORM_BIAS, l, v->hidden, 0.1f, biases);
     load_vector(model, LW_ATTN_RESULT_NORM, l, v->hidden, 1.0f, c->result_norms);

@@ -197,6 +197,9 @@ static void test_layers(void) {
            "wiring is 1, must be 0 to 0");
     SPOILT(good.layers[0].output_scale = -1, "output_scale is -1");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
+    SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
+    SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED_SWIGLU, f->limit = f->alpha = 1),
+           "layer 1: per_layer_size is 8, it must have an FFN");
     SPOILT(c->output_bias = 2, "output_bias is 2");
     SPOILT(c->n_positions = 5, "n_positions is 5, must be 0 or context_length (128)");
     SPOILT(f->kind = (lw_ffn_kind)4, "layer 1 FFN: kind is 4");
@@ -257,7 +260,7 @@ static void test_tensors(lw_model* model) {
     ARGUMENT(lw_model_load(NULL, LW_ATTN_Q, 0, &t, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, NULL, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, (lw_role)-1, 0, &t, LW_F32), "no tensor of role -1");
-    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 62");
+    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 68");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, LAYERS, &t, LW_F32), "no tensor of role 4 in layer 2");
     ARGUMENT(lw_model_load(model, LW_OUTPUT, UINT_MAX, &t, LW_F32), "in layer 4294967295");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, &t, (lw_type)12345), "cannot turn f32 into");

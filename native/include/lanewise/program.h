@@ -72,7 +72,15 @@ typedef enum lw_role {
     LW_STATE_NORM = 59,        // (1, value_dim) of LW_GATED_DELTA, (1, inner) of LW_SSD
     LW_STATE_OUT = 60,         // (hidden_size, inner)
     LW_OUTPUT_BIAS = 61,       // (1, vocab_size), once per model
-    LW_ROLE_COUNT = 62
+    // Of models with a per_layer_size, P. Once per model:
+    LW_PER_LAYER_EMBEDDING = 62,   // (vocab_size, n_layers * P)
+    LW_PER_LAYER_PROJECTION = 63,  // (n_layers * P, hidden_size)
+    LW_PER_LAYER_NORM = 64,        // (1, P)
+    // Once per layer:
+    LW_PER_LAYER_GATE = 65,         // (P, hidden_size)
+    LW_PER_LAYER_OUT = 66,          // (hidden_size, P)
+    LW_PER_LAYER_RESULT_NORM = 67,  // (1, hidden_size)
+    LW_ROLE_COUNT = 68
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -261,7 +269,11 @@ typedef struct lw_model_config {
     float logit_scale;         // and logits by this; 1 and 1 for most
     float logit_softcap;       // 0, or logits are cap * tanh(logit / cap), after their bias and scale
     uint32_t output_bias;      // 1: logits have LW_OUTPUT_BIAS
-    uint32_t n_ropes;          // at most 8
+    // P, 0 = none: each layer has P values of a token to itself, e = (norm(p / sqrt(hidden_size)) + t * sqrt(P)) / sqrt(2):
+    // its P of LW_PER_LAYER_PROJECTION's product with the first layer's x and of the token's row of
+    // LW_PER_LAYER_EMBEDDING. Behind its FFN comes x += norm(out(activation(gate x) * e)), of the FFN's activation.
+    uint32_t per_layer_size;
+    uint32_t n_ropes;  // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; one has attention
     lw_norm_kind norm;              // of all norms but those of Q and K

@@ -138,6 +138,7 @@ void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols,
     if (w->thread == 0 && batch->n_logits < w->rows) {
         keep_rows(w->b->x, w->c->hidden_size, batch);
         if (w->b->before != NULL) keep_rows(w->b->before, w->c->hidden_size, batch);
+        if (w->c->per_layer_size > 0) keep_rows(w->b->layer_inputs, w->c->n_layers * w->c->per_layer_size, batch);
         for (size_t i = 0; i < n; ++i) keep_rows(buffers[i], cols[i], batch);
     }
     w->rows = batch->n_logits;

@@ -103,6 +103,7 @@ static void run_step(void* context, unsigned thread) {
     if (thread == 0 && s->announce != NULL) s->announce(s->ahead);
     lw_states_copy(&s->states, state->batch->state_copies, state->batch->n_state_copies, thread, s->config.n_threads);
     embed(&w);
+    if (w.c->per_layer_size > 0) lw_make_layer_inputs(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         const lw_layer* layer = &w.model->layers[i];
         if (lw_has_attention(layer)) lw_attention(&w, layer, i);
@@ -112,6 +113,7 @@ static void run_step(void* context, unsigned thread) {
             lw_experts(&w, layer, i);
         else if (layer->config.ffn.kind != LW_FFN_NONE)
             lw_ffn(&w, layer, i);
+        if (w.c->per_layer_size > 0) lw_add_layer_input(&w, layer, i);
         if (layer->config.output_scale != 0) scale_rows(&w, layer->config.output_scale);
     }
     if (w.c->pooled) {

@@ -50,7 +50,7 @@ static void widen(lw_widths* widths, const lw_layer* layer, bool float_activatio
 }
 
 static void measure(lw_session* s) {
-    s->widths = (lw_widths){.hidden = s->model->config.hidden_size};
+    s->widths = (lw_widths){.hidden = s->model->config.hidden_size, .gated = s->model->config.per_layer_size};
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i)
         widen(&s->widths, &s->model->layers[i], s->config.float_activations);
     for (uint32_t i = 0; s->model->config.pooled && i <= s->model->config.n_dense; ++i)
@@ -125,6 +125,7 @@ static void take_buffers(arena* a, lw_session* s) {
     b->k = take(a, row * w->kv);
     b->v = take(a, row * w->kv);
     b->attn = take(a, row * w->q);
+    b->layer_inputs = take(a, row * model->config.n_layers * model->config.per_layer_size);
     b->attn_gate = take(a, row * w->attn_gate);
     b->mixed_in = take(a, row * w->mixed_in);
     b->mixed = take(a, row * w->mixed);
@@ -245,6 +246,7 @@ static bool open_memory(lw_session* s) {
     if (c->hidden_size * sizeof(float) > scratch) scratch = c->hidden_size * sizeof(float);  // a row before its order
     for (uint32_t i = 0; s->config.max_guesses > 0 && i < c->n_layers; ++i)                  // a piece of a state
         scratch = larger(scratch, s->model->layers[i].config.state.key_dim * LW_RECUR_COLUMNS * sizeof(float));
+    scratch = larger(scratch, (size_t)c->n_layers * c->per_layer_size * sizeof(float));
     s->scratch_bytes = lw_round_up(scratch, 4096);
     s->draw_scratch_bytes = c->pooled ? 0 : lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
     lw_size_splits(s);

@@ -114,6 +114,7 @@ typedef struct lw_buffers {     // rows = tokens of the batch
     float* norm;                // [rows][hidden_size] normalized, the input of float matrices
     float* before;              // likewise x before attention, NULL unless an FFN beside it reads that
     float *q, *k, *v;           // [rows][heads * head_dim]
+    float* layer_inputs;        // [rows][n_layers * per_layer_size]
     float* attn;                // [rows][n_heads * head_dim]
     float* attn_gate;           // likewise
     float* mixed_in;            // [rows][outputs of a layer's LW_STATE_IN]

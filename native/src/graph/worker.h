@@ -153,6 +153,10 @@ void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols,
 // x += ffn(norm(x)) likewise: ffn.c, experts.c.
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);
+// Of models with a per_layer_size (per_layer.c): what all layers have for themselves, from the embedding; what a layer adds
+// of its own.
+void lw_make_layer_inputs(lw_worker* w);
+void lw_add_layer_input(lw_worker* w, const lw_layer* layer, uint32_t index);
 // What a pooled model has behind its layers, into the step's output (pool.c).
 void lw_pool_texts(lw_worker* w);
 // A phase of draws, one for each row of logits (draw.c).

@@ -278,6 +278,22 @@ static lw_status check_pooled(const place* at, const lw_model_config* c) {
     return LW_OK;
 }
 
+static lw_status check_per_layer(const lw_model_config* c) {
+    static const place model = {""};
+    LW_RETURN_IF_FAILED(check_range(&model, "per_layer_size", c->per_layer_size, 0, c->pooled ? 0 : 4096));
+    LW_RETURN_IF_FAILED(check_range(&model, "n_layers * per_layer_size", (uint64_t)c->n_layers * c->per_layer_size, 0,
+                                    c->per_layer_size > 0 ? 1 << 24 : 0));
+    for (uint32_t i = 0; c->per_layer_size > 0 && i < c->n_layers; ++i) {
+        const lw_ffn_config* f = &c->layers[i].ffn;
+        if (f->kind == LW_FFN_NONE || f->activation == LW_CLAMPED_SWIGLU || f->activation == LW_XIELU)
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "model config: layer %u: per_layer_size is %u, it must have an FFN without a clamped or"
+                           " xIELU activation",
+                           i, c->per_layer_size);
+    }
+    return LW_OK;
+}
+
 // Caches are planned for a few sizes of keys and values (kv_groups.c).
 static lw_status check_kv_sizes(const lw_model_config* c) {
     enum { MOST = 16 };
@@ -325,5 +341,6 @@ lw_status lw_check_config(const lw_model_config* c) {
         LW_RETURN_IF_FAILED(check_ffn(c, i));
     }
     for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
+    LW_RETURN_IF_FAILED(check_per_layer(c));
     return check_kv_sizes(c);
 }

@@ -297,11 +297,13 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
                          chosen ? ffn->n_experts : 1);
         }
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
+    count_matrix(&model->per_layer_projection, out, false, 1, 1);
     for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
     out->packed_bytes *= 1 + model->n_copies;
     // What rows are looked up in is there once.
     if (!model->config.tied_embeddings || model->config.pooled) out->packed_bytes += bytes_of(&model->embedding);
-    out->packed_bytes += bytes_of(&model->position_embedding) + bytes_of(&model->token_type_embedding);
+    out->packed_bytes += bytes_of(&model->position_embedding) + bytes_of(&model->token_type_embedding) +
+                         bytes_of(&model->per_layer_embedding);
     return LW_OK;
 }
 

@@ -13,11 +13,13 @@ typedef struct lw_layer {
     lw_layer_config config;
     lw_matrix q, k, v, attn_gate, attn_output;
     lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
+    lw_matrix per_layer_gate, per_layer_out;
     lw_matrix gate, up, down;  // of the FFN; in a layer of experts, of the shared one
     lw_matrix router;
     lw_matrix experts_gate, experts_up, experts_down;  // stacked
     float *attn_norm, *ffn_norm;                       // [hidden_size], NULL without what comes after it
     float *attn_result_norm, *ffn_result_norm;         // [hidden_size], NULL without
+    float* per_layer_result_norm;                      // likewise
     // NULL without:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
@@ -60,8 +62,10 @@ struct lw_model {
     uint32_t first_attention;  // the first layer that has attention
     uint32_t last_mixer;       // the last one that has attention or a state
     lw_matrix embedding, output;
-    lw_matrix position_embedding, token_type_embedding;  // rows 0: without
+    lw_matrix position_embedding, token_type_embedding;   // rows 0: without
+    lw_matrix per_layer_embedding, per_layer_projection;  // likewise
     float *output_norm, *output_norm_bias, *output_bias;
+    float* per_layer_norm;  // [per_layer_size]
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     float* slopes;              // [n_heads] of lw_attention_config.alibi
@@ -76,13 +80,27 @@ struct lw_model {
 };
 
 // The matrices of a layer, in the order a step reads them; of those that it does not have, rows is 0.
-enum { LW_LAYER_MATRICES = 17, LW_FIRST_OF_EXPERTS = 14 };
+enum { LW_LAYER_MATRICES = 19, LW_FIRST_OF_EXPERTS = 16 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
-    lw_matrix* const all[LW_LAYER_MATRICES] = {
-        &l->q,          &l->k,           &l->v,           &l->attn_gate,  &l->attn_output,
-        &l->state_in,   &l->state_gate,  &l->state_decay, &l->state_beta, &l->state_out,
-        &l->gate,       &l->up,          &l->down,        &l->router,     &l->experts_gate,
-        &l->experts_up, &l->experts_down};
+    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->q,
+                                               &l->k,
+                                               &l->v,
+                                               &l->attn_gate,
+                                               &l->attn_output,
+                                               &l->state_in,
+                                               &l->state_gate,
+                                               &l->state_decay,
+                                               &l->state_beta,
+                                               &l->state_out,
+                                               &l->gate,
+                                               &l->up,
+                                               &l->down,
+                                               &l->per_layer_gate,
+                                               &l->per_layer_out,
+                                               &l->router,
+                                               &l->experts_gate,
+                                               &l->experts_up,
+                                               &l->experts_down};
     return all[i];
 }
 

@@ -11,6 +11,7 @@ static lw_slot vector(const char* name, float** to, uint32_t size, bool wanted) 
 
 static lw_slot model_slot(lw_model* model, lw_role role) {
     const lw_model_config* c = &model->config;
+    const uint32_t per_layer = c->n_layers * c->per_layer_size;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
             return matrix("token embedding", &model->embedding, c->vocab_size, c->hidden_size, true);
@@ -22,6 +23,13 @@ static lw_slot model_slot(lw_model* model, lw_role role) {
             return vector("output norm bias", &model->output_norm_bias, c->hidden_size, c->norm_bias);
         case LW_OUTPUT_BIAS:
             return vector("output bias", &model->output_bias, c->vocab_size, c->output_bias);
+        case LW_PER_LAYER_EMBEDDING:
+            return matrix("per-layer embedding", &model->per_layer_embedding, c->vocab_size, per_layer, per_layer > 0);
+        case LW_PER_LAYER_PROJECTION:
+            return matrix("per-layer projection", &model->per_layer_projection, per_layer, c->hidden_size,
+                          per_layer > 0);
+        case LW_PER_LAYER_NORM:
+            return vector("per-layer norm", &model->per_layer_norm, c->per_layer_size, per_layer > 0);
         case LW_POSITION_EMBEDDING:
             return matrix("position embedding", &model->position_embedding, c->n_positions, c->hidden_size,
                           c->n_positions > 0);
@@ -62,6 +70,20 @@ static lw_slot result_norm_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_FFN_RESULT_NORM:
             return vector("norm of the FFN's result", &l->ffn_result_norm, hidden,
                           l->config.result_norms && has_ffn(l));
+        default:
+            return (lw_slot){0};
+    }
+}
+
+static lw_slot per_layer_slot(lw_layer* l, const lw_model_config* c, lw_role role) {
+    const uint32_t size = c->per_layer_size;
+    switch (role) {
+        case LW_PER_LAYER_GATE:
+            return matrix("per-layer gate", &l->per_layer_gate, size, c->hidden_size, size > 0);
+        case LW_PER_LAYER_OUT:
+            return matrix("per-layer output", &l->per_layer_out, c->hidden_size, size, size > 0);
+        case LW_PER_LAYER_RESULT_NORM:
+            return vector("norm of the per-layer result", &l->per_layer_result_norm, c->hidden_size, size > 0);
         default:
             return (lw_slot){0};
     }
@@ -238,12 +260,14 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
     if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
     if (slot.name == NULL) slot = norm_bias_slot(layer, hidden, role, model->config.norm_bias);
     if (slot.name == NULL) slot = result_norm_slot(layer, hidden, role);
+    if (slot.name == NULL) slot = per_layer_slot(layer, &model->config, role);
     return slot;
 }
 
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
-           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS);
+           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
+           (role >= LW_PER_LAYER_GATE && role <= LW_PER_LAYER_RESULT_NORM);
 }
 
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {

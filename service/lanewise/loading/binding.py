@@ -75,6 +75,7 @@ def wanted_tensors(config: ModelConfig) -> list[tuple[Role, int, Shape]]:
     if config.learned_positions:
         shape = (config.context_length, config.hidden_size)
         wanted.append((Role.POSITION_EMBEDDING, 0, shape))
+    wanted += per_layer_ends(config)
     for number in range(config.n_layers):
         wanted += [(role, number, shape) for role, shape in layer_shapes(config, number).items()]
     wanted.append((Role.OUTPUT_NORM, 0, (1, config.hidden_size)))
@@ -87,6 +88,18 @@ def wanted_tensors(config: ModelConfig) -> list[tuple[Role, int, Shape]]:
     if not config.tied_embeddings:
         wanted.append((Role.OUTPUT, 0, head))
     return wanted
+
+
+def per_layer_ends(config: ModelConfig) -> list[tuple[Role, int, Shape]]:
+    """Return what makes the values that each layer has of a token for itself."""
+    size = config.per_layer_size
+    if not size:
+        return []
+    return [
+        (Role.PER_LAYER_EMBEDDING, 0, (config.vocab_size, config.n_layers * size)),
+        (Role.PER_LAYER_PROJECTION, 0, (config.n_layers * size, config.hidden_size)),
+        (Role.PER_LAYER_NORM, 0, (1, size)),
+    ]
 
 
 def dense_tensors(config: ModelConfig, pooling: Pooling) -> list[tuple[Role, int, Shape]]:
@@ -110,6 +123,10 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
     layer, hidden = config.layers[number], config.hidden_size
     shapes: dict[Role, Shape] = {}
     orders: dict[Role, Shape] = {}
+    own = config.per_layer_size
+    if own:
+        orders |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
+        orders[Role.PER_LAYER_RESULT_NORM] = (1, hidden)
     if layer.attention is not None:
         shapes |= attention_shapes(layer.attention, hidden)
         results = (1, layer.attention.n_heads * layer.attention.head_dim)

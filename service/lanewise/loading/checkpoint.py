@@ -90,6 +90,13 @@ class Role(IntEnum):
     STATE_NORM = 59
     STATE_OUT = 60
     OUTPUT_BIAS = 61  # of logits
+    # Of models with a per_layer_size, P.
+    PER_LAYER_EMBEDDING = 62  # (vocab_size, n_layers * P)
+    PER_LAYER_PROJECTION = 63  # (n_layers * P, hidden_size)
+    PER_LAYER_NORM = 64  # (P,)
+    PER_LAYER_GATE = 65  # (P, hidden_size), in every layer
+    PER_LAYER_OUT = 66  # (hidden_size, P), in every layer
+    PER_LAYER_RESULT_NORM = 67  # (hidden_size,), in every layer
 
 
 @dataclass(frozen=True)

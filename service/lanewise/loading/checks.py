@@ -70,6 +70,10 @@ def layer_faults(config: ModelConfig) -> Iterable[str]:
             yield "a layer without attention, state and FFN"
         if None in parts[::2] and (layer.attn_norm_replaces or layer.ffn_norm_replaces):
             yield "norms that replace, in a layer without attention or without an FFN"
+    if config.per_layer_size and config.residual_scale != 1.0:
+        yield "a per_layer_size beside a residual_scale"
+    if config.per_layer_size and (config.pooling is not None or config.norm != "rms"):
+        yield "a per_layer_size in a model that is pooled or has other norms than RMSNorm"
     if config.learned_positions and config.residual_scale != 1.0:
         yield "learned positions beside a residual_scale"
     if config.has_states and (config.pooling is not None or config.norm != "rms"):

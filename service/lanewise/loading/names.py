@@ -13,6 +13,18 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.OUTPUT: ("output.weight", "lm_head.weight"),
     Role.OUTPUT_NORM: ("output_norm.weight", "model.norm.weight"),
     Role.OUTPUT_BIAS: ("output.bias", "lm_head.bias"),
+    Role.PER_LAYER_EMBEDDING: (
+        "per_layer_token_embd.weight",
+        "model.embed_tokens_per_layer.weight",
+    ),
+    Role.PER_LAYER_PROJECTION: (
+        "per_layer_model_proj.weight",
+        "model.per_layer_model_projection.weight",
+    ),
+    Role.PER_LAYER_NORM: (
+        "per_layer_proj_norm.weight",
+        "model.per_layer_projection_norm.weight",
+    ),
     Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
     Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
@@ -28,6 +40,9 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.FFN_NORM_BIAS: ("ffn_norm.bias", "post_attention_layernorm.bias"),
         Role.ATTN_RESULT_NORM: ("post_attention_norm.weight", "self_attn.result_norm.weight"),
         Role.FFN_RESULT_NORM: ("post_ffw_norm.weight", "mlp.result_norm.weight"),
+        Role.PER_LAYER_GATE: ("inp_gate.weight", "per_layer_input_gate.weight"),
+        Role.PER_LAYER_OUT: ("proj.weight", "per_layer_projection.weight"),
+        Role.PER_LAYER_RESULT_NORM: ("post_norm.weight", "post_per_layer_input_norm.weight"),
         Role.ATTN_Q: ("attn_q.weight", "self_attn.q_proj.weight"),
         Role.ATTN_K: ("attn_k.weight", "self_attn.k_proj.weight"),
         Role.ATTN_V: ("attn_v.weight", "self_attn.v_proj.weight"),

@@ -50,6 +50,8 @@ def further_kinds(config: ModelConfig) -> Iterator[str]:
         yield "learned positions"
     if config.output_bias:
         yield "biases of logits"
+    if config.per_layer_size:
+        yield "inputs that each layer has for itself"
     if config.logit_softcap:
         yield "capped logits"
     for layer in config.layers:

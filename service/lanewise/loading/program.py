@@ -275,6 +275,11 @@ class ModelConfig:
     pooling: Pooling | None = None  # None: it makes logits
     logit_softcap: float = 0.0  # logits become cap * tanh(logit / cap); 0: they stay
     output_bias: bool = False  # of logits
+    # P, 0: none. Every layer has P values of a token for itself,
+    # e = (norm(p / sqrt(hidden_size)) + t * sqrt(P)) / sqrt(2): its P of a projection of the first
+    # layer's x and of the token's row in a table. Behind its FFN it adds
+    # norm(out(activation(gate x) * e)), with its FFN's activation.
+    per_layer_size: int = 0
     # Rows that are added to the embedding's, by position and, in pooled models, by token type.
     learned_positions: bool = False
     n_token_types: int = 0

@@ -97,7 +97,8 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
     for tensor, kind in zip(checkpoint.tensors, targets, strict=True):
         n_bytes = held_size(tensor, kind)
         held += n_bytes
-        if is_vector(tensor.role) or (tensor.role is Role.TOKEN_EMBEDDING and head is Role.OUTPUT):
+        looked_up = {Role.PER_LAYER_EMBEDDING, *({Role.TOKEN_EMBEDDING} - {head})}
+        if is_vector(tensor.role) or tensor.role in looked_up:
             continue
         part = share if tensor.role in EXPERTS else 1.0
         key = (kind.name.lower(), tensor.role is head, tensor.role in EXPERTS)

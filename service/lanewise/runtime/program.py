@@ -89,6 +89,7 @@ class NativeProgram:
                 "logit_scale": config.logit_scale,
                 "logit_softcap": config.logit_softcap,
                 "output_bias": int(config.output_bias),
+                "per_layer_size": config.per_layer_size,
                 "n_ropes": len(config.ropes),
                 "ropes": ropes,
                 "layers": layers,

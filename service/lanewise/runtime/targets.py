@@ -30,6 +30,10 @@ MATRICES = frozenset(
         Role.SHARED_GATE,
         Role.SHARED_UP,
         Role.SHARED_DOWN,
+        Role.PER_LAYER_EMBEDDING,
+        Role.PER_LAYER_PROJECTION,
+        Role.PER_LAYER_GATE,
+        Role.PER_LAYER_OUT,
     }
 )
 
@@ -39,7 +43,9 @@ STATES = frozenset({Role.STATE_IN, Role.STATE_GATE, Role.STATE_OUT})
 ATTENTION = (
     frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT, Role.ATTN_GATE}) | STATES
 )
-DENSE = frozenset({Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN})
+DENSE = frozenset(
+    {Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN, Role.PER_LAYER_GATE, Role.PER_LAYER_OUT}
+)
 SHARED = frozenset({Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN})
 EXPERTS = frozenset({Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN})
 # Parts of a model that may be held in types of their own; shared experts are dense.

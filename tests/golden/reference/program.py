@@ -33,6 +33,7 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
     x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
     if config.learned_positions:
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
+    inputs = layer_inputs(config, weights, tokens, x)
     stored: dict[int, tuple[Array, Array]] = {}
     for index, layer in enumerate(config.layers):
         own = {role: value for (role, i), value in weights.items() if i == index}
@@ -55,6 +56,11 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
             if layer.result_norms:
                 result = norm(config, own, Role.FFN_RESULT_NORM, result)
             x = x + config.residual_scale * result
+        if config.per_layer_size:
+            assert layer.ffn is not None
+            gate = ffn_curve(layer.ffn, x @ own[Role.PER_LAYER_GATE].T)
+            result = gate * inputs[:, index] @ own[Role.PER_LAYER_OUT].T
+            x = x + norm(config, own, Role.PER_LAYER_RESULT_NORM, result)
         x = x * layer.output_scale
     head = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
     first = {role: value for (role, i), value in weights.items() if i == 0}
@@ -62,6 +68,17 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
     if config.output_bias:
         logits = logits + weights[Role.OUTPUT_BIAS, 0]
     return np.asarray(capped(logits, config.logit_softcap)), float(margin)
+
+
+def layer_inputs(config: ModelConfig, weights: Weights, tokens: list[int], x: Array) -> Array:
+    """What layers have of tokens for themselves, [tokens][layers][per_layer_size]."""
+    size, shape = config.per_layer_size, (len(tokens), config.n_layers, config.per_layer_size)
+    if not size:
+        return np.zeros(shape)
+    projected = x @ weights[Role.PER_LAYER_PROJECTION, 0].T / math.sqrt(config.hidden_size)
+    table = weights[Role.PER_LAYER_EMBEDDING, 0][tokens].reshape(shape) * math.sqrt(size)
+    weight = weights[Role.PER_LAYER_NORM, 0]
+    return (rms(projected.reshape(shape), weight, config.rms_norm_eps) + table) / math.sqrt(2)
 
 
 def capped(x: Array, cap: float) -> Array:
@@ -290,7 +307,7 @@ def plain(c: Plain, own: Mapping[Role, Array], x: Array) -> Array:
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
 
 
-def ffn_curve(c: Gated | Plain, x: Array) -> Array:
+def ffn_curve(c: Gated | Plain | Experts, x: Array) -> Array:
     """One of FFN_CURVES."""
     if c.activation != "xielu":
         return curve(c.activation, x)
@@ -407,6 +424,9 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
         shapes.pop(Role.FFN_NORM, None)
     if of_layer.no_input_norms:
         shapes.pop(Role.ATTN_NORM, None)
+    if own := config.per_layer_size:
+        shapes |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
+        shapes[Role.PER_LAYER_RESULT_NORM] = (hidden,)
     if config.norm_bias:
         for norm_role in (Role.ATTN_NORM, Role.FFN_NORM):
             if norm_role in shapes:
@@ -423,6 +443,11 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
     }
     if not config.tied_embeddings:
         shapes[Role.OUTPUT] = (vocab, hidden)
+    if config.per_layer_size:
+        own = config.n_layers * config.per_layer_size
+        shapes[Role.PER_LAYER_EMBEDDING] = (vocab, own)
+        shapes[Role.PER_LAYER_PROJECTION] = (own, hidden)
+        shapes[Role.PER_LAYER_NORM] = (config.per_layer_size,)
     if config.output_bias:
         shapes[Role.OUTPUT_BIAS] = (vocab,)
     if config.norm_bias:
