@@ -15,6 +15,8 @@ from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_e
 from lanewise_quantizer.fit.moments import Moment, Moments, bounded, moment_of
 from lanewise_quantizer.fit.source import Source
 
+FFN = (Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN)
+
 # Called with role, layer, weights [outputs, inputs] and the moment of their inputs; returns the
 # weights as the format decodes them.
 Quantize = Callable[[Role, int, Floats, Moment], Floats]
@@ -51,9 +53,13 @@ def calibrate(
     forward = Forward(source.config, x.shape[1])
     for layer in range(source.config.n_layers):
         vectors, streams = forward.vectors(source, layer), _Streams(x, unquantized)
-        _steps(forward, source, layer, vectors, streams, quantizer.one)
+        before = streams.copied() if vectors.is_beside else streams
+        _steps(forward, source, layer, vectors, streams, before, quantizer.one)
         if isinstance(vectors.layer.ffn, Experts):
-            _experts(forward, source, layer, vectors, streams, quantizer)
+            _experts(forward, source, layer, vectors, streams, before, quantizer)
+        for states in (x, unquantized):
+            if states is not None:
+                forward.end(states, vectors)
     norm = source(Role.OUTPUT_NORM)
     moments = Moments(x.shape[-1], drifts=unquantized is not None)
     for part in forward.chunks(x):
@@ -69,6 +75,10 @@ class _Streams:
     x: Floats
     y: Floats | None
 
+    def copied(self) -> _Streams:
+        """Both as they are now."""
+        return _Streams(self.x.copy(), None if self.y is None else self.y.copy())
+
 
 def _steps(
     forward: Forward,
@@ -76,9 +86,13 @@ def _steps(
     layer: int,
     vectors: Vectors,
     streams: _Streams,
+    before: _Streams,
     quantize: Quantize,
 ) -> None:
-    """Quantize a layer's matrices but those of experts, and run it with them, in place."""
+    """Quantize a layer's matrices but those of experts, and run it with them, in place.
+
+    ``before`` is what its feed-forward part reads.
+    """
     x, y = streams.x, streams.y
     scale = np.float32(forward.config.residual_scale)
     done: dict[Role, Floats] = {}
@@ -89,12 +103,13 @@ def _steps(
         size = whole[step[0]].shape[1]
         inputs = np.empty((*x.shape[:2], size), np.float32)
         ends = step[0] in ENDS
+        read = before if step[0] in FFN else streams
         moments = Moments(size, y is not None, whole[step[0]].shape[0] if ends else 0)
         for part in forward.chunks(x):
-            inputs[part] = forward.inputs(step[0], x[part], done, vectors)
+            inputs[part] = forward.inputs(step[0], read.x[part], done, vectors)
             beside = missing = None
-            if y is not None:
-                beside = forward.inputs(step[0], y[part], whole, vectors)
+            if y is not None and read.y is not None:
+                beside = forward.inputs(step[0], read.y[part], whole, vectors)
                 if ends:
                     added = beside @ whole[step[0]].T
                     missing = bounded((y[part] - x[part]) / scale, added)
@@ -119,9 +134,10 @@ def _experts(
     layer: int,
     vectors: Vectors,
     streams: _Streams,
+    before: _Streams,
     quantizer: Quantizer,
 ) -> None:
-    """Quantize a layer's experts and run them, in place."""
+    """Quantize a layer's experts and run them, in place; ``before`` is what they read."""
     ffn = vectors.layer.ffn
     assert isinstance(ffn, Experts)
     router = source(Role.ROUTER, layer)
@@ -131,8 +147,8 @@ def _experts(
         routes = route(ffn, router, vectors.of, normed)
         return Rows(ffn, normed, routes, None if like is None else like.fitted)
 
-    rows = rows_of(streams.x, None)
-    beside = None if streams.y is None else rows_of(streams.y, rows)
+    rows = rows_of(before.x, None)
+    beside = None if before.y is None else rows_of(before.y, rows)
     quantize_experts(source, layer, vectors.of, rows, beside, quantizer.parts)
     if ffn.shared_size:
         _shared(source, layer, vectors, rows, beside, quantizer.one)

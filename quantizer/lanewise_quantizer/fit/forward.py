@@ -28,7 +28,7 @@ from lanewise.loading.program import (
     ShortConv,
 )
 from lanewise.loading.rope import frequencies
-from lanewise_quantizer.fit.experts import mixed, relu_squared, sigmoid, silu
+from lanewise_quantizer.fit.experts import gelu_tanh, mixed, relu_squared, sigmoid, silu
 from lanewise_quantizer.fit.recurrence import KEPT, results
 
 Floats = npt.NDArray[np.float32]
@@ -48,6 +48,7 @@ CANNOT = "calibration cannot compute"
 COMPUTED = (
     *("biases of logits", "capped logits", "capped scores", "layers without norms of their input"),
     *("norms of queries and keys that have turned", "norms of values"),
+    *("an FFN beside attention", "layers whose results are scaled"),
 )
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
 
@@ -56,10 +57,10 @@ def check_computable(config: ModelConfig) -> None:
     """ModelFileError for models of which :class:`Forward` does not know how to run the layers."""
     odd = None
     if config.pooling is not None or config.norm != "rms":
-        odd = "encoders"
+        odd = "encoders" if config.pooling is not None else "LayerNorm"
     for layer in config.layers:
         if not has_computable_ffn(layer):
-            odd = "other activations than silu with a gate"
+            odd = "other activations than silu and GELU's approximation with a gate"
         elif layer.attn_norm_replaces or layer.ffn_norm_replaces:
             odd = "norms after each addition"
     odd = next((kind for kind in further_kinds(config) if kind not in COMPUTED), odd)
@@ -71,14 +72,14 @@ def check_computable(config: ModelConfig) -> None:
 
 
 def has_computable_ffn(layer: Layer) -> bool:
-    """Return whether a layer's FFN, or its experts, are gated by silu or plain ones of relu^2."""
+    """Return whether a layer's FFN is gated by silu or GELU, or its experts, or plain of relu^2."""
     ffn = layer.ffn
     if isinstance(ffn, Plain):
         return ffn.activation == "relu_squared" and not ffn.bias
     if isinstance(ffn, Experts):
         accepted = ("silu", "clamped") if ffn.gated else ("relu_squared",)
         return ffn.activation in accepted
-    return ffn is None or ffn.activation == "silu"
+    return ffn is None or ffn.activation in ("silu", "gelu_tanh")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,13 @@ class Vectors:
     @property
     def ffn_norm(self) -> Floats | None:
         """The weight of the norm before the feed-forward layer."""
-        return self.of.get(Role.FFN_NORM)
+        one_norm = self.layer.wiring == "parallel_one_norm"
+        return self.of.get(Role.ATTN_NORM if one_norm else Role.FFN_NORM)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the feed-forward layer reads what attention does."""
+        return self.layer.wiring != "in_turn"
 
 
 class Turn:
@@ -215,6 +222,9 @@ class Forward:
         if vectors is not None and Role.FFN_GATE_BIAS in vectors.of:
             gate += vectors.of[Role.FFN_GATE_BIAS]
             up += vectors.of[Role.FFN_UP_BIAS]
+        ffn = None if vectors is None else vectors.layer.ffn
+        if ffn is not None and ffn.activation == "gelu_tanh":
+            return gelu_tanh(gate, up)
         return silu(gate, up)
 
     def inputs(
@@ -248,19 +258,26 @@ class Forward:
         """Run one layer, in place."""
         last = Role.ATTN_OUTPUT if vectors.layer.state is None else Role.STATE_OUT
         for part in self.chunks(x):
+            before = x[part].copy() if vectors.is_beside else x[part]
             if last in weights:
                 inner = self.mixer(x[part], weights, vectors)
                 self.add(x[part], inner @ weights[last].T, last, vectors)
+            normed = self.norm(before, vectors.ffn_norm)
             if vectors.layer.ffn is None:
-                continue
-            normed = self.norm(x[part], vectors.ffn_norm)
-            if isinstance(vectors.layer.ffn, Experts):
+                pass
+            elif isinstance(vectors.layer.ffn, Experts):
                 rows = normed.reshape(-1, normed.shape[-1])
                 product = mixed(vectors.layer.ffn, weights, vectors.of, rows).reshape(normed.shape)
                 self.add(x[part], product, Role.EXPERTS_DOWN, vectors)
             else:
                 inner = self.gated(normed, weights, vectors)
                 self.add(x[part], inner @ weights[Role.FFN_DOWN].T, Role.FFN_DOWN, vectors)
+            self.end(x[part], vectors)
+
+    def end(self, x: Floats, vectors: Vectors) -> None:
+        """What a layer does to the hidden states when all has been added, in place."""
+        if vectors.layer.output_scale != 1.0:
+            x *= np.float32(vectors.layer.output_scale)
 
 
 # Of matrices whose outputs a vector is added to; an expert's are added before they are weighted.
@@ -273,6 +290,7 @@ BIASES = {
 }
 RESULT_NORMS = {
     Role.ATTN_OUTPUT: Role.ATTN_RESULT_NORM,
+    Role.STATE_OUT: Role.ATTN_RESULT_NORM,
     Role.FFN_DOWN: Role.FFN_RESULT_NORM,
 }
 QK_NORMS = {Role.ATTN_Q: Role.ATTN_Q_NORM, Role.ATTN_K: Role.ATTN_K_NORM}

@@ -188,7 +188,12 @@ class _Probed:
         """Logarithms of the probabilities at some positions [positions, vocabulary]."""
         states = self.forward.norm(x[:, ::EVERY], self.norm)
         logits = (states.reshape(-1, states.shape[-1]) @ head.T).astype(np.float64)
-        logits *= self.source.config.logit_scale
+        config = self.source.config
+        logits *= config.logit_scale
+        if config.output_bias:
+            logits += self.source(Role.OUTPUT_BIAS)
+        if config.logit_softcap:
+            logits = config.logit_softcap * np.tanh(logits / config.logit_softcap)
         logits -= logits.max(axis=-1, keepdims=True)
         out: npt.NDArray[np.float64] = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
         return out
