@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 LOGITS = np.load(GOLDEN / "logits.npz")
 N_SEQUENCES, TEXT_BLOCKS = 8, 3  # a prompt of 48 tokens and 32 more
-TOLERANCE = 2e-5  # of the largest logit; 3e-6 is the most that is found
+TOLERANCE = 2e-5  # of the largest logit; 4e-6 is the most that is found
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from config_parts import (
 )
 from dense_configs import DENSE_CASES, DENSE_VARIANTS
 from state_configs import STATE_CASES
+from wired_configs import WIRED_CASES, WIRED_VARIANTS
 
 YARN: Config = {"factor": 4.0, "original_max_position_embeddings": 64}
 ERNIE: Config = {
@@ -295,7 +296,7 @@ CASES: dict[str, Config] = STATE_CASES | {
     ),
 }
 
-CASES |= DENSE_CASES
+CASES |= DENSE_CASES | WIRED_CASES
 
 # What published models seldom have, but the families' code reads.
 VARIANTS: dict[str, tuple[str, Config]] = {
@@ -324,5 +325,5 @@ VARIANTS["gpt_oss_mxfp4"] = (
     "gpt_oss",
     {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": NOT_MXFP4}},
 )
-VARIANTS |= DENSE_VARIANTS
+VARIANTS |= DENSE_VARIANTS | WIRED_VARIANTS
 CASES |= {name: CASES[plain] | changes for name, (plain, changes) in VARIANTS.items()}

@@ -21,6 +21,7 @@ from gguf_conversion import Conversion, expert_metadata, granite_metadata, split
 from gguf_dense import DENSE
 from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
+from gguf_wired import WIRED
 
 EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 
@@ -177,7 +178,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
-CONVERSIONS |= DENSE
+CONVERSIONS |= DENSE | WIRED
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
     CONVERSIONS[variant] = CONVERSIONS[VARIANTS[variant][0]]
 GGUF_CASES = tuple(CONVERSIONS)
@@ -198,7 +199,19 @@ def stacked(arrays: Arrays) -> Arrays:
 
 
 def n_layers_of(config: Config) -> int:
-    return config.get("num_hidden_layers") or len(config["layers_block_type"])
+    names = ("num_hidden_layers", "n_layer")
+    return next((config[n] for n in names if n in config), 0) or len(config["layers_block_type"])
+
+
+def usual_keys(config: Config) -> Config:
+    """The config with sizes under the names that most have."""
+    names = {
+        "n_embd": "hidden_size",
+        "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings",
+    }
+    found = {new: config[old] for old, new in names.items() if old in config} | config
+    return {"num_key_value_heads": found["num_attention_heads"]} | found
 
 
 def gguf_arrays(model: FamilyModel) -> Arrays:
@@ -220,7 +233,7 @@ def gguf_arrays(model: FamilyModel) -> Arrays:
 
 def metadata_of(model: FamilyModel) -> dict[str, Any]:
     """What the file says, by keys without the architecture."""
-    config = model.config
+    config = usual_keys(model.config)
     n_heads = config["num_attention_heads"]
     head = config.get("head_dim") or config["hidden_size"] // n_heads
     rope = config.get("rope_parameters", {"rope_theta": 10000.0})
@@ -230,7 +243,7 @@ def metadata_of(model: FamilyModel) -> dict[str, Any]:
             "context_length": config["max_position_embeddings"],
             "embedding_length": config["hidden_size"],
             "block_count": n_layers_of(config),
-            "feed_forward_length": config.get("intermediate_size", 0),
+            "feed_forward_length": config.get("intermediate_size", 4 * config["hidden_size"]),
             "attention.head_count": n_heads,
             "attention.head_count_kv": config["num_key_value_heads"],
             "attention.key_length": head,
@@ -257,7 +270,8 @@ def write_gguf(
     conversion = CONVERSIONS[model.name]
     writer = gguf.GGUFWriter(path, conversion.arch)
     for key, value in (metadata_of(model) | dict(changes or {})).items():
-        add_value(writer, f"{conversion.arch}.{key}", value)
+        prefix = "" if key.startswith("xielu.") else f"{conversion.arch}."
+        add_value(writer, prefix + key, value)
     for name, array in (gguf_arrays(model) if tensors is None else tensors).items():
         writer.add_tensor(name, np.ascontiguousarray(array))
     write_out(writer)

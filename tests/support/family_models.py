@@ -60,8 +60,10 @@ def scaled(name: str, unit: NDArray[np.float64]) -> NDArray[np.float64]:
     """Scale values of deviation 1: norms around 1, biases, and matrices by their inputs."""
     # Those of encoders are around 1 too, as their goldens have them.
     is_bias = name.endswith("bias") and name.startswith(("model.", "transformer.", "gpt_neox."))
-    if ("norm" in name or ".ln_" in name) and not is_bias:
+    if any(part in name for part in ("norm", ".ln_", "layer_scalar")) and not is_bias:
         return 1 + 0.2 * unit
+    if name.endswith(("act_fn.beta", "act_fn.eps")):  # of xIELU, whose code has them
+        return np.full_like(unit, 0.5 if name.endswith("beta") else -1e-6)
     if "correction_bias" in name:
         return 0.05 * unit
     if unit.ndim == 1 or "bias" in name:

@@ -13,9 +13,10 @@ from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Rope
 
-ACCEPTED = "default, dynamic, linear, llama3, longrope, yarn"
+ACCEPTED = "default, dynamic, linear, llama3, longrope, proportional, yarn"
 LONGROPE = ("longrope", "su")
 MAX_CONTEXT = 2**31 - 1
+STILL = 1e30  # a divisor of angles that are 0, as GGUF files have it
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ def read_rope(
     settings = rope_settings(config)
     theta = settings.number("rope_theta", default=theta)
     share = settings.number("partial_rotary_factor", default=partial)
-    rotated = int(head_dim * share)
+    kind = settings.text("rope_type")
+    rotated = head_dim if kind == "proportional" else int(head_dim * share)
     if not 2 <= rotated <= head_dim or rotated % 2:
         raise settings.fail(
             "partial_rotary_factor", f"a share of {head_dim} that is an even number"
         )
     context = config.integer("max_position_embeddings")
-    kind = settings.text("rope_type")
     plain = Rope(round_to_f32(theta), rotated)
     if kind in ("default", "dynamic", "linear"):
         settings.ignore("original_max_position_embeddings")
@@ -85,6 +86,9 @@ def read_rope(
         found = Rope(plain.theta, rotated, read_llama3(settings, theta, rotated)), context
     elif kind == "yarn":
         found = read_yarn(settings, plain, context)
+    elif kind == "proportional":
+        turned = int(head_dim * share // 2)
+        found = replace(plain, factors=proportional_factors(turned, head_dim // 2)), context
     elif kind in LONGROPE:
         found = read_longrope(settings, plain, context), context
     else:
@@ -213,6 +217,11 @@ def longrope_scale(factor: float, original: int) -> float:
 def uniform_factors(factor: float, rotated: int) -> tuple[float, ...] | None:
     """Return the divisors of linear scaling."""
     return simplify((round_to_f32(factor),) * (rotated // 2))
+
+
+def proportional_factors(turned: int, n: int) -> tuple[float, ...] | None:
+    """Return divisors that leave all but the first angles where they are, at any position."""
+    return simplify((1.0,) * turned + (round_to_f32(STILL),) * (n - turned))
 
 
 def checked_factors(

@@ -33,7 +33,12 @@ TOWERS = {
     *("mm_projector", "patch_merger", "vision_language_adapter", "pre_mm_projector_norm"),
 }
 # The text model of wrappers whose text_config does not say.
-DEFAULT_TYPES = {"mistral3": "mistral", "llava": "llama", "gemma3": "gemma3_text"}
+DEFAULT_TYPES = {
+    "mistral3": "mistral",
+    "llava": "llama",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+}
 
 
 def text_fields(config: Fields) -> Fields:

@@ -102,6 +102,8 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((LLAMA3,)), "dbrx smaug-bpe chatglm-bpe"),
     (PreTokenizer((LLAMA3,), ignore_merges=True), "glm4 glm5"),
     (PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
+    (PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)), "tiny_aya cohere2moe"),
+    (PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")), "falcon"),
     (PreTokenizer((GPT4O,)), "gpt-4o llama4 kanana2 minimax-m2"),
     (PreTokenizer((KIMI_K2,)), "kimi-k2"),
     (PreTokenizer((QWEN2,), nfc=True), "qwen2 kormo f2llmv2"),

@@ -157,15 +157,16 @@ def hf_kinds(fields: Fields, n_layers: int) -> list[str] | None:
 
 def hf_ropes_of_kinds(
     fields: Fields,
-    head_dim: int,
+    head_dim: int | Mapping[str, int],
     theta_keys: Mapping[str, str],
     thetas: Mapping[str, float],
     scaled: int = len(KINDS),
 ) -> tuple[tuple[Rope, ...], int]:
-    """Return the angles of each of KINDS, and the context.
+    """Return the angles of each of KINDS, and the longest of their contexts.
 
-    ``theta_keys`` name the fields of configs that have no rope_parameters, ``thetas`` are what
-    the family has where neither says, and the first ``scaled`` kinds turn by rope_scaling.
+    ``head_dim`` may be one for each. ``theta_keys`` name the fields of configs that have no
+    rope_parameters, ``thetas`` are what the family has where neither says, and the first ``scaled``
+    kinds turn by rope_scaling.
     """
     given = fields.raw("rope_parameters")
     nested = isinstance(given, Mapping) and all(
@@ -178,8 +179,10 @@ def hf_ropes_of_kinds(
         values["rope_parameters"] = given[kind] if nested and given is not None else given
         values["rope_scaling"] = scaling if number < scaled else None
         values["rope_theta"] = fields.raw(theta_keys[kind])
-        rope, context = read_rope(Fields(values, fields.source), head_dim, thetas[kind])
+        own_dim = head_dim if isinstance(head_dim, int) else head_dim[kind]
+        rope, own_context = read_rope(Fields(values, fields.source), own_dim, thetas[kind])
         ropes.append(rope)
+        context = max(context, own_context)
     return tuple(ropes), context
 
 

@@ -60,6 +60,13 @@ def root_scale(hidden: int, sources: Sources) -> float:
     return float(struct.unpack("<f", struct.pack("<I", nearest))[0])
 
 
+def cap(fields: Fields, key: str, default: float) -> float:
+    """Return a cap; null is none, and a config that does not say has the family's."""
+    if key in fields.values and fields.raw(key) is None:
+        return 0.0
+    return round_to_f32(fields.number(key, default=default))
+
+
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Add the 1 that files leave out of norms."""
     tensors = Rearranged(sources)

@@ -18,7 +18,7 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.encoders import HARMLESS, norm_eps
 from lanewise.loading.families.encoders_gguf import gguf_pooling
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gemma import root_scale
+from lanewise.loading.families.gemma import cap, root_scale
 from lanewise.loading.families.gguf import (
     arch_of,
     gguf_attention,
@@ -57,7 +57,6 @@ THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
 MUST_BE = {
     "attn_logit_softcapping": (None,),
-    "final_logit_softcapping": (None,),
     "attention_bias": (False,),
 }
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
@@ -107,6 +106,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         layers=layers_of(attention, ffn, windows),
         embedding_scale=root_scale(hidden, sources),
         pooling=Pooling() if both_ways else None,
+        logit_softcap=cap(fields, "final_logit_softcapping", 0.0),
     )
 
 
@@ -153,10 +153,12 @@ def gguf_gemma(fields: Fields, sources: Sources, attention: Attention) -> ModelC
     layers = layers_of(attention, ffn, windows)
     model = gguf_model(fields, sources, "gemma3_text", layers, THETAS[KINDS[0]])
     theta = fields.number(f"{arch}.rope.freq_base_swa", default=THETAS[KINDS[1]])
+    key = f"{arch}.final_logit_softcapping"
     return replace(
         model,
         ropes=(*model.ropes, Rope(round_to_f32(theta), model.ropes[0].rotated)),
         embedding_scale=round_to_f32(math.sqrt(model.hidden_size)),
+        logit_softcap=round_to_f32(fields.number(key, default=0.0, zero=True)),
     )
 
 

@@ -204,9 +204,13 @@ def gguf_rope(
 
 
 def _gguf_yarn(fields: Fields, scaling: str, factor: float, original: int, truncate: bool) -> Yarn:
-    for key in ("yarn_ext_factor", "yarn_attn_factor"):
-        if fields.number(f"{scaling}{key}", default=1.0) != 1.0:
-            raise fields.fail(f"{scaling}{key}", "1")
+    if fields.number(f"{scaling}yarn_ext_factor", default=1.0) != 1.0:
+        raise fields.fail(f"{scaling}yarn_ext_factor", "1")
+    # Some files say what everybody multiplies by, and others say nothing or 1 and mean the same.
+    usual = yarn_scale(factor)
+    given = fields.number(f"{scaling}yarn_attn_factor", default=1.0)
+    if given != 1.0 and abs(given - usual) > 1e-5 * usual:
+        raise fields.fail(f"{scaling}yarn_attn_factor", f"1 or {usual:.6f}")
     return Yarn(
         factor,
         original,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.formats import VECTOR_TYPES, TensorType
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import Attention, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows
+from lanewise.loading.rearranging import Rearranged, Rows, to_f32
+from lanewise.loading.sources import Sources
 
 QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
 GATE_UP = (Role.FFN_GATE, Role.FFN_UP)
@@ -70,6 +73,16 @@ def split_heads(tensors: Rearranged, name: str, attention: Attention, number: in
 
     for end, roles in (("weight", QKV), ("bias", tuple(map(bias_of, QKV)))):
         tensors.take_rows(f"{name}.{end}", sum(qkv_rows(attention)), parts_of(roles))
+
+
+def one_number(sources: Sources, name: str, where: str) -> float:
+    """Return what a tensor of one value holds; ``where`` is the file that should have it."""
+    tensor = sources.get(name)
+    if tensor is None:
+        raise ModelFileError(f"{where}: missing tensor {name!r}")
+    if tensor.type not in VECTOR_TYPES or math.prod(tensor.shape) != 1:
+        raise ModelFileError(f"{tensor.where}: tensor {name!r} is not one number")
+    return float(to_f32(tensor.view(), TensorType(tensor.type))[0])
 
 
 def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[Role]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import hf_attention, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import has, hf_attention, hf_gated, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     arch_of,
@@ -12,7 +13,8 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
 )
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.names import GGUF
+from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.sources import Sources
 
 PARTIAL = 0.25  # of each head is turned, where the config does not say
@@ -22,10 +24,9 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     if fields.flag("qk_layernorm", default=False):
         raise fields.fail("qk_layernorm", "false (LayerNorm of queries and keys is not supported)")
-    if fields.flag("use_parallel_residual", default=False):
-        raise fields.fail("use_parallel_residual", "false")
-    bias = fields.flag("use_qkv_bias", default=False)
-    layer = Layer(hf_attention(fields, sources, qkv_bias=bias), hf_gated(fields, sources))
+    attention = hf_attention(fields, sources, qkv_bias=fields.flag("use_qkv_bias", default=False))
+    one_norm = fields.flag("use_parallel_residual", default=False)
+    layer = layer_of(attention, hf_gated(fields, sources), one_norm)
     layers = [layer] * hf_n_layers(fields, sources)
     eps = "layer_norm_eps"
     return hf_model(
@@ -33,12 +34,16 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     )
 
 
+def layer_of(attention: Attention, ffn: Gated, one_norm: bool) -> Layer:
+    """Return a layer whose attention and FFN read one norm, or one behind the other."""
+    return Layer(attention, ffn, wiring="parallel_one_norm" if one_norm else "in_turn")
+
+
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    key = f"{arch_of(fields)}.use_parallel_residual"
-    if fields.flag(key, default=False) and "blk.0.ffn_norm.weight" not in sources:
-        raise fields.fail(key, "false")
-    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
+    """Read metadata, which says wrongly of some files that attention and FFN are side by side."""
+    fields.ignore(f"{arch_of(fields)}.use_parallel_residual")
+    one_norm = not has(sources, Role.FFN_NORM, GGUF)
+    layer = layer_of(gguf_attention(fields, sources), gguf_gated(fields, sources), one_norm)
     layers = [layer] * gguf_n_layers(fields, sources)
     return gguf_model(fields, sources, "stablelm", layers, norm="layer")
 

@@ -1,0 +1,234 @@
+"""Gemma 4, dense without embeddings of each layer (31B): larger heads where there is no window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.checks import check_heads
+from lanewise.loading.families import gemma3
+from lanewise.loading.families.common import (
+    KINDS,
+    check_values,
+    curve,
+    hf_attention,
+    hf_kinds,
+    hf_n_layers,
+    hf_ropes_of_kinds,
+)
+from lanewise.loading.families.encoders import norm_eps
+from lanewise.loading.families.family import Family
+from lanewise.loading.families.gemma import CURVE, cap, root_scale
+from lanewise.loading.families.gguf import (
+    ROPE_FACTORS,
+    arch_of,
+    gguf_attention,
+    gguf_model,
+    gguf_n_layers,
+    gguf_rope,
+    gguf_windows,
+)
+from lanewise.loading.families.naming import one_number, usual
+from lanewise.loading.formats import round_to_f32
+from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF
+from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.sources import Sources
+
+GLOBAL_HEAD_DIM, WINDOW, PERIOD = 512, 512, 6  # of configs that do not say
+THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
+THETA_KEYS = dict.fromkeys(KINDS, "rope_theta")
+MUST_BE = {
+    "enable_moe_block": (False,),
+    "num_kv_shared_layers": (0,),
+    "use_double_wide_mlp": (False,),
+    "use_bidirectional_attention": (None, "vision"),
+    "attention_bias": (False,),
+}
+HARMLESS = (
+    *("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size"),
+    *("expert_intermediate_size", "cache_implementation"),
+)
+PER_LAYER = "embeddings of each layer, as E2B and E4B have them, are not supported"
+DEFAULTS = {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "head_dim": 256}
+
+
+def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read config.json."""
+    check_values(fields, MUST_BE)
+    if fields.raw("hidden_size_per_layer_input") or _has_embeddings_of_layers(sources):
+        raise fields.fail("hidden_size_per_layer_input", f"0 ({PER_LAYER})")
+    n_layers = hf_n_layers(fields, sources)
+    kinds = hf_kinds(fields, n_layers) or [KINDS[n % PERIOD < PERIOD - 1] for n in range(n_layers)]
+    whole, windowed = hf_attentions(fields, sources, kinds)
+    scales = [
+        one_number(sources, f"model.layers.{number}.layer_scalar", fields.source)
+        for number in range(n_layers)
+    ]
+    ropes, context = hf_ropes_of_kinds(
+        fields, {KINDS[0]: whole.head_dim, KINDS[1]: windowed.head_dim}, THETA_KEYS, THETAS
+    )
+    ffn = Gated(
+        fields.integer("intermediate_size"), activation=curve(fields, "hidden_activation", CURVE)
+    )
+    hidden = fields.integer("hidden_size")
+    return ModelConfig(
+        architecture="gemma4_text",
+        hidden_size=hidden,
+        vocab_size=fields.integer("vocab_size"),
+        context_length=context,
+        rms_norm_eps=norm_eps(fields, "rms_norm_eps", 1e-6),
+        tied_embeddings=fields.flag("tie_word_embeddings", default=True),
+        ropes=ropes,
+        layers=layers_of([whole if kind == KINDS[0] else windowed for kind in kinds], ffn, scales),
+        embedding_scale=root_scale(hidden, sources),
+        logit_softcap=cap(fields, "final_logit_softcapping", 0.0),
+    )
+
+
+def _has_embeddings_of_layers(sources: Sources) -> bool:
+    return any("per_layer" in name for name in sources)
+
+
+def hf_attentions(
+    fields: Fields, sources: Sources, kinds: Sequence[str]
+) -> tuple[Attention, Attention]:
+    """Return attention that sees all, which may have other heads, and that with a window."""
+    plain = hf_attention(fields, sources, qk_norm="head")
+    same = fields.flag("attention_k_eq_v", default=False)
+    head_dim = fields.integer("global_head_dim", default=GLOBAL_HEAD_DIM)
+    n_kv = fields.integer("num_global_key_value_heads", default=plain.n_kv_heads)
+    own = {"head_dim": head_dim, "num_key_value_heads": n_kv if same else plain.n_kv_heads}
+    if fields.is_set("per_layer_config"):
+        own = {"head_dim": plain.head_dim, "num_key_value_heads": plain.n_kv_heads}
+        own |= hf_overrides(fields, kinds)
+    plain = replace(plain, score_scale=1.0, value_norm=True)
+    windowed = replace(plain, rope=1, window=fields.integer("sliding_window", default=WINDOW))
+    whole = replace(
+        plain,
+        head_dim=own["head_dim"],
+        n_kv_heads=own["num_key_value_heads"],
+        values_are_keys=same,
+    )
+    return check_heads(whole, fields.source), windowed
+
+
+def hf_overrides(fields: Fields, kinds: Sequence[str]) -> dict[str, int]:
+    """Return what per_layer_config says of heads in all layers that see all, and only in those."""
+    key = "per_layer_config"
+    given = fields.raw(key)
+    if given == {}:
+        return {}
+    names = ("head_dim", "num_key_value_heads")
+    wanted = {str(number) for number, kind in enumerate(kinds) if kind == KINDS[0]}
+    values = list(given.values()) if isinstance(given, dict) else []
+    is_same = bool(values) and set(map(str, given)) == wanted and values == values[:1] * len(values)
+    if not is_same or not isinstance(values[0], dict) or set(values[0]) - set(names):
+        raise fields.fail(key, f"the same of {' and '.join(names)} for each full_attention layer")
+    found = Fields(values[0], f"{fields.source}: {key}")
+    return {name: found.integer(name) for name in values[0]}
+
+
+def layers_of(
+    attentions: Sequence[Attention], ffn: Gated, scales: Sequence[float]
+) -> tuple[Layer, ...]:
+    """Return layers that end with a multiplication."""
+    return tuple(
+        Layer(attention, ffn, result_norms=True, output_scale=scale)
+        for attention, scale in zip(attentions, scales, strict=True)
+    )
+
+
+def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Give norms their usual names, whose weights are as they are; scales have been read."""
+    tensors = Rearranged(sources)
+    for number in range(config.n_layers):
+        folder = f"model.layers.{number}"
+        tensors.drop(f"{folder}.layer_scalar")
+        for name, role in gemma3.OF_LAYER.items():
+            tensors.rename(f"{folder}.{name}.weight", usual(role, number))
+    return tensors.out
+
+
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata."""
+    arch, n_layers = arch_of(fields), gguf_n_layers(fields, sources)
+    for key in ("shared_kv_layers", "embedding_length_per_layer_input", "expert_count"):
+        name = f"{arch}.attention.{key}" if key == "shared_kv_layers" else f"{arch}.{key}"
+        if fields.integer(name, default=0, least=0):
+            raise fields.fail(name, "0 (only dense models without embeddings of each layer)")
+    windows = gguf_windows(fields, n_layers, PERIOD)
+    whole, windowed = gguf_attentions(fields, sources, windows)
+    scales = [
+        one_number(sources, f"blk.{number}.layer_output_scale.weight", fields.source)
+        for number in range(n_layers)
+    ]
+    ffn = Gated(fields.integer(f"{arch}.feed_forward_length"), activation=CURVE)
+    attentions = [
+        whole if window is None else replace(windowed, rope=1, window=window) for window in windows
+    ]
+    layers = layers_of(attentions, ffn, scales)
+    rope, context = gguf_rope(fields, sources, whole.head_dim, THETAS[KINDS[0]], truncate=True)
+    turned = fields.integer(f"{arch}.rope.dimension_count_swa", default=windowed.head_dim)
+    theta = fields.number(f"{arch}.rope.freq_base_swa", default=THETAS[KINDS[1]])
+    plain = fields.replacing({f"{arch}.rope.dimension_count": turned})
+    others = {name: tensor for name, tensor in sources.items() if name != ROPE_FACTORS}
+    config = gguf_model(plain, others, "gemma4_text", layers, THETAS[KINDS[1]])
+    key = f"{arch}.final_logit_softcapping"
+    return replace(
+        config,
+        context_length=context,
+        ropes=(rope, Rope(round_to_f32(theta), turned)),
+        embedding_scale=round_to_f32(math.sqrt(config.hidden_size)),
+        logit_softcap=round_to_f32(fields.number(key, default=0.0, zero=True)),
+    )
+
+
+def gguf_attentions(
+    fields: Fields, sources: Sources, windows: Sequence[int | None]
+) -> tuple[Attention, Attention]:
+    """Return attention that sees all, and that with a window, which has other heads."""
+    arch = arch_of(fields)
+    counts, heads = f"{arch}.attention.head_count_kv", f"{arch}.attention."
+    given = fields.raw(counts)
+    each = given if isinstance(given, list) else [given] * len(windows)
+    if len(each) != len(windows):
+        raise fields.fail(counts, f"{len(windows)} numbers, or one")
+    found = []
+    for sees_all in (True, False):
+        own = [n for n, window in zip(each, windows, strict=True) if (window is None) == sees_all]
+        values = {counts: own if own else each}
+        if not sees_all:
+            values |= {
+                f"{heads}{name}_length": fields.raw(f"{heads}{name}_length_swa")
+                for name in ("key", "value")
+            }
+        attention = gguf_attention(fields.replacing(values), sources, qk_norm="head")
+        found.append(replace(attention, score_scale=1.0, value_norm=True))
+    first = next((n for n, window in enumerate(windows) if window is None), 0)
+    same = usual(Role.ATTN_V, first, GGUF) not in sources
+    return replace(found[0], values_are_keys=same), found[1]
+
+
+def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Leave out the scales, which have been read."""
+    tensors = Rearranged(sources)
+    for number in range(config.n_layers):
+        tensors.drop(f"blk.{number}.layer_output_scale.weight")
+    return tensors.out
+
+
+FAMILY = Family(
+    "gemma4_text",
+    from_hf,
+    "gemma4",
+    from_gguf,
+    hf_tensors=hf_tensors,
+    gguf_tensors=gguf_tensors,
+    gguf_is_usual=False,
+    harmless=HARMLESS,
+    defaults=DEFAULTS,
+)

@@ -1,0 +1,105 @@
+"""GPT-2: learned positions, LayerNorm, biases everywhere; its files have matrices inputs first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families import phi
+from lanewise.loading.families.common import (
+    check_values,
+    curve,
+    hf_attention,
+    hf_model,
+    hf_n_layers,
+)
+from lanewise.loading.families.family import Family
+from lanewise.loading.families.gguf import (
+    arch_of,
+    gguf_attention,
+    gguf_model,
+    gguf_n_layers,
+)
+from lanewise.loading.families.naming import QKV, give_roles, qkv_rows, split_roles, usual
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import Layer, ModelConfig, Plain
+from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.sources import Sources
+
+CURVE = "gelu_tanh"
+NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+}
+MUST_BE = {
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+HARMLESS = (
+    *("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "gradient_checkpointing"),
+    *("summary_proj_to_labels", "summary_first_dropout", "reorder_and_upcast_attn"),
+)
+OF_LAYER = {
+    "ln_1": Role.ATTN_NORM,
+    "attn.c_proj": Role.ATTN_OUTPUT,
+    "ln_2": Role.FFN_NORM,
+    "mlp.c_fc": Role.FFN_UP,
+    "mlp.c_proj": Role.FFN_DOWN,
+}
+INPUTS_FIRST = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+UNUSED = ("attn.bias", "attn.masked_bias")
+
+
+def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read config.json."""
+    check_values(fields, MUST_BE)
+    fields = fields.replacing({new: fields.raw(old) for old, new in NAMES.items()})
+    size = fields.integer("n_inner", default=4 * fields.integer("hidden_size"))
+    ffn = Plain(size, True, curve(fields, "activation_function", CURVE))
+    attention = hf_attention(fields, sources, qkv_bias=True)
+    layer = Layer(replace(attention, rope=None, output_bias=True), ffn)
+    layers = [layer] * hf_n_layers(fields, sources)
+    eps = "layer_norm_epsilon"
+    config = hf_model(fields, "gpt2", layers, tied=True, eps=eps, norm="layer", norm_bias=True)
+    return replace(config, ropes=(), learned_positions=True)
+
+
+def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Give tensors their usual names, transpose matrices, and take Q, K and V apart."""
+    tensors = Rearranged({name.removeprefix("transformer."): sources[name] for name in sources})
+    tensors.rename("wpe.weight", usual(Role.POSITION_EMBEDDING))
+    give_roles(tensors, "ln_f", Role.OUTPUT_NORM)
+    for number in range(config.n_layers):
+        folder = f"h.{number}"
+        tensors.drop(*(f"{folder}.{name}" for name in UNUSED))
+        for name in INPUTS_FIRST:
+            tensors.transpose(f"{folder}.{name}.weight")
+        split_roles(tensors, f"{folder}.attn.c_attn", QKV, qkv_rows(config.heads), number)
+        for name, role in OF_LAYER.items():
+            give_roles(tensors, f"{folder}.{name}", role, number)
+    return tensors.out
+
+
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata."""
+    ffn = Plain(fields.integer(f"{arch_of(fields)}.feed_forward_length"), True, CURVE)
+    attention = gguf_attention(fields, sources, qkv_bias=True)
+    layer = Layer(replace(attention, rope=None, output_bias=True), ffn)
+    layers = [layer] * gguf_n_layers(fields, sources)
+    config = gguf_model(fields, sources, "gpt2", layers, norm="layer")
+    return replace(config, ropes=(), learned_positions=True)
+
+
+FAMILY = Family(
+    "gpt2",
+    from_hf,
+    "gpt2",
+    from_gguf,
+    hf_tensors=hf_tensors,
+    gguf_tensors=phi.gguf_tensors,
+    gguf_is_usual=False,
+    harmless=HARMLESS,
+)
