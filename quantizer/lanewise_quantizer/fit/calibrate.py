@@ -10,7 +10,14 @@ import numpy as np
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
-from lanewise_quantizer.fit.forward import ENDS, Floats, Forward, Vectors, steps_of
+from lanewise_quantizer.fit.forward import (
+    ENDS,
+    Floats,
+    Forward,
+    Vectors,
+    output_norm,
+    steps_of,
+)
 from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
 from lanewise_quantizer.fit.moments import Moment, Moments, bounded, moment_of
 from lanewise_quantizer.fit.source import Source
@@ -60,7 +67,7 @@ def calibrate(
         for states in (x, unquantized):
             if states is not None:
                 forward.end(states, vectors)
-    norm = source(Role.OUTPUT_NORM)
+    norm = output_norm(source.config, source)
     moments = Moments(x.shape[-1], drifts=unquantized is not None)
     for part in forward.chunks(x):
         beside = None if unquantized is None else forward.norm(unquantized[part], norm)

@@ -126,14 +126,6 @@ def silu(gate: Floats, up: Floats) -> Floats:
     return gate
 
 
-def gelu_tanh(gate: Floats, up: Floats) -> Floats:
-    """GELU of gate, by its approximation with tanh, * up, in the place of ``gate``."""
-    inner = np.float32(1.5957691) * (gate + np.float32(0.044715) * gate * gate * gate)
-    gate *= sigmoid(inner)
-    gate *= up
-    return gate
-
-
 def relu_squared(x: Floats) -> Floats:
     """max(x, 0)^2."""
     positive = np.maximum(x, np.float32(0))

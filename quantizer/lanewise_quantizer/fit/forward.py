@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,8 @@ from lanewise.loading.program import (
     ShortConv,
 )
 from lanewise.loading.rope import frequencies
-from lanewise_quantizer.fit.experts import gelu_tanh, mixed, relu_squared, sigmoid, silu
+from lanewise_quantizer.fit.activations import activated
+from lanewise_quantizer.fit.experts import mixed, sigmoid, silu
 from lanewise_quantizer.fit.recurrence import KEPT, results
 
 Floats = npt.NDArray[np.float32]
@@ -48,7 +50,7 @@ CANNOT = "calibration cannot compute"
 COMPUTED = (
     *("biases of logits", "capped logits", "capped scores", "layers without norms of their input"),
     *("norms of queries and keys that have turned", "norms of values"),
-    *("an FFN beside attention", "layers whose results are scaled"),
+    *("an FFN beside attention", "layers whose results are scaled", "values that are keys"),
 )
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
 
@@ -56,30 +58,40 @@ CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside
 def check_computable(config: ModelConfig) -> None:
     """ModelFileError for models of which :class:`Forward` does not know how to run the layers."""
     odd = None
-    if config.pooling is not None or config.norm != "rms":
-        odd = "encoders" if config.pooling is not None else "LayerNorm"
+    if config.pooling is not None:
+        odd = "encoders"
     for layer in config.layers:
         if not has_computable_ffn(layer):
-            odd = "other activations than silu and GELU's approximation with a gate"
+            odd = "experts of other activations than silu with a gate and relu^2 without"
         elif layer.attn_norm_replaces or layer.ffn_norm_replaces:
             odd = "norms after each addition"
     odd = next((kind for kind in further_kinds(config) if kind not in COMPUTED), odd)
     if odd is not None:
         raise ModelFileError(
             f"{config.architecture}: {CANNOT} {odd} yet; accepted are models that make logits,"
-            " with RMSNorm before attention and before gated layers or experts"
+            " with a norm, if any, before attention and before what is behind it"
         )
 
 
 def has_computable_ffn(layer: Layer) -> bool:
-    """Return whether a layer's FFN is gated by silu or GELU, or its experts, or plain of relu^2."""
+    """Return whether a layer has no experts, or those that are gated by silu or plain."""
     ffn = layer.ffn
-    if isinstance(ffn, Plain):
-        return ffn.activation == "relu_squared" and not ffn.bias
-    if isinstance(ffn, Experts):
-        accepted = ("silu", "clamped") if ffn.gated else ("relu_squared",)
-        return ffn.activation in accepted
-    return ffn is None or ffn.activation in ("silu", "gelu_tanh")
+    if not isinstance(ffn, Experts):
+        return True
+    return ffn.activation in (("silu", "clamped") if ffn.gated else ("relu_squared",))
+
+
+class Norm(NamedTuple):
+    """What a norm multiplies by and adds: nothing where there is none, or no bias."""
+
+    weight: Floats | None
+    bias: Floats | None = None
+
+
+def output_norm(config: ModelConfig, weights: Weights) -> Norm:
+    """The norm before the head."""
+    bias = weights(Role.OUTPUT_NORM_BIAS, 0) if config.norm_bias else None
+    return Norm(weights(Role.OUTPUT_NORM, 0), bias)
 
 
 @dataclass(frozen=True)
@@ -96,15 +108,16 @@ class Vectors:
         return self.layer.attention
 
     @property
-    def attn_norm(self) -> Floats | None:
-        """The weight of the norm before attention."""
-        return self.of.get(Role.ATTN_NORM)
+    def attn_norm(self) -> Norm:
+        """The norm before attention."""
+        return Norm(self.of.get(Role.ATTN_NORM), self.of.get(Role.ATTN_NORM_BIAS))
 
     @property
-    def ffn_norm(self) -> Floats | None:
-        """The weight of the norm before the feed-forward layer."""
-        one_norm = self.layer.wiring == "parallel_one_norm"
-        return self.of.get(Role.ATTN_NORM if one_norm else Role.FFN_NORM)
+    def ffn_norm(self) -> Norm:
+        """The norm before the feed-forward layer."""
+        if self.layer.wiring == "parallel_one_norm":
+            return self.attn_norm
+        return Norm(self.of.get(Role.FFN_NORM), self.of.get(Role.FFN_NORM_BIAS))
 
     @property
     def is_beside(self) -> bool:
@@ -151,10 +164,17 @@ class Forward:
         roles = [r for r in shapes if (is_vector(r) and r not in ORDERS) or r in KEPT]
         return Vectors(self.config.layers[layer], {role: weights(role, layer) for role in roles})
 
-    def norm(self, x: Floats, weight: Floats | None) -> Floats:
-        """RMSNorm over the last dimension; x itself where a layer has none."""
-        if weight is None:
+    def norm(self, x: Floats, norm: Norm) -> Floats:
+        """The model's norm over the last dimension; x itself where a layer has none."""
+        if norm.weight is None:
             return x
+        if self.config.norm == "rms":
+            return self.rms(x, norm.weight)
+        result = self.rms(x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32), norm.weight)
+        return result if norm.bias is None else result + norm.bias
+
+    def rms(self, x: Floats, weight: Floats) -> Floats:
+        """RMSNorm over the last dimension."""
         mean: Floats = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
         scale: Floats = np.float32(1) / np.sqrt(mean + np.float32(self.config.rms_norm_eps))
         result: Floats = x * scale * weight
@@ -165,19 +185,20 @@ class Forward:
         kind = vectors.attention
         y: Floats = np.matmul(x, weight.T)
         if kind.qkv_bias:
-            y += vectors.of[BIASES[role]]
+            bias = Role.ATTN_K if kind.values_are_keys and role == Role.ATTN_V else role
+            y += vectors.of[BIASES[bias]]
         norm = QK_NORMS.get(role)
         if norm is not None and kind.qk_norm == "whole":
-            y = self.norm(y, vectors.of[norm])
+            y = self.rms(y, vectors.of[norm])
         y = y.reshape(x.shape[0], x.shape[1], -1, kind.head_dim)
         if norm is not None and kind.qk_norm == "head":
-            y = self.norm(y, vectors.of[norm])
+            y = self.rms(y, vectors.of[norm])
         if role != Role.ATTN_V and kind.rope is not None:
             y = self.turns[kind.rope](y)
         if norm is not None and kind.qk_norm == "turned":
-            y = self.norm(y, vectors.of[norm])
+            y = self.rms(y, vectors.of[norm])
         if role == Role.ATTN_V and kind.value_norm:
-            y = self.norm(y, np.ones(kind.head_dim, np.float32))
+            y = self.rms(y, np.ones(kind.head_dim, np.float32))
         if role == Role.ATTN_Q and kind.position_scale is not None:
             beta, original = kind.position_scale
             steps = np.log(1 + np.arange(x.shape[1]) // original)
@@ -187,7 +208,11 @@ class Forward:
     def attention(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> Floats:
         """What ATTN_OUTPUT is given, [windows, tokens, heads * head_dim], for normalized x."""
         kind = vectors.attention
-        q, k, v = (self.heads(x, role, weights[role], vectors) for role in ATTENTION_STEPS[0])
+        values = Role.ATTN_K if kind.values_are_keys else Role.ATTN_V
+        q, k, v = (
+            self.heads(x, role, weights[values if role == Role.ATTN_V else role], vectors)
+            for role in ATTENTION_STEPS[0]
+        )
         n, _, tokens, size = q.shape
         groups = q.reshape(n, kind.n_kv_heads, -1, tokens, size)
         scores = groups @ k[:, :, None].swapaxes(-1, -2)
@@ -216,15 +241,17 @@ class Forward:
         self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors | None = None
     ) -> Floats:
         """What FFN_DOWN is given, [windows, tokens, ffn], for normalized x."""
-        if Role.FFN_GATE not in weights:
-            return relu_squared(x @ weights[Role.FFN_UP].T)
-        gate, up = x @ weights[Role.FFN_GATE].T, x @ weights[Role.FFN_UP].T
+        ffn = None if vectors is None else vectors.layer.ffn
+        up = x @ weights[Role.FFN_UP].T
+        if vectors is not None and Role.FFN_UP_BIAS in vectors.of:
+            up += vectors.of[Role.FFN_UP_BIAS]
+        if isinstance(ffn, Plain):
+            return activated(ffn, up)
+        gate = x @ weights[Role.FFN_GATE].T
         if vectors is not None and Role.FFN_GATE_BIAS in vectors.of:
             gate += vectors.of[Role.FFN_GATE_BIAS]
-            up += vectors.of[Role.FFN_UP_BIAS]
-        ffn = None if vectors is None else vectors.layer.ffn
-        if ffn is not None and ffn.activation == "gelu_tanh":
-            return gelu_tanh(gate, up)
+        if isinstance(ffn, Gated) and ffn.activation != "silu":
+            return activated(ffn, gate) * up
         return silu(gate, up)
 
     def inputs(
@@ -244,7 +271,7 @@ class Forward:
         if bias is not None:
             product = product + bias
         if vectors.layer.result_norms:
-            product = self.norm(product, vectors.of[RESULT_NORMS[role]])
+            product = self.norm(product, Norm(vectors.of[RESULT_NORMS[role]]))
         if self.config.residual_scale != 1.0:
             product = product * np.float32(self.config.residual_scale)
         x += product
@@ -329,6 +356,8 @@ def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
     steps: list[tuple[Role, ...]] = []
     if layer.attention is not None:
         first, last = ATTENTION_STEPS
+        if layer.attention.values_are_keys:
+            first = first[:2]
         steps += [(*first, Role.ATTN_GATE) if layer.attention.output_gate else first, last]
     if layer.state is not None:
         has_gate = not isinstance(layer.state, ShortConv)
@@ -359,4 +388,4 @@ def run(config: ModelConfig, weights: Weights, ids: npt.NDArray[np.integer]) -> 
     for layer in range(config.n_layers):
         matrices = {role: weights(role, layer) for role in matrices_of(config, layer)}
         forward.layer(x, matrices, forward.vectors(weights, layer))
-    return forward.norm(x, weights(Role.OUTPUT_NORM, 0))
+    return forward.norm(x, output_norm(config, weights))

@@ -20,7 +20,7 @@ from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance
-from lanewise_quantizer.fit.forward import Forward, embedded, steps_of
+from lanewise_quantizer.fit.forward import Forward, embedded, output_norm, steps_of
 from lanewise_quantizer.fit.moments import Moment, looked_up_too
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import default_table
@@ -149,7 +149,7 @@ class _Probed:
     def __init__(self, source: Source, ids: npt.NDArray[np.integer]) -> None:
         self.source, self.ids = source, ids
         self.forward = Forward(source.config, ids.shape[1])
-        self.norm = source(Role.OUTPUT_NORM)
+        self.norm = output_norm(source.config, source)
         # Before each layer.
         self.states = [embedded(source.config, source(Role.TOKEN_EMBEDDING)[ids])]
         for layer in range(source.config.n_layers):

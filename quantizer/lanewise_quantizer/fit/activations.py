@@ -1,0 +1,45 @@
+"""What FFNs that are not experts make of their gate, or of up where they have none."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lanewise.loading.program import Gated, Plain
+from lanewise_quantizer.fit.experts import relu_squared, sigmoid
+
+Floats = npt.NDArray[np.float32]
+
+# Coefficients of x P(x^2) / Q(x^2), the normal distribution up to x less a half between -5.6 and
+# 5.6, the largest power first: those of the library (native/src/kernels/activations.inc).
+NORMAL_P = (
+    *(1.07998472e-10, -2.1991495e-8, 3.36053141e-6, 1.82410124e-4),
+    *(4.58725141e-3, 3.71079673e-2, 0.398942127),
+)
+NORMAL_Q = (6.6224479e-5, 1.90118331e-3, 2.97833132e-2, 0.259680016, 1.0)
+
+
+def activated(ffn: Gated | Plain, x: Floats) -> Floats:
+    """The curve of an FFN, one of ``FFN_CURVES``, of each value."""
+    if ffn.activation == "xielu":
+        below = np.float32(ffn.limit) * (np.expm1(np.minimum(x, np.float32(-1e-6))) - x)
+        square = np.float32(ffn.alpha) * x * x
+        return np.asarray(np.where(x > 0, square, below) + x / 2, np.float32)
+    if ffn.activation == "relu_squared":
+        return relu_squared(x)
+    if ffn.activation == "relu":
+        return np.maximum(x, np.float32(0))
+    return np.asarray(x * share(ffn.activation, x), np.float32)
+
+
+def share(curve: str, x: Floats) -> Floats:
+    """What SiLU and both GELUs multiply each value by."""
+    if curve == "gelu":
+        near = np.clip(x, np.float32(-5.6), np.float32(5.6))
+        squares = near * near
+        return np.asarray(
+            0.5 + near * np.polyval(NORMAL_P, squares) / np.polyval(NORMAL_Q, squares)
+        )
+    if curve == "gelu_tanh":
+        return sigmoid(np.float32(1.5957691) * (x + np.float32(0.044715) * x * x * x))
+    return sigmoid(x)
