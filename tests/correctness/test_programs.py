@@ -38,6 +38,7 @@ def random_attention(
     rng: np.random.Generator, heads: tuple[int, int, int], ropes: int
 ) -> Attention:
     n_heads, n_kv_heads, head_dim = heads
+    gate = {"output_gate": True} if rng.random() < 0.3 else {"head_gate": bool(rng.random() < 0.2)}
     scale = {"score_scale": float(np.float32(rng.uniform(0.05, 0.5)))} if rng.random() < 0.3 else {}
     return Attention(
         n_heads=n_heads,
@@ -50,7 +51,7 @@ def random_attention(
         qk_norm=str(rng.choice(["none", "head", "whole"])),
         sinks=bool(rng.random() < 0.4),
         position_scale=(0.125, int(rng.integers(1, 20))) if rng.random() < 0.3 else None,
-        output_gate=bool(rng.random() < 0.3),
+        **gate,
         **scale,
     )
 
@@ -88,8 +89,10 @@ def layer_of_attention(rng: np.random.Generator, heads: tuple[int, int, int], ro
     ffn = random_experts(rng) if rng.random() < 0.7 else plain
     attention = random_attention(rng, heads, ropes)
     biases = ffn.bias or attention.output_bias
-    result_norms = isinstance(ffn, Gated) and not biases and bool(rng.random() < 0.5)
-    return Layer(attention, ffn, result_norms=result_norms)
+    beside = random_state(rng) if rng.random() < 0.25 else None
+    can_have_norms = isinstance(ffn, Gated) and not biases and beside is None
+    result_norms = can_have_norms and bool(rng.random() < 0.5)
+    return Layer(attention, ffn, result_norms=result_norms, state=beside)
 
 
 def random_experts(rng: np.random.Generator) -> Experts:
@@ -224,7 +227,8 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
     biases = ffn is not None and (ffn.bias or ffn.down_bias or isinstance(ffn, Experts))
     biases |= attention is not None and attention.output_bias
     result_norms = layer.result_norms
-    if not biases and plain_residual and rng.random() < 0.5:
+    has_both = attention is not None and layer.state is not None
+    if not has_both and not biases and plain_residual and rng.random() < 0.5:
         result_norms = True
     beside = attention is not None and ffn is not None and rng.random() < 0.4
     return replace(

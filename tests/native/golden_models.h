@@ -36,6 +36,7 @@ enum {
     SHORT_CONVS,
     DELTAS,
     SSDS,
+    BOTH,
     UNGATED_EXPERTS,
     BESIDE,
     CAPPED,
@@ -44,7 +45,7 @@ enum {
     PER_LAYER
 };
 
-// The layer that has a state; the other one has attention.
+// The layer that has a state; the other one has attention. Of BOTH both have both.
 static uint32_t state_layer(const variant* v);
 
 // Types of Q, K, V, output, gate, up and down.
@@ -97,6 +98,10 @@ static const variant variants[] = {
     {"k-quants state space", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 24, true, false, false, false, false, LW_F16,
      k_quants_types, SSDS},
     {"f32 state space", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, SSDS},
+    {"q4_0 attention and state", LW_Q4_0, LW_Q6_K, 256, 352, 4, 2, 64, 0, true, false, false, false, false, LW_F16,
+     NULL, BOTH},
+    {"f32 attention and state", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, true, false, false, false, LW_F32, NULL,
+     BOTH},
     {"q4_0 beside", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, true, false, false, true, LW_F16, NULL, BESIDE},
     {"f32 beside, adapters", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, false, false, false, false, LW_F32, NULL,
      BESIDE},
@@ -217,6 +222,8 @@ static void load(lw_model* model, lw_role role, uint32_t layer, lw_type type, ui
         fill_coded(data, type, f, rows, cols, key);
     else
         fill(data, type, (uint64_t)rows * cols, size, key);
+    if (role == LW_STATE_RATE)  // the sign of each
+        for (uint32_t i = 0; i < cols; ++i) data[4 * i + 3] |= 0x80;
     // Of an f32 weight a bit that rounding cannot hide: the lowest may be lost in the sum that it goes into.
     if (perturb && (role == LW_FFN_DOWN || role == LW_EXPERTS_DOWN) && layer == 0)
         data[bytes / 2 + (type == LW_F32 ? 2 : 0)] ^= 1;
@@ -284,11 +291,12 @@ static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
 // SSD is nothing but that.
 static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
     const bool large = v->matrices != LW_F32;
-    if (layer != state_layer(v)) {
+    if (v->layers != BOTH && layer != state_layer(v)) {
         out->attention.output_gate = v->layers == DELTAS;
         return;
     }
-    out->attention = (lw_attention_config){0};
+    if (v->layers != BOTH) out->attention = (lw_attention_config){0};
+    if (v->layers == BOTH) out->attention.output_gate = layer == 0 ? 2 : 0;
     out->state = (lw_state_config){.kind = LW_SHORT_CONV, .taps = large ? 3 : 5};
     if (v->layers == SHORT_CONVS) return;
     out->state = (lw_state_config){.kind = v->layers == DELTAS ? LW_GATED_DELTA : LW_SSD,
@@ -307,12 +315,12 @@ static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config
     out->state.value_dim = large ? 64 : 16;
     out->state.conv_bias = large;
     out->state.norm_size = large ? 128 : 0;
-    out->ffn = (lw_ffn_config){.kind = LW_FFN_NONE};
+    if (v->layers == SSDS || (!large && layer == 1)) out->ffn = (lw_ffn_config){.kind = LW_FFN_NONE};
 }
 
 static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
     lw_attention_config* a = &out->attention;
-    if (v->layers >= SHORT_CONVS && v->layers <= SSDS) change_state_layer(v, layer, out);
+    if (v->layers >= SHORT_CONVS && v->layers <= BOTH) change_state_layer(v, layer, out);
     if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS || v->layers == UNGATED_EXPERTS)
         out->ffn = experts_of(v, layer);
     if (v->layers == SINKS_AND_EXPERTS) {
@@ -425,7 +433,8 @@ static void load_attention(lw_model* model, const variant* v, const lw_attention
     load_vector(model, LW_ATTN_V_BIAS, l, kv, 0.1f, c->qkv_bias && values);
     load_vector(model, LW_ATTN_Q_NORM, l, whole ? q : c->head_dim, 1.0f, norm);
     load_vector(model, LW_ATTN_K_NORM, l, whole ? kv : c->head_dim, 1.0f, norm && keys);
-    if (c->output_gate) load(model, LW_ATTN_GATE, l, matrix_type(v, 2), q, h, 0.2f, 0);
+    const uint32_t gates = c->output_gate == 2 ? c->n_heads : q;
+    if (c->output_gate) load(model, LW_ATTN_GATE, l, matrix_type(v, 2), gates, h, 0.2f, 0);
     // rows of q inputs: q4_0 and q8_0 need multiples of 32, which every quantized variant has
     load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, q, 0.2f, 0);
     load_vector(model, LW_ATTN_OUTPUT_BIAS, l, h, 0.1f, c->output_bias);
@@ -523,10 +532,8 @@ static lw_model* open_model(const variant* v, const char* isa) {
     load_ends(model, v);
     for (uint32_t l = 0; l < 2; ++l) {
         load_norms(model, v, &layers[l], l);
-        if (layers[l].state.kind != LW_NO_STATE)
-            load_state(model, v, &layers[l].state, l);
-        else
-            load_attention(model, v, &layers[l].attention, l);
+        if (layers[l].state.kind != LW_NO_STATE) load_state(model, v, &layers[l].state, l);
+        if (layers[l].attention.n_heads > 0) load_attention(model, v, &layers[l].attention, l);
         if (layers[l].ffn.kind == LW_FFN_NONE) continue;
         if (layers[l].ffn.kind == LW_FFN_EXPERTS)
             load_experts(model, v, &layers[l].ffn, l);

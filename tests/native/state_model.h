@@ -1,4 +1,4 @@
-// A small model of four layers: three with a state, one of each kind, and one with attention.
+// A small model of four layers: three with a state, one of each kind, two with attention.
 #ifndef STATE_MODEL_H
 #define STATE_MODEL_H
 
@@ -17,13 +17,13 @@ typedef struct mixed {
 
 static mixed good;
 
-// A short convolution, attention, a delta rule alone, and a state space with an FFN of squares.
+// A short convolution, attention, a delta rule alone, and a state space beside attention with an FFN of squares.
 static inline void set_good(void) {
     const uniform_config alike = small_config();
     good.rope = uniform_rope(&alike);
     for (int i = 0; i < N_LAYERS; ++i) {
         good.layers[i] = uniform_layer(&alike);
-        if (i != 1) good.layers[i].attention = (lw_attention_config){0};
+        if (i != 1 && i != 3) good.layers[i].attention = (lw_attention_config){0};
     }
     good.layers[0].state = (lw_state_config){.kind = LW_SHORT_CONV, .taps = 3};
     good.layers[1].attention.output_gate = 1;
@@ -43,7 +43,8 @@ static inline void set_good(void) {
     good.model.n_layers = N_LAYERS;
 }
 
-static inline lw_model* new_model(void) {
+// With `rate` for that of the second head of layer 2, unless it is NULL.
+static inline lw_model* load_model_with(const float* rate) {
     static float values[4096 * 8];
     lw_model* model = NULL;
     set_good();
@@ -54,9 +55,15 @@ static inline lw_model* new_model(void) {
             if (!slot.wanted || strstr(slot.name, "order of") != NULL) continue;
             const lw_tensor tensor = float_tensor(values, slot.rows, slot.cols, 100 * (uint32_t)role + layer);
             for (uint32_t i = 0; role == LW_STATE_RATE && i < slot.cols; ++i) values[i] = -fabsf(values[i]);
+            if (role == LW_STATE_RATE && layer == 2 && rate != NULL) values[1] = *rate;
             const lw_status status = lw_model_load(model, (lw_role)role, layer, &tensor, LW_F32);
             expect(status == LW_OK, slot.name);
         }
+    return model;
+}
+
+static inline lw_model* new_model(void) {
+    lw_model* model = load_model_with(NULL);
     expect(lw_model_finish(model) == LW_OK, "the model is finished");
     return model;
 }

@@ -32,7 +32,7 @@ static void test_configs(void) {
     SPOILT(good.layers[2].ffn_norm_replaces = 1, "layer 2 FFN: ffn_norm_replaces is 1, must be 0 to 0");
     SPOILT(good.layers[0].attn_norm_replaces = 1;
            *conv = (lw_state_config){0}, "layer 0 FFN: attn_norm_replaces is 1, must be 0 to 0");
-    SPOILT(good.layers[0].attention = good.layers[1].attention, "layer 0 state: kind is 1 beside attention, must be 0");
+    SPOILT(good.layers[3].result_norms = 1, "layer 3 FFN: result_norms is 1, must be 0 with attention beside a state");
     SPOILT(delta->n_heads = 5, "layer 2 state: 5 heads cannot share 2 key heads evenly");
     SPOILT(delta->n_key_heads = 0, "layer 2 state: n_key_heads is 0");
     SPOILT(delta->value_dim = 24, "layer 2 state: value_dim is 24, must be a multiple of 16");
@@ -44,10 +44,23 @@ static void test_configs(void) {
     SPOILT(ssd->norm_size = 48, "layer 3 state: norm_size is 48, must divide 128");
     SPOILT(ssd->norm_size = 256, "layer 3 state: norm_size is 256, must be 0 to 128");
     SPOILT(*delta = (lw_state_config){0}, "layer 2 FFN: kind is 3, and the layer has neither attention nor a state");
-    SPOILT(good.layers[1].attention.output_gate = 2, "layer 1: output_gate is 2");
-    SPOILT(good.layers[1].attention = (lw_attention_config){0}, "none of 4 layers has attention");
+    SPOILT(good.layers[1].attention.output_gate = 3, "layer 1: output_gate is 3, must be 0 to 2");
+    SPOILT(good.layers[1].attention = good.layers[3].attention = (lw_attention_config){0},
+           "none of 4 layers has attention");
     SPOILT(c->pooled = 1, "layer 0 state: kind is 1, must be 0 to 0");
 #undef SPOILT
+}
+
+static void test_rates(void) {
+    static const float rates[] = {0.25f, 0};
+    lw_model* grows = load_model_with(&rates[0]);
+    expect(lw_model_finish(grows) == LW_ERR_FORMAT, "a state that grows from token to token");
+    const char* says = "layer 2 state rate: that of head 1 is 0.25, must be 0 or less";
+    expect(strstr(lw_last_error(), says) != NULL, says);
+    lw_model_close(grows);
+    lw_model* stays = load_model_with(&rates[1]);
+    expect(lw_model_finish(stays) == LW_OK, "one that does not shrink");
+    lw_model_close(stays);
 }
 
 static lw_session* open_session(const lw_model* model, uint32_t n_states) {
@@ -75,7 +88,7 @@ static void test_sessions(const lw_model* model) {
     expect(lw_model_kv_layout(model, LW_F32, 0, &layout) == LW_OK, "the layout of a model with states");
     // Tails of 2 x 64 and twice 3 x 192 inputs, two times four heads of 16 x 32.
     expect(layout.state_bytes == 4 * (2 * 64 + 2 * 3 * 192 + 2 * 4 * 16 * 32), "bytes of a place");
-    expect(layout.block_bytes == 4 * LW_BLOCK_TOKENS * KV_HEADS * DIM * 2, "one layer has keys and values");
+    expect(layout.block_bytes == 2 * 4 * LW_BLOCK_TOKENS * KV_HEADS * DIM * 2, "two layers have keys and values");
     lw_model_close(other);
 }
 
@@ -187,6 +200,7 @@ static void test_adapted(const lw_model* model) {
     expect(memcmp(found, plain, sizeof plain) == 0, "an adapter of nothing changes nothing");
     adapt(adapter, LW_FFN_DOWN, 0, FFN, HIDDEN);
     adapt(adapter, LW_ATTN_Q, 1, HIDDEN, HEADS * DIM);
+    adapt(adapter, LW_ATTN_OUTPUT, 3, HEADS * DIM, HIDDEN);
     run(session, 0, N_TOKENS, N_TOKENS, wanted);
     expect(memcmp(wanted, plain, sizeof plain) != 0, "one of some matrices changes logits");
     for (uint32_t chunk = 1; chunk < 9; chunk += 3) {
@@ -262,6 +276,7 @@ static void test_numbers_that_are_none(lw_model* model) {
 int main(void) {
     alarm(300);  // what hangs fails
     test_configs();
+    test_rates();
     lw_model* model = new_model();
     test_sessions(model);
     test_sizes();

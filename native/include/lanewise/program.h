@@ -21,7 +21,7 @@ typedef enum lw_role {
     LW_FFN_DOWN = 16,  // (hidden_size, ffn_size)
     // Optional vectors: input j of the matrices after it is value number order[j], so that inputs which share a scale
     // lie together (GPTQ's act-order). A permutation of 0 .. size-1.
-    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K, V and the gate
+    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K, V and the gate; not beside a state
     LW_ATTN_OUTPUT_ORDER = 18,  // (1, n_heads * head_dim)
     LW_FFN_INPUT_ORDER = 19,    // (1, hidden_size), for gate and up
     LW_ATTN_OUTPUT_BIAS = 20,   // (1, hidden_size)
@@ -57,7 +57,7 @@ typedef enum lw_role {
     // Once per layer again, each (1, hidden_size): of layers with result_norms.
     LW_ATTN_RESULT_NORM = 47,
     LW_FFN_RESULT_NORM = 48,
-    LW_ATTN_GATE = 49,  // (n_heads * head_dim, hidden_size), of attention with an output gate
+    LW_ATTN_GATE = 49,  // (n_heads * head_dim, hidden_size), of attention with an output gate; (n_heads, hidden_size)
     // Of layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: what the convolution runs over;
     // inner = n_heads * value_dim, of LW_SHORT_CONV hidden_size.
     LW_STATE_IN = 50,     // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
@@ -67,7 +67,7 @@ typedef enum lw_role {
     LW_STATE_CONV = 54,   // (1, channels * taps): the taps of channel 0, the oldest token's first, of channel 1, ...
     LW_STATE_CONV_BIAS = 55,   // (1, channels)
     LW_STATE_DECAY_BIAS = 56,  // (1, n_heads)
-    LW_STATE_RATE = 57,        // (1, n_heads), A: negative
+    LW_STATE_RATE = 57,        // (1, n_heads), A: 0 or less
     LW_STATE_SKIP = 58,        // (1, n_heads), D of LW_SSD
     LW_STATE_NORM = 59,        // (1, value_dim) of LW_GATED_DELTA, (1, inner) of LW_SSD
     LW_STATE_OUT = 60,         // (hidden_size, inner)
@@ -118,7 +118,8 @@ typedef struct lw_attention_config {
     float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0, or Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
-    uint32_t output_gate;        // 1: results are multiplied by sigmoid of the product with LW_ATTN_GATE
+    uint32_t output_gate;        // 1: results are multiplied by sigmoid of the product with LW_ATTN_GATE; 2: those of
+                                 // a head by one number
     float score_softcap;         // 0, or scores are cap * tanh(score / cap), before anything is added to them
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V, values are what K is before its norm and its turn
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
@@ -232,7 +233,7 @@ typedef struct lw_layer_config {
     lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 where nothing comes after the norm
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
-    // of norms, nor with experts.
+    // of norms, nor with experts, nor with attention beside a state.
     uint32_t result_norms;
     // 1: there is neither LW_ATTN_NORM nor LW_FFN_NORM, parts read x itself. Only with result_norms.
     uint32_t no_input_norms;

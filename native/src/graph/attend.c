@@ -147,11 +147,19 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
     }
 }
 
-// Columns first .. first + n - 1 of a tile's results, whose rows have q_size.
-static void pass_gate(lw_worker* w, const lw_tile* tile, size_t q_size, size_t first, size_t n) {
+// Columns first .. first + n - 1 of a tile's results.
+static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
+    const lw_attention_config* c = &layer->config.attention;
+    const size_t head = c->head_dim, outputs = layer->attn_output.cols;
     for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
-        const size_t at = row * q_size + first;
-        w->ops->sigmoid_mul(w->b->attn + at, w->b->attn_gate + at, w->b->attn + at, n);
+        float* values = w->b->attn + row * outputs + first;
+        const float* gate = w->b->attn_gate + row * layer->attn_gate.rows;
+        if (c->output_gate == 1) w->ops->sigmoid_mul(values, gate + first, values, n);
+        float* same = w->scratch;  // one number for all of a head
+        for (size_t i = 0; c->output_gate == 2 && i < n; i += head) {
+            for (size_t k = 0; k < head; ++k) same[k] = gate[(first + i) / head];
+            w->ops->sigmoid_mul(values + i, same, values + i, head);
+        }
     }
 }
 
@@ -190,7 +198,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .out_stride = q_size,
                                       .scratch = w->scratch};
         const bool complete = attend_job(w, c, &job, tile);
-        if (complete && c->output_gate) pass_gate(w, tile, q_size, head * job_cols, job_cols);
+        if (complete && c->output_gate) pass_gate(w, layer, tile, head * job_cols, job_cols);
         charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
         if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }

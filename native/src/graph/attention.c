@@ -1,4 +1,4 @@
-// The attention of a layer: its input, Q, K and V, the cache, and the output projection.
+// The attention of a layer: what Q, K and V go through, the cache, and the output projection.
 #include <math.h>
 #include <string.h>
 
@@ -128,57 +128,12 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
     return out;
 }
 
-static void keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
-    for (size_t i = 0; i < batch->n_logits; ++i)  // rows ascend, so none is overwritten before it is read
-        memmove(buffer + i * cols, buffer + batch->logit_rows[i] * cols, cols * sizeof(float));
-}
-
-void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols, size_t n) {
-    const lw_batch* batch = w->step->batch;
-    if (w->thread == 0 && batch->n_logits < w->rows) {
-        keep_rows(w->b->x, w->c->hidden_size, batch);
-        if (w->b->before != NULL) keep_rows(w->b->before, w->c->hidden_size, batch);
-        if (w->c->per_layer_size > 0) keep_rows(w->b->layer_inputs, w->c->n_layers * w->c->per_layer_size, batch);
-        for (size_t i = 0; i < n; ++i) keep_rows(buffers[i], cols[i], batch);
-    }
-    w->rows = batch->n_logits;
-    w->adapted = w->step->adapted_logits;
-    lw_end_phase(w, LW_OP_ATTN_CODES);
-}
-
-// The matrices whose input is attention's; returns how many there are.
-static size_t list_inputs(const lw_layer* layer, const lw_matrix* inputs[4]) {
-    const lw_attention_config* c = &layer->config.attention;
-    size_t n = 0;
-    inputs[n++] = &layer->q;
-    if (!c->shares_kv) inputs[n++] = &layer->k;
-    if (!c->shares_kv && !c->values_are_keys) inputs[n++] = &layer->v;
-    if (c->output_gate) inputs[n++] = &layer->attn_gate;
-    return n;
-}
-
-static lw_product input_product(const lw_worker* w, const lw_layer* layer, const lw_matrix* matrix) {
-    if (matrix == &layer->q) return lw_adapted_product_at(w, matrix, w->b->q, false, LW_ADAPTED_Q);
-    if (matrix == &layer->k) return lw_adapted_product_at(w, matrix, w->b->k, false, LW_ADAPTED_K);
-    if (matrix == &layer->v) return lw_adapted_product_at(w, matrix, w->b->v, false, LW_ADAPTED_V);
-    return lw_product_at(w, matrix, w->b->attn_gate, false);
-}
-
-void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_attention_config* c = &layer->config.attention;
-    const lw_matrix* inputs[4];
-    lw_product products[4];
-    const size_t q_size = (size_t)c->n_heads * c->head_dim, n = list_inputs(layer, inputs);
-    const lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, n));
-    lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
-    lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
-    for (size_t i = 0; i < n; ++i) products[i] = input_product(w, layer, inputs[i]);
-    lw_multiply(w, LW_OP_QKV, products, n, &x);
+bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     rotate_and_store(w, layer, index);
-    const bool have_codes = lw_attend(w, index);
-    if (index == w->model->last_mixer) lw_keep_logit_rows(w, &w->b->attn, &q_size, 1);
-    if (w->rows == 0) return;
+    return lw_attend(w, index);
+}
+
+void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes) {
     const lw_activations values = attention_values(w, layer, have_codes);
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));

@@ -106,8 +106,7 @@ static void run_step(void* context, unsigned thread) {
     if (w.c->per_layer_size > 0) lw_make_layer_inputs(&w);
     for (uint32_t i = 0; i < w.c->n_layers; ++i) {
         const lw_layer* layer = &w.model->layers[i];
-        if (lw_has_attention(layer)) lw_attention(&w, layer, i);
-        if (layer->config.state.kind != LW_NO_STATE) lw_recur(&w, layer, i);
+        if (lw_has_attention(layer) || lw_has_state(layer)) lw_mix(&w, layer, i);
         if (w.rows == 0) return;  // nobody asked for logits: keys, values and states are all there is to do
         if (layer->config.ffn.kind == LW_FFN_EXPERTS)
             lw_experts(&w, layer, i);

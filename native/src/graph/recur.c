@@ -1,4 +1,4 @@
-// A layer with a state: its products, the convolution, the recurrence, and the output projection.
+// The state of a layer: the convolution, the recurrence, and the output projection.
 //
 // Rows of a sequence go through its state one after the other, whatever chunk or batch they come in; what is shared out
 // among threads are channels, and columns of the states of heads. First come guesses of the step before that came true,
@@ -273,31 +273,12 @@ static lw_activations finish_values(lw_worker* w, const lw_layer* layer) {
     return out;
 }
 
-static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_state_config* c = &layer->config.state;
-    const size_t n = c->kind == LW_SHORT_CONV ? 1 : c->kind == LW_SSD ? 3 : 4;
-    const lw_matrix* inputs[] = {&layer->state_in, &layer->state_gate, &layer->state_decay, &layer->state_beta};
-    float* const outputs[] = {w->b->mixed_in, w->b->state_gate, w->b->decay, w->b->beta};
-    const lw_norm by = lw_norm_before_mixer(layer, NULL);
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, inputs, n));
-    lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
-    lw_product products[4];
-    for (size_t i = 0; i < n; ++i) products[i] = lw_product_at(w, inputs[i], outputs[i], false);
-    lw_multiply(w, LW_OP_QKV, products, n, &x);
+void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    convolve(w, layer, index);
+    if (layer->config.state.kind != LW_SHORT_CONV) recur(w, layer, index);
 }
 
-void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const bool heads = layer->config.state.kind != LW_SHORT_CONV;
-    const size_t inner = layer->state_out.cols;
-    multiply_inputs(w, layer, index);
-    convolve(w, layer, index);
-    if (heads) recur(w, layer, index);
-    if (index == w->model->last_mixer) {
-        float* const buffers[] = {w->b->mixed, w->b->state_gate};
-        const size_t cols[] = {inner, inner};
-        lw_keep_logit_rows(w, buffers, cols, heads ? 2 : 1);
-    }
-    if (w->rows == 0) return;
+void lw_add_state(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_activations values = finish_values(w, layer);
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_add_product(w, LW_OP_ATTN_OUTPUT, &layer->state_out, layer->attn_result_norm, &values, LW_ADAPTED_COUNT);

@@ -142,14 +142,15 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
 bool lw_attend(lw_worker* w, uint32_t index);
-// x += attention(norm(x)), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are those
-// that go on (attention.c).
-void lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
-// The same of a layer with a state (recur.c).
+// Rotates and stores what a layer's products gave, and attends; true as above. Then x += the output projection (attention.c).
+bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
+void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes);
+// Runs what the products gave through a layer's state; b->codes stay as they are. Then likewise (recur.c).
 void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index);
-// A phase after the last layer that mixes rows: only those that need logits go on, of x and of `n` other buffers with rows
-// of cols[i] floats.
-void lw_keep_logit_rows(lw_worker* w, float* const* buffers, const size_t* cols, size_t n);
+void lw_add_state(lw_worker* w, const lw_layer* layer, uint32_t index);
+// x += what mixes rows of norm(x), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are
+// those that go on (mixer.c).
+void lw_mix(lw_worker* w, const lw_layer* layer, uint32_t index);
 // x += ffn(norm(x)) likewise: ffn.c, experts.c.
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);

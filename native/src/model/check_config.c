@@ -73,7 +73,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_TURNED));
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
-    LW_RETURN_IF_FAILED(check_flag(&at, "output_gate", c->output_gate));
+    LW_RETURN_IF_FAILED(check_range(&at, "output_gate", c->output_gate, 0, 2));
     LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
@@ -148,9 +148,6 @@ static lw_status check_state(const lw_model_config* model, uint32_t layer) {
     snprintf(at.text, sizeof at.text, "layer %u state: ", layer);
     LW_RETURN_IF_FAILED(check_range(&at, "kind", (uint64_t)c->kind, 0, model->pooled ? LW_NO_STATE : LW_SSD));
     if (c->kind == LW_NO_STATE) return check_absent(&at, "state", c, sizeof *c);
-    if (model->layers[layer].attention.n_heads > 0)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d beside attention, must be %d", at.text,
-                       (int)c->kind, LW_NO_STATE);
     LW_RETURN_IF_FAILED(check_range(&at, "taps", c->taps, 2, 8));
     if (c->kind != LW_SHORT_CONV) return check_state_heads(&at, c);
     lw_state_config rest = *c;
@@ -198,6 +195,9 @@ static lw_status check_norms(const place* at, const lw_model_config* model, cons
     LW_RETURN_IF_FAILED(check_range(at, "attn_norm_replaces", c->attn_norm_replaces, 0, has_mixer));
     LW_RETURN_IF_FAILED(check_range(at, "ffn_norm_replaces", c->ffn_norm_replaces, 0, c->ffn.kind != LW_FFN_NONE));
     LW_RETURN_IF_FAILED(check_flag(at, "result_norms", c->result_norms));
+    if (c->result_norms && c->attention.n_heads > 0 && c->state.kind != LW_NO_STATE)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %sresult_norms is 1, must be 0 with attention beside a state",
+                       at->text);
     LW_RETURN_IF_FAILED(check_range(at, "no_input_norms", c->no_input_norms, 0, c->result_norms));
     const bool replaces = c->attn_norm_replaces || c->ffn_norm_replaces;
     const bool beside = c->attention.n_heads > 0 && c->ffn.kind != LW_FFN_NONE && !replaces;

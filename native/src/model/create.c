@@ -257,11 +257,24 @@ static lw_status check_orders(lw_model* model) {
     return status;
 }
 
+// What shrinks states: with a rate above 0 they would grow from token to token.
+static lw_status check_rates(const lw_model* model) {
+    for (uint32_t layer = 0; layer < model->config.n_layers; ++layer) {
+        const lw_layer* l = &model->layers[layer];
+        for (uint32_t i = 0; l->state_rate != NULL && i < l->config.state.n_heads; ++i)
+            if (!(l->state_rate[i] <= 0))
+                return lw_fail(LW_ERR_FORMAT, "layer %u state rate: that of head %u is %g, must be 0 or less", layer, i,
+                               (double)l->state_rate[i]);
+    }
+    return LW_OK;
+}
+
 lw_status lw_model_finish(lw_model* model) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
     if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: the model is finished already");
     LW_RETURN_IF_FAILED(check_complete(model));
     LW_RETURN_IF_FAILED(check_orders(model));
+    LW_RETURN_IF_FAILED(check_rates(model));
     LW_RETURN_IF_FAILED(lw_selftest(model, model->pool, model->holds));
     LW_RETURN_IF_FAILED(lw_replicate(model));
     lw_pool_close(model->pool);

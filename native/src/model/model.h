@@ -105,6 +105,7 @@ static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
 }
 
 static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
+static inline bool lw_has_state(const lw_layer* layer) { return layer->config.state.kind != LW_NO_STATE; }
 
 // Of the first layer that has attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {

@@ -41,7 +41,7 @@ static lw_slot model_slot(lw_model* model, lw_role role) {
     }
 }
 
-static bool has_mixer(const lw_layer* l) { return lw_has_attention(l) || l->config.state.kind != LW_NO_STATE; }
+static bool has_mixer(const lw_layer* l) { return lw_has_attention(l) || lw_has_state(l); }
 
 static bool has_ffn(const lw_layer* l) { return l->config.ffn.kind != LW_FFN_NONE; }
 
@@ -125,7 +125,8 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_ATTN_V:
             return matrix("attention V", &l->v, kv, hidden, values);
         case LW_ATTN_GATE:
-            return matrix("attention gate", &l->attn_gate, q, hidden, c->output_gate);
+            return matrix("attention gate", &l->attn_gate, c->output_gate == 2 ? c->n_heads : q, hidden,
+                          c->output_gate > 0);
         case LW_ATTN_Q_BIAS:
             return vector("attention Q bias", &l->q_bias, q, c->qkv_bias);
         case LW_ATTN_K_BIAS:
@@ -143,7 +144,7 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_ATTN_SINKS:
             return vector("attention sinks", &l->sinks, c->n_heads, c->sinks);
         case LW_ATTN_INPUT_ORDER:
-            return vector("order of Q, K and V", &l->attn_input_order, hidden, here);
+            return vector("order of Q, K and V", &l->attn_input_order, hidden, here && !lw_has_state(l));
         case LW_ATTN_OUTPUT_ORDER:
             return vector("order of attention output", &l->attn_output_order, q, here);
         default:

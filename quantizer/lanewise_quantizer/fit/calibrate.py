@@ -104,13 +104,15 @@ def _steps(
     scale = np.float32(forward.config.residual_scale)
     done: dict[Role, Floats] = {}
     whole: dict[Role, Floats] = {}
+    has_both = vectors.layer.attention is not None and vectors.layer.state is not None
+    of_state = streams.copied() if has_both else streams  # what it reads, as attention does
     for step in steps_of(vectors.layer):
         for role in step:
             whole[role] = source(role, layer)
         size = whole[step[0]].shape[1]
         inputs = np.empty((*x.shape[:2], size), np.float32)
         ends = step[0] in ENDS
-        read = before if step[0] in FFN else streams
+        read = before if step[0] in FFN else of_state if step[0] == Role.STATE_OUT else streams
         moments = Moments(size, y is not None, whole[step[0]].shape[0] if ends else 0)
         for part in forward.chunks(x):
             inputs[part] = forward.inputs(step[0], read.x[part], done, vectors)
@@ -130,8 +132,11 @@ def _steps(
         if ends:
             for part in forward.chunks(x):
                 forward.add(x[part], inputs[part] @ done[step[0]].T, step[0], vectors)
-            done.clear()
-            whole.clear()
+            if step[0] == Role.STATE_OUT:
+                of_state = streams
+            if of_state is streams:  # nobody reads these inputs any more
+                done.clear()
+                whole.clear()
         del inputs, moments, moment  # before the next are there
 
 

@@ -227,15 +227,15 @@ class Forward:
         out = np.ascontiguousarray(out.swapaxes(1, 2)).reshape(n, tokens, -1)
         if kind.output_gate:
             out *= sigmoid(x @ weights[Role.ATTN_GATE].T)
+        if kind.head_gate:
+            out *= sigmoid(x @ weights[Role.ATTN_GATE].T).repeat(kind.head_dim, axis=-1)
         return out
 
-    def mixer(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> Floats:
-        """What the matrix is given that ends attention or what has a state, for hidden states."""
-        normed = self.norm(x, vectors.attn_norm)
+    def state(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> Floats:
+        """What STATE_OUT is given, [windows, tokens, inner], for normalized x."""
         state = vectors.layer.state
-        if state is None:
-            return self.attention(normed, weights, vectors)
-        return results(state, self.config.rms_norm_eps, weights, vectors.of, normed)
+        assert state is not None
+        return results(state, self.config.rms_norm_eps, weights, vectors.of, x)
 
     def gated(
         self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors | None = None
@@ -261,7 +261,8 @@ class Forward:
         if role in (Role.ATTN_Q, Role.STATE_IN):
             return self.norm(x, vectors.attn_norm)
         if role in (Role.ATTN_OUTPUT, Role.STATE_OUT):
-            return self.mixer(x, weights, vectors)
+            mix = self.attention if role == Role.ATTN_OUTPUT else self.state
+            return mix(self.norm(x, vectors.attn_norm), weights, vectors)
         normed = self.norm(x, vectors.ffn_norm)
         return self.gated(normed, weights, vectors) if role == Role.FFN_DOWN else normed
 
@@ -283,11 +284,11 @@ class Forward:
 
     def layer(self, x: Floats, weights: Mapping[Role, Floats], vectors: Vectors) -> None:
         """Run one layer, in place."""
-        last = Role.ATTN_OUTPUT if vectors.layer.state is None else Role.STATE_OUT
+        ends = [last for last in (Role.ATTN_OUTPUT, Role.STATE_OUT) if last in weights]
         for part in self.chunks(x):
             before = x[part].copy() if vectors.is_beside else x[part]
-            if last in weights:
-                inner = self.mixer(x[part], weights, vectors)
+            inners = [self.inputs(last, x[part], weights, vectors) for last in ends]
+            for last, inner in zip(ends, inners, strict=True):  # which all read the same x
                 self.add(x[part], inner @ weights[last].T, last, vectors)
             normed = self.norm(before, vectors.ffn_norm)
             if vectors.layer.ffn is None:
@@ -351,17 +352,29 @@ def _softmax(scores: Floats, sinks: Floats | None) -> None:
     scores /= total
 
 
+def passes_gate(attention: Attention) -> bool:
+    """Return whether results of attention go through a gate of either kind."""
+    return attention.output_gate or attention.head_gate
+
+
 def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
-    """The steps of a layer; its experts, which are none, come after them."""
-    steps: list[tuple[Role, ...]] = []
+    """The steps of a layer; its experts, which are none, come after them.
+
+    Attention and a state read the same: what both begin with is one step.
+    """
+    begin: tuple[Role, ...] = ()
+    ends: list[tuple[Role, ...]] = []
     if layer.attention is not None:
         first, last = ATTENTION_STEPS
         if layer.attention.values_are_keys:
             first = first[:2]
-        steps += [(*first, Role.ATTN_GATE) if layer.attention.output_gate else first, last]
+        begin += (*first, Role.ATTN_GATE) if passes_gate(layer.attention) else first
+        ends.append(last)
     if layer.state is not None:
         has_gate = not isinstance(layer.state, ShortConv)
-        steps += [(Role.STATE_IN, Role.STATE_GATE)[: 1 + has_gate], (Role.STATE_OUT,)]
+        begin += (Role.STATE_IN, Role.STATE_GATE)[: 1 + has_gate]
+        ends.append((Role.STATE_OUT,))
+    steps = [begin, *ends] if begin else []
     if isinstance(layer.ffn, Gated):
         steps += STEPS_OF_FFN
     if isinstance(layer.ffn, Plain):

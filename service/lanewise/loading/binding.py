@@ -131,6 +131,8 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
         shapes |= attention_shapes(layer.attention, hidden)
         results = (1, layer.attention.n_heads * layer.attention.head_dim)
         orders |= {Role.ATTN_INPUT_ORDER: (1, hidden), Role.ATTN_OUTPUT_ORDER: results}
+        if layer.state is not None:  # which reads the same inputs in their own order
+            del orders[Role.ATTN_INPUT_ORDER]
     if layer.state is not None:
         shapes |= state_shapes(layer.state, hidden)
     if shapes and config.norm_bias:
@@ -178,6 +180,8 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
         shapes |= {Role.ATTN_Q_NORM: (1, queries), Role.ATTN_K_NORM: (1, keys)}
     if attention.sinks:
         shapes[Role.ATTN_SINKS] = (1, attention.n_heads)
+    if attention.head_gate:
+        shapes[Role.ATTN_GATE] = (attention.n_heads, hidden)
     if attention.output_gate:
         shapes[Role.ATTN_GATE] = (queries, hidden)
     shapes[Role.ATTN_OUTPUT] = (hidden, queries)

@@ -140,12 +140,12 @@ def result_norm_faults(layer: Layer, config: ModelConfig) -> Iterable[str]:
     """What does not go with norms of what is added."""
     if not layer.result_norms:
         return
-    if layer.attention is None or layer.ffn is None:
-        yield "result_norms without attention or an FFN"
+    if layer.ffn is None or (layer.attention is None) == (layer.state is None):
+        yield "result_norms without an FFN and either attention or a state"
         return
     if isinstance(layer.ffn, Experts) or layer.ffn.bias or layer.ffn.down_bias:
         yield "result_norms with experts or a bias of down"
-    if layer.attention.output_bias or config.norm_bias:
+    if (layer.attention is not None and layer.attention.output_bias) or config.norm_bias:
         yield "result_norms with biases of attention's output or of norms"
     if config.residual_scale != 1.0:
         yield f"result_norms with residual_scale {config.residual_scale}"
@@ -217,6 +217,8 @@ def attention_faults(attention: Attention, ropes: tuple[Rope, ...]) -> Iterable[
     """What is wrong with attention, its heads apart."""
     if attention.qk_norm not in QK_NORMS:
         yield f"qk_norm is {attention.qk_norm!r}; one of {', '.join(QK_NORMS)} is needed"
+    if attention.output_gate and attention.head_gate:
+        yield "output_gate beside head_gate; one of them is needed at most"
     if attention.rope is None:
         return
     if attention.rope >= len(ropes):

@@ -111,7 +111,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "RMSNorm over whole projections"
     if attention.alibi:
         yield "scores that fall with the distance"
-    if attention.output_gate:
+    if attention.output_gate or attention.head_gate:
         yield "attention with an output gate"
     if attention.sinks:
         yield "attention sinks"

@@ -58,6 +58,7 @@ class Attention:
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
     position_scale: tuple[float, int] | None = None
     output_gate: bool = False  # results are multiplied by sigmoid of a product of their own
+    head_gate: bool = False  # likewise, those of each head by one number; not beside output_gate
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
     values_are_keys: bool = False  # V is what K is before its norm and its turn
     value_norm: bool = False  # RMSNorm over each head of V, without weights

@@ -127,6 +127,8 @@ class NativeProgram:
         flags = ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi", "output_gate")
         for name in (*flags, "values_are_keys", "value_norm"):
             setattr(out, name, int(getattr(attention, name)))
+        if attention.head_gate:
+            out.output_gate = 2
         if attention.kv_layer is not None:
             out.shares_kv, out.kv_layer = 1, attention.kv_layer
         out.window = attention.window or 0

@@ -39,11 +39,11 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
         own = {role: value for (role, i), value in weights.items() if i == index}
         before = x
         if layer.attention is not None or layer.state is not None:
-            normed = norm(config, own, Role.ATTN_NORM, x)
+            normed, result = norm(config, own, Role.ATTN_NORM, x), np.zeros_like(x)
+            if layer.attention is not None:
+                result = result + attention(config, index, own, normed, stored)
             if layer.state is not None:
-                result = recurrence(config, layer.state, own, normed)
-            else:
-                result = attention(config, index, own, normed, stored)
+                result = result + recurrence(config, layer.state, own, normed)
             if layer.result_norms:
                 result = norm(config, own, Role.ATTN_RESULT_NORM, result)
             x = x + config.residual_scale * result
@@ -179,6 +179,8 @@ def attention(
     values = out.reshape(n, -1)
     if c.output_gate:
         values = values * sigmoid(x @ own[Role.ATTN_GATE].T)
+    if c.head_gate:
+        values = values * np.repeat(sigmoid(x @ own[Role.ATTN_GATE].T), c.head_dim, axis=1)
     result = values @ own[Role.ATTN_OUTPUT].T
     return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
 
@@ -473,8 +475,8 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
-    if c.output_gate:
-        shapes[Role.ATTN_GATE] = (q, hidden)
+    if c.output_gate or c.head_gate:
+        shapes[Role.ATTN_GATE] = (q if c.output_gate else c.n_heads, hidden)
     if c.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
     if c.qk_norm == "whole":
