@@ -16,10 +16,13 @@ from family_models import Arrays, FamilyModel, family_model, write_case, write_m
 from gguf_states import REORDERED
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.program import Experts, GatedDelta, Layer, ModelConfig, Ssd
+from lanewise.loading.rearranging import Rearranged, to_f32
+from lanewise.loading.sources import SourceTensor
 from lanewise.loading.stored_program import program_as_json, read_program
 from lora_files import lora_config, write_adapter
 
@@ -69,6 +72,17 @@ def check_same(one: Path, other: Path) -> None:
         ("nemotron_h", {"hybrid_override_pattern": ""}, "hybrid_override_pattern is ''"),
         ("nemotron_h", {"hybrid_override_pattern": None}, "layer_types is missing; a kind for"),
         ("nemotron_h", {"mlp_hidden_act": "silu"}, "mlp_hidden_act is 'silu'; 'relu2'"),
+        (
+            "falcon_h1",
+            {"mamba_rms_norm": True, "mamba_norm_before_gate": True},
+            "before_gate is True",
+        ),
+        ("falcon_h1", {"mamba_d_head": 8}, "mamba_d_head is 8; 96 divided by the number of heads"),
+        ("falcon_h1", {"mlp_multipliers": [1.0]}, "mlp_multipliers is [1.0]; 2 numbers"),
+        ("falcon_h1", {"ssm_multipliers": [1, 1, 1, 1, 0]}, "ssm_multipliers is 0; a positive"),
+        ("falcon_h1", {"key_multiplier": -1.0}, "key_multiplier is -1.0; a positive"),
+        ("falcon_h1", {"projectors_bias": True}, "projectors_bias is True; false"),
+        ("falcon_h1", {"mlp_bias": True}, "mlp_bias is True; false"),
         ("nemotron_h", {"n_groups": 4}, "n_groups is 4; a divisor of the number of heads, 6,"),
     ],
 )
@@ -109,6 +123,7 @@ def test_metadata_that_cannot_be_a_program_are_explained(
         ("lfm2", "conv.conv.weight"),
         ("qwen3_next", "conv1d.weight"),
         ("nemotron_h", "conv1d.weight"),
+        ("falcon_h1", "conv1d.weight"),
     ],
 )
 def test_taps_are_rows_of_a_channel(name: str, end: str, tmp_path: Path) -> None:
@@ -261,6 +276,7 @@ def test_a_program_without_biases_of_convolutions(tmp_path: Path) -> None:
         ("lfm2", "layers.0.conv.in_proj", "conv.in_proj.lora_A.weight' is not supported"),
         ("qwen3_next", "layers.0.linear_attn.out_proj", "lora_A.weight' is not supported"),
         ("qwen3_next", "layers.0.self_attn.k_proj", "layer 0 of the model has no such matrix"),
+        ("falcon_h1", "layers.0.self_attn.k_proj", "adapters of falcon_h1 are not supported: its"),
     ],
 )
 def test_adapters_of_what_has_a_state_are_refused_by_name(
@@ -291,6 +307,71 @@ def refused_adapter(name: str, module: str, outputs: int, tmp_path: Path) -> str
     with pytest.raises(ModelFileError) as caught:
         open_adapter(folder, config)
     return str(caught.value)
+
+
+def test_falcons_multipliers_are_in_its_tensors_or_scales(tmp_path: Path) -> None:
+    """From config.json those that must be; a GGUF file has all of them in its tensors."""
+    model, config = family_model("falcon_h1"), CASES["falcon_h1"]
+    with (
+        open_checkpoint(write_model(model, tmp_path / "hf")) as hf,
+        open_checkpoint(write_gguf(model, tmp_path / "m.gguf")) as gguf,
+    ):
+        scale = 24**-0.5 * config["key_multiplier"] * config["attention_in_multiplier"] ** 2
+        assert hf.config.heads.score_scale == pytest.approx(scale)
+        assert (hf.config.embedding_scale, gguf.config.embedding_scale) == (
+            pytest.approx(config["embedding_multiplier"]),
+            1,
+        )
+        layers = (replace(hf.config.layers[0], attention=gguf.config.heads),) * 2
+        scales = {"embedding_scale": 1.0, "logit_scale": 1.0}
+        assert replace(hf.config, layers=layers, **scales) == gguf.config
+        of_gguf = {(t.role, t.layer): t for t in gguf.tensors}
+        for tensor in hf.tensors:
+            if tensor.role not in (
+                Role.STATE_GATE,
+                Role.STATE_DECAY,
+                Role.STATE_OUT,
+                Role.FFN_DOWN,
+            ):
+                continue
+            found, wanted = (
+                np.frombuffer(one.data, "f4")
+                for one in (tensor, of_gguf[tensor.role, tensor.layer])
+            )
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16"])
+def test_multiplied_matrices_keep_their_type(kind: str, tmp_path: Path) -> None:
+    """Rounded once, to nearest; vectors become float32, and codes cannot be multiplied."""
+    rows = np.array([[1.0, -3.0, 2**-20, 1.9921875], [257.0, 0.5, 65.25, 0.0]], "f4")
+    data = as_bytes(rows, kind)
+    sources = {
+        name: SourceTensor("here", shape, TensorType[kind], memoryview(data), lambda: None)
+        for name, shape in (("matrix", (2, 4)), ("vector", (8,)))
+    }
+    tensors = Rearranged(sources)
+    by = np.array([1.0, 1.00390625])
+    tensors.multiply_rows("matrix", by)
+    tensors.multiply_rows("vector", 1.00390625)
+    tensors.multiply_rows("absent", 2.0)
+    matrix, vector = tensors.out["matrix"], tensors.out["vector"]
+    assert (matrix.type, vector.type) == (TensorType[kind], TensorType.F32)
+    held = to_f32(memoryview(data), TensorType[kind]).astype("f8")
+    expected = held.reshape(2, 4) * by[:, None]
+    assert bytes(matrix.view()) == as_bytes(expected.astype("f4"), kind)
+    assert bytes(vector.view()) == (held * 1.00390625).astype("f4").tobytes()
+    coded = SourceTensor("there", (2, 32), TensorType.Q8_0, memoryview(b""), lambda: None)
+    with pytest.raises(ModelFileError, match=r"there: tensor 'm' is Q8_0 .*; its config mult"):
+        Rearranged({"m": coded}).multiply_rows("m", 2.0)
+
+
+def as_bytes(values: np.ndarray, kind: str) -> bytes:
+    """Rounded to nearest, ties to even."""
+    if kind == "F16":
+        return values.astype("f2").tobytes()
+    bits = values.view("u4").astype("u8")
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("u2").tobytes()
 
 
 def test_stored_programs_with_states(tmp_path: Path) -> None:

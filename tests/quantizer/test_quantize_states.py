@@ -18,7 +18,9 @@ QUANTIZED = (Role.STATE_IN, Role.STATE_GATE, Role.STATE_OUT, Role.ATTN_GATE)
 
 
 @pytest.mark.parametrize("options", [["--format", "q8_0"], ["--bits", "9"]], ids=["q8_0", "bits"])
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "granitemoehybrid", "nemotron_h"])
+@pytest.mark.parametrize(
+    "name", ["lfm2", "qwen3_next", "granitemoehybrid", "nemotron_h", "falcon_h1"]
+)
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_path):
@@ -37,7 +39,7 @@ def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_pa
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "nemotron_h"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "nemotron_h", "falcon_h1"])
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_path):

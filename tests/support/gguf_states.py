@@ -218,6 +218,39 @@ def hybrid_arrays(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+def falcon_metadata(config: Config) -> dict[str, Any]:
+    keys = mamba_metadata(config | {"layer_types": ()})
+    del keys["attention.head_count_kv"], keys["rope.scaling.finetuned"]
+    return keys
+
+
+def falcon_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Everything multiplied by what the config says, the embedding and the head as well."""
+    size = config["mamba_d_ssm"]
+    keys = config["mamba_n_groups"] * config["mamba_d_state"]
+    inner = np.array(config["ssm_multipliers"], "f4")
+    rows = inner.repeat([size, size, keys, keys, config["mamba_n_heads"]])[:, None]
+    gate, down = config["mlp_multipliers"]
+    before = config["attention_in_multiplier"]
+    factors = {
+        "q_proj": before,
+        "k_proj": before * config["key_multiplier"],
+        "v_proj": before,
+        "o_proj": config["attention_out_multiplier"],
+        "mamba.in_proj": rows * np.float32(config["ssm_in_multiplier"]),
+        "mamba.out_proj": config["ssm_out_multiplier"],
+        "gate_proj": gate,
+        "down_proj": down,
+        "embed_tokens": config["embedding_multiplier"],
+        "lm_head": config["lm_head_multiplier"],
+    }
+    return {
+        name: array * np.float32(by) if np.isscalar(by) else array * by
+        for name, array in mamba_arrays(arrays, config).items()
+        for by in [next((by for part, by in factors.items() if part in name), 1.0)]
+    }
+
+
 STATES: dict[str, Conversion] = {
     "lfm2": Conversion("lfm2", reshape=lfm_arrays, metadata=lfm_metadata),
     "lfm2_moe": Conversion("lfm2moe", reshape=lfm_arrays, metadata=lfm_metadata),
@@ -236,6 +269,9 @@ STATES: dict[str, Conversion] = {
         metadata=nemotron_moe_metadata,
     ),
     "qwen3_5_moe": Conversion("qwen35moe", reshape=tiled_arrays, metadata=delta_metadata),
+    "falcon_h1": Conversion("falcon-h1", reshape=falcon_arrays, metadata=falcon_metadata),
 }
 # Whose sums have another order then, and so other bits.
 REORDERED = ("qwen3_5", "qwen3_5_moe")
+# Whose tensors the converter multiplies by what is said in config.json.
+MULTIPLIED = ("falcon_h1",)

@@ -94,6 +94,37 @@ NEMOTRON_MOE: Config = NEMOTRON | {
 }
 
 
+FALCON: Config = published(
+    "falcon_h1",
+    "FalconH1",
+    MAMBA,
+    attention_bias=False,
+    attention_in_multiplier=1.25,
+    attention_out_multiplier=0.9375,
+    attn_layer_indices=None,
+    embedding_multiplier=5.656854249492381,
+    head_dim=24,
+    key_multiplier=0.390625,
+    lm_head_multiplier=0.78125,
+    mamba_d_ssm=96,
+    mamba_n_heads=6,
+    mamba_n_groups=3,
+    mamba_norm_before_gate=False,
+    mamba_rms_norm=False,
+    mamba_use_mlp=True,
+    mlp_bias=False,
+    mlp_expansion_factor=8,
+    mlp_multipliers=[0.8838834764831845, 0.5859375],
+    num_logits_to_keep=1,
+    projectors_bias=False,
+    rope_scaling=None,
+    rope_theta=1e11,
+    ssm_in_multiplier=1.25,
+    ssm_multipliers=[0.3535533905932738, 0.25, 0.35, 0.5, 0.4],
+    ssm_out_multiplier=0.23570226039551587,
+)
+
+
 STATE_CASES: dict[str, Config] = {
     "lfm2": without(
         published(
@@ -207,6 +238,48 @@ STATE_CASES: dict[str, Config] = {
         position_embedding_type="rope",
         tie_word_embeddings=False,
     ),
+    "lfm3": without(
+        published(
+            "lfm3",
+            "Lfm3",
+            LFM,
+            num_hidden_layers=5,
+            layer_types=[
+                "conv",
+                "sliding_attention",
+                "full_attention",
+                "conv",
+                "sliding_attention",
+            ],
+            conv_L_cache=7,
+            head_dim=24,
+            sliding_window=8,
+            use_attention_gate=True,
+            use_sandwich_norm=True,
+            attention_bias=False,
+            rope_parameters={
+                "full_attention": {
+                    "partial_rotary_factor": 0.5,
+                    "rope_theta": 1e6,
+                    "rope_type": "proportional",
+                },
+                "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+            },
+        ),
+        "rms_norm_eps",
+        "hidden_act",
+        "rope_theta",
+    ),
+    "falcon_h1": FALCON,
+    "falcon_h1_norm": FALCON
+    | {
+        "attention_in_multiplier": 1.0,
+        "embedding_multiplier": 0.5,
+        "mamba_conv_bias": False,
+        "mamba_n_groups": 1,
+        "mamba_rms_norm": True,
+        "tie_word_embeddings": True,
+    },
     "nemotron_h": NEMOTRON,
     "nemotron_h_moe": NEMOTRON_MOE,
     "nemotron_h_moe_groups": NEMOTRON_MOE

@@ -44,7 +44,7 @@ def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None
                 sources = made_plain(sources, found, hf_n_layers(fields, sources))
         model, sources = read_program(family, fields, sources)
         model, sources = with_pooling(model, sources, pooling, HF)
-        named = family.hf_tensors(sources, model)
+        named = family.hf_values(fields, family.hf_tensors(sources, model), model)
         tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)

@@ -61,6 +61,8 @@ PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("target_parameters", (None, []), "null (adapted parameters are not supported)"),
     ("alora_invocation_tokens", (None, []), "null (activated LoRA is not supported)"),
 )
+# Families whose weights are not those that their adapters were trained on.
+CHANGED = {"falcon_h1": "its weights have been multiplied by what its config.json says"}
 CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq")  # ways to initialize
 
 
@@ -135,6 +137,11 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
     Raises ModelFileError, naming file and field, when it is damaged, made for another model, of a
     rank above ``max_rank`` or of a kind that is not supported.
     """
+    if config.architecture in CHANGED:
+        raise ModelFileError(
+            f"{path}: adapters of {config.architecture} are not supported:"
+            f" {CHANGED[config.architecture]}"
+        )
     if not (path / CONFIG).is_file():
         raise ModelFileError(
             f"{path}: {CONFIG} is missing; an adapter is a directory with {CONFIG} and {WEIGHTS}"
@@ -177,9 +184,15 @@ def modules_of(config: ModelConfig, layer: int | None = None) -> list[str]:
     """Modules that an adapter may change, in one layer or in any; experts are none of them."""
     numbers = range(config.n_layers) if layer is None else [layer]
     roles = {role for number in numbers for role in layer_shapes(config, number)}
-    if Role.ATTN_GATE in roles:  # of which the module makes queries too
+    if any(has_output_gate(config, number) for number in numbers):  # which Q's module makes too
         roles.discard(Role.ATTN_Q)
     return [name for name, role in MODULES.items() if role in roles]
+
+
+def has_output_gate(config: ModelConfig, layer: int) -> bool:
+    """Return whether one module makes queries and a gate of all of attention's results."""
+    attention = config.layers[layer].attention
+    return attention is not None and attention.output_gate
 
 
 def _check_plain(settings: Fields) -> None:
@@ -287,7 +300,7 @@ def _matrix(
     layer, _, name = module.removeprefix("model.layers.").partition(".")
     role = MODULES[name]
     shapes = layer_shapes(config, int(layer))
-    if role is Role.ATTN_Q and Role.ATTN_GATE in shapes:
+    if role is Role.ATTN_Q and has_output_gate(config, int(layer)):
         raise ModelFileError(
             f"{file.path}: {module}: it makes queries and the gate of attention's output, of which"
             " adapters are not supported; accepted are lora_A and lora_B of"

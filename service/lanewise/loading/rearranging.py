@@ -17,6 +17,7 @@ from lanewise.loading.sources import Sources, SourceTensor
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.intp]  # numbers of rows
+SLAB_BYTES = 1 << 24  # of rows that are changed at a time
 Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
 
 
@@ -25,6 +26,19 @@ def to_f32(data: memoryview, kind: TensorType) -> npt.NDArray[np.float32]:
     if kind == TensorType.BF16:
         return (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")
     return np.frombuffer(data, "<f2" if kind == TensorType.F16 else "<f4").astype("<f4")
+
+
+def from_floats(values: npt.NDArray[np.float64], kind: TensorType) -> Bytes:
+    """Return rows of values in the bytes of one of VECTOR_TYPES, rounded to nearest, ties even.
+
+    To bfloat16 by way of float32, which has 16 more bits.
+    """
+    if kind != TensorType.BF16:
+        with np.errstate(over="ignore"):  # infinity, which whoever loads it refuses
+            return values.astype("<f2" if kind == TensorType.F16 else "<f4").view(np.uint8)
+    bits = values.astype("<f4").view("<u4")
+    bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (bits >> np.uint32(16)).astype("<u2").view(np.uint8)
 
 
 class Rearranged:
@@ -112,6 +126,39 @@ class Rearranged:
     def exponentiate(self, name: str) -> None:
         """Make a vector of floats x one of float32 of -exp(x), rounded once."""
         self._change(name, lambda values: -np.exp(values.astype("<f8")).astype("<f4"))
+
+    def multiply_rows(self, name: str, by: float | npt.NDArray[np.float64]) -> None:
+        """Multiply a matrix, or a vector, by a number, or each of its rows by its own.
+
+        A matrix keeps its type, a vector becomes one of float32; values are rounded once.
+        """
+        source, numbers = self.out.get(name), np.asarray(by, np.float64)
+        if source is None or not source.shape or (numbers == 1).all():
+            return
+        rows = source.shape[0]
+        if numbers.shape not in ((), (rows,)):  # of another size than whoever binds it will want
+            return
+        factors = np.broadcast_to(numbers, rows)
+        if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
+            raise ModelFileError(
+                f"{source.where}: tensor {name!r} is {_shown(source)}; its config multiplies it,"
+                f" for which one of {', '.join(kind.name for kind in VECTOR_TYPES)} is needed"
+            )
+        kind, width = source.type, source.n_bytes // rows
+        to = kind if len(source.shape) > 1 else TensorType.F32
+        size = row_bytes(to, prod(source.shape))
+
+        def make() -> memoryview:
+            made, whole = np.empty((rows, size // rows), np.uint8), source.view()
+            for start in range(0, rows, step := max(1, SLAB_BYTES // width)):
+                part = slice(start, min(start + step, rows))
+                values = to_f32(whole[part.start * width : part.stop * width], kind)
+                changed = values.reshape(part.stop - part.start, -1) * factors[part, None]
+                made[part] = from_floats(changed, to)
+            source.release()
+            return made.reshape(-1).data.cast("B")
+
+        self.out[name] = self._made(replace(source, type=to), source.shape, size, make)
 
     def _change(self, name: str, change: Callable[[Floats], Floats]) -> None:
         source = self.out.get(name)

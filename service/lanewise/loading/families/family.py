@@ -14,11 +14,19 @@ from lanewise.loading.sources import Sources
 Program = Callable[[Fields, Sources], ModelConfig]
 # The tensors by the names that TENSOR_NAMES has for the kind of file.
 Rename = Callable[[Sources, ModelConfig], Sources]
+# The tensors with what config.json says of their values.
+Revalue = Callable[[Fields, Sources, ModelConfig], Sources]
 
 
 def as_they_are(sources: Sources, config: ModelConfig) -> Sources:
     """Return tensors that have the usual names already."""
     del config
+    return sources
+
+
+def valued_as_they_are(fields: Fields, sources: Sources, config: ModelConfig) -> Sources:
+    """Return tensors whose values are those of the model."""
+    del fields, config
     return sources
 
 
@@ -31,6 +39,7 @@ class Family:
     gguf: str | None = None  # general.architecture
     from_gguf: Program | None = None
     hf_tensors: Rename = as_they_are
+    hf_values: Revalue = valued_as_they_are  # of tensors that hf_tensors has named
     gguf_tensors: Rename = as_they_are
     # Q and K rows of such files alternate the halves of each head.
     gguf_interleaved_rope: bool = False

@@ -13,6 +13,7 @@ from lanewise.loading.families import (
     ernie4_5_moe,
     exaone4,
     falcon,
+    falcon_h1,
     gemma,
     gemma2,
     gemma3,
@@ -32,6 +33,7 @@ from lanewise.loading.families import (
     jina_embeddings_v3,
     lfm2,
     lfm2_moe,
+    lfm3,
     llama,
     minicpm,
     ministral3,
@@ -110,7 +112,9 @@ FAMILIES: tuple[Family, ...] = (
     gpt2.FAMILY,
     lfm2.FAMILY,
     lfm2_moe.FAMILY,
+    lfm3.FAMILY,
     nemotron_h.FAMILY,
+    falcon_h1.FAMILY,
     bert.FAMILY,
     roberta.FAMILY,
     xlm_roberta.FAMILY,
@@ -130,7 +134,7 @@ STATES, ENCODER, DECODED, LATENT = (
 )
 REASONS = {
     STATES: (
-        *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba", "falcon_h1", "falcon-h1", "lfm3"),
+        *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
         *("kimi_linear", "kimi-linear", "plamo2"),
     ),
     ENCODER: ("distilbert", "mpnet", "nomic-bert-moe"),
