@@ -8,6 +8,7 @@
 typedef struct fuzzed {
     fuzz_input* in;
     uint32_t variant, level, n_groups;
+    bool has_states;
     lw_session* session;
     lw_session_config config;
     sequence sequences[SEQUENCES];
@@ -34,6 +35,8 @@ static void open_session(fuzzed* f) {
     FUZZ_CHECK(lw_model_kv_layout(model, f->config.kv_type, f->config.groups_by_window, &layout) == LW_OK, "layout");
     f->n_groups = layout.n_groups;
     FUZZ_CHECK(f->n_groups <= MOST_GROUPS, "%u groups", f->n_groups);
+    f->has_states = layout.state_bytes > 0;
+    f->config.n_states = f->has_states ? SEQUENCES : 0;
     const lw_status status = lw_session_open(model, &f->config, &f->session);
     FUZZ_CHECK(status == LW_OK, "no session: %s", lw_last_error());
     memset(f->sequences, 0, sizeof f->sequences);
@@ -63,6 +66,7 @@ static one_step* new_step(fuzzed* f) {
     one_step* step = calloc(1, sizeof *step);
     if (step == NULL) exit(2);
     step->n_groups = f->n_groups;
+    step->has_states = f->has_states;
     const lw_adapter* const* adapters =
         f->config.max_adapter_rank > 0 ? (const lw_adapter* const*)tiny_adapters[f->variant][f->level] : NULL;
     take_step(f->in, step, &f->config, f->sequences, adapters, f->n_begun > 0, f->n_drawn);
@@ -179,7 +183,9 @@ static void close_session(fuzzed* f) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_input in = {data, size};
-    fuzzed f = {.in = &in, .variant = take_below(&in, TINY_VARIANTS), .level = take_below(&in, TINY_LEVELS)};
+    const uint8_t model = take_byte(&in);
+    fuzzed f = {.in = &in, .variant = model % TINY_WITHOUT_STATES, .level = take_below(&in, TINY_LEVELS)};
+    if (model >= 160) f.variant = TINY_WITHOUT_STATES + model % (TINY_VARIANTS - TINY_WITHOUT_STATES);
     if (tiny_model(f.variant, f.level) == NULL) return 0;
     open_session(&f);
     while (in.left > 0) {

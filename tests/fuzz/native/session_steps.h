@@ -27,7 +27,8 @@ typedef struct one_step {
     uint32_t token_ids[MOST_BATCH], query_start[SEQUENCES + 1], context_lens[SEQUENCES];
     uint32_t n_groups;
     uint32_t tables[SEQUENCES * MOST_GROUPS * SEQUENCE_BLOCKS], table_rows[SEQUENCES], logit_rows[MOST_LOGITS];
-    uint32_t copies[2 * MOST_GROUPS * SEQUENCE_BLOCKS];
+    uint32_t copies[2 * MOST_GROUPS * SEQUENCE_BLOCKS], state_copies[2];
+    bool has_states;  // then a sequence's is in the place that its row of the tables has
     const lw_adapter* adapters[SEQUENCES];
     lw_draw draws[MOST_LOGITS];
     lw_sampling samplings[MOST_LOGITS];
@@ -75,11 +76,11 @@ static inline void take_draw(fuzz_input* in, one_step* s, uint32_t row) {
     if (take_byte(in) < 20) d->forced_token = take_below(in, TINY_VOCAB);
 }
 
-// Sequence `to` becomes a copy of whole blocks of `from`.
+// Sequence `to` becomes a copy of whole blocks of `from`; where there are states, of all its tokens, or there is none.
 static inline void take_copies(fuzz_input* in, one_step* s, sequence* sequences) {
     const uint32_t from = take_below(in, SEQUENCES), to = take_below(in, SEQUENCES);
     const uint32_t blocks = sequences[from].n / LW_BLOCK_TOKENS;
-    if (from == to || blocks == 0) return;
+    if (from == to || blocks == 0 || (s->has_states && sequences[from].n % LW_BLOCK_TOKENS != 0)) return;
     for (uint32_t i = 0; i < s->n_groups * blocks; ++i) {
         s->copies[2 * i] = sequences[from].table[i % blocks] + i / blocks * BLOCKS;
         s->copies[2 * i + 1] = sequences[to].table[i % blocks] + i / blocks * BLOCKS;
@@ -89,6 +90,11 @@ static inline void take_copies(fuzz_input* in, one_step* s, sequence* sequences)
     sequences[to].adapter = sequences[from].adapter;
     s->batch.copies = s->copies;
     s->batch.n_copies = s->n_groups * blocks;
+    if (!s->has_states) return;
+    s->state_copies[0] = from;
+    s->state_copies[1] = to;
+    s->batch.state_copies = s->state_copies;
+    s->batch.n_state_copies = 1;
 }
 
 static inline uint32_t take_token(fuzz_input* in, uint32_t n_drawn) {
@@ -165,6 +171,7 @@ static inline lw_session* reference_session(uint32_t variant, lw_type kv_type) {
     lw_session** kept = &sessions[variant][kv_type == LW_F32 ? 0 : kv_type == LW_F16 ? 1 : 2];
     const lw_session_config config = {.n_threads = 1,
                                       .n_blocks = SEQUENCE_BLOCKS,
+                                      .n_states = variant >= TINY_WITHOUT_STATES ? 1 : 0,
                                       .max_batch_tokens = MOST_TOKENS,
                                       .max_batch_logits = MOST_LOGITS,
                                       .kv_type = kv_type,

@@ -102,7 +102,14 @@ static inline bool spoil(fuzz_input* in, one_step* s, const lw_session_config* c
     lw_batch* b = &s->batch;
     const uint32_t row = take_below(in, b->n_seqs), tokens = s->query_start[b->n_seqs];
     s->fault = NULL;
-    switch (take_below(in, 13)) {
+    switch (take_below(in, 14)) {
+        case 13:
+            s->state_copies[0] = s->has_states ? c->n_states + take_byte(in) : 0;
+            s->state_copies[1] = 0;
+            b->state_copies = s->state_copies;
+            b->n_state_copies = 1;
+            s->fault = "state_copies";
+            break;
         case 12:
             s->fault = spoil_array(in, s);
             break;

@@ -6,15 +6,27 @@
 #include "lanewise.h"
 #include "uniform_model.h"
 
-enum { TINY_VARIANTS = 4, TINY_ADAPTERS = 2, TINY_LEVELS = 5, TINY_VOCAB = 50, TINY_MOST_RANK = 5 };
+enum {
+    TINY_VARIANTS = 6,
+    TINY_WITHOUT_STATES = 4,
+    TINY_ADAPTERS = 2,
+    TINY_LEVELS = 5,
+    TINY_VOCAB = 50,
+    TINY_MOST_RANK = 5
+};
+
+// What layers are besides: experts, with sinks and a window in the first one; a delta rule in the first one, and attention
+// with a gate in the second; attention beside a state space in the first one, a short convolution in the second.
+typedef enum tiny_kind { TINY_ALIKE, TINY_MIXTURE, TINY_STATES, TINY_BESIDE } tiny_kind;
 
 typedef struct tiny_variant {
     uniform_config config;
     lw_type type;  // of its matrices
-    bool mixture;  // experts, sinks and a window in its first layer
+    tiny_kind kind;
 } tiny_variant;
 
-// What they have between them: tied and untied, biases, QK norm, a window, heads that share keys, odd head sizes, experts.
+// What they have between them: tied and untied, biases, QK norm, a window, heads that share keys, odd head sizes, experts,
+// states.
 static const tiny_variant tiny_variants[TINY_VARIANTS] = {
     {{.n_layers = 2,
       .hidden_size = 24,
@@ -28,7 +40,7 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .rms_norm_eps = 1e-5f,
       .rope_theta = 10000},
      LW_F32,
-     false},
+     TINY_ALIKE},
     {{.n_layers = 1,
       .hidden_size = 32,
       .ffn_size = 64,
@@ -42,7 +54,7 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .rms_norm_eps = 1e-5f,
       .rope_theta = 500000},
      LW_Q4_0,
-     false},
+     TINY_ALIKE},
     {{.n_layers = 2,
       .hidden_size = 64,
       .ffn_size = 96,
@@ -55,7 +67,7 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .rms_norm_eps = 1e-6f,
       .rope_theta = 10000},
      LW_Q8_0,
-     false},
+     TINY_ALIKE},
     {{.n_layers = 2,
       .hidden_size = 64,
       .ffn_size = 32,
@@ -68,12 +80,53 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .rms_norm_eps = 1e-5f,
       .rope_theta = 10000},
      LW_Q4_0,
-     true},
+     TINY_MIXTURE},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 96,
+      .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 32,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q8_0,
+     TINY_STATES},
+    {{.n_layers = 2,
+      .hidden_size = 40,
+      .ffn_size = 24,
+      .n_heads = 3,
+      .n_kv_heads = 1,
+      .head_dim = 10,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .tied_embeddings = 1,
+      .rms_norm_eps = 1e-5f,
+      .rope_theta = 10000},
+     LW_F32,
+     TINY_BESIDE},
 };
+
+static inline void tiny_state(tiny_kind kind, uint32_t layer, lw_layer_config* c) {
+    const lw_state_config heads = {.kind = kind == TINY_STATES ? LW_GATED_DELTA : LW_SSD,
+                                   .taps = 4,
+                                   .n_heads = 2,
+                                   .value_dim = 32,
+                                   .n_key_heads = 1,
+                                   .key_dim = 16,
+                                   .conv_bias = kind == TINY_BESIDE,
+                                   .norm_eps = 1e-5f};
+    if (layer == 0) c->state = heads;
+    if (kind == TINY_STATES && layer == 1) c->attention.output_gate = 1;
+    if (kind == TINY_BESIDE && layer == 1) c->state = (lw_state_config){.kind = LW_SHORT_CONV, .taps = 3};
+    if ((kind == TINY_STATES) == (layer == 0)) c->attention = (lw_attention_config){0};
+}
 
 static inline lw_layer_config tiny_layer(const tiny_variant* v, uint32_t layer) {
     lw_layer_config c = uniform_layer(&v->config);
-    if (!v->mixture) return c;
+    if (v->kind == TINY_STATES || v->kind == TINY_BESIDE) tiny_state(v->kind, layer, &c);
+    if (v->kind != TINY_MIXTURE) return c;
     c.attention.sinks = c.attention.output_bias = 1;
     c.attention.window = layer == 0 ? 35 : 0;
     c.ffn = (lw_ffn_config){.kind = LW_FFN_EXPERTS,
@@ -106,22 +159,28 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
     const uniform_config* c = &v->config;
     const lw_layer_config of_layer = tiny_layer(v, layer);
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, hidden = c->hidden_size;
-    const uint32_t size = v->mixture ? 0 : c->ffn_size, n = of_layer.ffn.n_experts, shared = of_layer.ffn.shared_size;
-    const uint32_t one = v->mixture ? 1 : 0;
+    const bool mixture = v->kind == TINY_MIXTURE, attends = of_layer.attention.n_heads > 0;
+    const uint32_t size = mixture ? 0 : c->ffn_size, n = of_layer.ffn.n_experts, shared = of_layer.ffn.shared_size;
+    const uint32_t one = mixture ? 1 : 0;
+    const lw_state_config* state = &of_layer.state;
+    const bool short_conv = state->kind == LW_SHORT_CONV, heads = state->n_heads > 0;
+    const uint32_t inner = short_conv ? hidden : state->n_heads * state->value_dim;
+    const uint32_t channels = inner + 2 * state->n_key_heads * state->key_dim;
     const uint32_t shapes[LW_ROLE_COUNT][2] = {
         [LW_TOKEN_EMBEDDING] = {c->vocab_size, hidden},
         [LW_OUTPUT] = {c->tied_embeddings ? 0 : c->vocab_size, hidden},
         [LW_OUTPUT_NORM] = {1, hidden},
         [LW_ATTN_NORM] = {1, hidden},
-        [LW_ATTN_Q] = {q, hidden},
-        [LW_ATTN_K] = {kv, hidden},
-        [LW_ATTN_V] = {kv, hidden},
+        [LW_ATTN_Q] = {attends ? q : 0, hidden},
+        [LW_ATTN_K] = {attends ? kv : 0, hidden},
+        [LW_ATTN_V] = {attends ? kv : 0, hidden},
+        [LW_ATTN_GATE] = {of_layer.attention.output_gate ? q : 0, hidden},
         [LW_ATTN_Q_BIAS] = {c->qkv_bias ? 1 : 0, q},
         [LW_ATTN_K_BIAS] = {c->qkv_bias ? 1 : 0, kv},
         [LW_ATTN_V_BIAS] = {c->qkv_bias ? 1 : 0, kv},
         [LW_ATTN_Q_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
         [LW_ATTN_K_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
-        [LW_ATTN_OUTPUT] = {hidden, q},
+        [LW_ATTN_OUTPUT] = {attends ? hidden : 0, q},
         [LW_ATTN_OUTPUT_BIAS] = {one, hidden},
         [LW_ATTN_SINKS] = {one, c->n_heads},
         [LW_FFN_NORM] = {1, hidden},
@@ -139,6 +198,17 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
         [LW_SHARED_UP] = {shared, hidden},
         [LW_SHARED_DOWN] = {shared > 0 ? hidden : 0, shared},
         [LW_SHARED_ROUTER] = {shared > 0 ? 1 : 0, hidden},
+        [LW_STATE_IN] = {short_conv ? 3 * hidden : channels, hidden},
+        [LW_STATE_GATE] = {heads ? inner : 0, hidden},
+        [LW_STATE_DECAY] = {state->n_heads, hidden},
+        [LW_STATE_BETA] = {state->kind == LW_GATED_DELTA ? state->n_heads : 0, hidden},
+        [LW_STATE_CONV] = {state->taps > 0 ? 1 : 0, channels * state->taps},
+        [LW_STATE_CONV_BIAS] = {state->conv_bias, channels},
+        [LW_STATE_DECAY_BIAS] = {heads ? 1 : 0, state->n_heads},
+        [LW_STATE_RATE] = {heads ? 1 : 0, state->n_heads},
+        [LW_STATE_SKIP] = {state->kind == LW_SSD ? 1 : 0, state->n_heads},
+        [LW_STATE_NORM] = {state->kind == LW_GATED_DELTA ? 1 : 0, state->value_dim},
+        [LW_STATE_OUT] = {inner > 0 ? hidden : 0, inner},
     };
     *rows = shapes[role][0];
     *cols = shapes[role][1];
@@ -149,9 +219,10 @@ static inline lw_status tiny_load(lw_model* model, const tiny_variant* v, lw_rol
     tiny_shape(v, role, layer, &rows, &cols);
     if (rows == 0) return LW_OK;
     float* values = tiny_values((size_t)rows * cols, 1000u * role + layer, 0.5f);
+    for (uint32_t i = 0; role == LW_STATE_RATE && i < cols; ++i) values[i] = -0.1f * (float)(1 + i);
     const lw_tensor tensor = {
         .data = values, .n_bytes = (uint64_t)rows * cols * sizeof *values, .type = LW_F32, .rows = rows, .cols = cols};
-    const bool is_float = rows == 1 || role == LW_ROUTER;
+    const bool is_float = rows == 1 || role == LW_ROUTER || role == LW_STATE_DECAY || role == LW_STATE_BETA;
     const lw_status status = lw_model_load(model, role, layer, &tensor, is_float ? LW_F32 : v->type);
     free(values);
     return status;
@@ -181,7 +252,7 @@ static lw_adapter* tiny_adapters[TINY_VARIANTS][TINY_LEVELS][TINY_ADAPTERS];
 static inline void tiny_adapt(lw_adapter* adapter, const tiny_variant* v, lw_role role, uint32_t rank, int which) {
     uint32_t rows, cols;
     tiny_shape(v, role, v->config.n_layers - 1, &rows, &cols);
-    if (rows == 0) return;  // experts are not adapted
+    if (rows == 0) return;  // experts and states are not adapted
     float* a = tiny_values((size_t)rank * cols, 77u * role + (unsigned)which, 0.5f);
     float* b = tiny_values((size_t)rank * rows, 78u * role + (unsigned)which, 0.5f);
     const lw_tensor ta = {.data = a, .n_bytes = 4ull * rank * cols, .type = LW_F32, .rows = rank, .cols = cols};
