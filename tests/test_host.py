@@ -287,12 +287,27 @@ def test_states_and_snapshots_are_part_of_the_kv_memory():
     assert (few.blocks, few.n_snapshots) == (4, 1)
 
 
+def test_sequences_are_fewer_where_their_states_leave_too_little():
+    """Half of the memory stays for keys and values; snapshots that were asked for come first."""
+    states = StateSizes(n_bytes=2 * MIB, snapshot_memory=0)
+    assert kv(kv_memory=400 * MIB, max_seqs=100, states=states).max_seqs == 100
+    choice = kv(kv_memory=400 * MIB, max_seqs=101, states=states)
+    assert (choice.max_seqs, choice.blocks, choice.state_bytes) == (100, 200, 200 * MIB)
+    asked = replace(states, snapshot_memory=40 * MIB)
+    choice = kv(kv_memory=400 * MIB, max_seqs=100, states=asked)
+    assert (choice.max_seqs, choice.n_snapshots, choice.blocks) == (90, 20, 180)
+    few = kv(kv_memory=40 * MIB, max_seqs=64, max_model_len=33, sequence_blocks=2, states=states)
+    assert (few.max_seqs, few.blocks) == (10, 20)
+    assert kv(max_seqs=64).max_seqs == 64
+
+
 def test_no_room_for_states_is_an_error():
     states = StateSizes(n_bytes=MIB, snapshot_memory=10 * MIB)
     with pytest.raises(
-        HostError, match=r"one block of 1\.00 MiB beside 110\.00 MiB for the states of"
+        HostError, match=r"one block of 1\.00 MiB beside 11\.00 MiB for the states of one sequence"
     ):
-        kv(kv_memory=110 * MIB, max_seqs=100, states=states)
+        kv(kv_memory=11 * MIB, max_seqs=100, states=states)
+    assert kv(kv_memory=12 * MIB, max_seqs=100, states=states).max_seqs == 1
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ class KvChoice:
     blocks: int
     n_bytes: int  # of the blocks
     reason: str
+    max_seqs: int  # whose states leave half of the memory to keys and values
     n_snapshots: int = 0  # of states
     state_bytes: int = 0  # of those and of the states of sequences that run
 
@@ -235,9 +236,9 @@ def choose_kv_blocks(
 
     The share is 80 % of a limit of our own and 50 % of a host that others use too. There are never
     more blocks than ``max_seqs`` sequences of ``max_model_len`` tokens could hold, each at most
-    ``sequence_blocks``. The memory also holds states of so many sequences, and snapshots.
+    ``sequence_blocks``. The memory also holds states of so many sequences, or of fewer where those
+    would take more than half of it, and snapshots.
     """
-    useful = max_seqs * sequence_blocks
     if kv_memory is not None:
         n_bytes, reason = kv_memory, "the memory asked for"
     else:
@@ -248,7 +249,10 @@ def choose_kv_blocks(
             f"{share:.0%} of {format_size(limit.n_bytes)} ({limit.reason}) less "
             f"{format_size(packed_bytes)} of weights and a margin of {format_size(margin)}"
         )
-    of_rows = max_seqs * states.n_bytes
+    if states.n_bytes:
+        for_both = n_bytes - (states.snapshot_memory or 0)
+        max_seqs = max(1, min(max_seqs, for_both // (2 * states.n_bytes)))
+    useful, of_rows = max_seqs * sequence_blocks, max_seqs * states.n_bytes
     if states.snapshot_memory is None or not states.n_bytes:
         per = states.snapshot_blocks  # of which each has a snapshot
         blocks = per * (n_bytes - of_rows) // (per * block_bytes + states.n_bytes)
@@ -259,8 +263,8 @@ def choose_kv_blocks(
         how = "raise the limit, or take a smaller model"
         if states.n_bytes:
             of_states = format_size(of_rows + (states.snapshot_memory or 0))
-            what += f" beside {of_states} for the states of {max_seqs} sequences and snapshots"
-            how = "raise the limit, or lower max_seqs or snapshot_memory"
+            what += f" beside {of_states} for the states of one sequence and snapshots"
+            how = "raise the limit, or lower snapshot_memory"
         raise HostError(
             f"kv_memory: {format_size(max(0, n_bytes))} ({reason}); accepted: {what} ({how})"
         )
@@ -273,7 +277,7 @@ def choose_kv_blocks(
         left = n_bytes - of_rows - blocks * block_bytes
         n_snapshots = min(memory, left) // states.n_bytes
     state_bytes = of_rows + n_snapshots * states.n_bytes
-    return KvChoice(blocks, blocks * block_bytes, reason, n_snapshots, state_bytes)
+    return KvChoice(blocks, blocks * block_bytes, reason, max_seqs, n_snapshots, state_bytes)
 
 
 def cpu_name(root: Path = ROOT) -> str:

@@ -53,6 +53,12 @@ def test_decode_share_is_bytes_over_the_bandwidth():
     assert bench.share_of_limit(work, 30.0, LIMITS) == pytest.approx(expected)
 
 
+def test_states_of_each_sequence_are_read_and_written():
+    work = bench.decode_work(INFO, 0.0, 0.0, batch=2, moved_state_bytes=1e8)
+    plain = bench.decode_work(INFO, 0.0, 0.0, batch=2)
+    assert (work.n_bytes, work.macs) == (plain.n_bytes + 1e8, plain.macs)
+
+
 def test_batched_decode_share_is_the_larger_of_both():
     few = bench.decode_work(INFO, kv_token_bytes=0.0, context=0.0, batch=2)
     assert bench.share_of_limit(few, 60.0, LIMITS) == pytest.approx(60 * 0.385e9 / 40e9)

@@ -58,6 +58,14 @@ def test_attention_reads_the_cache_and_multiplies_pairs():
     assert computing.arithmetic == pytest.approx(without.arithmetic + 1e8 / 1e9 / 4)
 
 
+def test_states_of_each_sequence_are_moved():
+    work = replace(WORK, moved_state_bytes=1e8)
+    for size, n in ((decode_size(3, 100), 3), (prompt_size(40, 100), 1)):
+        without, moving = (step_time(MACHINE, one, size) for one in (WORK, work))
+        assert moving.bandwidth == pytest.approx(without.bandwidth + n * 1e8 / 1e11)
+        assert moving.arithmetic == without.arithmetic
+
+
 def test_threads_wait_for_each_other_and_for_what_one_does_alone():
     team = Team(serial=0.2, phases=5, wait_s=1e-4)
     size = StepSize(rows=1, logits=1, attended=0, cached=0)

@@ -10,7 +10,7 @@ from lanewise.commands.selftest import random_checkpoint
 from lanewise.loading.formats import TensorType
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
-from lanewise.planning.work import cached_token_bytes, work_of
+from lanewise.planning.work import cached_token_bytes, moved_state_bytes, work_of
 from lanewise.runtime import BLOCK_TOKENS, Model
 
 pytestmark = pytest.mark.native
@@ -40,6 +40,17 @@ def test_a_model_that_is_quantized_while_it_is_loaded(library):
     work = same_as_loaded(checkpoint, "q4_0")
     assert {one.type for one in work.matrices} == {"q4_0"}
     assert work.held_bytes < same_as_loaded(checkpoint, "q8_0").held_bytes
+
+
+def test_states_are_read_and_written(library, tmp_path):
+    path = write_case("falcon_h1", tmp_path)
+    with open_checkpoint(path) as checkpoint, Model.load(checkpoint) as model:
+        moved = moved_state_bytes(model)
+        assert moved == 2 * model.kv_layout("int8").state_bytes
+    # Two layers of three inputs of 288 channels, and of six heads of 16 x 32.
+    assert moved == 2 * 4 * 2 * (3 * 288 + 6 * 16 * 32)
+    with Model.load(random_checkpoint(TensorType.F32)) as model:
+        assert moved_state_bytes(model) == 0
 
 
 def test_experts_without_a_gate(library, tmp_path):

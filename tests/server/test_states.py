@@ -100,7 +100,11 @@ def test_what_states_take_is_planned_and_told(path, caplog):
         assert plan.state_bytes == (4 + plan.n_snapshots) * place
         assert plan.blocks * layout.block_bytes + plan.state_bytes <= 16 * MIB
         assert plan.n_snapshots == pytest.approx(plan.blocks / 32, abs=1)
-        with pytest.raises(HostError, match=r"beside .* for the states of 100000 sequences"):
-            plan_cache(replace(settings, max_seqs=100_000), model, None, LIMIT, None)
+        caplog.clear()
+        less = plan_cache(replace(settings, max_seqs=100_000), model, None, LIMIT, None)
+        assert 8 * MIB - place < less.max_seqs * place <= 8 * MIB
+        assert f"max_seqs is lowered from 100000 to {less.max_seqs}: states of " in caplog.text
+        with pytest.raises(HostError, match=r"beside .* for the states of one sequence"):
+            plan_cache(replace(settings, kv_memory=1024), model, None, LIMIT, None)
         with pytest.raises(SettingsError, match="whose layers keep a state; accepted: a model"):
             open_draft(replace(settings, draft=path), text.tokenizer, 1, None)

@@ -18,7 +18,12 @@ from rich.table import Table
 from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
 from lanewise.commands.opening import Opened, open_model
 from lanewise.host import cpu_name
-from lanewise.planning.work import cached_token_bytes, share_of_experts, step_bytes
+from lanewise.planning.work import (
+    cached_token_bytes,
+    moved_state_bytes,
+    share_of_experts,
+    step_bytes,
+)
 from lanewise.runtime import (
     BLOCK_TOKENS,
     Batch,
@@ -125,7 +130,7 @@ def _circumstances(opened: Opened) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one token of a test costs at least: bytes read from memory and int8 multiplications."""
+    """What one token of a test costs at least: bytes from memory, or to it, and int8 products."""
 
     n_bytes: float
     macs: float
@@ -144,15 +149,22 @@ def prefill_work(info: ModelInfo) -> Work:
 
 
 def decode_work(
-    info: ModelInfo, kv_token_bytes: float, context: float, batch: int, expert_share: float = 1.0
+    info: ModelInfo,
+    kv_token_bytes: float,
+    context: float,
+    batch: int,
+    expert_share: float = 1.0,
+    moved_state_bytes: float = 0.0,
 ) -> Work:
     """Each step reads its matrices once for the whole batch, and each sequence's own context.
+
+    States of each are read and written.
 
     One sequence is bound by reading alone; arithmetic counts once several share the weights.
     """
     read_bytes = step_bytes(info.matrix_bytes, info.expert_bytes, expert_share, batch)
     return Work(
-        n_bytes=read_bytes / batch + kv_token_bytes * context,
+        n_bytes=read_bytes / batch + kv_token_bytes * context + moved_state_bytes,
         macs=float(info.matrix_weights) if batch > 1 else 0.0,
     )
 
@@ -180,6 +192,7 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
             settings.context + (settings.decode + 1) / 2,
             batch,
             share_of_experts(opened.model.config),
+            moved_state_bytes(opened.model),
         )
         tests.append(Test(name, batch * settings.decode / seconds, work, profile))
     return tests

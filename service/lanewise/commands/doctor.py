@@ -133,6 +133,7 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
             "kv_reason": memory.reason,
             "state_bytes": memory.state_bytes,
             "snapshots": memory.n_snapshots,
+            "max_seqs": memory.max_seqs,
         }
         return {"model": model, "placement": asdict(opened.placement)}
 
@@ -169,9 +170,12 @@ def _print(report: dict[str, Any]) -> None:
         )
         if model["state_bytes"]:
             rows["states"] = (
-                f"{host.format_size(model['state_bytes'])}: of {Settings().max_seqs} sequences and"
+                f"{host.format_size(model['state_bytes'])}: of {model['max_seqs']} sequences and"
                 f" {model['snapshots']} snapshots"
             )
+            asked = Settings().max_seqs
+            if model["max_seqs"] < asked:
+                rows["states"] += f"; for max_seqs {asked} there is not enough memory"
     for name, value in rows.items():
         console.print(f"{name:11} {value}", soft_wrap=True)
     if "kernels" in report:

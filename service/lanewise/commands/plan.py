@@ -16,7 +16,7 @@ from lanewise.planning.machines import Instance, Price, find_instance, instances
 from lanewise.planning.measured import calibrated, machine_of_report, points_of
 from lanewise.planning.report import Asked, Planned, report_of
 from lanewise.planning.steps import step_time
-from lanewise.planning.work import ModelWork, cached_token_bytes, work_of
+from lanewise.planning.work import ModelWork, cached_token_bytes, moved_state_bytes, work_of
 from lanewise.runtime import KvLayout, Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_name
@@ -117,7 +117,8 @@ def _plan_here(settings: PlanSettings) -> Planned:
         report, _ = measure(tests, opened)
         layout = opened.model.kv_layout(opened.kv_type, groups_by_window=True)
         token_bytes = cached_token_bytes(opened.model, opened.kv_type)
-        work = work_of(opened.checkpoint, settings.weights, token_bytes)
+        moved = moved_state_bytes(opened.model)
+        work = work_of(opened.checkpoint, settings.weights, token_bytes, moved)
         return _by_bench(
             report, opened.model.name, opened.model.weights, opened.kv_type, layout, work, limit
         )
@@ -131,8 +132,8 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
         kv_type = resolve_kv_type(settings.kv_cache_dtype, weights)
         with Model(checkpoint, isa=None, threads=1) as model:  # nothing is loaded into it
             layout = model.kv_layout(kv_type, groups_by_window=True)
-            token_bytes = cached_token_bytes(model, kv_type)
-        work = work_of(checkpoint, settings.weights, token_bytes)
+            token_bytes, moved = cached_token_bytes(model, kv_type), moved_state_bytes(model)
+        work = work_of(checkpoint, settings.weights, token_bytes, moved)
         limit = _limit(settings, instance)
         if instance is None:
             report = _read_bench(str(settings.bench), checkpoint.name, weights)

@@ -53,12 +53,18 @@ def _lines(report: dict[str, Any]) -> dict[str, str]:
         + (" (measured)" if machine["measured"] else f": {report['engine']} on paper"),
         "memory": f"{format_size(memory['limit_bytes'])} ({memory['limit_reason']});"
         f" keys and values: {memory['kv_tokens']} tokens of {model['kv_type']} in"
-        f" {format_size(memory['kv_bytes'])}"
-        + (f"; states: {format_size(memory['state_bytes'])}" if memory["state_bytes"] else ""),
+        f" {format_size(memory['kv_bytes'])}" + _states_line(memory),
         "price": _price_line(machine["price"]),
         "alone": f"prompt {alone['prompt_tokens_s']:.0f} tokens/s ({alone['prompt_limit']}),"
         f" decode {alone['decode_tokens_s']:.1f} tokens/s ({alone['decode_limit']})",
     }
+
+
+def _states_line(memory: dict[str, Any]) -> str:
+    if not memory["state_bytes"]:
+        return ""
+    running = count(memory["max_seqs"], "sequence")
+    return f"; states: {format_size(memory['state_bytes'])}, {running} at a time"
 
 
 def _price_line(price: dict[str, Any] | None) -> str:

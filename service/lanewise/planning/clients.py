@@ -118,7 +118,7 @@ def size_of(step: Step, windows: WindowShares) -> StepSize:
         logits += turn.ends_in_draw
         attended += pairs
         cached += tokens
-    return StepSize(rows, logits, attended, cached)
+    return StepSize(rows, logits, attended, cached, len(step.turns))
 
 
 def _arrive(run: _Run) -> None:

@@ -19,7 +19,7 @@ class MemoryPlan:
     reason: str
     max_model_len: int  # tokens of one conversation at its longest
     user_blocks: int  # which that takes
-    max_seqs: int  # that run at a time; more users wait
+    max_seqs: int  # that run at a time, fewer where their states need it; more users wait
     kv_tokens: int  # of the longest conversation that all blocks are enough for
     state_bytes: int = 0  # of the states of all that run, and of snapshots
     n_snapshots: int = 0
@@ -81,7 +81,7 @@ def plan_memory(
         reason=choice.reason,
         max_model_len=config.max_model_len,
         user_blocks=user_blocks,
-        max_seqs=config.max_seqs,
+        max_seqs=choice.max_seqs,
         kv_tokens=windows.longest(choice.blocks, choice.blocks * BLOCK_TOKENS),
         state_bytes=choice.state_bytes,
         n_snapshots=choice.n_snapshots,

@@ -1,7 +1,7 @@
 """A plan: what so many users see, what their conversations take, and what their tokens cost."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -68,6 +68,7 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
         planned.limit, planned.work.held_bytes, planned.layout, config, asked.max_draft
     )
     memory.check_one_fits()
+    config = replace(config, max_seqs=memory.max_seqs)
     outcomes = _outcomes(planned, asked, memory, config)
     return {
         "model": _model_row(planned),
@@ -85,9 +86,10 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
             "kv_reason": memory.reason,
             "state_bytes": memory.state_bytes,
             "snapshots": memory.n_snapshots,
+            "max_seqs": memory.max_seqs,
         },
         "alone": _alone(planned, asked),
-        "most_users": asked.max_seqs + asked.max_queued_requests,
+        "most_users": memory.max_seqs + asked.max_queued_requests,
         "users": [_row(outcome, memory, asked.price) for outcome in outcomes],
     }
 
@@ -121,7 +123,7 @@ def experienced_pacer(asked: Asked, windows: WindowShares, cost: StepCost) -> Pa
     for context, count in product((0, asked.prompt_tokens), rows):
         work = Work()
         work.add(count, context)
-        seconds = cost(StepSize(count, 1, *seen(count, context, windows))).seconds
+        seconds = cost(StepSize(count, 1, *seen(count, context, windows), sequences=1)).seconds
         for _ in range(FAMILIAR):
             pacer.cost.learn(work, seconds)
     return pacer

@@ -21,6 +21,7 @@ class StepSize:
     logits: float  # rows whose logits are wanted
     attended: float  # pairs of a row and a token that it sees
     cached: float  # tokens whose keys and values are read, those of each sequence once
+    sequences: float = 0.0  # whose states are read and written
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,12 @@ StepCost = Callable[[StepSize], StepTime]
 def decode_size(sequences: int, context: int, windows: WindowShares = WHOLE) -> StepSize:
     """A step of one token for each of some sequences behind so many tokens."""
     attended, cached = seen(1, context, windows)
-    return StepSize(sequences, sequences, sequences * attended, sequences * cached)
+    return StepSize(sequences, sequences, sequences * attended, sequences * cached, sequences)
 
 
 def prompt_size(tokens: int, context: int = 0, windows: WindowShares = WHOLE) -> StepSize:
     """A step of one prompt's tokens behind others, and the logits of its last one."""
-    return StepSize(tokens, 1, *seen(tokens, context, windows))
+    return StepSize(tokens, 1, *seen(tokens, context, windows), sequences=1)
 
 
 def chunk_size(tokens: int, windows: WindowShares = WHOLE) -> StepSize:
@@ -100,6 +101,7 @@ def step_time(machine: Machine, work: ModelWork, size: StepSize) -> StepTime:
     time = _longer(work.bytes_read(size.rows) / machine.read_s, products)
     attention = parallel * size.attended * work.attention_weights / kernels.attention_s
     time += _longer(size.cached * work.kv_token_bytes / machine.read_s, attention)
+    time += StepTime(bandwidth=size.sequences * work.moved_state_bytes / machine.read_s)
     values = parallel * size.rows * work.values / kernels.values_s
     waits = work.n_layers * machine.team.phases * machine.team.wait_s
     return time + StepTime(arithmetic=values, overhead=waits)

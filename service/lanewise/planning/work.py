@@ -51,6 +51,7 @@ class ModelWork:
     windows: WindowShares
     kv_token_bytes: float
     held_bytes: int  # all weights in memory
+    moved_state_bytes: float = 0.0  # of a sequence in each step: its states, read and written
 
     def bytes_read(self, rows: float) -> float:
         """Bytes of weights that a step of so many rows reads."""
@@ -86,7 +87,17 @@ def cached_token_bytes(model: Model, kv_type: str) -> float:
     return model.kv_layout(kv_type).block_bytes / BLOCK_TOKENS
 
 
-def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) -> ModelWork:
+def moved_state_bytes(model: Model) -> float:
+    """What each step moves of one sequence's states: all of it, in and out; mostly 0."""
+    return 2.0 * model.kv_layout("f16").state_bytes  # which does not depend on the cache
+
+
+def work_of(
+    checkpoint: Checkpoint,
+    weights: str | None,
+    kv_token_bytes: float,
+    moved_state_bytes: float = 0.0,
+) -> ModelWork:
     """What a checkpoint costs when its matrices are held as ``weights`` says; reads no weights."""
     config = checkpoint.config
     share = share_of_experts(config)
@@ -122,6 +133,7 @@ def work_of(checkpoint: Checkpoint, weights: str | None, kv_token_bytes: float) 
         windows=_windows(config),
         kv_token_bytes=kv_token_bytes,
         held_bytes=held,
+        moved_state_bytes=moved_state_bytes,
     )
 
 

@@ -79,6 +79,7 @@ class CachePlan:
     max_model_len: int
     # Tokens that each sees in every group of layers, as far as blocks out of sight are given back.
     windows: tuple[int | None, ...]
+    max_seqs: int  # the settings', or fewer where states of more do not fit
     # Of models that keep a state: places for snapshots, blocks of an answer between two of them,
     # and what all states take.
     n_snapshots: int | None = None
@@ -134,17 +135,24 @@ def plan_cache(
     if not layout.state_bytes:
         if settings.snapshot_memory is not None:
             logger.warning("snapshot_memory is of no use: no layer of this model keeps a state")
-        return CachePlan(kv.blocks, kv_type, max_model_len, sizes)
+        return CachePlan(kv.blocks, kv_type, max_model_len, sizes, kv.max_seqs)
+    each = host.format_size(layout.place_bytes(settings.max_draft))
+    if kv.max_seqs < settings.max_seqs:
+        logger.warning(
+            "max_seqs is lowered from %d to %d: states of %s each take half of the memory for keys,"
+            " values and states; more memory, or kv_memory, lets more sequences run at a time",
+            *(settings.max_seqs, kv.max_seqs, each),
+        )
     logger.info(
         "states: %s for %d sequences and %d snapshots, %s each",
-        *(host.format_size(kv.state_bytes), settings.max_seqs, kv.n_snapshots),
-        host.format_size(layout.place_bytes(settings.max_draft)),
+        *(host.format_size(kv.state_bytes), kv.max_seqs, kv.n_snapshots, each),
     )
     return CachePlan(
         kv.blocks,
         kv_type,
         max_model_len,
         sizes,
+        kv.max_seqs,
         n_snapshots=kv.n_snapshots,
         snapshot_blocks=blocks_between(layout, settings.max_draft),
         state_bytes=kv.state_bytes,
@@ -173,9 +181,9 @@ def engine_config(
         max_model_len=cache.max_model_len,
         vocab_size=model.config.vocab_size,
         unused_ids=tokenizer.unused_ids,
-        max_seqs=settings.max_seqs,
+        max_seqs=cache.max_seqs,
         max_step_tokens=settings.max_step_tokens,
-        max_step_logits=max(settings.max_seqs, min(rows, settings.max_step_tokens)),
+        max_step_logits=max(cache.max_seqs, min(rows, settings.max_step_tokens)),
         max_queued_requests=settings.max_queued_requests,
         max_queued_tokens=settings.max_queued_tokens,
         queue_timeout_s=settings.queue_timeout_s,
