@@ -155,7 +155,7 @@ def test_extra_tensor_is_named(tmp_path: Path) -> None:
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"num_key_value_heads": 3}, "not a multiple of 3 key/value heads"),
         ({"head_dim": 15}, "head dimension 15 is not supported"),
-        ({"head_dim": 512}, "head dimension 512 is not supported"),
+        ({"head_dim": 514}, "head dimension 514 is not supported"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1; a positive finite number"),
         ({"rope_theta": float("inf")}, "rope_theta is inf"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; 'silu' is needed"),

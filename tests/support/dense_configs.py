@@ -46,7 +46,7 @@ def layer_norms(kind: str, cls: str, *parts: Config, **own: object) -> Config:
 DENSE_CASES: dict[str, Config] = {
     "gemma": published("gemma", "Gemma", GEMMA),
     "gemma3": without(published("gemma3_text", "Gemma3", GEMMA3), "hidden_act"),
-    "glm": published("glm", "Glm", GLM),
+    "glm": published("glm", "Glm", GLM, head_dim=16),
     "glm4": published("glm4", "Glm4", GLM),
     "arcee": published(
         "arcee",
@@ -75,7 +75,7 @@ DENSE_CASES: dict[str, Config] = {
     "nemotron": layer_norms(
         "nemotron",
         "Nemotron",
-        head_dim=24,
+        head_dim=16,
         attention_bias=False,
         hidden_act="relu2",
         mlp_bias=False,
@@ -130,7 +130,7 @@ STAND_INS: dict[str, Config] = {
 DENSE_VARIANTS: dict[str, tuple[str, Config]] = {
     "starcoder2_window": ("starcoder2", {"sliding_window": 9, "use_bias": False}),
     "stablelm_plain": ("stablelm", {"use_qkv_bias": False}),
-    "nemotron_bias": ("nemotron", {"attention_bias": True, "mlp_bias": True}),
+    "nemotron_bias": ("nemotron", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
     "gemma3_pattern": ("gemma3", {"sliding_window_pattern": 2, "num_hidden_layers": 3}),
     "glm4_yarn": (
         "glm4",

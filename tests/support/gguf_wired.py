@@ -23,6 +23,11 @@ def windows_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def olmo_metadata(config: Config) -> dict[str, Any]:
+    del config
+    return {"attention.layer_norm_epsilon": 1e-5}
+
+
 def olmo3_metadata(config: Config) -> dict[str, Any]:
     """YaRN of the layers that see all."""
     rope = config["rope_parameters"]["full_attention"]
@@ -135,6 +140,14 @@ def gemma2_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def gemma4_sizes(config: Config) -> int | list[int]:
+    """One for each layer where those that share keys and values are twice as wide."""
+    size, n = config["intermediate_size"], config["num_kv_shared_layers"]
+    if not config["use_double_wide_mlp"]:
+        return int(size)
+    return [size] * (config["num_hidden_layers"] - n) + [2 * size] * n
+
+
 def gemma4_metadata(config: Config) -> dict[str, Any]:
     """Heads of both kinds of layers; their own number of KV heads where the config has one."""
     full, sliding = (config["rope_parameters"][f"{k}_attention"] for k in ("full", "sliding"))
@@ -150,8 +163,9 @@ def gemma4_metadata(config: Config) -> dict[str, Any]:
         "attention.value_length": head,
         "attention.key_length_swa": config["head_dim"],
         "attention.value_length_swa": config["head_dim"],
-        "attention.shared_kv_layers": 0,
-        "embedding_length_per_layer_input": 0,
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "feed_forward_length": gemma4_sizes(config),
         "final_logit_softcapping": config["final_logit_softcapping"],
         "rope.dimension_count": head,
         "rope.dimension_count_swa": config["head_dim"],
@@ -174,6 +188,7 @@ NEOX = Conversion("gptneox", reshape=by_kind, metadata=neox_metadata)
 FALCON = Conversion("falcon", reshape=by_kind, metadata=falcon_metadata)
 GEMMA4 = Conversion("gemma4", reshape=gemma4_arrays, metadata=gemma4_metadata)
 WIRED: dict[str, Conversion] = {
+    "olmo": Conversion("olmo", permuted=True, metadata=olmo_metadata),
     "olmo2": Conversion("olmo2"),
     "olmo3": Conversion("olmo2", metadata=olmo3_metadata),
     "exaone4": Conversion("exaone4", reshape=llama3_factors, metadata=windows_metadata),
@@ -191,5 +206,6 @@ WIRED: dict[str, Conversion] = {
     "gemma2": Conversion("gemma2", reshape=with_ones, metadata=gemma2_metadata),
     "gemma4": GEMMA4,
     "gemma4_values": GEMMA4,
+    "gemma4_small": GEMMA4,
     "stablelm_parallel": Conversion("stablelm", metadata=stablelm_metadata),
 }

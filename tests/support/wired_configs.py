@@ -46,6 +46,7 @@ FALCON: Config = without(
 )
 
 WIRED_CASES: dict[str, Config] = {
+    "olmo": layer_norms("olmo", "Olmo", attention_bias=False, clip_qkv=None, pad_token_id=1),
     "olmo2": published("olmo2", "Olmo2", attention_bias=False, rope_scaling=None, pad_token_id=1),
     "olmo3": published(
         "olmo3",
@@ -61,7 +62,7 @@ WIRED_CASES: dict[str, Config] = {
     "exaone4": published(
         "exaone4",
         "Exaone4",
-        head_dim=24,
+        head_dim=16,
         layer_types=WINDOWS,
         num_hidden_layers=4,
         rope_scaling=LLAMA3,
@@ -236,6 +237,20 @@ WIRED_CASES["gemma4"] = without(
     published("gemma4_text", "Gemma4", GEMMA | GEMMA4), *("hidden_act", "rope_theta")
 )
 WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
+    "gemma4_small": (
+        "gemma4",
+        {
+            "num_hidden_layers": 6,
+            "attention_k_eq_v": False,
+            "hidden_size_per_layer_input": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "num_global_key_value_heads": None,
+            "num_kv_shared_layers": 2,
+            "use_bidirectional_attention": None,
+            "use_double_wide_mlp": True,
+            "vocab_size_per_layer_input": 256,
+        },
+    ),
     "gemma4_unified": ("gemma4", {"model_type": "gemma4_unified_text"}),
     "gemma4_values": ("gemma4", {"attention_k_eq_v": False, "global_head_dim": 16}),
     "gpt_neox_in_turn": ("gpt_neox", {"use_parallel_residual": False}),

@@ -8,7 +8,13 @@ from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
 from lanewise.text.answers.python_calls import LFM2
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
-from lanewise.text.answers.thinking import MISTRAL_THINK, SEED_THINK, THINK, Start
+from lanewise.text.answers.thinking import (
+    GEMMA_THINK,
+    MISTRAL_THINK,
+    SEED_THINK,
+    THINK,
+    Start,
+)
 from lanewise.text.chat_template import ChatTemplate
 
 
@@ -41,6 +47,7 @@ def test_published_templates(shared_data, name, calls, thinking):
         ("<seed:tool_call>\n<function=</seed:think>", SEED, SEED_THINK),
         ("[TOOL_CALLS]' + name + '[ARGS]' [/THINK]", MISTRAL_NAMED, MISTRAL_THINK),
         ("[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'", MISTRAL_WITH_IDS, None),
+        ("'<|channel>thought\\n' + thinking + '\\n<channel|>'", GENERIC, GEMMA_THINK),
         ("{{ tools }}<minimax:tool_call></think>", MINIMAX, THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "```json</think>", DEEPSEEK, THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "</think>", DEEPSEEK_V31, THINK),
@@ -74,6 +81,18 @@ def test_the_prompt_tells_whether_reasoning_has_begun():
     assert form.start_of("<|assistant|><think>\n\n</think>\n\n", None) is Start.CONTENT
     assert form.start_of("<think>\nso", "<think>\nso") is Start.THOUGHT
     assert form.start_of("Yes, and", "Yes, and") is Start.CONTENT
+
+
+def test_gemma_4_has_thought_nothing_where_its_prompt_says_so():
+    text = "'<|channel>thought\\n' + thinking + '\\n<channel|>'"
+    form = answer_format(ChatTemplate({"default": text}), tools=False)
+    closed = "<|turn>model\n<|channel>thought\n<channel|>"
+    assert form.start_of(closed, None) is Start.CONTENT
+    assert form.start_of("<|turn>model\n", None) is Start.OPEN
+    parser = form.parser(Start.OPEN, None)
+    pieces = ("<|channel>", "thought\nSo.\n<chan", "nel|>Yes.")
+    found = [parser.push(piece, last=piece is pieces[-1]) for piece in pieces]
+    assert ["".join(part) for part in zip(*found, strict=True)] == ["So.", "Yes."]
 
 
 def test_no_effort_switches_reasoning_off_where_a_template_can():

@@ -123,6 +123,14 @@ class Rearranged:
         """Make a vector of floats one of float32 whose values are larger by 1."""
         self._change(name, lambda values: values + np.float32(1))
 
+    def add_ones(self, name: str, n: int) -> None:
+        """Make a vector of ones, which files leave out, of float32."""
+        like = next(iter(self.out.values()))
+        ones: Floats = np.ones(n, np.float32)
+        data = ones.view(np.uint8).data.cast("B")
+        nothing = SourceTensor(like.where, (n,), TensorType.F32, data, lambda: None)
+        self.out.setdefault(name, nothing)
+
     def exponentiate(self, name: str) -> None:
         """Make a vector of floats x one of float32 of -exp(x), rounded once."""
         self._change(name, lambda values: -np.exp(values.astype("<f8")).astype("<f4"))

@@ -1,4 +1,4 @@
-"""Gemma 4, dense without embeddings of each layer (31B): larger heads where there is no window."""
+"""Gemma 4, dense: larger heads where there is no window, keys of others, inputs of each layer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families import gemma3
 from lanewise.loading.families.common import (
     KINDS,
     check_values,
     curve,
+    has,
     hf_attention,
     hf_kinds,
     hf_n_layers,
@@ -33,7 +34,7 @@ from lanewise.loading.families.gguf import (
 from lanewise.loading.families.naming import one_number, usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
+from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
@@ -43,24 +44,22 @@ THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = dict.fromkeys(KINDS, "rope_theta")
 MUST_BE = {
     "enable_moe_block": (False,),
-    "num_kv_shared_layers": (0,),
-    "use_double_wide_mlp": (False,),
     "use_bidirectional_attention": (None, "vision"),
     "attention_bias": (False,),
 }
 HARMLESS = (
-    *("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size"),
-    *("expert_intermediate_size", "cache_implementation"),
+    *("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
+    *("cache_implementation", "vocab_size_per_layer_input"),
 )
-PER_LAYER = "embeddings of each layer, as E2B and E4B have them, are not supported"
+PER_LAYER_SIZE = 256  # of configs that do not say, where there is a table
+# Of layers that read the keys and values of others, whose files may have them for nothing.
+UNUSED = (Role.ATTN_K, Role.ATTN_V, Role.ATTN_K_NORM)
 DEFAULTS = {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "head_dim": 256}
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_values(fields, MUST_BE)
-    if fields.raw("hidden_size_per_layer_input") or _has_embeddings_of_layers(sources):
-        raise fields.fail("hidden_size_per_layer_input", f"0 ({PER_LAYER})")
     n_layers = hf_n_layers(fields, sources)
     kinds = hf_kinds(fields, n_layers) or [KINDS[n % PERIOD < PERIOD - 1] for n in range(n_layers)]
     whole, windowed = hf_attentions(fields, sources, kinds)
@@ -71,9 +70,15 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     ropes, context = hf_ropes_of_kinds(
         fields, {KINDS[0]: whole.head_dim, KINDS[1]: windowed.head_dim}, THETA_KEYS, THETAS
     )
-    ffn = Gated(
-        fields.integer("intermediate_size"), activation=curve(fields, "hidden_activation", CURVE)
+    n_own = n_layers - hf_n_sharing(fields, n_layers)
+    attentions = with_shared_keys(
+        [whole if kind == KINDS[0] else windowed for kind in kinds], n_own, fields.source
     )
+    size = fields.integer("intermediate_size")
+    wider = size * (2 if fields.flag("use_double_wide_mlp", default=False) else 1)
+    activation = curve(fields, "hidden_activation", CURVE)
+    ffns = [Gated(size if n < n_own else wider, activation=activation) for n in range(n_layers)]
+    table = has(sources, Role.PER_LAYER_EMBEDDING, HF)
     hidden = fields.integer("hidden_size")
     return ModelConfig(
         architecture="gemma4_text",
@@ -83,14 +88,42 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         rms_norm_eps=norm_eps(fields, "rms_norm_eps", 1e-6),
         tied_embeddings=fields.flag("tie_word_embeddings", default=True),
         ropes=ropes,
-        layers=layers_of([whole if kind == KINDS[0] else windowed for kind in kinds], ffn, scales),
+        layers=layers_of(attentions, ffns, scales),
         embedding_scale=root_scale(hidden, sources),
         logit_softcap=cap(fields, "final_logit_softcapping", 0.0),
+        per_layer_size=fields.integer(
+            "hidden_size_per_layer_input", default=PER_LAYER_SIZE if table else 0, least=0
+        ),
     )
 
 
-def _has_embeddings_of_layers(sources: Sources) -> bool:
-    return any("per_layer" in name for name in sources)
+def hf_n_sharing(fields: Fields, n_layers: int) -> int:
+    """Return how many of the last layers read the keys and values of others."""
+    key = "num_kv_shared_layers"
+    number = fields.integer(key, default=0, least=0)
+    if number >= n_layers:
+        raise fields.fail(key, f"a number below the number of layers, {n_layers},")
+    return number
+
+
+def with_shared_keys(attentions: Sequence[Attention], n_own: int, source: str) -> list[Attention]:
+    """Return attention that from layer ``n_own`` on reads the keys of the last one of its kind."""
+    last: dict[int | None, int] = {}
+    found = []
+    for number, attention in enumerate(attentions):
+        if number < n_own:
+            last[attention.window] = number
+        elif attention.window not in last:
+            raise ModelFileError(f"{source}: layer {number} has no layer of its kind with keys")
+        else:
+            attention = replace(
+                attention,
+                kv_layer=last[attention.window],
+                values_are_keys=False,
+                value_norm=False,
+            )
+        found.append(attention)
+    return found
 
 
 def hf_attentions(
@@ -133,12 +166,12 @@ def hf_overrides(fields: Fields, kinds: Sequence[str]) -> dict[str, int]:
 
 
 def layers_of(
-    attentions: Sequence[Attention], ffn: Gated, scales: Sequence[float]
+    attentions: Sequence[Attention], ffns: Sequence[Gated], scales: Sequence[float]
 ) -> tuple[Layer, ...]:
     """Return layers that end with a multiplication."""
     return tuple(
         Layer(attention, ffn, result_norms=True, output_scale=scale)
-        for attention, scale in zip(attentions, scales, strict=True)
+        for attention, ffn, scale in zip(attentions, ffns, scales, strict=True)
     )
 
 
@@ -150,27 +183,40 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         tensors.drop(f"{folder}.layer_scalar")
         for name, role in gemma3.OF_LAYER.items():
             tensors.rename(f"{folder}.{name}.weight", usual(role, number))
+    drop_unused(tensors, config, HF)
     return tensors.out
+
+
+def drop_unused(tensors: Rearranged, config: ModelConfig, column: int) -> None:
+    """Leave out keys and values of layers that read those of others."""
+    for number, layer in enumerate(config.layers):
+        if layer.attention is not None and layer.attention.kv_layer is not None:
+            tensors.drop(*(usual(role, number, column) for role in UNUSED))
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     arch, n_layers = arch_of(fields), gguf_n_layers(fields, sources)
-    for key in ("shared_kv_layers", "embedding_length_per_layer_input", "expert_count"):
-        name = f"{arch}.attention.{key}" if key == "shared_kv_layers" else f"{arch}.{key}"
-        if fields.integer(name, default=0, least=0):
-            raise fields.fail(name, "0 (only dense models without embeddings of each layer)")
     windows = gguf_windows(fields, n_layers, PERIOD)
     whole, windowed = gguf_attentions(fields, sources, windows)
     scales = [
         one_number(sources, f"blk.{number}.layer_output_scale.weight", fields.source)
         for number in range(n_layers)
     ]
-    ffn = Gated(fields.integer(f"{arch}.feed_forward_length"), activation=CURVE)
-    attentions = [
-        whole if window is None else replace(windowed, rope=1, window=window) for window in windows
-    ]
-    layers = layers_of(attentions, ffn, scales)
+    key = f"{arch}.attention.shared_kv_layers"
+    n_own = n_layers - fields.integer(key, default=0, least=0)
+    if n_own <= 0:
+        raise fields.fail(key, f"a number below the number of layers, {n_layers},")
+    attentions = with_shared_keys(
+        [
+            whole if window is None else replace(windowed, rope=1, window=window)
+            for window in windows
+        ],
+        n_own,
+        fields.source,
+    )
+    ffns = [Gated(size, activation=CURVE) for size in gguf_sizes(fields, n_layers)]
+    layers = layers_of(attentions, ffns, scales)
     rope, context = gguf_rope(fields, sources, whole.head_dim, THETAS[KINDS[0]], truncate=True)
     turned = fields.integer(f"{arch}.rope.dimension_count_swa", default=windowed.head_dim)
     theta = fields.number(f"{arch}.rope.freq_base_swa", default=THETAS[KINDS[1]])
@@ -178,13 +224,27 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     others = {name: tensor for name, tensor in sources.items() if name != ROPE_FACTORS}
     config = gguf_model(plain, others, "gemma4_text", layers, THETAS[KINDS[1]])
     key = f"{arch}.final_logit_softcapping"
+    per_layer = f"{arch}.embedding_length_per_layer_input"
     return replace(
         config,
+        per_layer_size=fields.integer(per_layer, default=0, least=0),
         context_length=context,
         ropes=(rope, Rope(round_to_f32(theta), turned)),
         embedding_scale=round_to_f32(math.sqrt(config.hidden_size)),
         logit_softcap=round_to_f32(fields.number(key, default=0.0, zero=True)),
     )
+
+
+def gguf_sizes(fields: Fields, n_layers: int) -> list[int]:
+    """Return the size of each layer's FFN."""
+    key = f"{arch_of(fields)}.feed_forward_length"
+    sizes = fields.raw(key)
+    if not isinstance(sizes, list):
+        return [fields.integer(key)] * n_layers
+    if len(sizes) != n_layers:
+        raise fields.fail(key, f"{n_layers} numbers, or one")
+    items = Fields({str(n): size for n, size in enumerate(sizes)}, f"{fields.source}: {key}")
+    return [items.integer(str(n)) for n in range(n_layers)]
 
 
 def gguf_attentions(
@@ -218,6 +278,7 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     tensors = Rearranged(sources)
     for number in range(config.n_layers):
         tensors.drop(f"blk.{number}.layer_output_scale.weight")
+    drop_unused(tensors, config, GGUF)
     return tensors.out
 
 

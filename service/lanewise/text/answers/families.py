@@ -28,6 +28,7 @@ from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols,
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import (
+    GEMMA_THINK,
     MISTRAL_THINK,
     SEED_THINK,
     THINK,
@@ -367,8 +368,8 @@ def _call_format(text: str) -> CallFormat:
 
 
 def _thinking(text: str) -> ThinkingTags | None:
-    found = (tags for tags in (SEED_THINK, MISTRAL_THINK, THINK) if tags.end in text)
-    return next(found, None)
+    known = (SEED_THINK, MISTRAL_THINK, GEMMA_THINK, THINK)
+    return next((tags for tags in known if tags.end in text), None)
 
 
 def _ids(tags: tuple[str, ...], tokenizer: Tokenizer) -> frozenset[int]:

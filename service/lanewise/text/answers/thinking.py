@@ -40,6 +40,7 @@ class ThinkingTags:
 THINK = ThinkingTags("<think>", "</think>")
 SEED_THINK = ThinkingTags("<seed:think>", "</seed:think>")
 MISTRAL_THINK = ThinkingTags("[THINK]", "[/THINK]")
+GEMMA_THINK = ThinkingTags("<|channel>thought", "<channel|>")
 
 
 class ThinkingSplitter:
