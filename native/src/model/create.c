@@ -38,7 +38,7 @@ static bool make_slopes(lw_model* model, uint32_t heads) {
 }
 
 static bool make_ones(lw_model* model) {
-    uint32_t most = 0;
+    uint32_t most = 1;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const uint32_t dim = model->layers[i].config.attention.head_dim;
         if (dim > most) most = dim;
