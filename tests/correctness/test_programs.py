@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -315,6 +316,55 @@ def test_a_sequence_ends_with_the_positions_that_a_model_has_learned():
         session.step(Batch(list(range(20)), [0, 20], [0], [[0]], [19]))
         with pytest.raises(NativeError, match="sequence 0 has 21 tokens, the model has positions"):
             session.step(Batch([5], [0, 1], [20], [[0]], [0]))
+
+
+def all_further_kinds() -> ModelConfig:
+    """Every further kind that can be beside the others, of sizes that matrices of Q8_0 have."""
+    first = Attention(4, 2, 32, rope=0, qk_norm="turned", score_softcap=2.0, value_norm=True)
+    larger = Attention(2, 1, 64, rope=1, qk_norm="head", window=24, values_are_keys=True)
+    reader = replace(larger, n_heads=4, values_are_keys=False, kv_layer=1)
+    ffn = Gated(96, activation="gelu_tanh")
+    layers = (
+        Layer(first, ffn, result_norms=True, no_input_norms=True),
+        Layer(larger, ffn, wiring="parallel_one_norm"),
+        Layer(reader, Plain(160, bias=True), wiring="parallel", output_scale=0.5),
+    )
+    ropes = (Rope(1e4, 32), Rope(1e6, 16))
+    config = ModelConfig("random", 64, VOCAB, 256, 1e-5, False, ropes, layers)
+    ends = {"learned_positions": True, "output_bias": True, "logit_softcap": 4.0}
+    return replace(config, per_layer_size=32, **ends)
+
+
+def test_float_activations_compute_all_further_kinds():
+    config, rng = all_further_kinds(), np.random.default_rng(7)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    weights = {
+        key: values
+        if values.ndim == 1 or key[0] is Role.POSITION_EMBEDDING
+        else gguf.dequantize(gguf.quantize(values, kind), kind)
+        for key, values in random_weights(rng, config).items()
+    }
+    exact = {key: values.astype("f8") for key, values in weights.items()}
+    tokens = [int(token) for token in rng.integers(0, VOCAB, N_TOKENS)]
+    wanted, _ = definition.logits_of(config, exact, tokens)
+    errors = []
+    for is_exact in (True, False):
+        with (
+            Model.load(checkpoint(config, weights), weights="q8_0") as model,
+            Session(
+                model,
+                threads=2,
+                blocks=2,
+                kv_type="f32",
+                max_batch_tokens=N_TOKENS,
+                max_batch_logits=N_TOKENS,
+                float_activations=is_exact,
+            ) as session,
+        ):
+            rows = list(range(N_TOKENS))
+            found = session.step(Batch(tokens, [0, N_TOKENS], [0], [[0, 1]], rows))
+            errors.append(np.abs(found - wanted).max() / np.abs(wanted).max())
+    assert errors[0] < 1e-5 < errors[1] < 0.1
 
 
 def logits(

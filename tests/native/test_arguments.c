@@ -442,12 +442,44 @@ static void test_cache_layout(const lw_model* model) {
     expect(!lw_kv_open(&cache, 65), "a cache of more bytes than there are numbers for is refused");
 }
 
+// Eleven of Gemma 4's layers, and one that reads the keys and values of another: five see a window, one sees all and has
+// half as many bytes.
+static void test_cache_of_other_heads(void) {
+    lw_layer_config layers[13];
+    const uniform_config alike = small_config();
+    const lw_rope rope = uniform_rope(&alike);
+    lw_model_config config = uniform_model(&alike, &rope, layers);
+    config.n_layers = 13;
+    for (uint32_t i = 0; i < 13; ++i) {
+        const bool global = i % 6 == 5;
+        layers[i] = uniform_layer(&alike);
+        layers[i].attention.n_heads = 8;
+        layers[i].attention.n_kv_heads = global ? 2 : 8;
+        layers[i].attention.head_dim = global ? 64 : 32;
+        layers[i].attention.window = global ? 0 : 512;
+    }
+    layers[12].attention.shares_kv = 1;
+    layers[12].attention.kv_layer = 10;
+    lw_model* model = NULL;
+    expect(lw_model_create(&config, NULL, 1, &model) == LW_OK, "layers of two kinds of heads");
+    const uint64_t largest = 2 * 8 * 32 * LW_BLOCK_TOKENS * 2;  // f16
+    lw_kv_layout layout;
+    expect(lw_model_kv_layout(model, LW_F16, 0, &layout) == LW_OK && layout.n_groups == 1 &&
+               layout.block_bytes == 11 * largest,
+           "ten large layers and two that share a slot");
+    expect(lw_model_kv_layout(model, LW_F16, 1, &layout) == LW_OK && layout.n_groups == 6 &&
+               layout.block_bytes == 2 * largest && layout.windows[0] == 512 && layout.windows[5] == 0,
+           "five groups of two large layers, and one of two in one slot");
+    lw_model_close(model);
+}
+
 int main(int argc, char** argv) {
     alarm(300);  // what hangs fails
     test_functions_of_no_handle();
     test_guards();
     test_configs();
     test_layers();
+    test_cache_of_other_heads();
     test_fits();
     lw_model* model = new_model();
     test_places(model);

@@ -304,7 +304,7 @@ class ModelConfig:
 
     @property
     def heads(self) -> Attention:
-        """The first layer's attention that has one: heads are the same in all that do."""
+        """The attention of the first layer that has one."""
         return next(one.attention for one in self.layers if one.attention is not None)
 
     @property
