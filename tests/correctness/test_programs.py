@@ -100,6 +100,7 @@ def random_experts(rng: np.random.Generator) -> Experts:
     groups = int(rng.choice([1, 1, 2, 3]))
     n = groups * int(rng.integers(2, 6))
     groups_used = int(rng.integers(1, groups + 1))
+    bias, down_bias = ((False, False), (True, False), (False, True))[int(rng.integers(3))]
     return Experts(
         n=n,
         n_used=int(rng.integers(1, n // groups * groups_used + 1)),
@@ -113,7 +114,8 @@ def random_experts(rng: np.random.Generator) -> Experts:
         denominator_eps=float(rng.choice([0.0, 0.25])),
         denominator_least=float(rng.choice([0.0, 0.5])),
         scale=float(rng.choice([1.0, 2.5])),
-        bias=bool(rng.random() < 0.4),
+        bias=bias,
+        down_bias=down_bias,
         shared_size=32 * int(rng.integers(0, 4)),
         shared_gate=bool(rng.random() < 0.5),
         **random_activation(rng),

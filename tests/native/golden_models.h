@@ -258,6 +258,7 @@ static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
     if (v->layers == UNGATED_EXPERTS) {
         c.ungated = 1;
         c.bias = v->bias;
+        c.down_bias = !v->bias;
         c.activation = layer == 0 ? LW_RELU_SQUARED : LW_GELU;
         c.router = LW_ROUTER_SIGMOID;
         c.choice_bias = c.renormalize = 1;
@@ -484,6 +485,7 @@ static void load_experts(lw_model* model, const variant* v, const lw_ffn_config*
     load(model, LW_EXPERTS_DOWN, l, matrix_type(v, 6), n * h, c->size, 0.2f, 0);
     load_vector(model, LW_EXPERTS_GATE_BIAS, l, n * c->size, 0.1f, c->bias && !c->ungated);
     load_vector(model, LW_EXPERTS_UP_BIAS, l, n * c->size, 0.1f, c->bias);
+    load_vector(model, LW_FFN_DOWN_BIAS, l, h, 0.1f, c->down_bias);
     load_vector(model, LW_EXPERTS_DOWN_BIAS, l, n * h, 0.1f, c->bias);
     if (shared == 0) return;
     if (!c->ungated) load(model, LW_SHARED_GATE, l, matrix_type(v, 5), shared, h, 0.2f, 0);

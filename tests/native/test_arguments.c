@@ -203,6 +203,7 @@ static void test_layers(void) {
     SPOILT(c->output_bias = 2, "output_bias is 2");
     SPOILT(c->n_positions = 5, "n_positions is 5, must be 0 or context_length (128)");
     SPOILT(f->kind = (lw_ffn_kind)4, "layer 1 FFN: kind is 4");
+    SPOILT(f->bias = f->down_bias = 1, "layer 1 FFN: down_bias is 1");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");

@@ -39,7 +39,7 @@ GGUF_NAMES = {
     r"attention\.self\.(.)\w+": r"attn_\1",
     r"(attention\.output\.dense|attn\.out_proj|attn\.Wo)": "attn_output",
     r"(attention\.output\.LayerNorm|norm1)": "attn_output_norm",
-    r"(intermediate\.dense|mlp\.fc11|mlp\.Wi|mlp\.gated_layers)": "ffn_up",
+    r"(intermediate\.dense|mlp\.fc11?\b|mlp\.Wi|mlp\.gated_layers)": "ffn_up",
     r"mlp\.fc12": "ffn_gate",
     r"(output\.dense|mlp\.fc2|mlp\.wo|mlp\.Wo)": "ffn_down",
     r"(output\.LayerNorm|norm2|mlp\.layernorm)": "layer_output_norm",
@@ -75,6 +75,11 @@ def write_gguf(model: FamilyModel, arch: str, path: Path) -> Path:
     writer.add_pooling_type(rank)
     if name == "nomic_bert":
         writer.add_rope_freq_base(1000.0)
+    if arch == "nomic-bert-moe":
+        writer.add_rope_freq_base(config["rope_theta"])
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["moe_top_k"])
+        writer.add_moe_every_n_layers(config["moe_every_n_layers"])
     if arch == "modern-bert":
         angles = config["rope_parameters"]
         writer.add_rope_freq_base(angles["full_attention"]["rope_theta"])

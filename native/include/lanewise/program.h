@@ -193,7 +193,7 @@ typedef struct lw_ffn_config {
     lw_ffn_kind kind;
     uint32_t size;       // outputs of gate and up, of each expert; a multiple of 32 for experts
     uint32_t bias;       // 1: gate, up and down have biases, those of experts too
-    uint32_t down_bias;  // 1: down has one, whatever bias says; of experts it is added to their weighted sum, once
+    uint32_t down_bias;  // 1: down has one, whatever bias says; of experts without biases it is added to their sum
     lw_activation activation;
     float limit, alpha;  // of LW_CLAMPED_SWIGLU, both above 0, and of LW_XIELU
     // Of LW_FFN_EXPERTS, else 0:

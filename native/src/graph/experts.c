@@ -160,12 +160,12 @@ static void combine_part(lw_worker* w, const lw_layer* layer, size_t row, size_t
     float sum[COMBINED_COLS] = {0};
     for (size_t i = 0; i < used; ++i) {
         float* result = e->out + e->slots[row * used + i] * hidden + first;
-        if (layer->down_bias != NULL)
-            lw_add_vector(result, layer->down_bias + e->experts[row * used + i] * hidden + first, n);
+        if (c->bias) lw_add_vector(result, layer->down_bias + e->experts[row * used + i] * hidden + first, n);
         w->ops->add_weighted(sum, result, n, weights[i]);
     }
     if (c->shared_size > 0)
         w->ops->add_weighted(sum, e->out + (chosen_rows(w, layer) + row) * hidden + first, n, weights[used]);
+    if (c->down_bias) lw_add_vector(sum, layer->down_bias + first, n);
     lw_add_vector(w->b->x + row * hidden + first, sum, n);
 }
 

@@ -234,7 +234,7 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     if (c->kind == LW_FFN_NONE) return check_nothing_else(&at, model, layer);
     LW_RETURN_IF_FAILED(check_range(&at, "size", c->size, 1, 1 << 19));
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
-    LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS));
+    LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS || !c->bias));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
     const lw_activation last = c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
     LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : last));

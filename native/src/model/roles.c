@@ -189,6 +189,7 @@ static lw_slot state_slot(lw_layer* l, uint32_t hidden, lw_role role) {
 static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_ffn_config* c = &l->config.ffn;
     const bool gated = c->kind == LW_FFN_GATED, here = gated || c->kind == LW_FFN_PLAIN, bias = here && c->bias;
+    const bool down_bias = bias || (has_ffn(l) && c->down_bias);
     switch (role) {
         case LW_FFN_NORM:
             return vector("FFN norm", &l->ffn_norm, hidden, has_ffn_norm(l));
@@ -203,7 +204,7 @@ static lw_slot gated_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_FFN_UP_BIAS:
             return vector("FFN up bias", &l->up_bias, c->size, bias);
         case LW_FFN_DOWN_BIAS:
-            return vector("FFN down bias", &l->down_bias, hidden, here && (c->bias || c->down_bias));
+            return vector("FFN down bias", &l->down_bias, hidden, down_bias);
         case LW_FFN_INPUT_ORDER:
             return vector("order of gate and up", &l->ffn_input_order, hidden, here);
         default:

@@ -249,5 +249,7 @@ def expert_faults(ffn: Experts, hidden: int) -> Iterable[str]:
     for name, size in sizes.items():
         if size % EXPERT_MULTIPLE:
             yield f"{name} {size}; a multiple of {EXPERT_MULTIPLE} is needed beside experts"
+    if ffn.down_bias and ffn.bias:
+        yield "down_bias of experts that have biases each"
     if ffn.shared_gate and not ffn.shared_size:
         yield "shared_gate without a shared expert"

@@ -219,6 +219,14 @@ class Rearranged:
         shape = (source.shape[0] * source.shape[1], *source.shape[2:])
         self.out[to or name] = replace(source, shape=shape)
 
+    def fold(self, name: str, n: int) -> None:
+        """Make a matrix of the rows of ``n`` experts [experts, rows, columns]: the same bytes."""
+        source = self.out.get(name)
+        if source is None or len(source.shape) != 2 or source.shape[0] % n:
+            return
+        shape = (n, source.shape[0] // n, source.shape[1])
+        self.out[name] = replace(source, shape=shape)
+
     def split_experts(self, name: str, parts: Mapping[str, Select], rows: int) -> None:
         """Take ``rows`` rows of each expert of [experts, rows, columns] for each part."""
         source = self.out.pop(name, None)

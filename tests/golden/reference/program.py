@@ -337,6 +337,8 @@ def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, fl
         inner = activate(c, gate, own[Role.SHARED_UP] @ x)
         share = sigmoid(own[Role.SHARED_ROUTER].ravel() @ x) if c.shared_gate else 1.0
         total += share * (own[Role.SHARED_DOWN] @ inner)
+    if c.down_bias:
+        total += own[Role.FFN_DOWN_BIAS]
     return total, margin
 
 
@@ -551,6 +553,8 @@ def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
     if c.bias:
         shapes |= {Role.EXPERTS_GATE_BIAS: (c.n * c.size,), Role.EXPERTS_UP_BIAS: (c.n * c.size,)}
         shapes[Role.EXPERTS_DOWN_BIAS] = (c.n * hidden,)
+    if c.down_bias:
+        shapes[Role.FFN_DOWN_BIAS] = (hidden,)
     if c.shared_size:
         shapes |= {
             Role.SHARED_GATE: (c.shared_size, hidden),

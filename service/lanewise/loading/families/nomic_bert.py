@@ -1,18 +1,35 @@
-"""NomicBERT: BERT with RoPE and SwiGLU, without biases of matrices."""
+"""NomicBERT: BERT with RoPE, and SwiGLU without biases of matrices.
+
+Its second version has BERT's own FFN with biases, and experts in every second layer: without gates,
+and with one bias for all of them that is added once to their weighted sum.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.families.common import check_values, curve
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families import rotary_encoders
+from lanewise.loading.families.common import check_values, curve, has
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
-from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
+from lanewise.loading.families.experts import (
+    first_sparse,
+    flatten_gguf_experts,
+    gguf_experts,
+    layers_of_experts,
+)
+from lanewise.loading.families.naming import usual
+from lanewise.loading.families.rotary_encoders import rotary_model
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Gated, ModelConfig
+from lanewise.loading.names import GGUF
+from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
+NAME = "nomic_bert"
+THETA = 1000.0  # where nothing says another one
 # The fields of NomicBERT's own config.json, under the names of others; and what the rest must say.
 OWN_NAMES = {
     "n_embd": "hidden_size",
@@ -20,7 +37,6 @@ OWN_NAMES = {
     "n_inner": "intermediate_size",
     "n_layer": "num_hidden_layers",
     "n_positions": "max_position_embeddings",
-    "activation_function": "hidden_act",
     "layer_norm_epsilon": "layer_norm_eps",
     "rotary_emb_base": "rope_theta",
 }
@@ -34,50 +50,140 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {
     "rotary_emb_interleaved": (False,),
     "rotary_emb_scale_base": (None,),
     "rotary_scaling_factor": (None,),
-    "qkv_proj_bias": (False,),
-    "mlp_fc1_bias": (False,),
-    "mlp_fc2_bias": (False,),
-    "num_experts": (0, 1, None),
     "scale_attn_weights": (True,),
     "reorder_and_upcast_attn": (False,),
     "scale_attn_by_inverse_layer_idx": (False,),
-    "activation_function": ("swiglu",),
+    "expert_choice_router": (False, None),
+    "num_shared_experts": (0, None),
+    "moe_normalize_expert_weights": (False, None),
+    "ffn_div": (1, 1.0),
 }
 HARMLESS = (
     *("fused_bias_fc", "fused_dropout_add_ln", "use_xentropy", "pad_vocab_size_multiple"),
     *("max_trained_positions", "dense_seq_output", "last_layer_subset", "attn_pdrop", "embd_pdrop"),
     *("resid_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels"),
     *("summary_type", "summary_use_proj", "sequence_parallel", "layer_norm_training_hint"),
+    *("moe_impl", "moe_resid_pdrop", "router_aux_loss_coef"),
 )
+GATED = {"swiglu": "silu", "geglu": "gelu"}
+EXPERTS_BIAS = "mlp.experts.bias"  # of a layer, one for all its experts
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json, of transformers' form or that of its makers."""
     if "n_embd" not in fields.values:
-        return _model(fields, sources)
+        activation = curve(fields, "hidden_act", "silu")
+        ffn = Gated(fields.integer("intermediate_size"), activation=activation)
+        return rotary_model(fields, sources, NAME, ffn, bias=False, theta=THETA)
     check_values(fields, MUST_BE)
     fields.ignore(*OWN_NAMES)
     values = {OWN_NAMES.get(key, key): value for key, value in fields.values.items()}
-    usual = Fields(values, fields.source)
-    config = _model(usual, sources)
-    fields.ignore(*(set(values) - set(usual.unread())))
+    usual_fields = Fields(values, fields.source)
+    config = _own_model(usual_fields, sources)
+    fields.ignore(*(set(values) - set(usual_fields.unread())))
     return config
+
+
+def _own_model(fields: Fields, sources: Sources) -> ModelConfig:
+    ffn, bias = _own_ffn(fields), fields.flag("qkv_proj_bias", default=True)
+    config = rotary_model(fields, sources, NAME, ffn, bias=bias, theta=THETA)
+    n = fields.integer("num_experts", default=0, least=0)
+    every = fields.integer("moe_every_n_layers", default=0, least=0)
+    used = fields.integer("moe_top_k", default=1)
+    if n < 2 or every == 0:
+        return config
+    if not isinstance(ffn, Plain):
+        raise fields.fail("activation_function", "'gelu' of a model with experts")
+    experts = Experts(
+        n=n,
+        n_used=used,
+        size=ffn.size,
+        router="softmax",
+        activation=ffn.activation,
+        gated=False,
+        down_bias=any(name.endswith(EXPERTS_BIAS) for name in sources),
+    )
+    return with_experts(config, experts, every)
+
+
+def _own_ffn(fields: Fields) -> Gated | Plain:
+    """What layers without experts have."""
+    size, name = (
+        fields.integer("intermediate_size"),
+        fields.text("activation_function", default="gelu"),
+    )
+    first, second = (
+        fields.flag(f"mlp_fc{number}_bias", default=name not in GATED) for number in (1, 2)
+    )
+    if name not in GATED:
+        if first and not second:
+            raise fields.fail("mlp_fc2_bias", "true, as mlp_fc1_bias is true,")
+        activation = curve(fields, "activation_function", "gelu")
+        return Plain(size, first, activation, down_bias=second and not first)
+    if first:
+        raise fields.fail("mlp_fc1_bias", f"false of {name}")
+    return Gated(size, activation=GATED[name], down_bias=second)
+
+
+def with_experts(config: ModelConfig, experts: Experts, every: int) -> ModelConfig:
+    """Return a model with experts in the second of every so many layers."""
+    layers = (
+        replace(layer, ffn=experts) if number % every == 1 else layer
+        for number, layer in enumerate(config.layers)
+    )
+    return replace(config, layers=tuple(layers))
+
+
+def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Give tensors their usual names, those of experts too."""
+    tensors = Rearranged(rotary_encoders.hf_tensors(sources, config))
+    for number, experts in layers_of_experts(config):
+        folder = f"layers.{number}"
+        names = {role: usual(role, number) for role in (Role.EXPERTS_UP, Role.EXPERTS_DOWN)}
+        tensors.rename(f"{folder}.mlp.router.layer.weight", usual(Role.ROUTER, number))
+        tensors.rename(f"{folder}.mlp.experts.mlp.w1", names[Role.EXPERTS_UP])
+        down = f"{folder}.mlp.experts.mlp.w2"  # [experts * size, hidden]
+        tensors.fold(down, experts.n)
+        tensors.transpose_experts(down)
+        tensors.flatten(down, names[Role.EXPERTS_DOWN])
+        tensors.rename(f"{folder}.{EXPERTS_BIAS}", usual(Role.FFN_DOWN_BIAS, number))
+    return tensors.out
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     ffn = Gated(fields.integer("nomic-bert.feed_forward_length"))
-    return gguf_encoder(fields, sources, "nomic_bert", ffn, theta=1000.0)
+    return gguf_encoder(fields, sources, NAME, ffn, theta=THETA)
 
 
-def _model(fields: Fields, sources: Sources) -> ModelConfig:
-    ffn = Gated(fields.integer("intermediate_size"), activation=curve(fields, "hidden_act", "silu"))
-    return rotary_model(fields, sources, "nomic_bert", ffn, bias=False, theta=1000.0)
+def from_moe_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata of the second version's files, in which experts mostly have no bias."""
+    size = fields.integer("nomic-bert-moe.feed_forward_length")
+    ffn = Plain(size, has(sources, Role.FFN_UP_BIAS, GGUF))
+    config = gguf_encoder(fields, sources, NAME, ffn, theta=THETA)
+    if first_sparse(sources) == 0:
+        return config
+    every = fields.integer("nomic-bert-moe.moe_every_n_layers")
+    experts = gguf_experts(fields, sources, "softmax", renormalize=False)
+    down_bias = has(sources, Role.FFN_DOWN_BIAS, GGUF, first_sparse(sources))
+    experts = replace(experts, gated=False, activation="gelu", down_bias=down_bias)
+    return with_experts(config, experts, every)
+
+
+def moe_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Do what all encoders' files need, and make matrices of experts."""
+    return flatten_gguf_experts(gguf_tensors(sources, config), config)
 
 
 FAMILY = replace(
-    encoder_family("nomic_bert", from_hf, hf_tensors, HARMLESS),
+    encoder_family(NAME, from_hf, hf_tensors, HARMLESS),
     gguf="nomic-bert",
     from_gguf=from_gguf,
     gguf_tensors=gguf_tensors,
+)
+MOE = replace(
+    FAMILY,
+    gguf="nomic-bert-moe",
+    from_gguf=from_moe_gguf,
+    gguf_tensors=moe_gguf_tensors,
 )

@@ -139,7 +139,7 @@ REASONS = {
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
         *("kimi_linear", "kimi-linear", "plamo2"),
     ),
-    ENCODER: ("distilbert", "mpnet", "nomic-bert-moe"),
+    ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
     LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
     "it sees or hears, and its text is not that of a supported family": (
@@ -158,6 +158,7 @@ OTHER_GGUF_NAMES = {
     "jina-bert-v2": bert.JINA,
     "gemma-embedding": gemma3.EMBEDDING,
     "nemotron_h_moe": nemotron_h.FAMILY,
+    "nomic-bert-moe": nomic_bert.MOE,
 }
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 
