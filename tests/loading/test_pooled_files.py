@@ -17,9 +17,11 @@ from encoder_models import encoder_model, write_gguf
 from family_models import FamilyModel, family_model, write_model
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Pooling
+from lanewise.loading.program import Dense, Pooling
 from lanewise.server.make_encoder import longest_text
 from lanewise.settings import SettingsError
+from lanewise.text.pooled_text import of_checkpoint
+from lanewise.text.tokenizer import Tokenizer
 from tiny_embedder import modules_of
 
 
@@ -52,6 +54,33 @@ def test_an_embedder_made_of_a_trunk(head: bool, tmp_path: Path) -> None:
         assert found.config == replace(whole.config, pooling=Pooling("last", True))
         wanted = [one for one in whole.tensors if one.role is not Role.OUTPUT]
         assert [bytes(one.data) for one in found.tensors] == [bytes(one.data) for one in wanted]
+
+
+@pytest.mark.parametrize(("name", "labels"), [("reranker", 1), ("classifier", 2)])
+def test_a_scorer_made_of_a_model_that_wrote_text(name: str, labels: int, tmp_path: Path) -> None:
+    """Its last row has a score for each label; one label ranks documents."""
+    model = encoder_model(f"qwen3_{name}")
+    with open_checkpoint(write_model(model, tmp_path / "scorer")) as found:
+        assert found.config.pooling == Pooling("last", dense=(Dense(labels),))
+        assert Role.OUTPUT not in {one.role for one in found.tensors}
+        text = of_checkpoint(found, Tokenizer.from_files(found.tokenizer))
+        assert (len(text.labels), text.ranks, text.judged) == (labels, labels == 1, None)
+        (pair,) = text.whole.encode([("a query", "a document")], 100)
+        assert pair.ids.tolist() == [*b"a query", *b"a document"] or len(pair.ids) == 17
+
+
+def test_a_scorer_without_its_scores_is_refused(tmp_path: Path) -> None:
+    model = encoder_model("qwen3_reranker")
+    head = model.tensors.pop("score.weight")
+    wanted = "tensor 'score.weight' is missing; a model whose architecture ends in"
+    assert wanted in (error_of(write_model(model, tmp_path / "none")) or "")
+    model.tensors["score.weight"] = head.reshape(-1)
+    wanted = "tensor 'score.weight' is of shape [48]"
+    assert wanted in (error_of(write_model(model, tmp_path / "vector")) or "")
+    model.tensors["score.weight"] = head
+    other = model.config | {"architectures": ["Qwen3ForCausalLM"]}
+    wanted = "unknown tensor 'score.weight'"
+    assert wanted in (error_of(write_model(model, tmp_path / "text", other)) or "")
 
 
 @pytest.mark.parametrize(("number", "kind"), [(0, None), (1, "mean"), (2, "cls"), (3, "last")])

@@ -147,6 +147,25 @@ GEMMA: Config = SIZES | {
     "use_bidirectional_attention": True,
     "use_cache": True,
 }
+QWEN3: Config = SIZES | {
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "max_window_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "use_cache": True,
+    "use_sliding_window": False,
+}
+TWO_LABELS: Config = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
 ROTARY: Config = SIZES | {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "pad_token_id": 1}
 
 
@@ -179,6 +198,8 @@ CASES: dict[str, Config] = {
         ROTARY, "GteForSequenceClassification", model_type="gte", type_vocab_size=1, **ONE_LABEL
     ),
     "embedding_gemma": _of(GEMMA, "Gemma3TextModel"),
+    "qwen3_reranker": _of(QWEN3, "Qwen3ForSequenceClassification", **ONE_LABEL),
+    "qwen3_classifier": _of(QWEN3, "Qwen3ForSequenceClassification", **TWO_LABELS),
     "jina_embeddings_v3": _of(
         ROTARY, "JinaEmbeddingsV3Model", model_type="jina_embeddings_v3", type_vocab_size=1
     ),

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import ModelConfig, Pooling
+from lanewise.loading.program import Dense, ModelConfig, Pooling
 from lanewise.loading.sources import SourceTensor
 
 COMPARED_BYTES = 16 << 20  # at a time
+SCORE = "score.weight"  # [labels, hidden], in the place of a head that makes logits
+SCORES = "ForSequenceClassification"  # how an architecture's name ends that scores texts or pairs
 Sources = dict[str, SourceTensor]
 
 
@@ -45,6 +47,26 @@ def with_pooling(
     head = TENSOR_NAMES[Role.OUTPUT][column]
     kept = {name: tensor for name, tensor in sources.items() if name != head}
     return replace(config, pooling=pooling), kept
+
+
+def take_scores(
+    config: ModelConfig, sources: Sources, source: str
+) -> tuple[ModelConfig, Sources, Sources]:
+    """Have a model that wrote text score what it read by its last row, and give its head apart.
+
+    The last tensors are the head under its usual name. Raises ModelFileError without one.
+    """
+    head = sources.get(SCORE)
+    if head is None or len(head.shape) != 2:
+        shown = "missing" if head is None else f"of shape {list(head.shape)}"
+        raise ModelFileError(
+            f"{source}: tensor {SCORE!r} is {shown}; a model whose architecture ends in {SCORES}"
+            " needs one with a row for each label"
+        )
+    pooling = Pooling("last", dense=(Dense(head.shape[0]),))
+    kept = {name: tensor for name, tensor in sources.items() if name != SCORE}
+    config, kept = with_pooling(config, kept, pooling, HF)
+    return config, kept, {TENSOR_NAMES[Role.DENSE][HF].format(0): head}
 
 
 def is_same(one: SourceTensor, other: SourceTensor) -> bool:

@@ -12,8 +12,9 @@ from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
 from lanewise.loading.harmless import refuse_unknown_config
-from lanewise.loading.heads import settle_head, with_embedding, with_pooling
+from lanewise.loading.heads import SCORES, settle_head, take_scores, with_embedding, with_pooling
 from lanewise.loading.json_files import Fields
+from lanewise.loading.judges import is_judge
 from lanewise.loading.mapped_file import close_all
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig, Pooling
@@ -43,8 +44,12 @@ def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None
             if found is not None:
                 sources = made_plain(sources, found, hf_n_layers(fields, sources))
         model, sources = read_program(family, fields, sources)
+        scores: dict[str, SourceTensor] = {}
+        if model.pooling is None and _scores(config):
+            model, sources, scores = take_scores(model, sources, str(path))
         model, sources = with_pooling(model, sources, pooling, HF)
         named = family.hf_values(fields, family.hf_tensors(sources, model), model)
+        named = {**named, **scores}
         tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)
@@ -54,6 +59,14 @@ def open_hugging_face(path: Path, config: Fields, pooling: Pooling | None = None
     is_packed = isinstance(found, Scheme) and not found.is_mixed
     checkpoint.is_widened = found is not None and not is_packed
     return checkpoint
+
+
+def _scores(config: Fields) -> bool:
+    """Whether a model was trained to score, and has no other head that does."""
+    said = config.raw("architectures")
+    names = said if isinstance(said, list) else []
+    scores = any(isinstance(name, str) and name.endswith(SCORES) for name in names)
+    return scores and not is_judge(config.values)
 
 
 def is_own(quantization: Fields, family: Family) -> bool:
