@@ -94,6 +94,7 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 	$(REFERENCE)/bin/python tests/golden/families/make_families.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_encoders.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_judges.py
+	$(REFERENCE)/bin/python tests/golden/encoders/make_colberts.py
 
 reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
 	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference

@@ -17,7 +17,7 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 TOPICS = {
     "real model": re.compile(r"\breal model\b"),
     "data": re.compile(r"shared/data|test data"),
-    "reference": re.compile(r"\b(torch|transformers)\b"),
+    "reference": re.compile(r"\b(torch|transformers|sentence_transformers)\b"),
     "picture": re.compile(r"\bmatplotlib\b"),
     "clients": re.compile(r"^(skipped: )?client \S+ \S+ is not installed"),
     "ray": re.compile(r"\bray\b"),

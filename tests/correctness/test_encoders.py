@@ -140,6 +140,6 @@ def test_a_text_that_cannot_be_run_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("script", ["make_encoders.py", "make_judges.py"])
+@pytest.mark.parametrize("script", ["make_encoders.py", "make_judges.py", "make_colberts.py"])
 def test_the_goldens_are_what_transformers_computes_now(script: str) -> None:
     check_goldens(GOLDEN / script)

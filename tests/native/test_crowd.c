@@ -31,7 +31,7 @@ static void fill_texts(void) {
 static lw_status encode(lw_session* session, const variant* v, uint32_t first, uint32_t n, float* out) {
     uint32_t starts[N_TEXTS + 1];
     for (uint32_t t = 0; t <= n; ++t) starts[t] = start[first + t] - start[first];
-    const lw_texts texts = {n, starts, ids + start[first], v->after ? types + start[first] : NULL, v->pooling, 1};
+    const lw_texts texts = {n, starts, ids + start[first], v->after ? types + start[first] : NULL, v->pooling, 1, NULL};
     return lw_encode(session, &texts, out);
 }
 

@@ -37,7 +37,7 @@ static size_t encode(const lw_model* model, const variant* v, uint32_t threads, 
             ++n;
         }
         if (n == 0) continue;
-        const lw_texts texts = {n, start, ids, v->after ? types : NULL, v->pooling, v->pooling != LW_POOL_LAST};
+        const lw_texts texts = {n, start, ids, v->after ? types : NULL, v->pooling, v->pooling != LW_POOL_LAST, NULL};
         expect(lw_encode(session, &texts, out + done) == LW_OK, "lw_encode");
         done += (size_t)(v->pooling == LW_POOL_NONE ? start[n] : n) * dims;
     }
@@ -77,11 +77,36 @@ static void test_both_ways(void) {
     const uint32_t start[2] = {0, 64}, dims = lw_model_dims(model);
     static float before[64 * 96], after[64 * 96];
     fill_text(2, 0);
-    const lw_texts texts = {1, start, ids, NULL, LW_POOL_NONE, 0};
+    const lw_texts texts = {1, start, ids, NULL, LW_POOL_NONE, 0, NULL};
     expect(dims == 96 && lw_encode(session, &texts, before) == LW_OK, "rows of a text");
     ids[63] = (ids[63] + 1) % VOCAB;
     expect(lw_encode(session, &texts, after) == LW_OK, "rows of another");
     expect(memcmp(before, after, dims * sizeof(float)) != 0, "the first row depends on the last token");
+    lw_session_close(session);
+    lw_model_close(model);
+}
+
+// Tokens that are not seen change no row but their own, and theirs depend on those that are.
+static void test_seen(void) {
+    const variant* v = &variants[2];
+    lw_model* model = make_model(v, NULL);
+    lw_session* session = open(model, v, 1);
+    enum { N = 45, SEEN = 33, DIMS = 96 };
+    const uint32_t start[2] = {0, N}, alone[2] = {0, SEEN}, seen[1] = {SEEN};
+    static float whole[N * DIMS], rows[N * DIMS], others[N * DIMS];
+    fill_text(2, 0);
+    const lw_texts cut = {1, alone, ids, NULL, LW_POOL_NONE, 0, NULL};
+    const lw_texts texts = {1, start, ids, NULL, LW_POOL_NONE, 0, seen};
+    expect(lw_encode(session, &cut, whole) == LW_OK && lw_encode(session, &texts, rows) == LW_OK, "rows of a text");
+    expect(memcmp(whole, rows, SEEN * DIMS * sizeof(float)) == 0, "what is seen has the rows that it has alone");
+    ids[N - 2] = (ids[N - 2] + 1) % VOCAB;
+    expect(lw_encode(session, &texts, others) == LW_OK, "rows of another");
+    expect(memcmp(rows, others, (N - 2) * DIMS * sizeof(float)) == 0, "rows before a token that is not seen");
+    expect(memcmp(rows + (N - 2) * DIMS, others + (N - 2) * DIMS, DIMS * sizeof(float)) != 0, "its own row");
+    expect(memcmp(rows + (N - 1) * DIMS, others + (N - 1) * DIMS, DIMS * sizeof(float)) == 0, "the row behind it");
+    ids[SEEN - 1] = (ids[SEEN - 1] + 1) % VOCAB;
+    expect(lw_encode(session, &texts, rows) == LW_OK, "rows of a third");
+    expect(memcmp(rows + (N - 1) * DIMS, others + (N - 1) * DIMS, DIMS * sizeof(float)) != 0, "the last row sees it");
     lw_session_close(session);
     lw_model_close(model);
 }
@@ -95,7 +120,7 @@ static void test_refusals(void) {
     lw_kv_layout layout;
     fill_text(3, 0);
     memset(types, 0, sizeof types);
-    const lw_texts good = {2, start, ids, types, LW_POOL_MEAN, 1};
+    const lw_texts good = {2, start, ids, types, LW_POOL_MEAN, 1, NULL};
     lw_texts bad;
 #define SPOILT(change, says)                           \
     do {                                               \
@@ -110,6 +135,10 @@ static void test_refusals(void) {
     ARGUMENT(lw_encode(session, &good, NULL), "must not be NULL");
     SPOILT(bad.start = NULL, "must not be NULL");
     SPOILT(bad.token_ids = NULL, "must not be NULL");
+    const uint32_t none_seen[2] = {4, 0}, some[2] = {4, 3}, more[2] = {5, 5};
+    SPOILT(bad.seen = none_seen, "text 1: 0 of 5 tokens are seen");
+    SPOILT(bad.seen = some, "text 1: 3 of 5 tokens are seen");  // and pooled
+    SPOILT((bad.seen = more, bad.pooling = LW_POOL_NONE), "text 0: 5 of 4 tokens are seen");
     SPOILT(bad.n_texts = 0, "0 texts, must be 1 to 7");
     SPOILT(bad.n_texts = 8, "8 texts, must be 1 to 7");
     SPOILT(bad.pooling = (lw_pooling)4, "pooling is 4");
@@ -151,7 +180,7 @@ static void test_not_finite(void) {
     const uint32_t start[2] = {0, 33};
     static float out[3];
     fill_text(1, 0);
-    const lw_texts texts = {1, start, ids, NULL, v->pooling, 0};
+    const lw_texts texts = {1, start, ids, NULL, v->pooling, 0, NULL};
     REFUSED(lw_encode(session, &texts, out), LW_ERR_NONFINITE, "NaN or infinity");
     lw_session_close(session);
     lw_model_close(model);
@@ -226,6 +255,7 @@ int main(int argc, char** argv) {
     }
     for (int i = 0; !calls && i < N_VARIANTS; ++i) test_one_answer(&variants[i], only);
     test_both_ways();
+    test_seen();
     test_refusals();
     test_not_finite();
     test_describe();

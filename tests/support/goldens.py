@@ -12,7 +12,9 @@ import pytest
 
 def check_goldens(script: Path) -> None:
     """Run a script that makes goldens with --check; without its packages the test is skipped."""
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    needed = ["torch", "transformers"]
+    needed += ["sentence_transformers"] if "colbert" in script.name else []
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         pytest.skip(f"{' and '.join(missing)} not installed: the goldens are taken as they are")
     command = [sys.executable, str(script), "--check"]

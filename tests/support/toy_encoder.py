@@ -60,7 +60,7 @@ class ToyEncoder:
         self.fail_on_token: int | None = None
         self.closed = False
 
-    def run(self, texts, token_types=None, *, pooling=None, normalize=None):
+    def run(self, texts, token_types=None, *, pooling=None, normalize=None, seen=None):
         assert texts
         assert all(len(text) for text in texts)
         assert token_types is None or list(map(len, token_types)) == list(map(len, texts))

@@ -8,6 +8,9 @@ typedef struct lw_texts {
     const uint32_t* token_types;  // likewise, below the model's n_token_types; NULL = all 0
     lw_pooling pooling;
     uint32_t normalize;  // 1: each result is divided by its Euclidean length, or by 1e-12 if that is more
+    // [n_texts] how many of a text's first tokens are seen, 1 to all of them; NULL = all. Fewer only where all attention is
+    // both ways and pooling is LW_POOL_NONE, and where each token's window has one that is seen.
+    const uint32_t* seen;
 } lw_texts;
 
 // Floats of a result: outputs of the model's last dense head, or hidden_size where it has none; 0 unless it is pooled.

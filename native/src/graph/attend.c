@@ -77,6 +77,13 @@ static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_roo
     *room = (split_room){room->states + floats, room->done + heads, room->floats - floats, room->tiles - count};
 }
 
+// Tokens of a sequence that all of its tokens see within their windows; 0 where they see what is before them.
+static uint32_t length_of(const lw_session* s, const lw_batch* batch, const lw_tiling* tiling, uint32_t sequence) {
+    if (!tiling->both_ways) return 0;
+    if (s->texts != NULL && s->texts->seen != NULL) return s->texts->seen[sequence];
+    return batch->query_start[sequence + 1] - batch->query_start[sequence];
+}
+
 static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling) {
     const lw_attention_config* c = tiling->heads;
     const uint32_t most = (uint32_t)lw_tile_tokens(c);
@@ -84,7 +91,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
     tiling->n = 0;
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
-        const uint32_t length = tiling->both_ways ? end - begin : 0;
+        const uint32_t length = length_of(s, batch, tiling, sequence);
         for (uint32_t row = begin; row < end; row += most) {
             lw_tile* tile = &tiling->tiles[tiling->n++];
             *tile = (lw_tile){.sequence = sequence, .first_row = row, .length = length};

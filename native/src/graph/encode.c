@@ -30,6 +30,26 @@ static lw_status check_tokens(const lw_session* s, const lw_texts* texts, uint32
     return LW_OK;
 }
 
+// Whether the last token of a text of `n` sees one of its first `seen` in all layers.
+static bool sees_some(const lw_model* model, uint32_t n, uint32_t seen) {
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        const lw_attention_config* c = &model->layers[i].config.attention;
+        if (c->n_heads > 0 && (!c->both_ways || lw_seen_first(n - 1, c->window) >= seen)) return false;
+    }
+    return true;
+}
+
+static lw_status check_seen(const lw_session* s, const lw_texts* texts, uint32_t t) {
+    const uint32_t n = texts->start[t + 1] - texts->start[t], seen = texts->seen[t];
+    if (seen == n) return LW_OK;
+    if (seen < 1 || seen > n || texts->pooling != LW_POOL_NONE || !sees_some(s->model, n, seen))
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "text %u: %u of %u tokens are seen, must be all; fewer only with pooling %d, attention both ways"
+                       " and one in each token's window",
+                       t, seen, n, LW_POOL_NONE);
+    return LW_OK;
+}
+
 static lw_status check_texts(const lw_session* s, const lw_texts* texts, const float* out) {
     if (s == NULL || texts == NULL || out == NULL || texts->start == NULL || texts->token_ids == NULL)
         return lw_fail(LW_ERR_ARGUMENT,
@@ -48,6 +68,7 @@ static lw_status check_texts(const lw_session* s, const lw_texts* texts, const f
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: %u tokens, must be at most %u", texts->start[texts->n_texts],
                        s->config.max_batch_tokens);
     for (uint32_t t = 0; t < texts->n_texts; ++t) LW_RETURN_IF_FAILED(check_tokens(s, texts, t));
+    for (uint32_t t = 0; texts->seen != NULL && t < texts->n_texts; ++t) LW_RETURN_IF_FAILED(check_seen(s, texts, t));
     return LW_OK;
 }
 

@@ -60,7 +60,8 @@ async def _ask(state: ServerState) -> None:
     if state.pooling is not None:
         (text,) = state.pooling.whole.encode(["Hello"], state.max_model_len, "right")
         ids = text.ids if len(text.ids) else np.zeros(1, np.uint32)
-        await state.encoder.encode(EncodingRequest([ids]), is_counted=False)
+        pooling = None if state.pooling.compared is None else "none"
+        await state.encoder.encode(EncodingRequest([ids], pooling=pooling), is_counted=False)
         return
     prompt = state.tokenizer.encode("Hello", add_bos=True, parse_special=False)
     prompt = prompt[: max(1, state.max_model_len - WARM_UP_TOKENS)]

@@ -140,7 +140,9 @@ def vectors_of(opened: Opened, texts: Sequence[str]) -> tuple[Vectors, float]:
         whole = text.whole.encode([prompt + one for one in texts], limit, "right")
         types = [one.types for one in whole] if text.has_types else None
         began = time.perf_counter()
-        rows = encoder.run([one.ids for one in whole], types, normalize=False)
+        pooling = None if text.compared is None else "mean"
+        ids = [one.ids for one in whole]
+        rows = encoder.run(ids, types, pooling=pooling, normalize=False)
         seconds = time.perf_counter() - began
     vectors: Vectors = rows.astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

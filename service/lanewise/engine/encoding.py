@@ -31,8 +31,12 @@ class EncoderRunner(Protocol):
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
+        seen: Items[int] | None = None,
     ) -> Floats:
-        """A row for each text, or for each token with pooling "none"."""
+        """A row for each text, or for each token with pooling "none".
+
+        ``seen`` is how many of each text's first tokens its tokens see, None: all.
+        """
 
     def close(self) -> None:
         """Free everything."""
@@ -182,12 +186,17 @@ class EncoderEngine(EngineThread):
     def _compute(self, turns: Items[Turn]) -> None:
         texts: list[Ids] = []
         types: list[Ids] = []
+        seen: list[int] = []
         for turn in turns:
             texts += turn.job.request.texts[turn.first : turn.end]
             types += (turn.job.request.types or ())[turn.first : turn.end]
+            seen += (turn.job.request.seen or ())[turn.first : turn.end]
         request = turns[0].job.request
         rows = self._runner.run(
-            texts, types or None, pooling=request.pooling, normalize=request.normalize
+            *(texts, types or None),
+            pooling=request.pooling,
+            normalize=request.normalize,
+            seen=seen or None,
         )
         at = 0
         for turn in turns:

@@ -25,11 +25,12 @@ class EncodingRequest:
     pooling: str | None = None  # mean, cls, last or none, which gives a row for each token
     normalize: bool | None = None  # as the model says, like pooling, if it is None
     client: int = 0
+    seen: Items[int] | None = None  # first tokens of each text that its tokens see; None: all
 
     @property
     def mode(self) -> tuple[Any, ...]:
         """Texts of equal modes are run in one call."""
-        return self.pooling, self.normalize, self.types is None
+        return self.pooling, self.normalize, self.types is None, self.seen is None
 
 
 @dataclass(eq=False, slots=True)

@@ -7,12 +7,20 @@ directory, as a vector without it would be almost right.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields, read_object, read_text
+from lanewise.loading.late_interaction import (
+    MASK,
+    check_kinds,
+    files_of_tokens,
+    normalizes,
+    read_token_vectors,
+    with_prefixes,
+)
 from lanewise.loading.sentences import COSINE, DenseModule, SentenceModel
 
 MODULES = "modules.json"
@@ -34,6 +42,7 @@ ACTIVATIONS = {
     "SiLU": "silu",
 }
 SIMILARITIES = (COSINE, "dot", "euclidean", "manhattan")
+OF_TOKENS = ("maxsim", "meanmaxsim", "MaxSim")  # of models that compare tokens
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "model_args": ({},),
     "tokenizer_args": ({},),
@@ -45,6 +54,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "module_output_name": ("token_embeddings",),
     "unpad_inputs": (False, True),  # nothing is padded here
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    ),
 }
 
 
@@ -59,30 +71,38 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
     kinds = [kind for kind, _ in modules]
     if kinds == JUDGE:
         return None
-    n_dense = kinds.count("Dense")
-    order = ["Transformer", "Pooling", *["Dense"] * n_dense]
-    if kinds not in (order, [*order, "Normalize"]):
-        raise ModelFileError(
-            f"{path / MODULES}: the modules are {', '.join(kinds) or 'none'}; accepted: a"
-            " Transformer, Pooling, any number of Dense, perhaps Normalize, in this order"
-        )
+    order = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
+    late = kinds not in (order, [*order, "Normalize"])
+    if late:
+        check_kinds(kinds, str(path / MODULES))
     if modules[0][1] != path:
         raise ModelFileError(
             f"{path / MODULES}: the Transformer is in {modules[0][1].name}; accepted: in the folder"
             " itself, as newer versions of sentence-transformers save it"
         )
-    normalize = kinds[-1] == "Normalize"
-    max_tokens, lower_case = _read_model_config(path)
-    prompts, default, similarity = _read_config(path)
+    normalize = normalizes(kinds) if late else kinds[-1] == "Normalize"
+    model, config = _fields(path, MODEL_CONFIGS), _fields(path, (CONFIG,))
+    tokens = None
+    if late:
+        mask = next((folder for kind, folder in modules if kind == MASK), None)
+        tokens = read_token_vectors(kinds, mask, model, config)
+    max_tokens, lower_case = _read_model_config(model)
+    prompts, default, similarity = _read_config(config, OF_TOKENS if late else ())
+    if late:
+        prompts = with_prefixes(prompts, config)
+        pooling = "none"
+    else:
+        pooling = _read_pooling(modules[1][1], normalize, has_prompts=any(prompts.values()))
     return SentenceModel(
-        pooling=_read_pooling(modules[1][1], normalize, has_prompts=any(prompts.values())),
+        pooling=pooling,
         normalize=normalize,
-        dense=tuple(_read_dense(folder) for kind, folder in modules if kind == "Dense"),
+        dense=tuple(_read_dense(folder, late) for kind, folder in modules if kind == "Dense"),
         max_tokens=max_tokens,
         lower_case=lower_case,
         prompts=prompts,
         default_prompt=default,
         similarity=similarity,
+        tokens=tokens,
     )
 
 
@@ -99,7 +119,7 @@ def read_logit_score(path: Path) -> tuple[int, int] | None:
     fields.ignore("module_input_name")
     yes, no = (fields.integer(f"{name}_token_id", least=0) for name in ("true", "false"))
     fields.refuse_unread()
-    _, default, _ = _read_config(path, ("activation_fn",))
+    _, default, _ = _read_config(_fields(path, (CONFIG,)), ignored=("activation_fn",))
     if default is not None:
         raise ModelFileError(
             f"{path / CONFIG}: default_prompt_name is {default!r}; null is needed of a model that"
@@ -110,20 +130,21 @@ def read_logit_score(path: Path) -> tuple[int, int] | None:
 
 def files_of(sentences: SentenceModel) -> dict[str, Any]:
     """Return the JSON files, by name, that say the same; weights of dense heads are elsewhere."""
-    kinds = ["Transformer", "Pooling", *["Dense"] * len(sentences.dense)]
+    kinds = ["Transformer", *["Dense"] * len(sentences.dense)]
+    kinds.insert(1, "Pooling") if sentences.tokens is None else kinds.append(MASK)
     kinds += ["Normalize"] if sentences.normalize else []
     paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds) if index)]
-    flag = next(key for key, kind in POOLINGS.items() if kind == sentences.pooling)
+    mask, of_tokens = ({}, {}) if sentences.tokens is None else files_of_tokens(sentences.tokens)
     torch = {name: f"torch.nn.{python}" for python, name in ACTIVATIONS.items()}
     files: dict[str, Any] = {
         MODULES: [
             {"idx": index, "path": path, "type": f"sentence_transformers.models.{kind}"}
             for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
         ],
-        f"{paths[1]}/config.json": {FLAG + flag: True},
         MODEL_CONFIG: {
             "max_seq_length": sentences.max_tokens,
             "do_lower_case": sentences.lower_case,
+            **of_tokens,
         },
         CONFIG: {
             "prompts": dict(sentences.prompts),
@@ -131,7 +152,14 @@ def files_of(sentences: SentenceModel) -> dict[str, Any]:
             "similarity_fn_name": sentences.similarity,
         },
     }
-    for path, dense in zip(paths[2:], sentences.dense, strict=False):
+    of_dense = [path for path, kind in zip(paths, kinds, strict=True) if kind == "Dense"]
+    for path, kind in zip(paths, kinds, strict=True):
+        if kind == "Pooling":
+            flag = next(key for key, name in POOLINGS.items() if name == sentences.pooling)
+            files[f"{path}/config.json"] = {FLAG + flag: True}
+        if kind == MASK:
+            files[f"{path}/config.json"] = mask
+    for path, dense in zip(of_dense, sentences.dense, strict=True):
         files[f"{path}/config.json"] = {
             "in_features": dense.inputs,
             "out_features": dense.outputs,
@@ -192,15 +220,19 @@ def _read_pooling(folder: Path, normalize: bool, has_prompts: bool) -> str:
     return POOLINGS[chosen[0]]
 
 
-def _read_dense(folder: Path) -> DenseModule:
+def _read_dense(folder: Path, late: bool) -> DenseModule:
+    """Read a module's config.json; ``late``: its inputs are rows of tokens, whatever it says."""
     fields = Fields(read_object(folder / "config.json"), str(folder / "config.json"))
+    accepted = ["sentence_embedding", *(["token_embeddings"] if late else [])]
     name = "activation_function"
     activation = fields.text(name, default="torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if activation not in ACTIVATIONS:
         raise fields.fail(name, f"one of {', '.join(ACTIVATIONS)} of torch.nn")
     for name in ("module_input_name", "module_output_name"):
-        if fields.text(name, default="sentence_embedding") != "sentence_embedding":
-            raise fields.fail(name, "sentence_embedding")
+        if fields.text(name, default=accepted[0]) not in accepted:
+            raise fields.fail(name, " or ".join(accepted))
+    if fields.flag("use_residual", default=False):
+        raise fields.fail("use_residual", "false")
     module = DenseModule(
         folder=folder,
         inputs=fields.integer("in_features"),
@@ -212,12 +244,14 @@ def _read_dense(folder: Path) -> DenseModule:
     return module
 
 
-def _read_model_config(path: Path) -> tuple[int | None, bool]:
+def _fields(path: Path, names: Sequence[str]) -> Fields:
+    """The first of some files that is there; none has no fields."""
+    source = next((path / name for name in names if (path / name).is_file()), None)
+    return Fields({} if source is None else read_object(source), str(source or path / names[0]))
+
+
+def _read_model_config(fields: Fields) -> tuple[int | None, bool]:
     """The most tokens of a text, and whether it is made lower case."""
-    source = next((path / name for name in MODEL_CONFIGS if (path / name).is_file()), None)
-    if source is None:
-        return None, False
-    fields = Fields(read_object(source), str(source))
     has_limit = fields.is_set("max_seq_length")
     limit = fields.integer("max_seq_length") if has_limit else None
     lower_case = fields.flag("do_lower_case", default=False)
@@ -226,12 +260,9 @@ def _read_model_config(path: Path) -> tuple[int | None, bool]:
 
 
 def _read_config(
-    path: Path, ignored: tuple[str, ...] = ()
+    fields: Fields, more: tuple[str, ...] = (), ignored: tuple[str, ...] = ()
 ) -> tuple[dict[str, str], str | None, str]:
     """The prompts by name, which of them is the default, and how vectors are compared."""
-    if not (path / CONFIG).is_file():
-        return {}, None, COSINE
-    fields = Fields(read_object(path / CONFIG), str(path / CONFIG))
     fields.ignore("__version__", "model_type", *ignored)
     prompts = fields.raw("prompts") or {}
     if not isinstance(prompts, Mapping) or not all(map(_is_text, prompts.values())):
@@ -240,8 +271,8 @@ def _read_config(
     if default is not None and default not in prompts:
         raise fields.fail("default_prompt_name", f"one of {', '.join(prompts) or 'no prompts'}")
     similarity = fields.text("similarity_fn_name", default=COSINE)
-    if similarity not in SIMILARITIES:
-        raise fields.fail("similarity_fn_name", f"one of {', '.join(SIMILARITIES)}")
+    if similarity not in (accepted := (*SIMILARITIES, *more)):
+        raise fields.fail("similarity_fn_name", f"one of {', '.join(accepted)}")
     _refuse_unread(fields)
     return dict(prompts), default, similarity
 

@@ -61,14 +61,17 @@ class Encoder(NativeSession):
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
+        seen: Sequence[int] | None = None,
     ) -> Floats:
         """Return a row of ``dims`` floats for each text, or with pooling "none" for each token.
 
         A text is an array of token ids, special tokens among them; ``token_types`` has an array of
         the same length for each, None: all are 0. ``pooling`` is none, mean, cls or last, None:
-        what the model says; ``normalize`` likewise. Neither other texts nor how they are put into
-        steps changes a bit of a result. Raises ValueError for texts that are empty, too long, or
-        have ids out of range, before any is run; NativeError for results that are not finite.
+        what the model says; ``normalize`` likewise. ``seen`` is how many of each text's first
+        tokens its tokens see, None: all; others only with pooling "none". Neither other texts nor
+        how they are put into steps changes a bit of a result. Raises ValueError for texts that are
+        empty, too long, or have ids out of range, before any is run; NativeError for results that
+        are not finite.
         """
         kind = self._pooling.kind if pooling is None else pooling
         if kind not in POOLINGS:
@@ -81,6 +84,9 @@ class Encoder(NativeSession):
             if [len(of_text) for of_text in token_types] != lengths:
                 raise ValueError("token_types: accepted are as many for each text as it has tokens")
             types = _checked(token_types, "token types", max(self.model.config.n_token_types, 1))
+        if seen is not None and len(seen) != len(texts):
+            raise ValueError(f"seen: {len(seen)} numbers for {len(texts)} texts")
+        firsts = None if seen is None else np.array(seen, np.uint32)
         starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         per_token = kind == "none"
         out = np.empty((int(starts[-1]) if per_token else len(texts), self.dims), np.float32)
@@ -90,6 +96,7 @@ class Encoder(NativeSession):
                 (starts[first : end + 1] - a).astype(np.uint32),
                 ids[a:b],
                 None if types is None else types[a:b],
+                None if firsts is None else firsts[first:end],
                 POOLINGS[kind],
                 normalized,
                 out[a:b] if per_token else out[first:end],
@@ -122,6 +129,7 @@ class Encoder(NativeSession):
         start: Uint32s,
         ids: Uint32s,
         types: Uint32s | None,
+        seen: Uint32s | None,
         pooling: str,
         normalize: bool,
         out: Floats,
@@ -134,6 +142,9 @@ class Encoder(NativeSession):
         if types is not None:
             texts.token_types = of_types = ffi.from_buffer("uint32_t[]", types)
             kept.append(of_types)
+        if seen is not None:
+            texts.seen = of_seen = ffi.from_buffer("uint32_t[]", seen)
+            kept.append(of_seen)
         texts.pooling, texts.normalize = getattr(lib, pooling), int(normalize)
         to = ffi.from_buffer("float[]", out, require_writable=True)
         self._native.check(lib.lw_encode(handle, texts, to))

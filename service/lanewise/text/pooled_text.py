@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
+from lanewise.loading.heads import SCORES
 from lanewise.loading.judges import template_of
 from lanewise.loading.sentences import SentenceModel
+from lanewise.text.compared_tokens import ComparedTokens, compared_tokens
 from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import WholeTexts
 
 CONFIG = "config.json"
-SCORES = "ForSequenceClassification"  # how an architecture's name ends that scores texts or pairs
 # Names of one another, where a model has a prompt under only one of them.
 ALIKE = (("query", "search_query"), ("document", "passage", "search_document", "corpus"))
 
@@ -35,6 +36,7 @@ class PooledText:
     pooling: str = "mean"
     normalize: bool = False
     judged: JudgedPairs | None = None  # how pairs are written, of whose scores yes and no are two
+    compared: ComparedTokens | None = None  # of a model that makes a vector of each token
 
     @property
     def ranks(self) -> bool:
@@ -59,6 +61,10 @@ class PooledText:
     def scores(self, values: Sequence[float]) -> list[float]:
         """The scores of pairs, as the makers of the model have them read."""
         return list(values) if self.is_raw else list(map(sigmoid, values))
+
+    def is_query(self, name: str | None) -> bool:
+        """Whether a prompt's name says that texts are queries."""
+        return name in ALIKE[0]
 
     def prompt(self, name: str | None) -> str | None:
         """The text before a text for a prompt's name, or for none; None: there is no such."""
@@ -131,6 +137,12 @@ def pooled_text(
         )
     labels, is_multi_label = _labels(config, n_outputs, str(files.path))
     prepare = (lambda text: text) if sentence is None else sentence.prepare
+    compared = None
+    if sentence is not None and sentence.tokens is not None:
+        mask = tokenizer.special_tokens.get("mask_token")
+        compared = compared_tokens(
+            *(sentence.tokens, tokenizer.whole, sentence.similarity, mask, str(files.path))
+        )
     return PooledText(
         whole=WholeTexts(tokenizer, prepare),
         has_types=has_types,
@@ -142,6 +154,7 @@ def pooled_text(
         max_tokens=None if sentence is None else sentence.max_tokens,
         pooling=pooling,
         normalize=normalize,
+        compared=compared,
     )
 
 

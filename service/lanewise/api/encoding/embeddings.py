@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from lanewise.api.encoding.fields import PromptFields, Texts
 from lanewise.api.encoding.vectors import answer, encoded, wanted_of, written
+from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps
 from lanewise.api.shared.state import ServerState
@@ -32,7 +33,9 @@ class PoolingRequest(PromptFields):
     """Body of ``POST /pooling``: a vector for each text, or with token_embed for each token."""
 
     input: Texts
-    task: Literal["embed", "token_embed"] = "embed"
+    task: Literal["embed", "token_embed"] | None = Field(
+        None, description="A vector of each text, or of each token; else as the model makes them."
+    )
     encoding_format: Literal["float", "base64"] = "float"
     normalize: bool | None = None
     dimensions: int | None = Field(None, ge=1)
@@ -47,6 +50,10 @@ async def embeddings(request: Request, state: ServerState) -> Response:
 async def pooling(request: Request, state: ServerState) -> Response:
     """Vectors of texts, or of their tokens."""
     body, size = await read_request(request, state, PoolingRequest)
+    if body.task == "embed" and state.pooled.compared is not None:
+        raise BadRequestError(
+            "task: 'embed' is not what this model does; accepted: 'token_embed'", param="task"
+        )
     pooled = "none" if body.task == "token_embed" else None
     return await _answer(body, "pooling", "data", size, request, state, pooled)
 

@@ -1,6 +1,7 @@
 """Scores: ``/v1/rerank``, ``/v1/score`` and ``/classify``, as Cohere, Jina, vLLM and TEI have them.
 
-A cross-encoder scores each pair by itself; of an embedder the scores are cosines.
+A cross-encoder scores each pair by itself; of an embedder the scores are cosines, or of one that
+compares tokens sums of the best ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lanewise.api.generation.body import read_request
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
+from lanewise.engine.text_queue import Floats
 from lanewise.text.pooled_text import PooledText
 
 MAX_INSTRUCTION = 4096  # characters, which are before each query of a request
@@ -247,7 +249,11 @@ async def _cosines(
     request: Request,
     state: ServerState,
 ) -> Scores:
-    """Of an embedder, with the prompts that it has for queries and documents."""
+    """Of an embedder, with the prompts that it has for queries and documents.
+
+    Of one that makes a vector of each token, the sums of the largest ones.
+    """
+    compared = state.pooled.compared
     places = {query: at for at, query in enumerate(dict.fromkeys(first for first, _ in pairs))}
     documents = [text for _, text in pairs]
     sides = (("query", list(places), "query"), ("document", documents, param))
@@ -257,20 +263,26 @@ async def _cosines(
             param=of,
             cut=body.cut,
             prompt=PromptName(name if state.pooled.prompt(name) is not None else None),
-            normalize=True,
+            normalize=True if compared is None else None,
+            are_queries=name == "query",
         )
         for name, texts, of in sides
     )
     found = await run(queries, size, request, state, others)
+    fit = _cosine if compared is None else compared.score
 
     def make() -> list[float]:
         rows = found.rows[len(places) :]
         return [
-            float(np.dot(found.rows[places[first]].astype(np.float64), row))
-            for (first, _), row in zip(pairs, rows, strict=True)
+            fit(found.rows[places[first]], row) for (first, _), row in zip(pairs, rows, strict=True)
         ]
 
     return Scores(await state.workers.write(found.size, make), found.n_tokens)
+
+
+def _cosine(query: Floats, document: Floats) -> float:
+    """Of two rows of length 1."""
+    return float(np.dot(query.astype(np.float64), document))
 
 
 def _usage(n_tokens: int) -> dict[str, int]:

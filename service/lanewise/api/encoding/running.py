@@ -25,7 +25,7 @@ from lanewise.api.shared.state import ServerState
 from lanewise.engine.stream import EngineError
 from lanewise.engine.text_queue import EncodingRequest, Floats, Ids
 from lanewise.text.pooled_text import PooledText
-from lanewise.text.whole_texts import Text, TooLongError
+from lanewise.text.whole_texts import Text, TooLongError, WholeText
 
 Input = Text | Sequence[int]  # a text, a pair, or token ids
 MAX_FLOATS = 1 << 23  # of rows of tokens in an answer: as JSON 100 MB
@@ -42,6 +42,7 @@ class Wanted:
     pooling: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None  # of a vector that are asked for, if not all
+    are_queries: bool = False  # of models that compare tokens; else documents
 
 
 class Rows(NamedTuple):
@@ -76,6 +77,8 @@ async def run(
     for one in every:
         check_count(one.param, len(one.inputs), state)
     has_left = Event()
+    compared = state.pooled.compared
+    pooling = wanted.pooling if compared is None else "none"
 
     def check() -> None:
         if has_left.is_set():
@@ -84,22 +87,30 @@ async def run(
     def made() -> EncodingRequest:
         texts: list[Ids] = []
         types: list[Ids] | None = [] if state.pooled.has_types else None
+        seen: list[int] | None = None if compared is None else []
         for one in every:
-            _add_tokens(one, texts, types, state, check)
-        if wanted.pooling == "none":
+            _add_tokens(one, texts, types, seen, state, check)
+        if pooling == "none":
             _check_floats(wanted, texts, state)
         return EncodingRequest(
             texts,
             types,
-            pooling=wanted.pooling,
+            pooling=pooling,
             normalize=wanted.normalize,
             client=request.scope["client_number"],
+            seen=seen,
         )
 
     async def work() -> Rows:
         asked = await state.workers.read(size, made)
         release_body(request)
         rows = await state.encoder.encode(asked, trace_id=request.scope.get("trace_id"))
+        if compared is not None:
+            sides = [one.are_queries for one in every for _ in one.inputs]
+            rows = [
+                row[compared.kept(text, side)]
+                for row, text, side in zip(rows, asked.texts, sides, strict=True)
+            ]
         return Rows(rows, sum(map(len, asked.texts)))
 
     try:
@@ -137,11 +148,16 @@ def _add_tokens(
     wanted: Wanted,
     all_texts: list[Ids],
     all_types: list[Ids] | None,
+    all_seen: list[int] | None,
     state: ServerState,
     check: Callable[[], None],
 ) -> None:
-    pooled = state.pooled
-    limit = wanted.cut.limit(state.max_model_len)
+    pooled, compared, cut = state.pooled, state.pooled.compared, wanted.cut
+    limit = cut.limit(state.max_model_len)
+    if compared is not None:
+        limit = compared.limit(wanted.are_queries, limit)
+        if wanted.are_queries and compared.cuts_queries:
+            cut = cut._replace(side=cut.side or "right")
     _check_room(wanted, limit, pooled)
     prompt = _prompt(wanted, pooled)
     texts: list[Ids] = [np.empty(0, np.uint32)] * len(wanted.inputs)
@@ -149,7 +165,7 @@ def _add_tokens(
     places = [i for i, one in enumerate(wanted.inputs) if isinstance(one, str | tuple)]
     strings = [_with_prompt(wanted.inputs[place], prompt) for place in places]
     try:
-        whole = pooled.whole.encode(strings, limit, wanted.cut.side, check)
+        whole = pooled.whole.encode(strings, limit, cut.side, check)
     except TooLongError as error:
         place = places[error.index]
         raise _too_long(_name(wanted, place), error, limit) from None
@@ -158,10 +174,17 @@ def _add_tokens(
     for place, given in enumerate(wanted.inputs):
         name = _name(wanted, place)
         if not isinstance(given, str | tuple):
-            texts[place] = np.array(_cut_ids(given, limit, wanted.cut, name, state), np.uint32)
+            texts[place] = np.array(_cut_ids(given, limit, cut, name, state), np.uint32)
             types[place] = np.zeros(len(texts[place]), np.uint32)
         if not len(texts[place]):
             raise BadRequestError(f"{name}: the text has no tokens", param=name)
+    if all_seen is not None and compared is not None:
+        for place, one in enumerate(map(WholeText, texts, types)):
+            seen = len(one.ids)
+            if wanted.are_queries:
+                one, seen = compared.expanded(one, state.max_model_len)
+            texts[place], types[place] = one
+            all_seen.append(seen)
     all_texts += texts
     if all_types is not None:
         all_types += types

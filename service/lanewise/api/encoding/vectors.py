@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -88,6 +89,8 @@ async def answer(
     The texts came in ``size`` bytes; ``write`` makes JSON of a vector.
     """
     _check_dimensions(wanted.dimensions, state.encoder.config.dims)
+    if state.pooled.compared is not None:
+        wanted = replace(wanted, are_queries=state.pooled.is_query(wanted.prompt.name))
     found = await run(wanted, size, request, state)
 
     def make() -> str:

@@ -29,7 +29,13 @@ class Absent(NamedTuple):
 NO_VECTORS = Absent(
     f"{MODEL} writes text and gives no vectors",
     "an embedding model, on a server that runs one",
-    ("/v1/embeddings", "/pooling"),
+    ("/v1/embeddings",),
+    lambda pooled: pooled is not None and not pooled.labels and pooled.compared is None,
+)
+NO_ROWS = Absent(
+    NO_VECTORS.why,
+    NO_VECTORS.instead,
+    ("/pooling",),
     lambda pooled: pooled is not None and not pooled.labels,
 )
 NO_RANKING = Absent(
@@ -46,7 +52,7 @@ NO_CLASSES = Absent(
     lambda pooled: pooled is not None and bool(pooled.labels),
 )
 # What only some models lack that are pooled.
-BY_KIND = (NO_VECTORS, NO_RANKING, NO_CLASSES)
+BY_KIND = (NO_VECTORS, NO_ROWS, NO_RANKING, NO_CLASSES)
 # What any model lacks that is not pooled.
 NOT_POOLED = Absent(
     f"{MODEL} writes text",
@@ -63,6 +69,7 @@ NO_TEXT = Absent(
     lambda pooled: pooled is None,
 )
 EMBEDS = "{model} makes vectors of texts; accepted: /v1/embeddings, /v1/rerank and /v1/score"
+COMPARES = "{model} makes vectors of tokens; accepted: /pooling, /v1/rerank and /v1/score"
 RANKS = "{model} scores pairs of texts; accepted: /v1/rerank, /v1/score and /classify"
 CLASSIFIES = "{model} names the classes of texts; accepted: /classify"
 # What every model lacks.
@@ -121,12 +128,14 @@ def reason_of(absent: Absent, state: ServerState) -> str:
     if pooled is None or absent not in BY_KIND:
         return absent.reason
     if not pooled.labels:
-        return EMBEDS
+        return EMBEDS if pooled.compared is None else COMPARES
     return RANKS if pooled.ranks else CLASSIFIES
 
 
 def tasks(pooled: PooledText) -> list[str]:
     """What a model that is pooled is for, in vLLM's words."""
+    if pooled.compared is not None:
+        return ["token_embed", "score"]
     if not pooled.labels:
         return ["embed", "token_embed", "score"]
     return ["classify", "score"] if pooled.ranks else ["classify"]

@@ -24,6 +24,7 @@ from lanewise.api.endpoints.absent import (
     NEVER,
     NO_CLASSES,
     NO_RANKING,
+    NO_ROWS,
     NO_TEXT,
     NO_VECTORS,
     NOT_POOLED,
@@ -224,7 +225,13 @@ ENDPOINTS = (
     Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
     # What models that are pooled do.
     _vectors("/v1/embeddings", embeddings.embeddings, embeddings.EmbeddingRequest),
-    _vectors("/pooling", embeddings.pooling, embeddings.PoolingRequest),
+    Endpoint(
+        "/pooling",
+        "Vectors of texts, or of their tokens",
+        embeddings.pooling,
+        embeddings.PoolingRequest,
+        unless=NO_ROWS,
+    ),
     *(
         Endpoint(
             path_,
