@@ -20,6 +20,10 @@ from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple
 
 HEADS = (Role.TOKEN_EMBEDDING, Role.OUTPUT)
+KEPT = (
+    *(Role.ROUTER, Role.STATE_DECAY, Role.STATE_BETA),
+    *(Role.POSITION_EMBEDDING, Role.TOKEN_TYPE_EMBEDDING),
+)
 # What rows become that blocks of 256 inputs do not divide: as many bits or nearly, and as good; six
 # bits are asked for where nothing shall be lost. What 32 does not divide either is F16.
 SMALLER = {
@@ -89,9 +93,9 @@ def is_kept(tensor: Tensor) -> bool:
     """Return whether a matrix stays as it is.
 
     A router, which few bits would have choose others; the small ones of a state, whose errors grow
-    with every token.
+    with every token; rows that are added to embeddings, which the library takes as floats only.
     """
-    return tensor.role in (Role.ROUTER, Role.STATE_DECAY, Role.STATE_BETA)
+    return tensor.role in KEPT
 
 
 def own_type(tensor: Tensor) -> str:

@@ -60,6 +60,13 @@ COSTS = {
     Role.SHARED_GATE: 1.0,
     Role.SHARED_UP: 1.0,
     Role.SHARED_DOWN: 1.2,
+    # Rows that are added to embeddings keep their type; the rest is taken to be as its likes are.
+    Role.POSITION_EMBEDDING: 0.0,
+    Role.TOKEN_TYPE_EMBEDDING: 0.0,
+    Role.PER_LAYER_EMBEDDING: 1.0,
+    Role.PER_LAYER_PROJECTION: 1.0,
+    Role.PER_LAYER_GATE: 0.5,
+    Role.PER_LAYER_OUT: 0.7,
 }
 
 
