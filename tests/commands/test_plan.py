@@ -51,6 +51,7 @@ SCHEMA = closed(
         kv_reason=TEXT,
         state_bytes={"type": "integer", "minimum": 0},
         snapshots={"type": "integer", "minimum": 0},
+        max_seqs=COUNT,
     ),
     alone=closed(
         prompt_tokens_s=NUMBER, prompt_limit=LIMIT, decode_tokens_s=NUMBER, decode_limit=LIMIT

@@ -20,7 +20,7 @@ from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Experts, GatedDelta, Layer, ModelConfig, Ssd
+from lanewise.loading.program import Experts, GatedDelta, Layer, ModelConfig, ShortConv, Ssd
 from lanewise.loading.rearranging import Rearranged, to_f32
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.stored_program import program_as_json, read_program
@@ -77,6 +77,10 @@ def check_same(one: Path, other: Path) -> None:
             {"mamba_rms_norm": True, "mamba_norm_before_gate": True},
             "before_gate is True",
         ),
+        ("lfm3", {"conv_bias": True}, "conv_bias is True; false"),
+        ("lfm3", {"rope_parameters": None}, "rope_parameters is None; the angles of"),
+        ("lfm3", {"layer_types": ["conv"] * 4}, "5 times 'full_attention' or 'sliding_attention'"),
+        ("lfm3", {"layer_types": ["conv"] * 5}, "no layer has attention"),
         ("falcon_h1", {"mamba_d_head": 8}, "mamba_d_head is 8; 96 divided by the number of heads"),
         ("falcon_h1", {"mlp_multipliers": [1.0]}, "mlp_multipliers is [1.0]; 2 numbers"),
         ("falcon_h1", {"ssm_multipliers": [1, 1, 1, 1, 0]}, "ssm_multipliers is 0; a positive"),
@@ -307,6 +311,42 @@ def refused_adapter(name: str, module: str, outputs: int, tmp_path: Path) -> str
     with pytest.raises(ModelFileError) as caught:
         open_adapter(folder, config)
     return str(caught.value)
+
+
+def test_lfm3_has_gates_of_heads_and_norms_of_results_where_its_config_says_so(
+    tmp_path: Path,
+) -> None:
+    config = program_of(write_case("lfm3", tmp_path / "all"))
+    kinds = [(layer.attention and layer.attention.window, layer.state) for layer in config.layers]
+    assert kinds == [(None, ShortConv(7)), (8, None), (None, None), (None, ShortConv(7)), (8, None)]
+    assert layer_shapes(config, 2)[Role.ATTN_GATE] == (4, 64)
+    turning, still = config.ropes[0].factors[:6], config.ropes[0].factors[6:]
+    assert (config.ropes[0].rotated, set(turning), min(still) > 1e29) == (24, {1.0}, True)
+    model = family_model("lfm3")
+    left_out = ("self_attn.gate_proj", "self_attn.g_proj", "post_operator_norm", "post_ffn_norm")
+    plain = {n: a for n, a in model.tensors.items() if not any(part in n for part in left_out)}
+    changes = {"use_attention_gate": False, "use_sandwich_norm": False}
+    folder = write_model(replace(model, tensors=plain), tmp_path / "m", CASES["lfm3"] | changes)
+    layers = program_of(folder).layers
+    assert not any(
+        layer.result_norms or (layer.attention or config.heads).head_gate
+        for layer in layers
+        if layer.attention
+    )
+
+
+def test_adapters_of_queries_beside_gates_of_heads_are_read(tmp_path: Path) -> None:
+    """Whose module makes queries alone."""
+    config = program_of(write_case("lfm3", tmp_path / "hf"))
+    key = "base_model.model.model.layers.1.self_attn.q_proj.lora"
+    tensors = {
+        f"{key}_A.weight": np.zeros((4, 64), np.float32),
+        f"{key}_B.weight": np.zeros((96, 4), np.float32),
+    }
+    folder = write_adapter(tmp_path / "lora", tensors, lora_config(4, 8.0))
+    files = open_adapter(folder, config)
+    assert [(one.role, one.layer) for one in files.matrices] == [(Role.ATTN_Q, 1)]
+    files.close()
 
 
 def test_falcons_multipliers_are_in_its_tensors_or_scales(tmp_path: Path) -> None:

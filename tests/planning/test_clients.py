@@ -75,7 +75,7 @@ def test_requests_that_are_sent_together_are_read_one_after_the_other():
 
 
 def test_the_pacer_of_a_plan_knows_what_steps_take():
-    asked = Asked((1,), 128, 64, 192, "lanewise", None, 64, 512, 256, 0.17)
+    asked = Asked((1,), 128, 64, 192, "lanewise", None, 64, 512, 256, 0.17, 0)
     pacer = experienced_pacer(asked, WHOLE, by_rows)
     for rows in (1, 16, 100, 512):
         work = Work()
