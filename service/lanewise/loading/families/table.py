@@ -141,7 +141,15 @@ REASONS = {
     ),
     ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
-    LATENT: ("deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite", "kimi_k2", "mistral4"),
+    LATENT: (
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek2",
+        "glm4_moe_lite",
+        "kimi_k2",
+        "mistral4",
+        "minicpm3",
+    ),
     "it sees or hears, and its text is not that of a supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
     ),
