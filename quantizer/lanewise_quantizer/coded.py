@@ -36,6 +36,7 @@ class Super(Enum):
 
     NONE = auto()
     BLOCK = auto()  # f16 for each 256 inputs
+    EIGHTH = auto()  # the same, an eighth of it
     ROW = auto()  # one f32 whose low 12 bits are zero
 
 
@@ -177,6 +178,16 @@ CODED_TYPES: dict[str, CodedType] = {
         CodedType("w8a8", 284, 8, 0, 128, *_ROW_ALONE, _NO, _OFFSET, 128),
     )
 }
+# Types that GGUF's grids are held in, and nothing is quantized to.
+HELD_TYPES: dict[str, CodedType] = {
+    "grid3": CodedType("grid3", 288, 2, 1, 16, Scale.I8, Super.EIGHTH, _NO, _TABLE),
+    "grid4": CodedType("grid4", 292, 4, 0, 32, Scale.I8, Super.EIGHTH, _NO, _TABLE),
+}
+
+
+def coded_type(name: str) -> CodedType:
+    """Return the type of this name."""
+    return CODED_TYPES[name] if name in CODED_TYPES else HELD_TYPES[name]
 
 
 @dataclass(frozen=True)
@@ -257,7 +268,11 @@ class CodedMatrix:
             powers: Floats = np.ldexp(np.float32(1), self.scales.astype(np.int32) - 128)
             return powers
         numbers = self.scales & 15 if self.type.scale is Scale.NIBBLES else self.scales
-        return self._times_super(numbers.astype(np.float32), self.super_scales, self.type.group)
+        factors = self.super_scales
+        if self.type.super is Super.EIGHTH:
+            assert factors is not None
+            factors = factors.astype(np.float32) * np.float32(0.125)
+        return self._times_super(numbers.astype(np.float32), factors, self.type.group)
 
     def group_minimums(self) -> Floats | None:
         """What is subtracted [rows, cols / 32], or [rows, cols / 16] with groups of 16; exact."""

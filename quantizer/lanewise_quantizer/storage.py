@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix
+from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, coded_type
 from lanewise_quantizer.gguf_blocks import (
     LAYOUTS,
     block_inputs,
@@ -33,7 +33,7 @@ def row_bytes(name: str, cols: int) -> int:
     """Bytes of a row of ``cols`` inputs."""
     if name in FLOAT_BYTES:
         return cols * FLOAT_BYTES[name]
-    kind = CODED_TYPES[name]
+    kind = coded_type(name)
     return block_row_bytes(kind, cols) if name in LAYOUTS else kind.row_bytes(cols)
 
 
@@ -45,7 +45,7 @@ def decode_rows(name: str, data: Bytes, cols: int, table: Array | None = None) -
         return wide.view(np.float32)
     if name in FLOAT_BYTES:
         return data.view("<f4" if name == "f32" else "<f2").astype(np.float32)
-    kind = CODED_TYPES[name]
+    kind = coded_type(name)
     if name in LAYOUTS:
         return decode_blocks(kind, data, cols).decode()
     return CodedMatrix.from_rows(kind, data, cols, table).decode()

@@ -126,12 +126,12 @@ def test_gguf(capsys, tmp_path, kind):
 def test_a_type_that_is_not_served_is_shown_without_its_size(capsys, tmp_path):
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "other")
-    data = np.zeros((2, 66), np.uint8)
-    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType.IQ2_XXS)
+    data = np.zeros((2, 144), np.uint8)
+    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType.NVFP4)
     write_out(writer)
     report = inspect(capsys, path, "--check")
     (tensor,) = report["tensors"]
-    assert (tensor["type"], tensor["shape"]) == ("iq2_xxs", [2, 256])
+    assert (tensor["type"], tensor["shape"]) == ("nvfp4", [2, 256])
     assert tensor["bits_per_weight"] is None
     assert cli.main(["inspect", str(path)]) == 0
     assert "?" in capsys.readouterr().out

@@ -201,7 +201,7 @@ def test_unusable_metadata_is_explained(
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (gguf.GGMLQuantizationType.IQ2_S, "has type IQ2_S; accepted are F32, F16, BF16, Q4_0"),
+        (gguf.GGMLQuantizationType.I8, "has type I8; accepted are F32, F16, BF16, Q4_0"),
         (258, "type 258 is unknown; accepted are F32"),
         (31, "has type Q4_0_4_4; accepted are"),
         (38, "this type was removed from GGUF: requantize the model"),

@@ -91,8 +91,8 @@ static float coded_scale(const coded_row* r, size_t k) {
     if (r->f.scale == LW_SCALE_F16) return half_at(scales + 2 * g);
     if (r->f.scale == LW_SCALE_E8M0) return ldexpf(1.0f, scales[g] - 128);
     float super;
-    if (r->f.super == LW_SUPER_BLOCK)
-        super = half_at(r->parts + r->at.supers + k / 256 * 2);
+    if (lw_has_block_supers(r->f))
+        super = half_at(r->parts + r->at.supers + k / 256 * 2) / (r->f.super == LW_SUPER_EIGHTH ? 8 : 1);
     else
         memcpy(&super, r->parts + r->at.supers, sizeof super);
     if (r->f.scale == LW_SCALE_ONE) return r->f.map == LW_MAP_FLOAT && r->pass == 0 ? super * 4 : super;

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 import tiny_models
 from lanewise import cli
 from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.formats import MATRIX_TYPES, TensorType, row_bytes
+from lanewise.loading.formats import HELD, MATRIX_TYPES, TensorType, row_bytes
 from lanewise.loading.opening import open_checkpoint
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise.text.tokenizer import Tokenizer
-from lanewise_quantizer.coded import CODED_TYPES
+from lanewise_quantizer.coded import CODED_TYPES, HELD_TYPES
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import decode_rows
 from quantizing import quantize, write_model
@@ -50,8 +50,10 @@ def weights_of(path: Path) -> dict[tuple, np.ndarray]:
 
 def test_formats_are_those_that_the_quantizer_and_the_loader_know():
     assert set(QUANTIZED_FORMATS) == set(CODED_TYPES)
-    assert {kind.name.lower() for kind in MATRIX_TYPES} == {*CODED_TYPES, "f32", "f16", "bf16"}
-    for name, kind in CODED_TYPES.items():
+    of_files = {kind.name.lower() for kind in HELD}
+    known = {*CODED_TYPES, *HELD_TYPES, *of_files, "f32", "f16", "bf16"}
+    assert {kind.name.lower() for kind in MATRIX_TYPES} == known
+    for name, kind in (CODED_TYPES | HELD_TYPES).items():
         assert TensorType[name.upper()] == kind.id
         for cols in (32, 96, 256, 288, 2048):
             expected = kind.row_bytes(cols)

@@ -7,7 +7,7 @@ vocabulary are no multiples of a vector, and the vocabulary has rows that no tok
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,8 +256,12 @@ def write_gguf(
     model: TinyModel,
     path: Path,
     matrices: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    raw: Mapping[str, tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]] | None = None,
 ) -> Path:
-    """Write a GGUF file, matrices in the given type where their rows allow it, and return it."""
+    """Write a GGUF file, matrices in the given type where their rows allow it, and return it.
+
+    ``raw`` has types and blocks of some tensors.
+    """
     architecture = "llama" if model.family == "mistral" else model.config["model_type"]
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny-{model.family}")
@@ -265,6 +269,10 @@ def write_gguf(
     _add_tokenizer(writer, model.family)
     for name, tensor in model.tensors.items():
         weight = tensor
+        if raw is not None and name in raw:
+            kind, blocks = raw[name]
+            writer.add_tensor(gguf_name(name), blocks, raw_dtype=kind)
+            continue
         if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             weight = interleave(weight, weight.shape[0] // head_dim(model.config))
         if weight.ndim == 2 and matrices != gguf.GGMLQuantizationType.F32:

@@ -8,7 +8,7 @@ typedef struct lw_tensor {
     uint32_t cols;        // inputs
     uint32_t rope_heads;  // > 0: rows of each of this many heads are in interleaved RoPE order (GGUF "llama" Q, K
                           // and their biases as cols) and are put into half-split order while packing
-    const int8_t* table;  // [16] of LW_CB2, LW_CB3, LW_CB4 and LW_T2, from -127 to 127; else NULL
+    const int8_t* table;  // [16] of LW_CB2 to LW_CB4, LW_T2, LW_GRID3 and LW_GRID4, from -127 to 127; else NULL
 } lw_tensor;
 
 // A tensor of a packed file (quantizer/FORMAT.md, "Packed files"): a matrix as panels, a vector as F32.
@@ -55,8 +55,8 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
 // (LW_LOAD_MAP) stay there. With LW_NUMA_REPLICATE lw_model_finish makes a copy of all matrices that a step reads whole for
 // each of the nodes, at most 64, but the first. Errors are those of lw_numa_check.
 lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, uint32_t n_nodes);
-// Packs one tensor; `target` is the type to hold it in: its own, LW_Q4_0 or LW_Q8_0 for a float source, LW_Q4_0 for
-// LW_Q8_0. A tensor that is loaded again takes the place of the first.
+// Packs one tensor; `target` is the type to hold it in: its own (lw_held_type), LW_Q4_0 or LW_Q8_0 for a float source,
+// LW_Q4_0 for LW_Q8_0. A tensor that is loaded again takes the place of the first.
 lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_tensor* tensor, lw_type target);
 // Takes packed tensors and checks their checksums. Those in a layout that this level does not read are repacked into
 // memory of the model's own, whatever `how` says. When one is refused, those before it are loaded.
@@ -68,6 +68,9 @@ lw_status lw_model_packed(const lw_model* model, lw_role role, uint32_t layer, l
 // types"). `n_bytes` must be what type, rows and cols give. After an error other than LW_ERR_ARGUMENT, what `rows` holds
 // is undefined.
 lw_status lw_packed_rows(const lw_packed_tensor* tensor, void* rows, uint64_t n_bytes);
+// The weights [rows][cols] of rows of a type that only files have (lw_held_type), in the order they are stored in. `n` must
+// be rows * cols.
+lw_status lw_file_weights(const lw_tensor* tensor, float* weights, uint64_t n);
 // Whether matrices of `type` in `layout` are what `model` reads, without being repacked: 1 or 0.
 uint32_t lw_model_reads_layout(const lw_model* model, lw_type type, const char* layout);
 // Checks that nothing is missing and that every kernel in use agrees with scalar. Once: LW_ERR_ARGUMENT when the model is

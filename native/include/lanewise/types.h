@@ -34,10 +34,20 @@ typedef enum lw_type {
     LW_Q4_K = 12,
     LW_Q5_K = 13,
     LW_Q6_K = 14,
+    // Of files only (lw_held_type): points of grids, eight or four weights each, and ternary weights.
+    LW_IQ2_XXS = 16,
+    LW_IQ2_XS = 17,
+    LW_IQ3_XXS = 18,
+    LW_IQ1_S = 19,
     LW_IQ4_NL = 20,
+    LW_IQ3_S = 21,
+    LW_IQ2_S = 22,
     LW_IQ4_XS = 23,
     LW_I8 = 24,  // KV caches only: codes with a scale for each token and KV head
+    LW_IQ1_M = 29,
     LW_BF16 = 30,
+    LW_TQ1_0 = 34,
+    LW_TQ2_0 = 35,
     LW_MXFP4 = 39,
     LW_CB2 = 258,  // shared codebooks: 2, 3 and 4 bits
     LW_CB3 = 259,
@@ -51,7 +61,9 @@ typedef enum lw_type {
     LW_A8_G32 = 276,
     LW_A8_G128 = 278,
     LW_FP6 = 280,  // one scale for a row: E3M2 floats, 8-bit integers
-    LW_W8A8 = 284
+    LW_W8A8 = 284,
+    LW_GRID3 = 288,  // values of grids one by one, 3 and 4 bits
+    LW_GRID4 = 292
 } lw_type;
 
 typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish
@@ -63,3 +75,5 @@ const char* lw_last_error(void);  // never NULL; valid until this thread's next 
 
 // Bytes of one row of `cols` weights in storage type `type`; 0 if the type cannot hold such a row.
 uint64_t lw_row_bytes(lw_type type, uint32_t cols);
+// The type in which a model holds matrices of `type`: another one, with the same weights, only for types of files.
+lw_type lw_held_type(lw_type type);

@@ -16,8 +16,9 @@ typedef enum lw_scale_kind {
 
 typedef enum lw_super_kind {
     LW_SUPER_NONE,
-    LW_SUPER_BLOCK,  // f16 per 256 inputs
-    LW_SUPER_ROW,    // f32 per row, whose significand has 12 bits: times a difference of int8 it is exact
+    LW_SUPER_BLOCK,   // f16 per 256 inputs
+    LW_SUPER_EIGHTH,  // the same, an eighth of it
+    LW_SUPER_ROW,     // f32 per row, whose significand has 12 bits: times a difference of int8 it is exact
 } lw_super_kind;
 
 typedef enum lw_minimum_kind {  // what is subtracted from scale * code
@@ -123,10 +124,12 @@ LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
     }
 }
 
+LW_INLINE bool lw_has_block_supers(lw_format f) { return f.super == LW_SUPER_BLOCK || f.super == LW_SUPER_EIGHTH; }
+
 LW_INLINE size_t lw_super_bytes(lw_format f, size_t cols) {
-    return f.super == LW_SUPER_ROW     ? sizeof(float)
-           : f.super == LW_SUPER_BLOCK ? lw_ceil_div(cols, LW_SUPER_BLOCK_INPUTS) * 2
-                                       : 0;
+    return f.super == LW_SUPER_ROW  ? sizeof(float)
+           : lw_has_block_supers(f) ? lw_ceil_div(cols, LW_SUPER_BLOCK_INPUTS) * 2
+                                    : 0;
 }
 
 static inline lw_stored_row lw_stored_row_of(lw_format f, size_t cols) {

@@ -105,6 +105,24 @@ const char* lw_type_name(lw_type type) {
             return "q8_0";
         case LW_Q6_K:
             return "q6_k";
+        case LW_IQ1_S:
+            return "iq1_s";
+        case LW_IQ1_M:
+            return "iq1_m";
+        case LW_IQ2_XXS:
+            return "iq2_xxs";
+        case LW_IQ2_XS:
+            return "iq2_xs";
+        case LW_IQ2_S:
+            return "iq2_s";
+        case LW_IQ3_XXS:
+            return "iq3_xxs";
+        case LW_IQ3_S:
+            return "iq3_s";
+        case LW_TQ1_0:
+            return "tq1_0";
+        case LW_TQ2_0:
+            return "tq2_0";
 #define CODED(type, name, ...) \
     case type:                 \
         return #name;

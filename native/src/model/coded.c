@@ -5,6 +5,7 @@
 
 #include "kernels/unpack.h"
 #include "model/gguf_blocks.h"
+#include "model/gguf_grids.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -12,6 +13,7 @@ const int8_t* lw_fixed_table(lw_type type) {
     static const int8_t iq4[LW_TABLE_ENTRIES] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                  1,    13,   25,  38,  53,  69,  89,  113};
     static const int8_t mxfp4[LW_TABLE_ENTRIES] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    if (lw_is_of_files(type)) return lw_grid_table(type);
     return type == LW_IQ4_NL || type == LW_IQ4_XS ? iq4 : type == LW_MXFP4 ? mxfp4 : NULL;
 }
 
@@ -37,6 +39,7 @@ static void open_planes(lw_format f, size_t cols, const uint8_t* row, uint8_t* c
 }
 
 void lw_open_row(lw_type type, lw_format f, size_t cols, const uint8_t* row, uint8_t* open) {
+    if (lw_is_of_files(type)) return lw_open_grid_row(type, f, cols, row, open);
     if (lw_gguf_block_inputs(type) != 0) return lw_open_gguf_row(type, f, cols, row, open);
     const lw_stored_row s = lw_stored_row_of(f, cols);
     open_planes(f, cols, row, open);

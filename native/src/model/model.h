@@ -50,7 +50,7 @@ typedef struct lw_angles {  // one of the model's lw_rope
     float* frequencies;  // [rotated / 2], radians per position
 } lw_angles;
 
-enum { LW_TYPE_LIMIT = 288 };  // numbers of types are below
+enum { LW_TYPE_LIMIT = 296 };  // numbers of types are below
 
 struct lw_model {
     lw_model_config config;  // its arrays are not kept: see ropes, and the config of each layer

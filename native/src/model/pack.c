@@ -6,6 +6,7 @@
 
 #include "kernels/unpack.h"
 #include "model/coded.h"
+#include "model/gguf_grids.h"
 #include "model/model.h"
 #include "model/panels.h"
 #include "model/quantize.h"
@@ -28,6 +29,7 @@ uint64_t lw_row_bytes(lw_type type, uint32_t cols) {
             return cols % LW_Q6_BLOCK ? 0 : (uint64_t)cols / LW_Q6_BLOCK * LW_Q6_BLOCK_BYTES;
         default: {
             lw_format f;
+            if (lw_is_of_files(type)) return lw_grid_row_bytes(type, cols);
             return lw_find_format(type, &f) ? lw_coded_row_bytes(type, f, cols) : 0;
         }
     }
@@ -54,6 +56,7 @@ static float load_value(lw_type type, const uint8_t* row, size_t i) {
 }
 
 static bool can_become(lw_type from, lw_type to) {
+    if (lw_is_of_files(from)) return to == lw_held_type(from);
     return (is_float(from) && (to == LW_Q4_0 || to == LW_Q8_0)) || (from == LW_Q8_0 && to == LW_Q4_0);
 }
 
@@ -175,10 +178,10 @@ static void pack_worker(void* context, unsigned thread) {
 }
 
 // The 16 entries of a type that has a table of its own or a fixed one.
-static lw_status find_table(const char* name, const lw_tensor* t, int8_t table[LW_TABLE_ENTRIES]) {
+static lw_status find_table(const char* name, const lw_tensor* t, lw_type target, int8_t table[LW_TABLE_ENTRIES]) {
     lw_format f;
     memset(table, 0, LW_TABLE_ENTRIES);
-    if (!lw_find_format(t->type, &f) || (f.map != LW_MAP_TABLE && f.map != LW_MAP_TRELLIS)) return LW_OK;
+    if (!lw_find_format(target, &f) || (f.map != LW_MAP_TABLE && f.map != LW_MAP_TRELLIS)) return LW_OK;
     const int8_t* found = lw_fixed_table(t->type) != NULL ? lw_fixed_table(t->type) : t->table;
     if (found == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: type %s needs a table", name, lw_type_name(t->type));
     for (size_t i = 0; i < LW_TABLE_ENTRIES; ++i)
@@ -197,6 +200,9 @@ static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type targ
         return lw_fail(LW_ERR_FORMAT, "%s: %llu bytes for shape (%u, %u) of %s, must be %llu", name,
                        (unsigned long long)t->n_bytes, t->rows, t->cols, lw_type_name(t->type),
                        (unsigned long long)(row_bytes * t->rows));
+    if (lw_is_of_files(t->type) && target != lw_held_type(t->type))
+        return lw_fail(LW_ERR_ARGUMENT, "%s: %s is held as %s, not as %s", name, lw_type_name(t->type),
+                       lw_type_name(lw_held_type(t->type)), lw_type_name(target));
     if (target != t->type && !can_become(t->type, target))
         return lw_fail(LW_ERR_ARGUMENT,
                        "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0, and Q8_0 Q4_0", name,
@@ -228,7 +234,7 @@ lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const c
     uint8_t* data = lw_arena_take(arena, bytes);
     if (data == NULL) return lw_fail(LW_ERR_MEMORY, "%s: no memory for %zu bytes of packed weights", name, bytes);
     packed.data = data;
-    LW_RETURN_IF_FAILED(find_table(name, tensor, packed.table));
+    LW_RETURN_IF_FAILED(find_table(name, tensor, target, packed.table));
     pack_job job = {.tensor = tensor, .out = &packed, .data = data, .pool = pool};
     lw_pool_run(pool, pack_worker, &job);
     const unsigned bad = atomic_load(&job.bad_row);

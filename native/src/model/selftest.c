@@ -46,6 +46,7 @@ static void fill_stored_scales(lw_format f, uint8_t* row, uint32_t* random) {
     for (size_t at = s.scales; f.scale == LW_SCALE_F16 && at < s.minimums; at += 2) put_half(row + at, random);
     const float scale = (float)(1 + next_random(random) % 2048) * 0x1p-20f;
     if (f.super == LW_SUPER_ROW) memcpy(row + s.supers, &scale, sizeof scale);
+    for (size_t at = s.supers; lw_has_block_supers(f) && at < s.super_minimums; at += 2) put_half(row + at, random);
 }
 
 // Source rows with any codes and moderate scales, as files have them.

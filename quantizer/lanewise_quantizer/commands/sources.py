@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Checkpoint, Converted, LastConverted, Tensor
-from lanewise.loading.formats import row_bytes
+from lanewise.loading.formats import HELD, TensorType, row_bytes
 from lanewise.loading.names import is_vector
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime.model import check_numerics
-from lanewise.runtime.unpacking import packed_rows
-from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix
+from lanewise.runtime.unpacking import file_weights, packed_rows
+from lanewise_quantizer.coded import CodedMatrix, coded_type
 from lanewise_quantizer.commands.plan import Target, own_type
 from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.fit.source import slab_rows
@@ -46,6 +46,8 @@ def open_source(path: Path) -> Checkpoint:
 
 
 def _unpacked(tensor: Tensor, last: LastConverted) -> Tensor:
+    if tensor.type in HELD:
+        return _as_floats(tensor, last)
     if tensor.packing is None or is_vector(tensor.role):
         return replace(tensor, packing=None)
 
@@ -59,12 +61,24 @@ def _unpacked(tensor: Tensor, last: LastConverted) -> Tensor:
     return replace(tensor, stored=stored, packing=None, _release=stored.release)
 
 
+def _as_floats(tensor: Tensor, last: LastConverted) -> Tensor:
+    """A matrix of a type that only files have, as float32."""
+
+    def make() -> memoryview:
+        weights = file_weights(tensor)
+        tensor.release()
+        return weights.view(np.uint8).reshape(-1).data
+
+    stored = Converted(4 * tensor.rows * tensor.cols, make, last)
+    return replace(tensor, type=TensorType.F32, stored=stored, _release=stored.release)
+
+
 def rows_of_packed(tensor: Tensor) -> Bytes:
     """Return the rows [rows, bytes] of a packed matrix as its type stores them in files."""
     name, size = own_type(tensor), row_bytes(tensor.type, tensor.cols)
     if name in FLOAT_BYTES or name in PACKED_AS_BLOCKS:
         return packed_rows(tensor, size)
-    kind = CODED_TYPES[name]
+    kind = coded_type(name)
     stored = packed_rows(tensor, kind.row_bytes(tensor.cols))
     if name not in LAYOUTS:
         return stored

@@ -127,6 +127,16 @@ def _mxfp4(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
     return blocks
 
 
+def _iq1_m(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
+    """Random codes; the float16 scale lies in the upper four bits of the last four words."""
+    blocks = rng.integers(0, 256, (rows * cols // 256, 56), np.uint8)
+    words = blocks[:, 48:].copy().view("<u2")
+    scale = int(np.float16(0.002).view(np.uint16))
+    words = words & 0x0FFF | (scale >> np.arange(0, 16, 4) & 15).astype(np.uint16) << 12
+    blocks[:, 48:] = words.astype("<u2").view(np.uint8)
+    return blocks
+
+
 BLOCK_MAKERS: dict[TensorType, Maker] = {
     TensorType.F32: _floats("<f4"),
     TensorType.F16: _floats("<f2"),
@@ -144,4 +154,13 @@ BLOCK_MAKERS: dict[TensorType, Maker] = {
     TensorType.IQ4_NL: _blocks(32, 18, scale_at=0, scale=0.001),
     TensorType.IQ4_XS: _blocks(256, 136, scale_at=0, scale=0.00005),
     TensorType.MXFP4: _mxfp4,
+    TensorType.IQ1_S: _blocks(256, 50, scale_at=0, scale=0.002),
+    TensorType.IQ1_M: _iq1_m,
+    TensorType.IQ2_XXS: _blocks(256, 66, scale_at=0, scale=0.0005),
+    TensorType.IQ2_XS: _blocks(256, 74, scale_at=0, scale=0.0005),
+    TensorType.IQ2_S: _blocks(256, 82, scale_at=0, scale=0.0005),
+    TensorType.IQ3_XXS: _blocks(256, 98, scale_at=0, scale=0.0002),
+    TensorType.IQ3_S: _blocks(256, 110, scale_at=0, scale=0.0002),
+    TensorType.TQ1_0: _blocks(256, 54, scale_at=52, scale=0.05),
+    TensorType.TQ2_0: _blocks(256, 66, scale_at=64, scale=0.05),
 }

@@ -65,6 +65,8 @@ class TensorType(IntEnum):
     A8_G128 = 278
     FP6 = 280
     W8A8 = 284
+    GRID3 = 288
+    GRID4 = 292
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,32 @@ BLOCKS: Mapping[TensorType, Block] = {
     TensorType.IQ4_NL: Block(32, 18),
     TensorType.IQ4_XS: Block(256, 136),
     TensorType.MXFP4: Block(32, 17),
+    TensorType.IQ1_S: Block(256, 50),
+    TensorType.IQ1_M: Block(256, 56),
+    TensorType.IQ2_XXS: Block(256, 66),
+    TensorType.IQ2_XS: Block(256, 74),
+    TensorType.IQ2_S: Block(256, 82),
+    TensorType.IQ3_XXS: Block(256, 98),
+    TensorType.IQ3_S: Block(256, 110),
+    TensorType.TQ1_0: Block(256, 54),
+    TensorType.TQ2_0: Block(256, 66),
+}
+# What matrices of types that only files have are held in, with the same weights.
+HELD: Mapping[TensorType, TensorType] = {
+    **dict.fromkeys(
+        (
+            TensorType.IQ1_S,
+            TensorType.IQ1_M,
+            TensorType.IQ2_XXS,
+            TensorType.IQ2_XS,
+            TensorType.IQ2_S,
+        ),
+        TensorType.GRID3,
+    ),
+    TensorType.IQ3_XXS: TensorType.GRID4,
+    TensorType.IQ3_S: TensorType.GRID4,
+    TensorType.TQ1_0: TensorType.Q2_K,
+    TensorType.TQ2_0: TensorType.Q2_K,
 }
 
 
@@ -106,6 +134,7 @@ class StoredRow:
     has_selectors: bool = False
     has_row_scale: bool = False
     has_table: bool = False  # 16 int8 that come with the tensor
+    has_block_scales: bool = False  # f16 for each 256 inputs
 
 
 STORED_ROW_INPUTS = 32  # a row is a multiple of so many
@@ -130,6 +159,8 @@ STORED_ROWS: Mapping[TensorType, StoredRow] = {
     TensorType.A8_G128: StoredRow(8, 128, has_zeros=True),
     TensorType.FP6: StoredRow(6, 128, scale_bytes=0, has_row_scale=True),
     TensorType.W8A8: StoredRow(8, 128, scale_bytes=0, has_row_scale=True),
+    TensorType.GRID3: StoredRow(3, 16, 1, has_table=True, has_block_scales=True),
+    TensorType.GRID4: StoredRow(4, 32, 1, has_table=True, has_block_scales=True),
 }
 MATRIX_TYPES = (*BLOCKS, *STORED_ROWS)
 VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)
@@ -144,7 +175,8 @@ def row_bytes(kind: TensorType, cols: int) -> int:
         return 0
     groups = -(-cols // row.group)
     selectors = -(-cols // 128) if row.has_selectors else 0
-    parts = groups * (row.scale_bytes + row.has_zeros) + selectors + 4 * row.has_row_scale
+    supers = 2 * -(-cols // 256) if row.has_block_scales else 4 * row.has_row_scale
+    parts = groups * (row.scale_bytes + row.has_zeros) + selectors + supers
     return cols * row.bits // 8 + parts
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
-from lanewise.loading.formats import TensorType, row_bytes
+from lanewise.loading.formats import HELD, TensorType, row_bytes
 from lanewise.loading.program import ModelConfig
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
@@ -95,7 +95,7 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     if weights is None and checkpoint.is_widened:
         return [_narrowed(tensor) for tensor in checkpoint.tensors]
     if weights is None or weights == own_name:
-        return [tensor.type for tensor in checkpoint.tensors]
+        return [HELD.get(tensor.type, tensor.type) for tensor in checkpoint.tensors]
     if weights not in QUANTIZED_ON_LOAD:
         raise ModelFileError(
             f"{checkpoint.path}: weights {weights!r} cannot be made from {own_name}; accepted: "
@@ -146,7 +146,7 @@ def part_types(checkpoint: Checkpoint, weights: str) -> Sequence[TensorType]:
 
 def _part_type(checkpoint: Checkpoint, tensor: Tensor, target: TensorType) -> TensorType:
     if target is tensor.type or tensor.cols % QUANTIZED_GROUP:
-        return tensor.type
+        return HELD.get(tensor.type, tensor.type)
     from_q8 = tensor.type is TensorType.Q8_0 and target is TensorType.Q4_0
     if tensor.packing is not None or not (from_q8 or tensor.type in FLOAT_TYPES):
         kind = tensor.type.name.lower() + (" and packed" if tensor.packing is not None else "")

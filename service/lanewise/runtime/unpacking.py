@@ -1,4 +1,4 @@
-"""Rows of packed matrices, bit for bit: ``lw_packed_rows``."""
+"""Rows of packed matrices, bit for bit, and weights of types that only files have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lanewise.loading.formats import TABLE_BYTES
 from lanewise.runtime.library import NativeError, native
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 
 def packed_rows(tensor: Tensor, row_bytes: int) -> Bytes:
@@ -36,3 +37,16 @@ def packed_rows(tensor: Tensor, row_bytes: int) -> Bytes:
                 raise ModelFileError(f"tensor {error}") from None
             raise
     return rows
+
+
+def file_weights(tensor: Tensor) -> Floats:
+    """Return the weights [rows, cols] of a tensor of a type that only files have (``HELD``)."""
+    ffi, lib = native().ffi, native().lib
+    weights = np.empty((tensor.rows, tensor.cols), np.float32)
+    with ffi.from_buffer("char[]", tensor.data) as data:
+        struct = ffi.new("lw_tensor*", {"data": data, "n_bytes": tensor.n_bytes})
+        struct.type, struct.rows, struct.cols = int(tensor.type), tensor.rows, tensor.cols
+        native().check(
+            lib.lw_file_weights(struct, ffi.from_buffer("float[]", weights), weights.size)
+        )
+    return weights

@@ -41,7 +41,7 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
     weight_segment ws = {.data = p->data + segment * type.segment_bytes,
                          .groups = left < LW_SEGMENT_GROUPS && type.format.low == 0 ? left : LW_SEGMENT_GROUPS};
     if (type.format.low != 0) {
-        ws.supers = p->supers + (type.format.super == LW_SUPER_BLOCK ? segment / 2 * LW_PANEL * 2 : 0);
+        ws.supers = p->supers + (lw_has_block_supers(type.format) ? segment / 2 * LW_PANEL * 2 : 0);
         ws.selectors = p->selectors + segment * LW_PANEL;
         ws.table = p->table;
     }

@@ -63,7 +63,7 @@ LW_INLINE __m512i lookup_trellis(const weight_segment* w, int i, int c, int v) {
 static const lookup_bytes first_of_two = {LW_BYTES_64(LW_FIRST_OF_2)}, second_of_two = {LW_BYTES_64(LW_SECOND_OF_2)};
 
 LW_INLINE __m512i lookup_pairs(const lw_format f, const weight_segment* w, int i, int c, int v) {
-    const __m512i codebooks = all_selectors(w, f.high == 0 ? 4 : 5, i, v);
+    const __m512i codebooks = f.selector == 0 ? _mm512_setzero_si512() : all_selectors(w, f.high == 0 ? 4 : 5, i, v);
     __m512i above = codebooks;
     if (f.high != 0)
         above =

@@ -37,7 +37,7 @@ INLINE coded_segment coded_segment_of(const lw_format f, const lw_matrix* w, con
     const uint8_t* data = w->data + panel * w->panel_bytes;
     return (coded_segment){
         .data = data + p->segments + index * p->segment_bytes,
-        .supers = data + p->supers + (f.super == LW_SUPER_BLOCK ? index / 2 * LW_PANEL * 2 : 0),
+        .supers = data + p->supers + (lw_has_block_supers(f) ? index / 2 * LW_PANEL * 2 : 0),
         .selectors = data + p->selectors + index * LW_PANEL,
         .table = vld1q_u8((const uint8_t*)w->table),
     };
@@ -208,6 +208,10 @@ INLINE float32x4_t e8m0_scale(uint16x4_t bytes) {
 // Super scales of eight outputs.
 INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, size_t output) {
     if (f.super == LW_SUPER_BLOCK) return load_half8(s->supers + 2 * output);
+    if (f.super == LW_SUPER_EIGHTH) {
+        const float32x4x2_t of_block = load_half8(s->supers + 2 * output);
+        return (float32x4x2_t){{vmulq_n_f32(of_block.val[0], 0.125f), vmulq_n_f32(of_block.val[1], 0.125f)}};
+    }
     if (f.super == LW_SUPER_NONE) return (float32x4x2_t){{vdupq_n_f32(0), vdupq_n_f32(0)}};
     const float* at = (const float*)s->supers + output;
     return (float32x4x2_t){{vld1q_f32(at), vld1q_f32(at + 4)}};

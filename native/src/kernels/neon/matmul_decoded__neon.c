@@ -7,7 +7,9 @@ INLINE void rows(const source from, const size_t terms, const segment* s, const 
 }
 
 void decoded_rows__neon(const segment* s, bool halves, size_t terms, const lw_activations* x, float* results) {
-    if (halves)
+    if (halves && terms == 2)
+        rows(FROM_DECODED16, 2, s, x, results);
+    else if (halves)
         rows(FROM_DECODED16, 8, s, x, results);
     else if (terms == 2)
         rows(FROM_DECODED32, 2, s, x, results);

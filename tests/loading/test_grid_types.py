@@ -1,0 +1,116 @@
+"""GGUF's types of one to three bits: every weight is what gguf-py decodes."""
+
+import gguf
+import numpy as np
+import pytest
+
+import tiny_models
+from lanewise import cli
+from lanewise.loading.checkpoint import Role, Tensor
+from lanewise.loading.formats import BLOCKS, HELD, TensorType
+from lanewise.loading.opening import open_checkpoint
+from lanewise.runtime import Batch, Model, Session, usable_levels
+from lanewise.runtime.unpacking import file_weights
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
+
+random = np.random.default_rng(11)
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+PROMPT = tiny_models.prompt(24)
+
+
+def blocks_of(kind, rows, cols):
+    """Random blocks: all bits that a file may have, scales of the size that weights have."""
+    size = BLOCKS[kind]
+    data = random.integers(0, 256, (rows, cols // 256, size.n_bytes)).astype(np.uint8)
+    scales = random.uniform(1e-4, 4e-4, (rows, cols // 256, 1)).astype(np.float16).view(np.uint8)
+    if kind is TensorType.IQ1_M:  # four bits of it in each word of scales
+        words = np.ascontiguousarray(data[..., 48:]).view(np.uint16)
+        halves = scales.view(np.uint16)
+        for i in range(4):
+            words[..., i] = words[..., i] & 0x0FFF | (halves[..., 0] >> 4 * i & 15) << 12
+        data[..., 48:] = words.view(np.uint8)
+    elif kind in (TensorType.TQ1_0, TensorType.TQ2_0):
+        data[..., -2:] = scales
+        if kind is TensorType.TQ2_0:
+            data[..., :64] &= ~(data[..., :64] << 1) | 0x55  # no code of 3
+    else:
+        data[..., :2] = scales
+    return data.reshape(rows, -1)
+
+
+def decoded(kind, data):
+    return gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind.name]).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", HELD, ids=lambda kind: kind.name)
+def test_weights_are_those_of_gguf(kind):
+    for number in range(20):
+        rows, cols = 8 + number, 256 * (1 + number % 3)
+        data = blocks_of(kind, rows, cols)
+        tensor = Tensor(
+            "t", Role.FFN_UP, 0, kind, rows, cols, memoryview(data.reshape(-1).data), rope_heads=0
+        )
+        assert np.array_equal(file_weights(tensor), decoded(kind, data))
+
+
+def write(folder, kind):
+    """A model whose feed-forward matrices are of a type, and the same with its weights as F32."""
+    model = tiny_models.tiny_model("llama3", **SIZES, num_key_value_heads=2)
+    floats, raw = dict(model.tensors), {}
+    for name in [name for name in floats if ".mlp." in name]:
+        data = blocks_of(kind, *floats[name].shape)
+        floats[name], raw[name] = decoded(kind, data), data
+    model = tiny_models.TinyModel(model.family, model.config, floats)
+    types = {name: (gguf.GGMLQuantizationType[kind.name], data) for name, data in raw.items()}
+    return (
+        tiny_models.write_gguf(model, folder / "own.gguf", raw=types),
+        tiny_models.write_gguf(model, folder / "floats.gguf"),
+    )
+
+
+def logits(path, isa=None, float_activations=False):
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, isa=isa, threads=2) as model,
+        Session(
+            model,
+            threads=2,
+            blocks=1,
+            max_batch_tokens=24,
+            max_batch_logits=24,
+            kv_type="f32",
+            float_activations=float_activations,
+        ) as session,
+    ):
+        found = session.step(Batch(PROMPT, [0, 24], [0], [[0]], list(range(24)))).copy()
+        return found, {tensor.type for tensor in checkpoint.tensors if tensor.role == Role.FFN_UP}
+
+
+@pytest.mark.parametrize("kind", HELD, ids=lambda kind: kind.name)
+def test_logits_are_those_of_the_same_weights(kind, tmp_path):
+    own, floats = write(tmp_path, kind)
+    expected, _ = logits(floats)
+    found, kinds = logits(own, float_activations=True)
+    assert kinds == {kind}
+    assert np.array_equal(found, expected)
+    first, _ = logits(own)
+    assert 0 < np.abs(first - expected).max() / np.abs(expected).max() < 0.1
+    for isa in usable_levels():
+        assert np.array_equal(logits(own, isa)[0], first), isa
+
+
+@pytest.mark.parametrize("kind", [TensorType.IQ2_XS, TensorType.IQ3_S], ids=lambda kind: kind.name)
+def test_files_and_packed_files_are_quantized_from_the_same_weights(kind, tmp_path, capsys):
+    own, _ = write(tmp_path, kind)
+    packed, found = tmp_path / "packed", []
+    assert cli.main(["pack", str(own), "-o", str(packed)]) == 0
+    with open_checkpoint(packed) as checkpoint:
+        assert {t.type for t in checkpoint.tensors if t.role == Role.FFN_UP} == {HELD[kind]}
+    assert np.array_equal(logits(packed)[0], logits(own)[0])
+    for name, source in (("a", own), ("b", packed)):
+        out = tmp_path / name
+        options = ("--format", "q8_0", "--check-tokens", "0", "-o", str(out))
+        assert cli.main(["quantize", str(source), *options]) == 0
+        found.append(logits(out)[0])
+    assert np.array_equal(*found)
