@@ -28,6 +28,7 @@ from lanewise.loading.program import (
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.library import NativeError
 from tests.golden.reference import program as definition
+from tests.golden.reference import shapes
 
 pytestmark = pytest.mark.native
 N_PROGRAMS = 500
@@ -259,7 +260,7 @@ def random_weights(
     weights = {}
     for layer in range(config.n_layers):
         for role in Role:
-            shape = definition.shape_of(config, role, layer)
+            shape = shapes.shape_of(config, role, layer)
             if shape is None:
                 continue
             values = rng.standard_normal(shape) * (0.5 if len(shape) == 1 else shape[-1] ** -0.5)

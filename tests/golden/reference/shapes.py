@@ -1,0 +1,178 @@
+"""Which tensors a program has, of which shapes, as its definition needs them."""
+
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.program import (
+    Attention,
+    Experts,
+    Gated,
+    GatedDelta,
+    ModelConfig,
+    Plain,
+    ShortConv,
+    State,
+)
+
+
+def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | None:
+    """Shape of a tensor of the program, None if it has no such tensor."""
+    hidden = config.hidden_size
+    shapes: dict[Role, tuple[int, ...]] = {}
+    if layer == 0:
+        shapes |= shapes_of_ends(config)
+    of_layer = config.layers[layer]
+    if of_layer.attention is not None:
+        shapes |= shapes_of_attention(of_layer.attention, hidden)
+    if of_layer.state is not None:
+        shapes |= shapes_of_state(of_layer.state, hidden)
+    if of_layer.result_norms and (of_layer.attention or of_layer.state):
+        shapes[Role.ATTN_RESULT_NORM] = (hidden,)
+    if of_layer.result_norms and of_layer.ffn:
+        shapes[Role.FFN_RESULT_NORM] = (hidden,)
+    ffn = of_layer.ffn
+    if isinstance(ffn, Experts):
+        shapes |= shapes_of_experts(ffn, hidden)
+    elif ffn is not None:
+        shapes |= shapes_of_gated(ffn, hidden)
+    if of_layer.wiring == "parallel_one_norm" or of_layer.no_input_norms:
+        shapes.pop(Role.FFN_NORM, None)
+    if of_layer.no_input_norms:
+        shapes.pop(Role.ATTN_NORM, None)
+    if own := config.per_layer_size:
+        shapes |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
+        shapes[Role.PER_LAYER_RESULT_NORM] = (hidden,)
+    if config.norm_bias:
+        for norm_role in (Role.ATTN_NORM, Role.FFN_NORM):
+            if norm_role in shapes:
+                shapes[Role[f"{norm_role.name}_BIAS"]] = (hidden,)
+    return shapes.get(role)
+
+
+def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
+    """Of what is there once per model."""
+    hidden, vocab = config.hidden_size, config.vocab_size
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.TOKEN_EMBEDDING: (vocab, hidden),
+        Role.OUTPUT_NORM: (hidden,),
+    }
+    if not config.tied_embeddings:
+        shapes[Role.OUTPUT] = (vocab, hidden)
+    if config.per_layer_size:
+        own = config.n_layers * config.per_layer_size
+        shapes[Role.PER_LAYER_EMBEDDING] = (vocab, own)
+        shapes[Role.PER_LAYER_PROJECTION] = (own, hidden)
+        shapes[Role.PER_LAYER_NORM] = (config.per_layer_size,)
+    if config.output_bias:
+        shapes[Role.OUTPUT_BIAS] = (vocab,)
+    if config.norm_bias:
+        shapes[Role.OUTPUT_NORM_BIAS] = (hidden,)
+    if config.learned_positions:
+        shapes[Role.POSITION_EMBEDDING] = (config.context_length, hidden)
+    return shapes
+
+
+def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.ATTN_NORM: (hidden,),
+        Role.ATTN_Q: (q, hidden),
+        Role.ATTN_K: (kv, hidden),
+        Role.ATTN_V: (kv, hidden),
+        Role.ATTN_OUTPUT: (hidden, q),
+    }
+    if c.qkv_bias:
+        shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
+    if c.output_bias:
+        shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
+    if c.sinks:
+        shapes[Role.ATTN_SINKS] = (c.n_heads,)
+    if c.output_gate or c.head_gate:
+        shapes[Role.ATTN_GATE] = (q if c.output_gate else c.n_heads, hidden)
+    if c.qk_norm in ("head", "turned"):
+        shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
+    if c.qk_norm == "whole":
+        shapes |= {Role.ATTN_Q_NORM: (q,), Role.ATTN_K_NORM: (kv,)}
+    values = (Role.ATTN_V, Role.ATTN_V_BIAS)
+    for role in values if c.values_are_keys or c.kv_layer is not None else ():
+        shapes.pop(role, None)
+    keys = (Role.ATTN_K, Role.ATTN_K_BIAS, Role.ATTN_K_NORM)
+    for role in keys if c.kv_layer is not None else ():
+        shapes.pop(role, None)
+    return shapes
+
+
+def shapes_of_state(c: State, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    shapes: dict[Role, tuple[int, ...]] = {Role.ATTN_NORM: (hidden,)}
+    if isinstance(c, ShortConv):
+        shapes |= {Role.STATE_IN: (3 * hidden, hidden), Role.STATE_OUT: (hidden, hidden)}
+        return shapes | {Role.STATE_CONV: (hidden * c.taps,)}
+    inner, keys = c.n_heads * c.value_dim, c.n_key_heads * c.key_dim
+    channels = inner + 2 * keys
+    shapes |= {
+        Role.STATE_IN: (channels, hidden),
+        Role.STATE_GATE: (inner, hidden),
+        Role.STATE_DECAY: (c.n_heads, hidden),
+        Role.STATE_CONV: (channels * c.taps,),
+        Role.STATE_DECAY_BIAS: (c.n_heads,),
+        Role.STATE_RATE: (c.n_heads,),
+        Role.STATE_OUT: (hidden, inner),
+    }
+    if isinstance(c, GatedDelta):
+        return shapes | {Role.STATE_BETA: (c.n_heads, hidden), Role.STATE_NORM: (c.value_dim,)}
+    shapes[Role.STATE_SKIP] = (c.n_heads,)
+    if c.conv_bias:
+        shapes[Role.STATE_CONV_BIAS] = (channels,)
+    if c.norm_size is not None:
+        shapes[Role.STATE_NORM] = (inner,)
+    return shapes
+
+
+def shapes_of_gated(c: Gated | Plain, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.FFN_NORM: (hidden,),
+        Role.FFN_GATE: (c.size, hidden),
+        Role.FFN_UP: (c.size, hidden),
+        Role.FFN_DOWN: (hidden, c.size),
+    }
+    if c.bias:
+        shapes |= {Role.FFN_GATE_BIAS: (c.size,), Role.FFN_UP_BIAS: (c.size,)}
+    if c.bias or c.down_bias:
+        shapes[Role.FFN_DOWN_BIAS] = (hidden,)
+    if isinstance(c, Plain):
+        shapes.pop(Role.FFN_GATE)
+        shapes.pop(Role.FFN_GATE_BIAS, None)
+    return shapes
+
+
+def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.FFN_NORM: (hidden,),
+        Role.ROUTER: (c.n, hidden),
+        Role.EXPERTS_GATE: (c.n * c.size, hidden),
+        Role.EXPERTS_UP: (c.n * c.size, hidden),
+        Role.EXPERTS_DOWN: (c.n * hidden, c.size),
+    }
+    if c.router_bias:
+        shapes[Role.ROUTER_BIAS] = (c.n,)
+    if c.choice_bias:
+        shapes[Role.ROUTER_CHOICE_BIAS] = (c.n,)
+    if c.bias:
+        shapes |= {Role.EXPERTS_GATE_BIAS: (c.n * c.size,), Role.EXPERTS_UP_BIAS: (c.n * c.size,)}
+        shapes[Role.EXPERTS_DOWN_BIAS] = (c.n * hidden,)
+    if c.down_bias:
+        shapes[Role.FFN_DOWN_BIAS] = (hidden,)
+    if c.shared_size:
+        shapes |= {
+            Role.SHARED_GATE: (c.shared_size, hidden),
+            Role.SHARED_UP: (c.shared_size, hidden),
+            Role.SHARED_DOWN: (hidden, c.shared_size),
+        }
+        if c.shared_gate:
+            shapes[Role.SHARED_ROUTER] = (1, hidden)
+    if not c.gated:
+        for role in (Role.EXPERTS_GATE, Role.EXPERTS_GATE_BIAS, Role.SHARED_GATE):
+            shapes.pop(role, None)
+    return shapes
