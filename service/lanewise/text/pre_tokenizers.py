@@ -87,7 +87,6 @@ DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
-
 DEFAULT = "default"
 # Each way of cutting with its names in tokenizer.ggml.pre.
 _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
@@ -104,10 +103,11 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
     (PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)), "tiny_aya cohere2moe"),
     (PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")), "falcon"),
-    (PreTokenizer((GPT4O,)), "gpt-4o llama4 kanana2 minimax-m2"),
+    (PreTokenizer((GPT4O,)), "gpt-4o llama4 kanana2 minimax-m2 talkie"),
     (PreTokenizer((KIMI_K2,)), "kimi-k2"),
     (PreTokenizer((QWEN2,), nfc=True), "qwen2 kormo f2llmv2"),
     (PreTokenizer((QWEN2,)), "deepseek-r1-qwen megrez stablelm2 hunyuan solar-open grok-2"),
+    (PreTokenizer((r"[^\n]+|\n+", QWEN2)), "laguna"),
     (PreTokenizer((QWEN35,), nfc=True), "qwen35"),
     (PreTokenizer((r"\p{N}{1,3}", MINICPM5)), "minicpm5"),
     (PreTokenizer((SEED_CODER,)), "seed-coder"),
@@ -115,7 +115,8 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((EXAONE_MOE,)), "exaone-moe"),
     (
         PreTokenizer((GPT2,)),
-        "gpt-2 phi-2 mpt olmo jais exaone4 modern-bert granite-docling trillion",
+        "gpt-2 phi-2 mpt olmo jais exaone4 modern-bert granite-docling trillion gigachat mellum"
+        " a.x-4.0 jina-es jina-de jina-v2-es jina-v2-de",
     ),
     (
         PreTokenizer((r"\p{N}", GPT2)),
