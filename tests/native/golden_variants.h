@@ -1,0 +1,135 @@
+// The variants of golden_models.h: what each of test_golden.c's models is.
+#ifndef GOLDEN_VARIANTS_H
+#define GOLDEN_VARIANTS_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "lanewise.h"
+
+enum { N_SEQS = 9, MAX_TOKENS = 40, VOCAB = 301, BLOCKS_PER_SEQ = 2 };
+
+typedef struct variant {
+    const char* name;
+    int matrices;  // a type, or MIXED
+    lw_type embedding;
+    uint32_t hidden, ffn, heads, kv_heads, head_dim, window;
+    bool tied, bias, norm, factors, interleaved;
+    lw_type kv;
+    const lw_type* mixed;  // used when `matrices` is MIXED
+    int layers;            // ALIKE, or a kind of config_of
+} variant;
+
+enum { MIXED = -1 };
+
+// What the layers of a variant are, beyond what its numbers say.
+enum {
+    ALIKE,
+    EXPERTS,
+    SINKS_AND_EXPERTS,
+    ODD_ONES,
+    SHORT_CONVS,
+    DELTAS,
+    SSDS,
+    BOTH,
+    UNGATED_EXPERTS,
+    BESIDE,
+    CAPPED,
+    OTHER_HEADS,
+    SHARED,
+    PER_LAYER
+};
+
+// The layer that has a state; the other one has attention. Of BOTH both have both.
+static uint32_t state_layer(const variant* v);
+
+// Types of Q, K, V, output, gate, up and down.
+static const lw_type k_quants_types[] = {LW_Q4_K, LW_Q5_K, LW_Q3_K, LW_Q2_K, LW_Q4_K, LW_IQ4_XS, LW_Q6_K};
+static const lw_type legacy_types[] = {LW_Q4_1, LW_Q5_0, LW_Q5_1, LW_MXFP4, LW_IQ4_NL, LW_Q4_1, LW_Q5_1};
+static const lw_type codebooks_types[] = {LW_CB2, LW_CB3, LW_CB4, LW_T2, LW_T2, LW_CB2, LW_CB3};
+static const lw_type groups_types[] = {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128};
+static const lw_type row_scales_types[] = {LW_FP6, LW_W8A8, LW_FP6, LW_W8A8, LW_FP6, LW_FP6, LW_W8A8};
+
+static const variant variants[] = {
+    {"q4_0+q6_k head", LW_Q4_0, LW_Q6_K, 256, 512, 4, 2, 64, 0, true, false, false, true, true, LW_F16, NULL, ALIKE},
+    {"q8_0 bias", LW_Q8_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, false, true, false, false, false, LW_F16, NULL, ALIKE},
+    {"q4_0 qk norm", LW_Q4_0, LW_Q4_0, 192, 320, 4, 4, 80, 0, true, false, true, false, false, LW_F32, NULL, ALIKE},
+    {"f16 window", LW_F16, LW_F16, 72, 100, 4, 1, 18, 24, false, false, false, false, false, LW_F16, NULL, ALIKE},
+    {"bf16", LW_BF16, LW_BF16, 64, 96, 2, 2, 32, 0, true, false, false, false, false, LW_F16, NULL, ALIKE},
+    {"f32", LW_F32, LW_F32, 64, 172, 8, 4, 8, 0, true, false, false, false, true, LW_F32, NULL, ALIKE},
+    {"k-quants", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, k_quants_types,
+     ALIKE},
+    {"legacy", MIXED, LW_IQ4_NL, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, legacy_types, ALIKE},
+    {"codebooks", MIXED, LW_CB4, 192, 352, 6, 2, 32, 0, false, false, false, false, false, LW_F16, codebooks_types,
+     ALIKE},
+    {"groups", MIXED, LW_A8_G32, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, groups_types, ALIKE},
+    {"row scales", MIXED, LW_FP6, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, row_scales_types,
+     ALIKE},
+    {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, NULL, ALIKE},
+    {"f32 int8 cache, window", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, true, false, false, false, false, LW_I8, NULL,
+     ALIKE},
+    {"orders", LW_A4_G64, LW_F16, 256, 512, 4, 2, 64, 0, true, false, false, false, false, LW_F16, NULL, ALIKE},
+    {"q4_0 adapters", LW_Q4_0, LW_Q4_0, 288, 608, 6, 2, 48, 0, true, false, false, false, true, LW_F16, NULL, ALIKE},
+    {"f32 adapters", LW_F32, LW_F32, 60, 172, 3, 1, 18, 24, true, true, true, false, false, LW_F32, NULL, ALIKE},
+    {"q4_0 experts", LW_Q4_0, LW_Q8_0, 256, 96, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL, EXPERTS},
+    {"legacy experts", MIXED, LW_Q8_0, 192, 160, 6, 2, 32, 0, true, true, false, false, false, LW_F16, legacy_types,
+     EXPERTS},
+    {"mxfp4 sinks and experts", LW_MXFP4, LW_Q8_0, 192, 96, 6, 2, 32, 0, false, true, false, true, false, LW_F16, NULL,
+     SINKS_AND_EXPERTS},
+    {"f32 sinks and experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, true, false, false, false, LW_I8, NULL,
+     SINKS_AND_EXPERTS},
+    {"q4_0 ungated experts", LW_Q4_0, LW_Q8_0, 192, 160, 6, 2, 32, 0, true, true, false, false, false, LW_F16, NULL,
+     UNGATED_EXPERTS},
+    {"f32 ungated experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, false, false, false, false, LW_F32, NULL,
+     UNGATED_EXPERTS},
+    {"q8_0 odd ones", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, NULL,
+     ODD_ONES},
+    {"q4_0 short convolution", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, false, true, false, false, LW_F16, NULL,
+     SHORT_CONVS},
+    {"f32 short convolution", LW_F32, LW_F32, 84, 96, 3, 1, 18, 24, true, false, false, false, false, LW_F32, NULL,
+     SHORT_CONVS},
+    {"q8_0 delta rule", LW_Q8_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL, DELTAS},
+    {"f32 delta rule", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, false, false, false, false, false, LW_F32, NULL, DELTAS},
+    {"k-quants state space", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 24, true, false, false, false, false, LW_F16,
+     k_quants_types, SSDS},
+    {"f32 state space", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, SSDS},
+    {"q4_0 attention and state", LW_Q4_0, LW_Q6_K, 256, 352, 4, 2, 64, 0, true, false, false, false, false, LW_F16,
+     NULL, BOTH},
+    {"f32 attention and state", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, true, false, false, false, LW_F32, NULL,
+     BOTH},
+    {"q4_0 beside", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, true, false, false, true, LW_F16, NULL, BESIDE},
+    {"f32 beside, adapters", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, false, false, false, false, false, LW_F32, NULL,
+     BESIDE},
+    {"q8_0 capped", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 24, true, false, true, false, true, LW_F16, NULL, CAPPED},
+    {"f32 capped, int8 cache", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_I8, NULL,
+     CAPPED},
+    {"q4_0 other heads", LW_Q4_0, LW_Q8_0, 256, 352, 8, 4, 64, 24, true, false, true, false, false, LW_F16, NULL,
+     OTHER_HEADS},
+    {"f32 other heads, int8 cache", LW_F32, LW_F32, 60, 96, 3, 1, 18, 24, true, true, false, false, false, LW_I8, NULL,
+     OTHER_HEADS},
+    {"q8_0 shared keys", LW_Q8_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
+     SHARED},
+    {"q4_0 per layer", LW_Q4_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
+     PER_LAYER},
+    {"f32 per layer", LW_F32, LW_F32, 60, 24, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, PER_LAYER},
+};
+
+static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
+
+// The variant whose matrices before the last read their inputs in another order.
+static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }
+
+// The variant of which most sequences have one of three adapters.
+static bool has_adapters(const variant* v) { return strstr(v->name, "adapters") != NULL; }
+
+enum { N_ADAPTERS = 3 };
+static lw_adapter* adapters[N_ADAPTERS];
+static bool without_adapters;  // in spite of all
+
+// Neighbours with the same one, one alone, some without.
+static const lw_adapter* adapter_of(const variant* v, uint32_t seq) {
+    static const int of[N_SEQS] = {0, 0, -1, 1, 2, -1, 1, 1, 0};
+    return has_adapters(v) && !without_adapters && of[seq] >= 0 ? adapters[of[seq]] : NULL;
+}
+
+#endif

@@ -1,0 +1,123 @@
+// What configs of layers may not say: a part of test_arguments.c.
+#ifndef LAYER_ARGUMENTS_H
+#define LAYER_ARGUMENTS_H
+
+#include <math.h>
+
+#include "small_model.h"
+
+static void* const untouched = (void*)(uintptr_t)0x5A5A;
+
+// A config of one layer with experts, each of whose fields can be spoilt.
+typedef struct layered {
+    lw_rope rope;
+    lw_layer_config layers[2];
+    lw_model_config model;
+} layered;
+
+static layered good;
+
+static void set_good(void) {
+    const uniform_config alike = small_config();
+    good.rope = uniform_rope(&alike);
+    good.layers[0] = good.layers[1] = uniform_layer(&alike);
+    good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_EXPERTS,
+                                         .size = 32,
+                                         .n_experts = 8,
+                                         .n_used = 3,
+                                         .n_groups = 4,
+                                         .groups_used = 2,
+                                         .scale = 1,
+                                         .shared_size = 64};
+    good.model = uniform_model(&alike, &good.rope, good.layers);
+}
+
+static void test_layers(void) {
+    lw_model* model = untouched;
+    set_good();
+    lw_model_config* c = &good.model;
+    lw_attention_config* a = &good.layers[1].attention;
+    lw_ffn_config* f = &good.layers[1].ffn;
+#define SPOILT(change, says)                                 \
+    do {                                                     \
+        set_good();                                          \
+        change;                                              \
+        ARGUMENT(lw_model_create(c, NULL, 1, &model), says); \
+    } while (0)
+    SPOILT(c->layers = NULL, "layers and ropes must not be NULL");
+    SPOILT(c->ropes = NULL, "layers and ropes must not be NULL");
+    SPOILT(c->n_ropes = 9, "n_ropes is 9, must be 0 to 8");
+    SPOILT(c->embedding_scale = 0, "embedding_scale is 0");
+    SPOILT(c->logit_scale = NAN, "logit_scale is nan");
+    SPOILT(good.rope.rotated = 31, "rope 0: rotated is 31, must be even");
+    SPOILT(good.rope.scale = 0, "rope 0: scale is 0");
+    SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");
+    SPOILT(a->rope = -2, "layer 1: rope is -2");
+    SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
+    SPOILT((a->n_heads = 4, a->alibi = 1), "layer 1: alibi with 4 heads, must be 2 as in the first layer that has");
+    SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
+    SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
+    SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
+    SPOILT(good.layers[0].attention.shares_kv = 1, "layer 0: shares_kv is 1, must be 0 to 0");
+    SPOILT(a->kv_layer = 1, "layer 1: kv_layer is 1, must be 0 to 0");
+    SPOILT((a->shares_kv = 1, a->kv_layer = 1), "layer 1: kv_layer is 1, must be 0 to 0");
+    SPOILT((a->shares_kv = 1, a->window = 5),
+           "layer 1: kv_layer is 0, which must have keys and values of its own, 1 KV");
+    SPOILT((a->shares_kv = 1, a->head_dim = 64), "layer 1: kv_layer is 0, which must have");
+    SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys and value_norm must be 0");
+    SPOILT(a->qk_norm = (lw_qk_norm)4, "layer 1: qk_norm is 4");
+    SPOILT(a->sinks = 2, "layer 1: sinks is 2");
+    SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
+    SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");
+    SPOILT(a->position_beta = 0.5f, "layer 1: position_original is 0");
+    SPOILT(a->score_softcap = -1, "layer 1: score_softcap is -1");
+    SPOILT(good.layers[0].no_input_norms = 1, "no_input_norms is 1, must be 0 to 0");
+    SPOILT(good.layers[0].wiring = (lw_wiring)3, "wiring is 3, must be 0 to 2");
+    SPOILT((good.layers[0].wiring = LW_PARALLEL, good.layers[0].ffn_norm_replaces = 1), "wiring is 1, must be 0 to 0");
+    SPOILT((good.layers[0].wiring = LW_PARALLEL, good.layers[0].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
+           "wiring is 1, must be 0 to 0");
+    SPOILT(good.layers[0].output_scale = -1, "output_scale is -1");
+    SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
+    SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
+    SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED_SWIGLU, f->limit = f->alpha = 1),
+           "layer 1: per_layer_size is 8, it must have an FFN");
+    SPOILT(c->output_bias = 2, "output_bias is 2");
+    SPOILT(c->n_positions = 5, "n_positions is 5, must be 0 or context_length (128)");
+    SPOILT(f->kind = (lw_ffn_kind)4, "layer 1 FFN: kind is 4");
+    SPOILT(f->bias = f->down_bias = 1, "layer 1 FFN: down_bias is 1");
+    SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
+    SPOILT(f->shared_size = 1, "shared_size 1");
+    SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
+    SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
+    SPOILT(f->activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: limit is 0");
+    SPOILT(f->activation = LW_XIELU, "layer 1 FFN: activation is 8");
+    SPOILT((f = &good.layers[0].ffn)->activation = LW_XIELU, "layer 0 FFN: limit is 0");
+    SPOILT((f->activation = LW_XIELU, f->limit = 1), "layer 0 FFN: alpha is 0");
+    f = &good.layers[1].ffn;
+    SPOILT(f->ungated = 2, "layer 1 FFN: ungated is 2");
+    SPOILT((f->ungated = 1, f->activation = LW_CLAMPED_SWIGLU), "layer 1 FFN: activation is 1, which needs a gate");
+    SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");
+    SPOILT(f->n_experts = 4097, "layer 1 FFN: n_experts is 4097");
+    SPOILT(f->n_experts = 9, "9 experts do not make 4 equal groups");
+    SPOILT(f->n_used = 5, "layer 1 FFN: n_used is 5, must be 1 to 4");
+    SPOILT(f->groups_used = 5, "layer 1 FFN: groups_used is 5");
+    SPOILT(f->router = (lw_router_kind)3, "layer 1 FFN: router is 3");
+    SPOILT(f->scale = 0, "layer 1 FFN: scale is 0");
+    SPOILT(f->divisor_least = -1, "layer 1 FFN: divisor_least is -1");
+    SPOILT(f->kind = LW_FFN_GATED, "layer 1 FFN: n_experts is 8, must be 0 to 0");
+#undef SPOILT
+    expect(model == untouched, "a refused call writes no model");
+    set_good();
+    expect(lw_model_create(c, NULL, 1, &model) == LW_OK, "the config itself is good");
+    static float values[8 * 32 * HIDDEN];
+    const lw_tensor stacked = float_tensor(values, 8 * 32, HIDDEN, 1);
+    expect(lw_model_load(model, LW_EXPERTS_GATE, 1, &stacked, LW_Q8_0) == LW_OK, "experts are loaded stacked");
+    REFUSED(lw_model_load(model, LW_EXPERTS_GATE, 0, &stacked, LW_Q8_0), LW_ERR_FORMAT, "the model's config says");
+    REFUSED(lw_model_load(model, LW_EXPERTS_DOWN, 1, &stacked, LW_Q8_0), LW_ERR_FORMAT, "must be (512, 32)");
+    const lw_tensor router = float_tensor(values, 8, HIDDEN, 1);
+    REFUSED(lw_model_load(model, LW_ROUTER, 1, &router, LW_Q8_0), LW_ERR_FORMAT, "must be f32, f16 or bf16");
+    REFUSED(lw_model_finish(model), LW_ERR_FORMAT, "missing");
+    lw_model_close(model);
+}
+
+#endif
