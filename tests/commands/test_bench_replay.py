@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from family_models import write_case
 from lanewise.commands import bench
 from lanewise.commands.bench_replay import ANSWER_MARK, ReplayRunner, _requests, read_recordings
 from lanewise.engine.engine import Engine
+from lanewise.engine.row_costs import RowCosts
 from lanewise.runtime import Draw, Sampled, Sampling
 from lanewise.settings import BenchSettings, SettingsError
 from toy_tokenizer import toy_tokenizer
@@ -77,3 +79,18 @@ def test_the_bundled_model_replays(recording, library, capsys, monkeypatch):
         assert one["tokens_per_second"] > 0 < one["without_speculation"]
         assert one["accepted_tokens"] <= one["draft_tokens"]
     assert stopped == [0, 0]
+
+
+@pytest.mark.native
+def test_a_model_that_keeps_a_state_replays_with_guesses(
+    recording, library, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(RowCosts, "are_known", True)
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 1.0)
+    path = write_case("qwen3_5", tmp_path / "model", max_position_embeddings=512)
+    replays = {"replay": (str(recording),), "batch": (1, 2), "repeat": 1}
+    bench.run(BenchSettings(model=str(path), threads=1, json=True, **replays))
+    report = json.loads(capsys.readouterr().out)
+    assert [one["batch"] for one in report["replays"]] == [1, 2]
+    for one in report["replays"]:
+        assert 0 < one["accepted_tokens"] <= one["draft_tokens"]

@@ -11,9 +11,10 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.row_costs import RowCosts
 from lanewise.host import GIB, MIB, MemoryLimit
+from lanewise.runtime import BLOCK_TOKENS
+from lanewise.server import make_engine as making
 from lanewise.server import opening
 from lanewise.server.draft import open_draft
-from lanewise.server.make_engine import make_engine
 from lanewise.settings import Settings
 from toy_server import metric, outputs_of
 
@@ -46,25 +47,14 @@ def draft_path(tmp_path_factory):
 
 
 @contextmanager
-def running(path: str, blocks: int | None = None, **changes):
-    """An engine as ``lanewise serve`` makes it, with so many blocks and six snapshots, if given."""
+def running(path: str, **changes):
+    """An engine as ``lanewise serve`` makes it."""
     settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4, max_step_tokens=64)
     settings = replace(settings, served_model_name=("toy",), **changes)
     model, text = opening.open_model(settings, 2, LIMIT)
     draft = open_draft(settings, text.tokenizer, 2, None)
     with model:
-        if blocks is not None:
-            layout = model.kv_layout("f32", groups_by_window=True)
-            place = layout.place_bytes(settings.max_draft)
-            memory = blocks * layout.block_bytes + (6 + settings.max_seqs) * place
-            settings = replace(
-                settings,
-                kv_cache_dtype="f32",
-                kv_memory=memory,
-                snapshot_memory=6 * place,
-                max_model_len=32 * (blocks - 1),
-            )
-        engine = make_engine(settings, model, draft, text.tokenizer, 2, LIMIT, None)
+        engine = making.make_engine(settings, model, draft, text.tokenizer, 2, LIMIT, None)
         engine.start()
         try:
             yield engine
@@ -116,8 +106,11 @@ def test_answers_are_those_without_guesses(path, plain):
         assert sampled(second) == sampled(asyncio.run(outputs_of(engine, turn_two)))
 
 
-def test_a_crowd_that_is_preempted_gets_them_too(path, plain):
-    with running(path, blocks=14, max_seqs=8, draft_tokens=5) as engine:
+def test_a_crowd_that_is_preempted_gets_them_too(path, plain, monkeypatch):
+    plan = making.plan_cache
+    small = {"blocks": 14, "max_model_len": 13 * BLOCK_TOKENS, "max_seqs": 8, "n_snapshots": 6}
+    monkeypatch.setattr(making, "plan_cache", lambda *given: replace(plan(*given), **small))
+    with running(path, max_seqs=8, draft_tokens=5) as engine:
         got = asyncio.run(together(engine, asked() * 2))
         assert [sampled(one) for one in got] == plain * 2
         assert metric(engine, "vllm:num_preemptions_total") > 0

@@ -37,6 +37,7 @@ static void open_session(fuzzed* f) {
     FUZZ_CHECK(f->n_groups <= MOST_GROUPS, "%u groups", f->n_groups);
     f->has_states = layout.state_bytes > 0;
     f->config.n_states = f->has_states ? SEQUENCES : 0;
+    f->config.max_guesses = f->has_states ? take_below(f->in, MOST_GUESSES + 1) : 0;
     const lw_status status = lw_session_open(model, &f->config, &f->session);
     FUZZ_CHECK(status == LW_OK, "no session: %s", lw_last_error());
     memset(f->sequences, 0, sizeof f->sequences);

@@ -12,11 +12,13 @@ enum {
     MOST_TOKENS = SEQUENCE_BLOCKS * LW_BLOCK_TOKENS,
     MOST_BATCH = 48,
     MOST_LOGITS = 12,
-    MOST_HISTORY = 8
+    MOST_HISTORY = 8,
+    MOST_GUESSES = 4
 };
 
 typedef struct sequence {
     uint32_t tokens[MOST_TOKENS], n;  // in the cache, or on their way to it
+    uint32_t guesses;                 // behind those, which its state does not have
     uint32_t adapter;                 // 0: none
     uint32_t table[SEQUENCE_BLOCKS];
 } sequence;
@@ -28,6 +30,7 @@ typedef struct one_step {
     uint32_t n_groups;
     uint32_t tables[SEQUENCES * MOST_GROUPS * SEQUENCE_BLOCKS], table_rows[SEQUENCES], logit_rows[MOST_LOGITS];
     uint32_t copies[2 * MOST_GROUPS * SEQUENCE_BLOCKS], state_copies[2];
+    uint32_t guesses[SEQUENCES], accepted[SEQUENCES];
     bool has_states;  // then a sequence's is in the place that its row of the tables has
     const lw_adapter* adapters[SEQUENCES];
     lw_draw draws[MOST_LOGITS];
@@ -88,6 +91,7 @@ static inline void take_copies(fuzz_input* in, one_step* s, sequence* sequences)
     memcpy(sequences[to].tokens, sequences[from].tokens, sizeof sequences[to].tokens);
     sequences[to].n = blocks * LW_BLOCK_TOKENS;
     sequences[to].adapter = sequences[from].adapter;
+    sequences[to].guesses = 0;  // their keys and values are in no block that is copied
     s->batch.copies = s->copies;
     s->batch.n_copies = s->n_groups * blocks;
     if (!s->has_states) return;
@@ -106,6 +110,8 @@ static inline uint32_t take_token(fuzz_input* in, uint32_t n_drawn) {
 static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config* c, uint32_t index, sequence* q,
                             const lw_adapter* const* adapters, uint32_t n_drawn) {
     const uint32_t row = s->batch.n_seqs++, first = s->query_start[row];
+    const uint32_t accepted = q->guesses > 0 ? take_below(in, q->guesses + 1) : 0;
+    q->n += accepted;
     if (q->n == MOST_TOKENS) q->n = 0;
     if (q->n == 0) q->adapter = adapters != NULL ? take_below(in, 1 + TINY_ADAPTERS) : 0;
     s->adapters[row] = q->adapter > 0 && adapters != NULL ? adapters[q->adapter - 1] : NULL;
@@ -118,13 +124,19 @@ static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config
     uint32_t n = take_below(in, 24);
     if (n > MOST_TOKENS - q->n) n = MOST_TOKENS - q->n;
     if (n > c->max_batch_tokens - first) n = c->max_batch_tokens - first;
+    const uint32_t most = n > c->max_guesses ? c->max_guesses : n > 0 ? n - 1 : 0;
+    q->guesses = most > 0 ? take_below(in, most + 1) : 0;
+    s->guesses[row] = q->guesses;
+    s->accepted[row] = s->context_lens[row] > 0 ? accepted : 0;
     for (uint32_t i = 0; i < n; ++i) {
-        const uint32_t token = take_token(in, n_drawn);
+        // Whatever a later step puts in the place of a guess stays there.
+        const uint32_t token = take_token(in, i < n - q->guesses ? n_drawn : 0);
         s->token_ids[first + i] = q->tokens[q->n++] = token;
         const bool wanted = token % 4 == 0 || i + 1 == n;
         if (wanted && s->batch.n_logits < c->max_batch_logits) s->logit_rows[s->batch.n_logits++] = first + i;
     }
     s->query_start[row + 1] = first + n;
+    q->n -= q->guesses;
 }
 
 static inline bool is_empty(const one_step* s) { return s->query_start[s->batch.n_seqs] == 0; }
@@ -141,7 +153,9 @@ static inline void take_step(fuzz_input* in, one_step* s, const lw_session_confi
                           .block_tables = s->tables,
                           .logit_rows = s->logit_rows,
                           .table_rows = s->table_rows,
-                          .adapters = adapters != NULL ? s->adapters : NULL};
+                          .adapters = adapters != NULL ? s->adapters : NULL,
+                          .guesses = s->guesses,
+                          .accepted = s->accepted};
     if (!is_ahead && take_byte(in) < 60) take_copies(in, s, sequences);
     const uint32_t turn = take_below(in, SEQUENCES), given = take_byte(in) | 1;
     for (uint32_t i = 0; i < SEQUENCES; ++i) {

@@ -102,7 +102,13 @@ static inline bool spoil(fuzz_input* in, one_step* s, const lw_session_config* c
     lw_batch* b = &s->batch;
     const uint32_t row = take_below(in, b->n_seqs), tokens = s->query_start[b->n_seqs];
     s->fault = NULL;
-    switch (take_below(in, 14)) {
+    switch (take_below(in, 16)) {
+        case 15:
+            s->guesses[row] = c->max_guesses + 1 + take_byte(in), s->fault = "guesses";
+            break;
+        case 14:
+            s->accepted[row] = c->max_guesses + 1 + take_byte(in), s->fault = "accepted";
+            break;
         case 13:
             s->state_copies[0] = s->has_states ? c->n_states + take_byte(in) : 0;
             s->state_copies[1] = 0;
