@@ -42,6 +42,7 @@ def checkpoint():
         name="tiny",
         config=CONFIG,
         weights_name="f32",
+        is_widened=False,
         released=released,
         tensors=[
             make_tensor("token_embd.weight", Role.TOKEN_EMBEDDING, 50, 64, released),
