@@ -74,6 +74,7 @@ class FakeLibrary:
     LW_FFN_GATED = 0
     LW_SILU = 0
     LW_NORM_RMS = 0
+    LW_IN_TURN = 0
 
     def __init__(self, ffi):
         self.ffi = ffi
