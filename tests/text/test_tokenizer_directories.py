@@ -121,7 +121,7 @@ def test_templates_of_a_directory() -> None:
 @pytest.mark.parametrize(
     ("text", "files", "message"),
     [
-        (None, {}, "tokenizer.json is missing: no tokenizer"),
+        (None, {}, "tokenizer.json is missing, and so are tokenizer.model"),
         ("{", {}, "tokenizer.json: not valid JSON"),
         ("[]", {}, "a list, where a JSON object is needed"),
         ("{}", {}, "tokenizer.json: not a usable tokenizer"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lanewise.loading.checkpoint import TokenizerFiles
 from lanewise.loading.json_files import read_object, read_text
+from lanewise.loading.plain_vocabulary import read_plain_vocabulary
 
 # What a packed directory has instead of tokenizer.json when it was made from a GGUF file.
 GGUF_TOKENIZER = "tokenizer_gguf.json"
@@ -29,7 +30,10 @@ def read_tokenizer_files(path: Path, vocab_size: int) -> TokenizerFiles:
     folder = "additional_chat_templates"
     text_names += [f"{folder}/{file.name}" for file in sorted((path / folder).glob("*.jinja"))]
     text_files = {name: read_text(path / name) for name in text_names if (path / name).is_file()}
-    return TokenizerFiles(path, vocab_size, json_files=json_files, text_files=text_files)
+    plain = None
+    if "tokenizer.json" not in text_files:
+        plain = read_plain_vocabulary(path, json_files, text_files)
+    return TokenizerFiles(path, vocab_size, plain, json_files, text_files)
 
 
 def model_name(path: Path) -> str:

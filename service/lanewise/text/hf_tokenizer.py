@@ -30,8 +30,8 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     text = files.text_files.get("tokenizer.json")
     if text is None:
         raise ModelFileError(
-            f"{files.path}: tokenizer.json is missing: no tokenizer. Directories that hold only"
-            " tokenizer.model or vocab.json must be converted to tokenizer.json first"
+            f"{files.path}: tokenizer.json is missing, and so are tokenizer.model, and vocab.json"
+            " with merges.txt: no tokenizer"
         )
     parsed = parse_object(text, where)
     if _leave_out_rowless(parsed, files.vocab_size, where):
