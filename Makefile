@@ -78,8 +78,11 @@ check: lint test
 test-native: build/native/.built    ## the C library's own test programs
 	find build/native -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
 
+# Whole models once, not in every batch and number of threads; long contexts not at all: what they run is run by others.
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
-	find build/sanitize -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
+	find build/sanitize -maxdepth 1 -name 'test_*' -type f ! -name '*.*' ! -name test_golden ! -name test_long_context \
+		| sort | $(RUN_EACH)
+	build/sanitize/test_golden --quick > build/sanitize/test_golden.out
 
 sanitize-threads: build/threads/.built  ## everything with threads under ThreadSanitizer; it does not know vector code
 	build/threads/test_threads scalar

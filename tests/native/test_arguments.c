@@ -29,6 +29,14 @@ static void test_functions_of_no_handle(void) {
     ARGUMENT(lw_numa_check(nodes + 1, 1), "nodes[0] is 4000000000");
     for (int type = -300; type < 300; ++type) HARMLESS(lw_row_bytes((lw_type)type, 256));
     n_calls -= 599;
+    HARMLESS(lw_held_type((lw_type)-1));
+    lw_tensor grid = {.data = nodes, .n_bytes = 7, .type = LW_IQ2_XS, .rows = 1, .cols = 256};
+    float weight;
+    ARGUMENT(lw_file_weights(NULL, &weight, 1), "must not be NULL");
+    ARGUMENT(lw_file_weights(&grid, NULL, 1), "must not be NULL");
+    expect(lw_file_weights(&grid, &weight, 1) == LW_ERR_FORMAT, "7 bytes of IQ2_XS");
+    grid.type = LW_Q4_0;
+    ARGUMENT(lw_file_weights(&grid, &weight, 1), "type q4_0, must be one of files only");
     expect(lw_row_bytes(LW_F32, UINT_MAX) == 4ull * UINT_MAX, "bytes of a row do not wrap");
     expect(lw_row_bytes((lw_type)77, 256) == 0 && lw_row_bytes((lw_type)-1, 256) == 0, "a type that is none");
     ARGUMENT(lw_kernel_describe(0, NULL), "lw_kernel_describe: kernel 0");

@@ -74,6 +74,8 @@ class Rows:
             inner = self.inner[expert][np.searchsorted(self.places[expert], tokens)]
             y = with_bias(self.ffn, inner @ weights.T, vectors, Role.EXPERTS_DOWN_BIAS, expert)
             self.out[tokens] += shares[:, None] * y
+            if self.ffn.down_bias and expert == self.ffn.n - 1:  # once
+                self.out += vectors[Role.FFN_DOWN_BIAS]
             return
         y = self.x[self.places[expert]] @ weights.T
         if role == Role.EXPERTS_GATE:

@@ -17,7 +17,9 @@ lw_status lw_check_step(const lw_session* s, const lw_batch* batch, const float*
     (void)s, (void)batch, (void)logits, (void)drawn;
     return LW_OK;
 }
-void lw_note_draws(lw_session* s, const lw_batch* batch) { s->n_drawn = batch->n_logits; }
+void lw_note_begun(lw_session* s, const lw_batch* batch) { s->n_drawn = batch->n_logits; }
+
+void lw_forget_begun_guesses(const lw_states* states) { (void)states; }
 
 // A step that reads its batch and what the step before it drew, waits for its mask, and writes what it has drawn.
 lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn) {
