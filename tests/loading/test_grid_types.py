@@ -9,14 +9,14 @@ from lanewise import cli
 from lanewise.loading.checkpoint import Role, Tensor
 from lanewise.loading.formats import BLOCKS, HELD, TensorType
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Batch, Model, Session, usable_levels
+from lanewise.runtime import usable_levels
 from lanewise.runtime.unpacking import file_weights
+from quantizing import logits_of
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 random = np.random.default_rng(11)
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
-PROMPT = tiny_models.prompt(24)
 
 
 def blocks_of(kind, rows, cols):
@@ -69,35 +69,21 @@ def write(folder, kind):
     )
 
 
-def logits(path, isa=None, float_activations=False):
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, isa=isa, threads=2) as model,
-        Session(
-            model,
-            threads=2,
-            blocks=1,
-            max_batch_tokens=24,
-            max_batch_logits=24,
-            kv_type="f32",
-            float_activations=float_activations,
-        ) as session,
-    ):
-        found = session.step(Batch(PROMPT, [0, 24], [0], [[0]], list(range(24)))).copy()
-        return found, {tensor.type for tensor in checkpoint.tensors if tensor.role == Role.FFN_UP}
+def kinds_of(path):
+    with open_checkpoint(path) as checkpoint:
+        return {tensor.type for tensor in checkpoint.tensors if tensor.role == Role.FFN_UP}
 
 
 @pytest.mark.parametrize("kind", HELD, ids=lambda kind: kind.name)
 def test_logits_are_those_of_the_same_weights(kind, tmp_path):
     own, floats = write(tmp_path, kind)
-    expected, _ = logits(floats)
-    found, kinds = logits(own, float_activations=True)
-    assert kinds == {kind}
-    assert np.array_equal(found, expected)
-    first, _ = logits(own)
+    expected = logits_of(floats, threads=2)
+    assert kinds_of(own) == {kind}
+    assert np.array_equal(logits_of(own, threads=2, float_activations=True), expected)
+    first = logits_of(own, threads=2)
     assert 0 < np.abs(first - expected).max() / np.abs(expected).max() < 0.1
     for isa in usable_levels():
-        assert np.array_equal(logits(own, isa)[0], first), isa
+        assert np.array_equal(logits_of(own, isa=isa, threads=2), first), isa
 
 
 @pytest.mark.parametrize("kind", [TensorType.IQ2_XS, TensorType.IQ3_S], ids=lambda kind: kind.name)
@@ -105,12 +91,11 @@ def test_files_and_packed_files_are_quantized_from_the_same_weights(kind, tmp_pa
     own, _ = write(tmp_path, kind)
     packed, found = tmp_path / "packed", []
     assert cli.main(["pack", str(own), "-o", str(packed)]) == 0
-    with open_checkpoint(packed) as checkpoint:
-        assert {t.type for t in checkpoint.tensors if t.role == Role.FFN_UP} == {HELD[kind]}
-    assert np.array_equal(logits(packed)[0], logits(own)[0])
+    assert kinds_of(packed) == {HELD[kind]}
+    assert np.array_equal(logits_of(packed), logits_of(own))
     for name, source in (("a", own), ("b", packed)):
         out = tmp_path / name
         options = ("--format", "q8_0", "--check-tokens", "0", "-o", str(out))
         assert cli.main(["quantize", str(source), *options]) == 0
-        found.append(logits(out)[0])
+        found.append(logits_of(out))
     assert np.array_equal(*found)

@@ -10,17 +10,8 @@ from lanewise.loading.packed_linear import read_scales
 from lanewise.loading.quantization import Scheme
 from lanewise.loading.sources import SourceTensor
 from lanewise_quantizer.fit.source import Source
-from packed_by_others import rewrite_config, write_model
+from packed_by_others import ROLES, rewrite_config, write_model
 
-ROLES = {
-    "self_attn.q_proj": Role.ATTN_Q,
-    "self_attn.k_proj": Role.ATTN_K,
-    "self_attn.v_proj": Role.ATTN_V,
-    "self_attn.o_proj": Role.ATTN_OUTPUT,
-    "mlp.gate_proj": Role.FFN_GATE,
-    "mlp.up_proj": Role.FFN_UP,
-    "mlp.down_proj": Role.FFN_DOWN,
-}
 LAYOUTS = {
     "awq 128": ("awq", {"group": 128}, TensorType.A4_G128),
     "awq 64": ("awq", {"group": 64}, TensorType.A4_G64),

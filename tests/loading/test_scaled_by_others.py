@@ -5,24 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.scaled_sources import FLOAT8
 from lanewise.runtime.targets import target_types
 from lanewise_quantizer.fit.source import Source
-from packed_by_others import compressed_tensors, layer_of
+from packed_by_others import ROLES, compressed_tensors, layer_of
 from scaled_by_others import fp8, of_blocks, of_matrix, of_rows, random, value_of, write
-
-ROLES = {
-    "self_attn.q_proj": Role.ATTN_Q,
-    "self_attn.k_proj": Role.ATTN_K,
-    "self_attn.v_proj": Role.ATTN_V,
-    "self_attn.o_proj": Role.ATTN_OUTPUT,
-    "mlp.gate_proj": Role.FFN_GATE,
-    "mlp.up_proj": Role.FFN_UP,
-    "mlp.down_proj": Role.FFN_DOWN,
-}
 
 
 @pytest.mark.parametrize(("kind", "bits", "largest"), [("F8_E4M3", 4, 448), ("F8_E5M2", 5, 57344)])

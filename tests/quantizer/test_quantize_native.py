@@ -8,10 +8,11 @@ import pytest
 import tiny_models
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Batch, Model, Session, usable_levels
+from lanewise.runtime import usable_levels
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import decode_rows
+from quantizing import logits_of
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
@@ -21,25 +22,6 @@ SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
 def source(tmp_path_factory) -> Path:
     model = tiny_models.tiny_model("llama2", **SIZES)
     return tiny_models.write_hf(model, tmp_path_factory.mktemp("source") / "m")
-
-
-def logits(path: Path, *, float_activations: bool = False, isa: str | None = None) -> np.ndarray:
-    prompt = tiny_models.prompt(40)
-    batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], list(range(len(prompt))))
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, isa=isa, threads=2) as model,
-        Session(
-            model,
-            threads=2,
-            blocks=2,
-            max_batch_tokens=40,
-            max_batch_logits=40,
-            kv_type="f32",
-            float_activations=float_activations,
-        ) as session,
-    ):
-        return session.step(batch)
 
 
 def decoded(quantized: Path, folder: Path) -> Path:
@@ -65,21 +47,21 @@ def test_the_library_reads_what_was_written(source, tmp_path, name):
     else:
         options += ["--calibrate", "none"]
     assert cli.main(["quantize", str(source), "-o", str(folder), *options]) == 0
-    found = logits(folder)
-    exact = logits(decoded(folder, tmp_path / "floats"))
+    found = logits_of(folder, threads=2)
+    exact = logits_of(decoded(folder, tmp_path / "floats"), threads=2)
     # what is left is the rounding of activations to eight bits; wrong weights give about 1.4;
     # with minimums it is more
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.05
     for isa in usable_levels():  # each lays weights out in its own way
-        assert (logits(folder, float_activations=True, isa=isa) == exact).all()
+        assert (logits_of(folder, float_activations=True, isa=isa, threads=2) == exact).all()
     packed = tmp_path / "packed"
     assert cli.main(["pack", str(folder), "-o", str(packed)]) == 0
-    assert (logits(packed) == found).all()
+    assert (logits_of(packed, threads=2) == found).all()
     if name in LAYOUTS:
         file = tmp_path / "m.gguf"
         options = ["--format", name, "--gguf", "--calibrate", "none"]
         assert cli.main(["quantize", str(source), "-o", str(file), *options]) == 0
-        assert (logits(file) == found).all()
+        assert (logits_of(file, threads=2) == found).all()
 
 
 @pytest.mark.parametrize("name", ["stories3M-hf", "books7M"])

@@ -13,13 +13,12 @@ from lanewise import cli
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.names import ORDERS
 from lanewise.loading.opening import open_checkpoint
-from lanewise.runtime import Batch, Model, Session
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.commands.sources import open_source
 from lanewise_quantizer.fit.forward import run
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.gguf_blocks import LAYOUTS
-from quantizing import quantize
+from quantizing import logits_of, quantize
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
@@ -77,17 +76,6 @@ def source(tmp_path_factory, floats) -> Callable[[str], Path]:
     return make
 
 
-def logits(path: Path, float_activations: bool = False) -> np.ndarray:
-    batch = Batch(PROMPT, [0, len(PROMPT)], [0], [[0, 1]], list(range(len(PROMPT))))
-    shape = {"blocks": 2, "max_batch_tokens": 40, "max_batch_logits": 40, "kv_type": "f32"}
-    with (
-        open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, threads=1) as model,
-        Session(model, threads=1, float_activations=float_activations, **shape) as session,
-    ):
-        return session.step(batch).copy()
-
-
 def distance(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
@@ -100,13 +88,13 @@ def test_calibration_starts_from_it_and_ends_the_same_each_time(
     found = []
     for out in (tmp_path / "one", tmp_path / "two"):
         assert cli.main(["quantize", str(source(name)), "-o", str(out), *options]) == 0
-        found.append(logits(out))
+        found.append(logits_of(out))
     assert found[0].tobytes() == found[1].tobytes()
     assert "its weights are quantized already, to " in capsys.readouterr().err
     likeliest = found[0].argmax(axis=1)
     assert {place: likeliest[place] for place in TOKENS[name]} == TOKENS[name]
     # Twice rounded to four bits, 0.14 to 0.32; wrong weights give about 1.4.
-    assert distance(found[0], logits(source(name))) < 0.5
+    assert distance(found[0], logits_of(source(name))) < 0.5
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *BY_OTHERS])
@@ -120,7 +108,7 @@ def test_every_type_is_read_as_the_library_decodes_it(name, source):
         tied = checkpoint.config.tied_embeddings
         found = hidden @ read(Role.TOKEN_EMBEDDING if tied else Role.OUTPUT).T
         assert all(np.isfinite(read(t.role, t.layer)).all() for t in tensors)
-    expected = logits(path, float_activations=True)
+    expected = logits_of(path, float_activations=True)
     assert distance(found, expected) < 1e-5
 
 
@@ -152,7 +140,7 @@ def test_a_packed_model_is_calibrated_as_what_was_packed(name, source, text, tmp
     for start in (source(name), packed):
         out = tmp_path / f"q{len(found)}"
         assert cli.main(["quantize", str(start), "-o", str(out), *options]) == 0
-        found.append(logits(out).tobytes())
+        found.append(logits_of(out).tobytes())
     assert found[0] == found[1]
 
 
@@ -172,7 +160,7 @@ def test_bits_are_allocated_to_a_packed_model(source, tmp_path):
     packed = tmp_path / "packed"
     assert cli.main(["pack", str(source("q4_k")), "-o", str(packed)]) == 0
     assert cli.main(["quantize", str(packed), "-o", str(tmp_path / "q"), "--bits", "4.6"]) == 0
-    assert np.isfinite(logits(tmp_path / "q")).all()
+    assert np.isfinite(logits_of(tmp_path / "q")).all()
 
 
 def test_models_of_many_bits_are_quantized_without_a_warning(source, tmp_path, capsys):
@@ -211,7 +199,7 @@ def test_gguf_files_are_written_from_packed_models(source, tmp_path):
     options = ["--format", "q8_0", "--gguf"]
     assert cli.main(["quantize", str(packed), "-o", str(file), *options]) == 0
     assert cli.main(["quantize", str(packed), "-o", str(tmp_path / "q"), *options[:2]]) == 0
-    assert logits(file).tobytes() == logits(tmp_path / "q").tobytes()
+    assert logits_of(file).tobytes() == logits_of(tmp_path / "q").tobytes()
 
 
 def test_perplexity_and_compare_take_every_source(source, text, tmp_path, capsys):

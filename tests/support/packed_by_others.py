@@ -12,9 +12,19 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import tiny_models
+from lanewise.loading.checkpoint import Role
 
-LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-LINEARS += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+# What each linear layer is.
+ROLES = {
+    "self_attn.q_proj": Role.ATTN_Q,
+    "self_attn.k_proj": Role.ATTN_K,
+    "self_attn.v_proj": Role.ATTN_V,
+    "self_attn.o_proj": Role.ATTN_OUTPUT,
+    "mlp.gate_proj": Role.FFN_GATE,
+    "mlp.up_proj": Role.FFN_UP,
+    "mlp.down_proj": Role.FFN_DOWN,
+}
+LINEARS = tuple(ROLES)
 # Matrices that read the same inputs have the same statistics of them, and so the same act-order.
 SHARED_INPUTS = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

@@ -31,14 +31,21 @@ def written_family(name: str, folder: Path) -> Path:
     return write_family(family_model(name), folder / name)
 
 
-def logits_of(path: Path, prompt: list[int] | None = None) -> np.ndarray:
+def logits_of(
+    path: Path,
+    prompt: list[int] | None = None,
+    *,
+    isa: str | None = None,
+    threads: int = 1,
+    float_activations: bool = False,
+) -> np.ndarray:
     """Logits of 40 tokens at most, [tokens, vocabulary]."""
     prompt = prompt or tiny_models.prompt(40)
     batch = Batch(prompt, [0, len(prompt)], [0], [[0, 1]], range(len(prompt)))
     shape = {"blocks": 2, "max_batch_tokens": 40, "max_batch_logits": 40, "kv_type": "f32"}
     with (
         open_checkpoint(path) as checkpoint,
-        Model.load(checkpoint, threads=1) as model,
-        Session(model, threads=1, **shape) as session,
+        Model.load(checkpoint, isa=isa, threads=threads) as model,
+        Session(model, threads=threads, float_activations=float_activations, **shape) as session,
     ):
         return session.step(batch).copy()

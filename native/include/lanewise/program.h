@@ -57,7 +57,8 @@ typedef enum lw_role {
     // Once per layer again, each (1, hidden_size): of layers with result_norms.
     LW_ATTN_RESULT_NORM = 47,
     LW_FFN_RESULT_NORM = 48,
-    LW_ATTN_GATE = 49,  // (n_heads * head_dim, hidden_size), of attention with an output gate; (n_heads, hidden_size)
+    LW_ATTN_GATE =
+        49,  // of attention with an output_gate: (n_heads * head_dim, hidden_size), of 2 (n_heads, hidden_size)
     // Of layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: what the convolution runs over;
     // inner = n_heads * value_dim, of LW_SHORT_CONV hidden_size.
     LW_STATE_IN = 50,     // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
@@ -188,7 +189,7 @@ typedef enum lw_router_kind {
 } lw_router_kind;
 
 // Chosen in descending order, the lower number first on a tie. In order of choice the weighted results of a row's experts
-// are added up, then comes the shared one, then one addition to the residual stream.
+// are added up, then comes the shared one, then their down_bias, then one addition to the residual stream.
 typedef struct lw_ffn_config {
     lw_ffn_kind kind;
     uint32_t size;       // outputs of gate and up, of each expert; a multiple of 32 for experts
@@ -224,9 +225,9 @@ typedef enum lw_wiring {
 } lw_wiring;
 
 // Parts add to x as `wiring` says. What has a state stands in the place of attention, or beside it: then both read the same
-// norm(x), and attention's result is added first. Where a norm replaces x it is x = norm(x) before the addition. So the layers that normalize after each addition (BERT's) are those
-// whose norms all replace: the first one's is that of the embedding, each further one's, and the output norm, that of the
-// layer before.
+// norm(x), and attention's result is added first. Where a norm replaces x it is x = norm(x) before the addition. So the
+// layers that normalize after each addition (BERT's) are those whose norms all replace: the first one's is that of the
+// embedding, each further one's, and the output norm, that of the layer before.
 typedef struct lw_layer_config {
     lw_attention_config attention;
     lw_state_config state;

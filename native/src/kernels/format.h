@@ -126,6 +126,9 @@ LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
 
 LW_INLINE bool lw_has_block_supers(lw_format f) { return f.super == LW_SUPER_BLOCK || f.super == LW_SUPER_EIGHTH; }
 
+// What the f16 of a block is multiplied by to be the super scale.
+LW_INLINE float lw_super_unit(lw_format f) { return f.super == LW_SUPER_EIGHTH ? 0.125f : 1; }
+
 LW_INLINE size_t lw_super_bytes(lw_format f, size_t cols) {
     return f.super == LW_SUPER_ROW  ? sizeof(float)
            : lw_has_block_supers(f) ? lw_ceil_div(cols, LW_SUPER_BLOCK_INPUTS) * 2

@@ -132,7 +132,7 @@ static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_
     if (f.super == LW_SUPER_ROW)
         memcpy(&super, panel + v->p.supers + 4 * output, sizeof super);
     else
-        super = lw_unpack_super(panel + v->p.supers, output, k) * (f.super == LW_SUPER_EIGHTH ? 0.125f : 1);
+        super = lw_unpack_super(panel + v->p.supers, output, k) * lw_super_unit(f);
     if (f.scale == LW_SCALE_ONE) return f.part == LW_FLOAT_HIGH ? 4 * super : super;
     return super * (float)(f.scale == LW_SCALE_I8 ? (int8_t)*at : *at & lw_scale_mask(f));  // exact
 }

@@ -1,11 +1,13 @@
 #include "model/coded.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/unpack.h"
 #include "model/gguf_blocks.h"
 #include "model/gguf_grids.h"
+#include "status.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -253,4 +255,39 @@ void lw_decode_output(const lw_matrix* w, lw_format f, const uint8_t* panel, siz
             }
         }
     }
+}
+
+// Scales and codes of an open row, multiplied as products multiply them.
+static void weigh_row(lw_type type, lw_format f, size_t cols, const uint8_t* open, float* weights) {
+    const lw_stored_row s = lw_stored_row_of(f, cols);
+    const uint8_t* parts = open + cols - s.scales;
+    const int8_t* table = lw_fixed_table(type);
+    for (size_t k = 0; k < cols; ++k) {
+        const float super = lw_load_half(parts + s.supers + k / LW_SUPER_BLOCK_INPUTS * 2);
+        const float scale =
+            table != NULL ? super * lw_super_unit(f) * (float)(int8_t)parts[s.scales + k / f.group] : super;
+        weights[k] = scale * (float)(table != NULL ? table[open[k]] : open[k] - 1);
+    }
+}
+
+lw_status lw_file_weights(const lw_tensor* tensor, float* weights, uint64_t n) {
+    if (tensor == NULL || tensor->data == NULL || weights == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: tensor, its data and weights must not be NULL");
+    lw_format f;
+    if (!lw_is_of_files(tensor->type) || !lw_find_format(lw_held_type(tensor->type), &f))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: type %s, must be one of files only",
+                       lw_type_name(tensor->type));
+    const uint64_t row_bytes = lw_grid_row_bytes(tensor->type, tensor->cols);
+    if (row_bytes == 0 || tensor->n_bytes != row_bytes * tensor->rows || n != (uint64_t)tensor->rows * tensor->cols)
+        return lw_fail(LW_ERR_FORMAT, "lw_file_weights: %llu bytes and %llu weights for shape (%u, %u) of %s",
+                       (unsigned long long)tensor->n_bytes, (unsigned long long)n, tensor->rows, tensor->cols,
+                       lw_type_name(tensor->type));
+    uint8_t* open = malloc(lw_open_row_bytes(f, tensor->cols));
+    if (open == NULL) return lw_fail(LW_ERR_MEMORY, "lw_file_weights: no memory for a row");
+    for (uint32_t row = 0; row < tensor->rows; ++row) {
+        lw_open_row(tensor->type, f, tensor->cols, (const uint8_t*)tensor->data + row * row_bytes, open);
+        weigh_row(tensor->type, f, tensor->cols, open, weights + (size_t)row * tensor->cols);
+    }
+    free(open);
+    return LW_OK;
 }

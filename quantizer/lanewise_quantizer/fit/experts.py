@@ -76,12 +76,12 @@ def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Flo
         product = activate(ffn, gate, up) @ stacks[Role.EXPERTS_DOWN][expert].T
         product = with_bias(ffn, product, vectors, Role.EXPERTS_DOWN_BIAS, expert)
         out[tokens] += shares[:, None] * product
-    if ffn.down_bias:
-        out += vectors[Role.FFN_DOWN_BIAS]
     if ffn.shared_size:
         gate = x @ weights[Role.SHARED_GATE].T if ffn.gated else None
         inner = activate(ffn, gate, x @ weights[Role.SHARED_UP].T)
         out += shared_part(ffn, vectors, x, inner @ weights[Role.SHARED_DOWN].T)
+    if ffn.down_bias:
+        out += vectors[Role.FFN_DOWN_BIAS]
     return out
 
 

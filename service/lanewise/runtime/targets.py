@@ -92,9 +92,9 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     own_name = checkpoint.weights_name
     if weights is not None and "=" in weights:
         return part_types(checkpoint, weights)
-    if weights is None and checkpoint.is_widened:
-        return [_narrowed(tensor) for tensor in checkpoint.tensors]
-    if weights is None or weights == own_name:
+    if weights is None:
+        return [_unasked(checkpoint, tensor) for tensor in checkpoint.tensors]
+    if weights == own_name:
         return [HELD.get(tensor.type, tensor.type) for tensor in checkpoint.tensors]
     if weights not in QUANTIZED_ON_LOAD:
         raise ModelFileError(
@@ -121,9 +121,12 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     return targets
 
 
-def _narrowed(tensor: Tensor) -> TensorType:
-    is_wide = tensor.type is TensorType.F32 and tensor.role in MATRICES
-    return TensorType.Q8_0 if is_wide and tensor.cols % QUANTIZED_GROUP == 0 else tensor.type
+def _unasked(checkpoint: Checkpoint, tensor: Tensor) -> TensorType:
+    """The type that a tensor is held in where nothing is asked of it."""
+    is_wide = checkpoint.is_widened and tensor.type is TensorType.F32 and tensor.role in MATRICES
+    if is_wide and tensor.cols % QUANTIZED_GROUP == 0:
+        return TensorType.Q8_0
+    return HELD.get(tensor.type, tensor.type)
 
 
 def part_types(checkpoint: Checkpoint, weights: str) -> Sequence[TensorType]:
@@ -139,14 +142,15 @@ def part_types(checkpoint: Checkpoint, weights: str) -> Sequence[TensorType]:
             raise ModelFileError(f"{checkpoint.path}: weights: the model has no {part}")
     target_of = {role: QUANTIZED_ON_LOAD[wanted[part]] for part in wanted for role in roles[part]}
     return [
-        _part_type(checkpoint, tensor, target_of.get(tensor.role, tensor.type))
-        for tensor in checkpoint.tensors
+        _part_type(checkpoint, tensor, target_of.get(tensor.role)) for tensor in checkpoint.tensors
     ]
 
 
-def _part_type(checkpoint: Checkpoint, tensor: Tensor, target: TensorType) -> TensorType:
-    if target is tensor.type or tensor.cols % QUANTIZED_GROUP:
-        return HELD.get(tensor.type, tensor.type)
+def _part_type(checkpoint: Checkpoint, tensor: Tensor, target: TensorType | None) -> TensorType:
+    if target is None or tensor.cols % QUANTIZED_GROUP:
+        return _unasked(checkpoint, tensor)
+    if target is tensor.type:
+        return target
     from_q8 = tensor.type is TensorType.Q8_0 and target is TensorType.Q4_0
     if tensor.packing is not None or not (from_q8 or tensor.type in FLOAT_TYPES):
         kind = tensor.type.name.lower() + (" and packed" if tensor.packing is not None else "")

@@ -112,7 +112,7 @@ LW_INLINE __m256 coded_scale(const lw_format f, const weight_segment* w, size_t 
                               : _mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8((char)lw_scale_mask(f))));
     __m256 super =
         f.super == LW_SUPER_ROW ? _mm256_loadu_ps((const float*)w->supers + v * 8) : load_halves(w->supers + v * 16);
-    if (f.super == LW_SUPER_EIGHTH) super = _mm256_mul_ps(super, _mm256_set1_ps(0.125f));
+    if (f.super == LW_SUPER_EIGHTH) super = _mm256_mul_ps(super, _mm256_set1_ps(lw_super_unit(f)));
     return _mm256_mul_ps(super, _mm256_cvtepi32_ps(small));
 }
 

@@ -127,7 +127,7 @@ LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t 
                               : _mm512_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8((char)lw_scale_mask(f))));
     __m512 super =
         f.super == LW_SUPER_ROW ? _mm512_loadu_ps((const float*)w->supers + v * 16) : load_halves(w->supers + v * 32);
-    if (f.super == LW_SUPER_EIGHTH) super = _mm512_mul_ps(super, _mm512_set1_ps(0.125f));
+    if (f.super == LW_SUPER_EIGHTH) super = _mm512_mul_ps(super, _mm512_set1_ps(lw_super_unit(f)));
     return _mm512_mul_ps(super, _mm512_cvtepi32_ps(small));
 }
 

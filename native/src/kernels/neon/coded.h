@@ -210,7 +210,8 @@ INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, siz
     if (f.super == LW_SUPER_BLOCK) return load_half8(s->supers + 2 * output);
     if (f.super == LW_SUPER_EIGHTH) {
         const float32x4x2_t of_block = load_half8(s->supers + 2 * output);
-        return (float32x4x2_t){{vmulq_n_f32(of_block.val[0], 0.125f), vmulq_n_f32(of_block.val[1], 0.125f)}};
+        const float unit = lw_super_unit(f);
+        return (float32x4x2_t){{vmulq_n_f32(of_block.val[0], unit), vmulq_n_f32(of_block.val[1], unit)}};
     }
     if (f.super == LW_SUPER_NONE) return (float32x4x2_t){{vdupq_n_f32(0), vdupq_n_f32(0)}};
     const float* at = (const float*)s->supers + output;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_attention, hf_model, hf_n_layers
@@ -107,13 +107,15 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     return named(sources, config).out
 
 
-def named(sources: Sources, config: ModelConfig) -> Rearranged:
+def named(
+    sources: Sources, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
+) -> Rearranged:
     """Return the tensors with those of all layers, but for experts, under their usual names."""
     tensors = Rearranged(sources)
     tensors.rename("model.embedding_norm.weight", usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
-        for name, role in OF_LAYER.items():
+        for name, role in of_layer.items():
             give(tensors, f"{folder}.{name}.weight", role, number)
         give_conv(tensors, f"{folder}.conv.conv.weight", layer.state, number)
     return tensors

@@ -15,12 +15,11 @@ from lanewise.loading.families.common import (
     hf_ropes_of_kinds,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
-from lanewise.loading.families.states import Mixer, give, give_conv, layer_of, own_kinds
+from lanewise.loading.families.lfm2 import named
+from lanewise.loading.families.states import Mixer, layer_of, own_kinds
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig, ShortConv
-from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 CONV = "conv"
@@ -83,14 +82,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names."""
-    tensors = Rearranged(sources)
-    tensors.rename("model.embedding_norm.weight", usual(Role.OUTPUT_NORM))
-    for number, layer in enumerate(config.layers):
-        folder = f"model.layers.{number}"
-        for name, role in OF_LAYER.items():
-            give(tensors, f"{folder}.{name}.weight", role, number)
-        give_conv(tensors, f"{folder}.conv.conv.weight", layer.state, number)
-    return tensors.out
+    return named(sources, config, OF_LAYER).out
 
 
 FAMILY = Family("lfm3", from_hf, hf_tensors=hf_tensors, gguf_is_usual=False)
