@@ -73,7 +73,7 @@ def test_further_ends_and_sampling_are_those_of_the_generation_config(tmp_path: 
     metadata = sentencepiece_metadata()
     folder = write_sentencepiece(tmp_path / "m", metadata)
     end = metadata[KEY + "tokens"].index("<|end|>")
-    about = {"eos_token_id": [2, end], "temperature": 0.6}
+    about = {"eos_token_id": [end, 2], "temperature": 0.6}
     (folder / "generation_config.json").write_text(json.dumps(about))
     files = read_tokenizer_files(folder, len(metadata[KEY + "tokens"]))
     assert {2, end} <= Tokenizer.from_files(files).eos_ids
@@ -144,3 +144,15 @@ def test_a_real_vocabulary(tmp_path: Path) -> None:
     )
     compare(folder, metadata, texts)
     file.close()
+
+
+def test_templates_are_those_of_other_directories(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]
+    metadata = sentencepiece_metadata()
+    folder = write_sentencepiece(tmp_path / "m", metadata, chat_template=named)
+    files = read_tokenizer_files(folder, len(metadata[KEY + "tokens"]))
+    assert files.gguf is not None
+    assert files.gguf["tokenizer.chat_template.tool_use"] == "B"
+    template = Tokenizer.from_files(files).chat_template
+    assert template is not None
+    assert template.render([{"role": "user", "content": "x"}], tools=[]) == "B"

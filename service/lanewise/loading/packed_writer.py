@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Tensor
+from lanewise.loading.gguf_text import TEXT_KEYS
 from lanewise.loading.mapped_file import HUGE_PAGE
 from lanewise.loading.names import is_vector
 from lanewise.loading.packed_checkpoint import (
@@ -22,7 +23,7 @@ from lanewise.loading.packed_checkpoint import (
 )
 from lanewise.loading.sentence_transformers import files_of
 from lanewise.loading.stored_program import program_as_json
-from lanewise.loading.tokenizer_files import GGUF_TEXT_KEYS, GGUF_TOKENIZER, JSON_FILES
+from lanewise.loading.tokenizer_files import GGUF_TOKENIZER, JSON_FILES
 
 
 def check_folder(folder: Path) -> None:
@@ -80,7 +81,7 @@ def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
             write_json(folder / name, content)
     files = checkpoint.tokenizer
     if files.gguf is not None:
-        kept = {key: value for key, value in files.gguf.items() if key.startswith(GGUF_TEXT_KEYS)}
+        kept = {key: value for key, value in files.gguf.items() if key.startswith(TEXT_KEYS)}
         write_json(folder / GGUF_TOKENIZER, kept)
         return
     for name in JSON_FILES:

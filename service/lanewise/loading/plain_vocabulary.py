@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.directory_text import (
+    CONFIG,
+    Files,
+    chat_templates,
+    end_ids,
+    special_tokens,
+)
+from lanewise.loading.gguf_text import PREFIX, SAMPLING_KEYS, TokenType, template_keys
 from lanewise.loading.json_files import read_object, read_text
 from lanewise.loading.sentencepiece_model import read_sentencepiece
 
-PREFIX = "tokenizer.ggml."
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 PIECES, TOKENS, MERGES, ADDED = "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # GGUF's types of tokens
 # How text is cut before merging, by the tokenizer's class.
 PRE_TOKENIZERS = {
     "GPT2Tokenizer": "gpt-2",
     "CodeGenTokenizer": "gpt-2",
     "Qwen2Tokenizer": "qwen2",
 }
-SAMPLING = {  # of generation_config.json, in metadata
-    "temperature": "temp",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "penalty_repeat",
-}
-
-Files = Mapping[str, Mapping[str, Any]]
 
 
 def read_plain_vocabulary(
-    path: Path, json_files: Files, text_files: Mapping[str, str]
+    path: Path, json_files: Files, text_files: Mapping[str, str], vocab_size: int
 ) -> dict[str, Any] | None:
     """Return metadata made of tokenizer.model, or of vocab.json and merges.txt.
 
-    None if neither is there. ModelFileError names what is wrong with them.
+    ``vocab_size`` is that of the model. None if neither is there. ModelFileError names what is
+    wrong with them.
     """
-    config = json_files.get("tokenizer_config.json", {})
+    config = json_files.get(CONFIG, {})
     if (path / PIECES).is_file():
         found = read_sentencepiece(path / PIECES)
     elif (path / TOKENS).is_file() and (path / MERGES).is_file():
@@ -45,19 +44,22 @@ def read_plain_vocabulary(
     else:
         return None
     _add_tokens(path, config, found)
-    _name_special(json_files, config, found)
+    _name_special(special_tokens(path, json_files), found)
+    _name_ends(end_ids(path, json_files, vocab_size), found)
     for key in ("add_bos_token", "add_eos_token"):
         if isinstance(config.get(key), bool):
             found[key] = config[key]
+    found["token_type"] = list(map(int, found["token_type"]))
     metadata = {f"{PREFIX}{key}": value for key, value in found.items()}
-    return metadata | _template(config, text_files) | _sampling(json_files)
+    templates = chat_templates(path, json_files, text_files)
+    return metadata | template_keys(templates) | _sampling(json_files)
 
 
 def _byte_level(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     name = str(config.get("tokenizer_class", "GPT2Tokenizer")).removesuffix("Fast")
     if name not in PRE_TOKENIZERS:
         raise ModelFileError(
-            f"{path}/tokenizer_config.json: tokenizer_class is {name!r}: how it cuts text is not"
+            f"{path / CONFIG}: tokenizer_class is {name!r}: how it cuts text is not"
             f" known without tokenizer.json; accepted are {', '.join(PRE_TOKENIZERS)}"
         )
     ids = read_object(path / TOKENS)
@@ -70,7 +72,7 @@ def _byte_level(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         tokens[number] = text
     lines = read_text(path / MERGES).splitlines()
     merges = [line for line in lines if line and not line.startswith("#version")]
-    kinds = [NORMAL] * len(tokens)
+    kinds = [TokenType.NORMAL] * len(tokens)
     return {
         "model": "gpt2",
         "pre": PRE_TOKENIZERS[name],
@@ -97,9 +99,7 @@ def _add_tokens(path: Path, config: Mapping[str, Any], found: dict[str, Any]) ->
     for key, entry in decoder.items() if isinstance(decoder, Mapping) else ():
         content = entry.get("content") if isinstance(entry, Mapping) else None
         if not isinstance(content, str) or not str(key).isdecimal():
-            raise ModelFileError(
-                f"{path}/tokenizer_config.json: added_tokens_decoder: {key!r} needs a content"
-            )
+            raise ModelFileError(f"{path / CONFIG}: added_tokens_decoder: {key!r} needs a content")
         added[int(key)] = content, bool(entry.get("special"))
     tokens, kinds = found["tokens"], found["token_type"]
     most = len(tokens) + len(added)
@@ -109,41 +109,33 @@ def _add_tokens(path: Path, config: Mapping[str, Any], found: dict[str, Any]) ->
         if number >= len(tokens):
             gap = number + 1 - len(tokens)
             tokens += _unused(gap, len(tokens))
-            kinds += [UNUSED] * gap
+            kinds += [TokenType.UNUSED] * gap
             if "scores" in found:
                 found["scores"] += [0.0] * gap
         tokens[number] = text
-        if special or kinds[number] in (NORMAL, UNUSED):
-            kinds[number] = CONTROL if special else USER_DEFINED
+        if special or kinds[number] in (TokenType.NORMAL, TokenType.UNUSED):
+            kinds[number] = TokenType.CONTROL if special else TokenType.USER_DEFINED
 
 
-def _name_special(json_files: Files, config: Mapping[str, Any], found: dict[str, Any]) -> None:
-    """Say which tokens begin and end texts, as the small files do."""
+def _name_special(texts: Mapping[str, str], found: dict[str, Any]) -> None:
+    """Say which tokens begin and end texts, and are control tokens, by the texts they have."""
     numbers = {text: number for number, text in enumerate(found["tokens"])}
-    beside = json_files.get("special_tokens_map.json", {})
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
-        value = config.get(f"{name}_token", beside.get(f"{name}_token"))
-        text = value.get("content") if isinstance(value, Mapping) else value
-        if isinstance(text, str) and text in numbers:
-            number = numbers[text]
-            found[f"{key}_token_id"] = number
-            if found["token_type"][number] == NORMAL:
-                found["token_type"][number] = CONTROL
-    ends = json_files.get("generation_config.json", {}).get("eos_token_id")
-    more = [number for number in ends if type(number) is int] if isinstance(ends, list) else []
-    for key, number in zip(("eot", "eom"), more[1:], strict=False):
+        number = numbers.get(texts.get(f"{name}_token", ""))
+        if number is None:
+            continue
         found[f"{key}_token_id"] = number
+        if found["token_type"][number] == TokenType.NORMAL:
+            found["token_type"][number] = TokenType.CONTROL
 
 
-def _template(config: Mapping[str, Any], text_files: Mapping[str, str]) -> dict[str, Any]:
-    found = text_files.get("chat_template.jinja", config.get("chat_template"))
-    return {} if not isinstance(found, str) else {"tokenizer.chat_template": found}
+def _name_ends(ids: Sequence[int], found: dict[str, Any]) -> None:
+    """Say what else ends answers: metadata has room for three tokens."""
+    first = [found["eos_token_id"]] if "eos_token_id" in found else []
+    known = [number for number in (*first, *ids) if number < len(found["tokens"])]
+    found |= dict(zip(ENDS, dict.fromkeys(known), strict=False))
 
 
 def _sampling(json_files: Files) -> dict[str, Any]:
     known = json_files.get("generation_config.json", {})
-    return {
-        f"general.sampling.{ours}": known[name]
-        for name, ours in SAMPLING.items()
-        if type(known.get(name)) in (int, float)
-    }
+    return {key: known[name] for name, key in SAMPLING_KEYS.items() if known.get(name) is not None}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.gguf_text import TokenType
 
 MAX_BYTES = 64 << 20
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # wire types
-NORMAL = 1  # a piece without a type
 # Model types to names in GGUF, which knows no others.
 KINDS = {1: "t5", 2: "llama"}
 SPECIAL_IDS = {40: ("unknown", 0), 41: ("bos", 1), 42: ("eos", 2), 43: ("padding", -1)}
@@ -38,7 +38,7 @@ def read_sentencepiece(path: Path) -> dict[str, Any]:
                 piece = dict(_fields(value))
                 tokens.append(piece.get(1, b"").decode())
                 scores.append(struct.unpack("<f", piece.get(2, bytes(4)))[0])
-                kinds.append(piece.get(3, NORMAL))
+                kinds.append(piece.get(3, TokenType.NORMAL.value))
             elif number in (2, 3):
                 (trainer if number == 2 else normalizer).update(_fields(value))
         if not tokens:

@@ -10,7 +10,6 @@ from lanewise.loading.plain_vocabulary import read_plain_vocabulary
 
 # What a packed directory has instead of tokenizer.json when it was made from a GGUF file.
 GGUF_TOKENIZER = "tokenizer_gguf.json"
-GGUF_TEXT_KEYS = ("tokenizer.", "general.sampling.")  # beginnings of the keys in it
 JSON_FILES = (
     "config.json",
     "generation_config.json",
@@ -32,7 +31,7 @@ def read_tokenizer_files(path: Path, vocab_size: int) -> TokenizerFiles:
     text_files = {name: read_text(path / name) for name in text_names if (path / name).is_file()}
     plain = None
     if "tokenizer.json" not in text_files:
-        plain = read_plain_vocabulary(path, json_files, text_files)
+        plain = read_plain_vocabulary(path, json_files, text_files, vocab_size)
     return TokenizerFiles(path, vocab_size, plain, json_files, text_files)
 
 

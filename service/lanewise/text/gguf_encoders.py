@@ -6,8 +6,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import Unigram, WordPiece
 from tokenizers.processors import TemplateProcessing
 
+from lanewise.loading.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import build
-from lanewise.text.gguf_vocabulary import PREFIX, SPACE, TokenType, Vocabulary
+from lanewise.text.gguf_vocabulary import SPACE, Vocabulary
 
 GOES_ON = "##"
 # What the public converter names them by, where metadata does not.

@@ -9,9 +9,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.tokenizer_files import GGUF_TEXT_KEYS
+from lanewise.loading.gguf_text import PREFIX, TEXT_KEYS, TokenType, template_keys
 from lanewise.text.backend import Backend
-from lanewise.text.gguf_vocabulary import PREFIX, TokenType
 from lanewise.text.hf_tokenizer import hf_backend
 from lanewise.text.pre_tokenizers import GPT2, PRE_TOKENIZERS
 from lanewise.text.sampling_defaults import SamplingDefaults
@@ -30,7 +29,7 @@ def gguf_tokenizer(files: TokenizerFiles) -> dict[str, Any]:
     ModelFileError for a tokenizer that GGUF has no words for.
     """
     if files.gguf is not None:  # a directory that was made from GGUF
-        return {key: value for key, value in files.gguf.items() if key.startswith(GGUF_TEXT_KEYS)}
+        return {key: value for key, value in files.gguf.items() if key.startswith(TEXT_KEYS)}
     backend = hf_backend(files)
     parsed = json.loads(files.text_files["tokenizer.json"])
     where = f"{files.path}/tokenizer.json"
@@ -47,9 +46,7 @@ def gguf_tokenizer(files: TokenizerFiles) -> dict[str, Any]:
         space = backend.strips_leading_space
         found |= {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": space}
     found |= {"add_bos_token": backend.add_bos} | _special_ids(backend, files)
-    keys = {PREFIX + key: value for key, value in found.items()}
-    for name, template in backend.templates.items():
-        keys["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = template
+    keys = {PREFIX + key: value for key, value in found.items()} | template_keys(backend.templates)
     return keys | SamplingDefaults.of_model(files).gguf_metadata()
 
 

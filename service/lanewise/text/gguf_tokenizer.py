@@ -9,17 +9,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.gguf_text import PREFIX, TEMPLATE, TokenType
 from lanewise.text.backend import Backend, build, end_of_turn_ids
 from lanewise.text.fim import GGUF_KEYS
 from lanewise.text.gguf_encoders import put_around, unigram, word_piece
-from lanewise.text.gguf_vocabulary import (
-    CONTROL_TYPES,
-    LITERAL_TYPES,
-    PREFIX,
-    SPACE,
-    TokenType,
-    Vocabulary,
-)
+from lanewise.text.gguf_vocabulary import CONTROL_TYPES, LITERAL_TYPES, SPACE, Vocabulary
 from lanewise.text.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
 
 logger = logging.getLogger(__name__)
@@ -200,10 +194,9 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
 
 def _templates(vocabulary: Vocabulary) -> dict[str, str]:
     templates = {}
-    key = "tokenizer.chat_template"
     for name, value in vocabulary.metadata.items():
-        if name == key or name.startswith(key + "."):
+        if name == TEMPLATE or name.startswith(TEMPLATE + "."):
             if not isinstance(value, str):
                 raise ModelFileError(f"{vocabulary.path}: {name}: a string is needed")
-            templates[name.removeprefix(key).removeprefix(".") or "default"] = value
+            templates[name.removeprefix(TEMPLATE).removeprefix(".") or "default"] = value
     return templates

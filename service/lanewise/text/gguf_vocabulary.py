@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import warn_of_rowless
 
 logger = logging.getLogger(__name__)
 
 UNUSED = ("padding_token_id",)  # some converters write 2^32 - 1 for none
 
-PREFIX = "tokenizer.ggml."
 SPACE = "▁"
-
-
-class TokenType(IntEnum):
-    """Kinds of token in tokenizer.ggml.token_type."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 CONTROL_TYPES = frozenset({2, 3})  # UNKNOWN, CONTROL

@@ -12,10 +12,9 @@ from tokenizers.models import Unigram, WordPiece
 from tokenizers.normalizers import BertNormalizer
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.directory_text import chat_templates, end_ids, special_tokens
 from lanewise.loading.json_files import parse_object
 from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
-
-SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 BERT_SETTINGS = {
     "do_lower_case": "lowercase",
@@ -49,7 +48,7 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = files.json_files.get("tokenizer_config.json", {})
-    special = _special_tokens(files, config)
+    special = special_tokens(files.path, files.json_files)
     bos_id = _token_id(tokenizer, special.get("bos_token"))
     decoder = json.dumps(parsed.get("decoder"))
     byte_level = '"ByteLevel"' in decoder
@@ -73,7 +72,7 @@ def hf_backend(files: TokenizerFiles) -> Backend:
         or (not byte_level and _strips_leading_space(parsed.get("decoder"))),
         raw_ids=frozenset(tokenizer.get_added_tokens_decoder()),
         special_tokens=special,
-        templates=_templates(files, config),
+        templates=chat_templates(files.path, files.json_files, files.text_files),
         word_pieces=word_pieces,
     )
 
@@ -116,24 +115,6 @@ def _leave_out_rowless(parsed: dict[str, Any], n_rows: int, where: str) -> bool:
     return True
 
 
-def _special_tokens(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[str, str]:
-    special = {}
-    for name in (f"{name}_token" for name in SPECIAL_NAMES):
-        value = config.get(name)
-        if value is None:
-            value = files.json_files.get("special_tokens_map.json", {}).get(name)
-        if isinstance(value, Mapping):  # the older form, with the token's flags
-            value = value.get("content")
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise ModelFileError(
-                f"{files.path}/tokenizer_config.json: {name}: {value!r}; a string is needed"
-            )
-        special[name] = value
-    return special
-
-
 def _token_id(tokenizer: Tokenizer, text: str | None) -> int | None:
     return None if text is None else tokenizer.token_to_id(text)
 
@@ -143,18 +124,7 @@ def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer, special: Mapping[str, 
     token_id = _token_id(tokenizer, special.get("eos_token"))
     if token_id is not None:
         ids.add(token_id)
-    for name in ("config.json", "generation_config.json"):
-        value = files.json_files.get(name, {}).get("eos_token_id")
-        for item in value if isinstance(value, list) else [value]:
-            if item is None:
-                continue
-            if type(item) is not int or not 0 <= item < files.vocab_size:
-                raise ModelFileError(
-                    f"{files.path}/{name}: eos_token_id: {item!r} is not one of the"
-                    f" {files.vocab_size} token ids"
-                )
-            ids.add(item)
-    return ids
+    return ids | set(end_ids(files.path, files.json_files, files.vocab_size))
 
 
 def _adds_bos(
@@ -181,37 +151,3 @@ def _strips_leading_space(decoder: Any) -> bool:
     if decoder.get("type") == "Metaspace":
         return bool(decoder.get("prepend_scheme", "always") != "never")
     return decoder.get("type") == "Strip" and bool(decoder.get("content") == " ")
-
-
-def _templates(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[str, str]:
-    templates: dict[str, str] = {}
-    found = config.get("chat_template")
-    if found is None:
-        found = files.json_files.get("chat_template.json", {}).get("chat_template")
-    if isinstance(found, str):
-        templates["default"] = found
-    elif isinstance(found, list):
-        for entry in found:
-            if not isinstance(entry, Mapping) or not all(
-                isinstance(entry.get(key), str) for key in ("name", "template")
-            ):
-                raise ModelFileError(
-                    f"{files.path}/tokenizer_config.json: chat_template: entries need a name and"
-                    " a template"
-                )
-            templates[entry["name"]] = entry["template"]
-    elif found is not None:
-        raise ModelFileError(
-            f"{files.path}/tokenizer_config.json: chat_template: a string or a list is needed"
-        )
-    # Files of their own are newer and win over the config.
-    extra = {
-        name.rpartition("/")[2].removesuffix(".jinja"): text
-        for name, text in files.text_files.items()
-        if "/" in name
-    }
-    if "chat_template.jinja" in files.text_files or extra:
-        templates = extra
-        if "chat_template.jinja" in files.text_files:
-            templates["default"] = files.text_files["chat_template.jinja"]
-    return templates

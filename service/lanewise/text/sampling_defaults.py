@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lanewise.loading.checkpoint import TokenizerFiles
+from lanewise.loading.gguf_text import SAMPLING_KEYS
 
 logger = logging.getLogger(__name__)
 
 FILE = "generation_config.json"
-# The keys of GGUF metadata, by those of the file.
-GGUF_KEYS = {
-    "temperature": "general.sampling.temp",
-    "top_p": "general.sampling.top_p",
-    "top_k": "general.sampling.top_k",
-    "min_p": "general.sampling.min_p",
-    "repetition_penalty": "general.sampling.penalty_repeat",
-}
 # What requests may ask for, too.
 RANGES: Mapping[str, tuple[float, float]] = {
     "temperature": (0, 2),
@@ -58,7 +51,7 @@ class SamplingDefaults:
     def gguf_metadata(self) -> dict[str, float]:
         """The same as GGUF's metadata says it."""
         return {
-            GGUF_KEYS[name]: value if name == "top_k" else float(value)
+            SAMPLING_KEYS[name]: value if name == "top_k" else float(value)
             for name, value in self.unusual().items()
         }
 
@@ -75,7 +68,7 @@ def source_of(files: TokenizerFiles) -> str:
 def _said(files: TokenizerFiles) -> dict[str, Any]:
     kept = {}
     for name, (least, most) in RANGES.items():
-        key = name if files.gguf is None else GGUF_KEYS[name]
+        key = name if files.gguf is None else SAMPLING_KEYS[name]
         where = files.json_files.get(FILE, {}) if files.gguf is None else files.gguf
         value = where.get(key)
         if value is None:

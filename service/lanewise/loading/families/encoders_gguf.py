@@ -12,6 +12,7 @@ from lanewise.loading.families.encoders import give_norm_after, layers_after
 from lanewise.loading.families.gguf import arch_of, gguf_n_layers, gguf_rope, gguf_uniform
 from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
 from lanewise.loading.formats import round_to_f32
+from lanewise.loading.gguf_text import TEMPLATE
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Dense, Gated, ModelConfig, Plain, Pooling, Rope
@@ -23,7 +24,7 @@ POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 ANSWERS = ("yes", "no")  # what scores the rows of models that wrote text
 RANK = 4  # a classifier's heads, of the first row
 HEADS = ("cls", "cls.output")
-GGUF_TEMPLATE = "tokenizer.chat_template.rerank"  # has {query} and {document}
+GGUF_TEMPLATE = f"{TEMPLATE}.rerank"  # has {query} and {document}
 # Matrices that may have one row, which some programs write as vectors.
 MAYBE_VECTORS = ("token_types.weight", *(f"{name}.weight" for name in HEADS))
 

@@ -1,0 +1,87 @@
+"""What the small files of a directory say of chat templates and of special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lanewise.loading.checkpoint import ModelFileError
+
+CONFIG = "tokenizer_config.json"
+SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+Files = Mapping[str, Mapping[str, Any]]  # parsed, by name
+
+
+def special_tokens(path: Path, json_files: Files) -> dict[str, str]:
+    """Return the texts of tokens with a part to play, such as bos_token, by their names."""
+    special, config = {}, json_files.get(CONFIG, {})
+    for name in (f"{name}_token" for name in SPECIAL_NAMES):
+        value = config.get(name)
+        if value is None:
+            value = json_files.get("special_tokens_map.json", {}).get(name)
+        if isinstance(value, Mapping):  # the older form, with the token's flags
+            value = value.get("content")
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise ModelFileError(
+                f"{path}/tokenizer_config.json: {name}: {value!r}; a string is needed"
+            )
+        special[name] = value
+    return special
+
+
+def end_ids(path: Path, json_files: Files, vocab_size: int) -> list[int]:
+    """Return the ids of the tokens that end answers, each once."""
+    ids: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        value = json_files.get(name, {}).get("eos_token_id")
+        for item in value if isinstance(value, list) else [value]:
+            if item is None:
+                continue
+            if type(item) is not int or not 0 <= item < vocab_size:
+                raise ModelFileError(
+                    f"{path}/{name}: eos_token_id: {item!r} is not one of the"
+                    f" {vocab_size} token ids"
+                )
+            if item not in ids:
+                ids.append(item)
+    return ids
+
+
+def chat_templates(path: Path, json_files: Files, text_files: Mapping[str, str]) -> dict[str, str]:
+    """Return the chat templates by name, "default" among them; none if there are none."""
+    templates: dict[str, str] = {}
+    config = json_files.get(CONFIG, {})
+    found = config.get("chat_template")
+    if found is None:
+        found = json_files.get("chat_template.json", {}).get("chat_template")
+    if isinstance(found, str):
+        templates["default"] = found
+    elif isinstance(found, list):
+        for entry in found:
+            if not isinstance(entry, Mapping) or not all(
+                isinstance(entry.get(key), str) for key in ("name", "template")
+            ):
+                raise ModelFileError(
+                    f"{path}/tokenizer_config.json: chat_template: entries need a name and"
+                    " a template"
+                )
+            templates[entry["name"]] = entry["template"]
+    elif found is not None:
+        raise ModelFileError(
+            f"{path}/tokenizer_config.json: chat_template: a string or a list is needed"
+        )
+    # Files of their own are newer and win over the config.
+    extra = {
+        name.rpartition("/")[2].removesuffix(".jinja"): text
+        for name, text in text_files.items()
+        if "/" in name
+    }
+    if "chat_template.jinja" in text_files or extra:
+        templates = extra
+        if "chat_template.jinja" in text_files:
+            templates["default"] = text_files["chat_template.jinja"]
+    return templates
