@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.scaled_sources import FLOAT8
@@ -175,6 +175,18 @@ def without(end):
         return made, values
 
     return convert
+
+
+def test_what_is_not_asked_of_parts_is_held_as_without_asking(tmp_path):
+    write(tmp_path, {"quant_method": "fp8"}, fp8(of_matrix))
+    with open_checkpoint(tmp_path) as checkpoint:
+        targets = target_types(checkpoint, "attention=q4_0")
+        tensors = zip(checkpoint.tensors, targets, strict=True)
+        kinds = {tensor.role: target for tensor, target in tensors}
+        assert kinds[Role.ATTN_Q] == TensorType.Q4_0
+        assert kinds[Role.FFN_UP] == TensorType.Q8_0
+        assert kinds[Role.FFN_NORM] == TensorType.F32
+        assert set(target_types(checkpoint, "f32")) == {TensorType.F32}
 
 
 @pytest.mark.parametrize(
