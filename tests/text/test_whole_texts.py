@@ -218,6 +218,17 @@ def test_pairs_without_each_text_once_in_order_are_refused(pair) -> None:
         whole(library)
 
 
+def test_tokens_around_texts_that_the_vocabulary_lacks_are_refused() -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    library = copy_of(KINDS["word piece"])
+    library.post_processor = TemplateProcessing(
+        single="[CLS] $A", pair="$A $B", special_tokens=[("[CLS]", 4096)]
+    )
+    with pytest.raises(ModelFileError, match="adds token 4096; accepted: 0 to "):
+        whole(library)
+
+
 def test_a_decoder_in_gguf_ends_texts_as_it_says() -> None:
     from tiny_tokenizers import byte_level_metadata
 

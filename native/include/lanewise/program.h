@@ -57,8 +57,8 @@ typedef enum lw_role {
     // Once per layer again, each (1, hidden_size): of layers with result_norms.
     LW_ATTN_RESULT_NORM = 47,
     LW_FFN_RESULT_NORM = 48,
-    LW_ATTN_GATE =
-        49,  // of attention with an output_gate: (n_heads * head_dim, hidden_size), of 2 (n_heads, hidden_size)
+    // Of attention with an output_gate: (n_heads * head_dim, hidden_size), of 2 (n_heads, hidden_size).
+    LW_ATTN_GATE = 49,
     // Of layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: what the convolution runs over;
     // inner = n_heads * value_dim, of LW_SHORT_CONV hidden_size.
     LW_STATE_IN = 50,     // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x

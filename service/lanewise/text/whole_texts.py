@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ class Around:
         self.n_tokens = sum(map(len, self._ids))
 
     @classmethod
-    def of_library(cls, library: Library, n_texts: int) -> Around:
+    def of_library(cls, library: Library, n_texts: int, vocab_size: int) -> Around:
         """For so many texts; ModelFileError where the library makes something else of them."""
         text = _sample(library)
         sample = build("tokenizer", lambda: library.encode(text, text if n_texts > 1 else None))
@@ -89,6 +90,10 @@ class Around:
             raise ModelFileError(
                 f"tokenizer: its post-processor makes texts {texts} of {n_texts}; accepted: each"
                 " text once, in order"
+            )
+        if (most := max(chain.from_iterable(around), default=0)) >= vocab_size:
+            raise ModelFileError(
+                f"tokenizer: its post-processor adds token {most}; accepted: 0 to {vocab_size - 1}"
             )
         return cls(around, types, type_of)
 
@@ -119,9 +124,9 @@ class WholeTexts:
         """
         self._tokenizer = tokenizer.whole if pair is None else tokenizer.plain
         self._prepare = prepare
-        self._around = Around.of_library(tokenizer.whole, 1)
+        self._around = Around.of_library(tokenizer.whole, 1, tokenizer.vocab_size)
         if pair is None:
-            self._around_pair = Around.of_library(self._tokenizer, 2)
+            self._around_pair = Around.of_library(self._tokenizer, 2, tokenizer.vocab_size)
         else:
             ids = [tokenizer.encode(one, add_bos=False, parse_special=True) for one in pair]
             self._around_pair = Around(ids, [[0] * len(one) for one in ids], [0, 0])
