@@ -44,7 +44,8 @@ test: setup                         ## everything this machine can run; -rs prin
 	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
 
 test-all: export LANEWISE_API_CASES := 10000
-test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, all clients, live alerts and Ray
+test-all: export LANEWISE_ALL_CPUS := 1
+test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, whole steps on every emulated CPU instead of one of each level, all clients, live alerts and Ray
 	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
 	$(MAKE) test-alerts
 	$(MAKE) test-ray
