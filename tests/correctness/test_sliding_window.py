@@ -84,11 +84,11 @@ def written(folder: Path, window: int) -> Path:
     return write_hf(tiny_model("mistral", **changes), folder / "model")
 
 
-def written_mixed(folder: Path, window: int) -> Path:
+def written_mixed(folder: Path, window: int, **changes: int) -> Path:
     """A model of which one layer sees all, and the others as far as a window."""
-    changes = {"max_position_embeddings": CONTEXT, "sliding_window": window}
-    windowed = {"use_sliding_window": True, "max_window_layers": 1}
-    return write_hf(tiny_model("qwen2", **changes, **windowed), folder / "model")
+    windowed = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": window}
+    changes = {"max_position_embeddings": CONTEXT} | windowed | changes
+    return write_hf(tiny_model("qwen2", **changes), folder / "model")
 
 
 def needed(*windows: int | None) -> int:
@@ -153,6 +153,28 @@ def test_layers_with_and_without_windows_give_the_same_answers_from_blocks_of_th
         assert answers(tight, asked) == expected
         assert answers(tight, asked) == expected  # behind what is left of the first time
         assert metric(tight, "vllm:prefix_cache_hits_total") > 0
+
+
+# Layers and window of Gemma 3 1B, 4B, 12B and 27B, of which every sixth layer sees all; 1B's 22 are
+# in six groups of four.
+@pytest.mark.parametrize(
+    ("n_layers", "window", "most"),
+    [(26, 512, 1.16), (34, 1024, 1.07), (48, 1024, 1.04), (62, 1024, 1.08)],
+)
+def test_windowed_layers_hold_little_more_than_their_windows(n_layers, window, most, tmp_path):
+    n_windowed = n_layers - n_layers // 6
+    changes = {"num_hidden_layers": n_layers, "max_window_layers": n_layers - n_windowed}
+    path = written_mixed(tmp_path, window, **changes)
+    with (
+        open_checkpoint(path) as checkpoint,
+        Model.load(checkpoint, isa=os.environ.get("LANEWISE_ISA")) as model,
+    ):
+        layout = model.kv_layout("f16", groups_by_window=True)
+        attention = model.config.layers[0].attention
+    row = 2 * 2 * attention.n_kv_heads * attention.head_dim  # bytes of K and V of a token and layer
+    # What one token sees is all that is held between the steps that give it its answer's tokens.
+    blocks = sum(window // 32 + 1 for size in layout.windows if size == window)
+    assert blocks * layout.block_bytes <= most * n_windowed * window * row
 
 
 def test_blocks_in_use_stay_those_of_the_window(tmp_path):
