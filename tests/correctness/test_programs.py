@@ -111,6 +111,7 @@ def random_experts(rng: np.random.Generator) -> Experts:
         choice_bias=bool(rng.random() < 0.4),
         groups=groups,
         groups_used=groups_used,
+        groups_by_best=groups > 1 and bool(rng.random() < 0.5),
         renormalize=bool(rng.random() < 0.5),
         denominator_eps=float(rng.choice([0.0, 0.25])),
         denominator_least=float(rng.choice([0.0, 0.5])),
@@ -218,6 +219,38 @@ def with_other_heads(
                 found[key] = number
         changed.append(replace(layer, attention=attention))
     return changed
+
+
+def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelConfig:
+    """The same program whose attention, or some of it, keeps latent rows."""
+    attentions = [layer.attention for layer in config.layers if layer.attention is not None]
+    if any(one.kv_layer is not None for one in attentions):
+        return config
+    rank, changed = 32 * int(rng.integers(1, 4)), []
+    for layer in config.layers:
+        attention = layer.attention
+        if attention is None or attention.rope is None or rng.random() < 0.2:
+            changed.append(layer)
+            continue
+        turned = config.ropes[attention.rope].rotated
+        latent = Attention(
+            n_heads=int(rng.choice([1, 3, 4, 20, 34])),
+            n_kv_heads=1,
+            head_dim=turned + 2 * int(rng.integers(1, 20)),
+            rope=attention.rope,
+            window=attention.window,
+            output_bias=attention.output_bias,
+            sinks=attention.sinks,
+            position_scale=attention.position_scale,
+            score_softcap=attention.score_softcap,
+            latent_rank=rank,
+            rope_dim=turned,
+            value_dim=32 * int(rng.integers(1, 3)),
+            query_rank=int(rng.choice([0, 24, 96])),
+            latent_eps=1e-6,
+        )
+        changed.append(replace(layer, attention=latent))
+    return replace(config, layers=tuple(changed))
 
 
 def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) -> Layer:
@@ -405,6 +438,8 @@ def test_every_program_is_what_its_definition_says(part):
         config = random_program(rng)
         if number % 2:
             config = with_further_kinds(np.random.default_rng([number, 1]), config)
+        if number % 3 == 0:
+            config = with_latent_layers(np.random.default_rng([number, 2]), config)
         weights = random_weights(rng, config)
         tokens = [int(token) for token in rng.integers(0, VOCAB, N_TOKENS)]
         exact = {key: values.astype("f8") for key, values in weights.items()}
