@@ -19,14 +19,6 @@ typedef struct lw_kv_cache {
     size_t offset;  // where in its slot's part of a block this begins
 } lw_kv_cache;
 
-// Values of a key, and of a head's result: those of latent rows.
-static inline uint32_t lw_key_dim(const lw_attention_config* c) {
-    return c->latent_rank > 0 ? c->latent_rank + c->rope_dim : c->head_dim;
-}
-static inline uint32_t lw_result_dim(const lw_attention_config* c) {
-    return c->latent_rank > 0 ? c->latent_rank : c->head_dim;
-}
-
 static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
 
 // Sizes only; `block` stays empty.

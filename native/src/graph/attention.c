@@ -32,7 +32,7 @@ static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t 
 }
 
 // What the query at a position is multiplied by.
-float lw_query_scale(const lw_attention_config* c, uint32_t position) {
+static float query_scale(const lw_attention_config* c, uint32_t position) {
     const float scale = c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
     if (c->position_beta == 0) return scale;
     const uint32_t turns = 1 + position / c->position_original;
@@ -67,13 +67,13 @@ static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     keep_before(w, layer, row);
     lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
     if (c->latent_rank > 0) {
-        lw_make_latent_row(w, layer, row);
+        lw_make_latent_row(w, layer, row, query_scale(c, w->b->position[row]));
         return;
     }
     lw_add_vector(q, layer->q_bias, q_size);
     make_heads(w, c, row, q, c->n_heads, layer->q_norm);
     if (!c->shares_kv) make_keys_and_values(w, layer, row);
-    const float scale = lw_query_scale(c, w->b->position[row]);
+    const float scale = query_scale(c, w->b->position[row]);
     for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
     lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
 }

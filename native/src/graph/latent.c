@@ -94,7 +94,7 @@ void lw_make_latent_queries(lw_worker* w, const lw_layer* layer) {
     lw_multiply(w, LW_OP_QKV, &product, 1, &x);
 }
 
-void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row) {
+void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t rank = c->latent_rank, turned = c->rope_dim, half = turned / 2, key = lw_key_dim(c);
     const float *cosine = w->b->cosine[c->rope] + row * half, *sine = w->b->sine[c->rope] + row * half;
@@ -103,7 +103,6 @@ void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row) {
     w->ops->rope(stored + rank, cosine, sine, turned);
     const head_matrices m = keys_of(w, layer);
     float* q = w->b->q + row * m.from_stride;
-    const float scale = lw_query_scale(c, w->b->position[row]);
     for (size_t i = 0; i < m.from_stride; ++i) q[i] *= scale;
     for (size_t head = 0; head < c->n_heads; ++head) {
         float* part = w->b->absorbed + row * m.to_stride + head * key + rank;

@@ -29,6 +29,14 @@ typedef struct lw_kv_view {
     bool latent;       // not of LW_I8; value_dim is a multiple of LW_LANES then
 } lw_kv_view;
 
+// Values of a key, and of a head's result: those of latent rows.
+static inline uint32_t lw_key_dim(const lw_attention_config* c) {
+    return c->latent_rank > 0 ? c->latent_rank + c->rope_dim : c->head_dim;
+}
+static inline uint32_t lw_result_dim(const lw_attention_config* c) {
+    return c->latent_rank > 0 ? c->latent_rank : c->head_dim;
+}
+
 // Codes of LW_I8 keys are stored plus this: VPDPBUSD multiplies unsigned by signed bytes, SDOT signed ones.
 #if defined(__x86_64__)
 enum { LW_KEY_BIAS = 128 };

@@ -4,7 +4,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "kv_cache.h"
 #include "model/model.h"
 #include "status.h"
 

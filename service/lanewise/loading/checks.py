@@ -254,9 +254,15 @@ def latent_faults(attention: Attention, config: ModelConfig) -> Iterable[str]:
         )
     if attention.n_kv_heads != 1:
         yield f"latent attention with {attention.n_kv_heads} key/value heads; 1 is needed"
-    others = (attention.qkv_bias, attention.output_gate, attention.head_gate, attention.alibi)
-    others = (*others, attention.values_are_keys, attention.value_norm)
-    if any(others) or attention.qk_norm != "none" or attention.kv_layer is not None:
+    gates = attention.output_gate or attention.head_gate
+    plain = attention.qkv_bias or attention.alibi or attention.values_are_keys
+    if (
+        gates
+        or plain
+        or attention.value_norm
+        or attention.qk_norm != "none"
+        or attention.kv_layer is not None
+    ):
         yield "latent attention beside biases, norms, gates, slopes or keys of other layers"
     if config.pooling is not None:
         yield "latent attention in a model that is pooled"
