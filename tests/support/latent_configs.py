@@ -91,7 +91,7 @@ LATENT_CASES: dict[str, Config] = {
         "minicpm3",
         "MiniCPM3",
         HEADS,
-        dim_model_base=16,
+        dim_model_base=256,
         qk_nope_head_dim=16,
         rope_scaling=LONGROPE,
         scale_depth=1.4,
