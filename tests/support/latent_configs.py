@@ -7,7 +7,7 @@ from config_parts import Config, published, without
 HEADS: Config = {
     "kv_lora_rank": 64,
     "num_key_value_heads": 4,
-    "q_lora_rank": 48,
+    "q_lora_rank": 64,
     "qk_nope_head_dim": 32,
     "qk_rope_head_dim": 16,
     "v_head_dim": 32,
@@ -137,7 +137,7 @@ LATENT_VARIANTS: dict[str, tuple[str, Config]] = {
         "deepseek_v2",
         {
             "n_group": 4,
-            "q_lora_rank": 48,
+            "q_lora_rank": 64,
             "routed_scaling_factor": 16.0,
             "topk_group": 2,
             "topk_method": "group_limited_greedy",
