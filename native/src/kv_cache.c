@@ -7,15 +7,18 @@
 static size_t element_bytes(lw_type type) { return type == LW_I8 ? 1 : type == LW_F16 ? 2 : 4; }
 
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
-    const size_t value_dim = lw_round_up(config->head_dim, LW_LANES);
+    const bool latent = config->latent_rank > 0;
+    const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
     // 8-bit codes are multiplied in groups of four dimensions or tokens: keys are padded as values are.
-    const size_t key_dim = type == LW_I8 ? value_dim : config->head_dim, scales = type == LW_I8 ? 2 * sizeof(float) : 0;
-    const size_t head_bytes = LW_BLOCK_TOKENS * ((key_dim + value_dim) * element_bytes(type) + scales);
+    const size_t key_dim = type == LW_I8 ? value_dim : head_dim, scales = type == LW_I8 ? 2 * sizeof(float) : 0;
+    const size_t stored = key_dim + (latent ? 0 : value_dim);
+    const size_t head_bytes = LW_BLOCK_TOKENS * (stored * element_bytes(type) + scales);
     *out = (lw_kv_cache){.type = type,
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
-                         .head_dim = config->head_dim,
+                         .head_dim = head_dim,
                          .value_dim = value_dim,
+                         .latent = latent,
                          .value_offset = LW_BLOCK_TOKENS * key_dim * element_bytes(type),
                          .scale_offset = head_bytes - LW_BLOCK_TOKENS * scales,
                          .head_bytes = head_bytes,
@@ -49,7 +52,8 @@ lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
                         .scale_offset = cache->scale_offset,
                         .head_dim = cache->head_dim,
                         .value_dim = cache->value_dim,
-                        .type = cache->type};
+                        .type = cache->type,
+                        .latent = cache->latent};
 }
 
 // Keys of one head: a place of the block has a lane of each dimension's tokens. Dimension by dimension, so that a cache
@@ -82,6 +86,10 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
     const lw_kv_view view = lw_kv_slot(cache, slot);
     uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes + cache->offset;
     bool finite = true;
+    if (cache->latent) {
+        write_keys(cache, head, offset, rows, stride);
+        return true;
+    }
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, rows.keys += dim, rows.values += dim) {
         if (cache->type != LW_I8) {
             write_keys(cache, head, offset, rows, stride);

@@ -1,6 +1,6 @@
 // The paged cache of keys and values: for every slot (a layer of a group) and block, per KV head, keys [head_dim][32 tokens]
 // (a lane is a token) and values [32 tokens][value_dim] (a lane is a head dimension), or 8-bit codes of them with a scale
-// for each token and head (lw_kv_view).
+// for each token and head (lw_kv_view). Of latent attention there are keys alone, of one head.
 #ifndef LW_KV_CACHE_H
 #define LW_KV_CACHE_H
 
@@ -13,6 +13,7 @@ typedef struct lw_kv_cache {
     uint32_t n_blocks;
     uint32_t n_kv_heads;
     size_t head_dim, value_dim;
+    bool latent;
     size_t value_offset, scale_offset;  // see lw_kv_view
     size_t head_bytes, block_bytes, slot_bytes;
     size_t offset;  // where in its slot's part of a block this begins
@@ -29,7 +30,7 @@ void lw_kv_close(lw_kv_cache* cache);
 lw_kv_cache lw_kv_part(const lw_kv_cache* cache, const lw_attention_config* config, size_t offset);
 
 lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot);
-// Keys and values of consecutive tokens, [n][n_kv_heads][head_dim] floats each.
+// Keys and values of consecutive tokens, [n][n_kv_heads][head_dim] floats each; latent rows have no values.
 typedef struct lw_kv_rows {
     size_t n;
     const float *keys, *values;

@@ -179,9 +179,13 @@ def test_levels_threads_chunks_and_packing_give_the_same_bits(
 
 @pytest.mark.parametrize("weights", ["q8_0", "q4_0"])
 @pytest.mark.parametrize(
-    "name", ["qwen3_moe", "gpt_oss", "glm4_moe", "ernie4_5_moe", "qwen3_next", "granitemoehybrid"]
+    "name",
+    [
+        *("qwen3_moe", "gpt_oss", "glm4_moe", "ernie4_5_moe", "qwen3_next", "granitemoehybrid"),
+        *("deepseek_v2", "deepseek_v3", "minicpm3"),
+    ],
 )
-def test_experts_held_in_other_types_have_one_set_of_bits(
+def test_matrices_held_in_other_types_have_one_set_of_bits(
     name: str, weights: str, path: Path
 ) -> None:
     prompt, found = prompt_of(name), set()

@@ -27,6 +27,7 @@ from lanewise.loading.program import (
 )
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.library import NativeError
+from latent_programs import with_latent_layers
 from tests.golden.reference import program as definition
 from tests.golden.reference import shapes
 
@@ -111,6 +112,7 @@ def random_experts(rng: np.random.Generator) -> Experts:
         choice_bias=bool(rng.random() < 0.4),
         groups=groups,
         groups_used=groups_used,
+        groups_by_best=groups > 1 and bool(rng.random() < 0.5),
         renormalize=bool(rng.random() < 0.5),
         denominator_eps=float(rng.choice([0.0, 0.25])),
         denominator_least=float(rng.choice([0.0, 0.5])),
@@ -405,6 +407,8 @@ def test_every_program_is_what_its_definition_says(part):
         config = random_program(rng)
         if number % 2:
             config = with_further_kinds(np.random.default_rng([number, 1]), config)
+        if number % 3 == 0:
+            config = with_latent_layers(np.random.default_rng([number, 2]), config)
         weights = random_weights(rng, config)
         tokens = [int(token) for token in rng.integers(0, VOCAB, N_TOKENS)]
         exact = {key: values.astype("f8") for key, values in weights.items()}

@@ -27,7 +27,8 @@ def routers(path: Path) -> dict[int, bytes]:
 
 @pytest.mark.parametrize("options", [["--format", "q8_0"], ["--bits", "8.5"]], ids=["q8_0", "bits"])
 @pytest.mark.parametrize(
-    "name", ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "nemotron_h_moe_groups"]
+    "name",
+    ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "nemotron_h_moe_groups", "deepseek_v2"],
 )
 @pytest.mark.native
 @pytest.mark.usefixtures("library")

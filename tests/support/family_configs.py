@@ -13,6 +13,7 @@ from config_parts import (
     published,
 )
 from dense_configs import DENSE_CASES, DENSE_VARIANTS
+from latent_configs import LATENT_CASES, LATENT_VARIANTS
 from state_configs import STATE_CASES
 from wired_configs import WIRED_CASES, WIRED_VARIANTS
 
@@ -296,7 +297,7 @@ CASES: dict[str, Config] = STATE_CASES | {
     ),
 }
 
-CASES |= DENSE_CASES | WIRED_CASES
+CASES |= DENSE_CASES | WIRED_CASES | LATENT_CASES
 
 # What published models seldom have, but the families' code reads.
 VARIANTS: dict[str, tuple[str, Config]] = {
@@ -325,5 +326,5 @@ VARIANTS["gpt_oss_mxfp4"] = (
     "gpt_oss",
     {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": NOT_MXFP4}},
 )
-VARIANTS |= DENSE_VARIANTS | WIRED_VARIANTS
+VARIANTS |= DENSE_VARIANTS | WIRED_VARIANTS | LATENT_VARIANTS
 CASES |= {name: CASES[plain] | changes for name, (plain, changes) in VARIANTS.items()}

@@ -19,6 +19,7 @@ from family_configs import VARIANTS
 from family_models import Arrays, FamilyModel
 from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
 from gguf_dense import DENSE
+from gguf_latent import LATENT
 from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
 from gguf_wired import WIRED
@@ -178,7 +179,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
-CONVERSIONS |= DENSE | WIRED
+CONVERSIONS |= DENSE | WIRED | LATENT
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
     CONVERSIONS[variant] = CONVERSIONS[VARIANTS[variant][0]]
 GGUF_CASES = tuple(CONVERSIONS)

@@ -6,7 +6,7 @@ typedef enum lw_role {
     LW_OUTPUT = 1,           // (vocab_size, hidden_size), absent when tied
     LW_OUTPUT_NORM = 2,      // (1, hidden_size)
     LW_ATTN_NORM = 3,        // the rest once per layer; (1, hidden_size)
-    LW_ATTN_Q = 4,           // (n_heads * head_dim, hidden_size)
+    LW_ATTN_Q = 4,           // (n_heads * head_dim, hidden_size, or query_rank where there is one)
     LW_ATTN_K = 5,           // (n_kv_heads * head_dim, hidden_size)
     LW_ATTN_V = 6,
     LW_ATTN_Q_BIAS = 7,
@@ -14,7 +14,7 @@ typedef enum lw_role {
     LW_ATTN_V_BIAS = 9,
     LW_ATTN_Q_NORM = 10,  // (1, head_dim)
     LW_ATTN_K_NORM = 11,
-    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim)
+    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim), of latent attention (hidden_size, n_heads * value_dim)
     LW_FFN_NORM = 13,
     LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
     LW_FFN_UP = 15,
@@ -81,7 +81,14 @@ typedef enum lw_role {
     LW_PER_LAYER_GATE = 65,         // (P, hidden_size)
     LW_PER_LAYER_OUT = 66,          // (hidden_size, P)
     LW_PER_LAYER_RESULT_NORM = 67,  // (1, hidden_size)
-    LW_ROLE_COUNT = 68
+    // Of latent attention, once per layer. Matrices of all heads are stacked as those of experts are.
+    LW_LATENT_QUERY = 68,       // (query_rank, hidden_size)
+    LW_LATENT_QUERY_NORM = 69,  // (1, query_rank)
+    LW_LATENT_DOWN = 70,        // (latent_rank + rope_dim, hidden_size)
+    LW_LATENT_NORM = 71,        // (1, latent_rank)
+    LW_LATENT_KEYS = 72,        // (n_heads * latent_rank, head_dim - rope_dim)
+    LW_LATENT_VALUES = 73,      // (n_heads * value_dim, latent_rank)
+    LW_ROLE_COUNT = 74
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -126,6 +133,16 @@ typedef struct lw_attention_config {
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
     uint32_t shares_kv;  // 1: no K and V, those of layer kv_layer, an earlier one of the same KV heads, head_dim
     uint32_t kv_layer;   // and window that has its own, are read
+    // Latent attention (MLA), where latent_rank is above 0. With (c, r) the product of LW_LATENT_DOWN, a token has one row
+    // for all heads in the cache: norm(c), then r, which turns. With (n, t) the Q of a head, of which the last rope_dim
+    // values turn, and K and V its parts of LW_LATENT_KEYS and LW_LATENT_VALUES, its scores are (K n, t) . row and its
+    // result is V times the weighted sum of the rows' first latent_rank values. n_kv_heads is 1, and there are no biases
+    // of Q, K and V, norms of heads, gates, slopes, and nothing shared.
+    uint32_t latent_rank;  // a multiple of 32, at most 1024
+    uint32_t rope_dim;     // all that `rope` turns; below head_dim
+    uint32_t value_dim;    // values of a head's result, a multiple of 32, at most 1024
+    uint32_t query_rank;   // 0, or Q reads norm(LW_LATENT_QUERY x), of so many values
+    float latent_eps;      // of these two norms
 } lw_attention_config;
 
 // Layers that keep a state of each sequence in the place of its keys and values. All are recurrences over the tokens in
@@ -204,6 +221,7 @@ typedef struct lw_ffn_config {
     uint32_t router_bias;            // 1: added to the logits
     uint32_t choice_bias;            // 1: added to the weights for the choice only
     uint32_t n_groups, groups_used;  // experts are chosen from the groups whose two best add up to most; 1 and 1 = all
+    uint32_t groups_by_best;         // 1: from those whose best one is largest
     uint32_t renormalize;  // 1: weights are divided by the larger of their sum + divisor_extra and divisor_least
     float divisor_extra, divisor_least;
     float scale;           // of the weights, last

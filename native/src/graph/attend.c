@@ -1,14 +1,13 @@
-// Attention over the whole batch: jobs of one tile of queries and one KV head each.
+// Attention over the whole batch: jobs of one tile of queries and one KV head each, or some of the heads that share latent
+// rows.
 //
 // A context so long that one thread would be at it when all others have finished is cut where its online softmax starts
 // afresh anyway: each split is a job of its own, and whoever finishes the last one merges them, in the order in which
 // one thread would have.
 #include "graph/worker.h"
 
-static size_t group_of(const lw_attention_config* c) { return c->n_heads / c->n_kv_heads; }
-
 static size_t state_floats(const lw_attention_config* c, size_t n_tokens) {
-    return lw_attention_state_floats(lw_attention_rows(n_tokens, group_of(c)), lw_align_floats(c->head_dim));
+    return lw_attention_state_floats(lw_attention_rows(n_tokens, lw_job_heads(c)), lw_align_floats(lw_result_dim(c)));
 }
 
 static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
@@ -37,10 +36,11 @@ void lw_size_splits(lw_session* s) {
     for (size_t i = 0; i < s->n_tilings; ++i) {
         const lw_attention_config* c = s->tilings[i].heads;
         const size_t splits = most_splits(s, &s->tilings[i]);
-        if (threads == 1 || threads * JOBS_PER_THREAD <= c->n_kv_heads || splits < 2) continue;
+        const size_t jobs = lw_tile_jobs(c);
+        if (threads == 1 || threads * JOBS_PER_THREAD <= jobs || splits < 2) continue;
         // One tile of the longest context, or several with fewer rows.
         const size_t widest = state_floats(c, lw_tile_tokens(c));
-        const size_t floats = splits * c->n_kv_heads * widest, tiles = splits * (widest / state_floats(c, 1));
+        const size_t floats = splits * jobs * widest, tiles = splits * (widest / state_floats(c, 1));
         if (floats > s->split_floats) s->split_floats = floats;
         if (tiles > s->split_tiles) s->split_tiles = tiles;
     }
@@ -61,11 +61,10 @@ typedef struct split_room {
 
 // Cuts tile `index` if there is room: it becomes its first split, the others follow the tiles there are.
 static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
-    const size_t heads = tiling->heads->n_kv_heads;
+    const size_t jobs = lw_tile_jobs(tiling->heads);
     lw_tile* tile = &tiling->tiles[index];
     const lw_tokens splits = splits_of(s, tile, tiling->window);
-    const size_t count = splits.end - splits.first,
-                 floats = count * heads * state_floats(tiling->heads, tile->n_tokens);
+    const size_t count = splits.end - splits.first, floats = count * jobs * state_floats(tiling->heads, tile->n_tokens);
     if (count < 2 || count > room->tiles || floats > room->floats) return;
     tile->n_splits = (uint32_t)count;
     tile->states = room->states;
@@ -74,7 +73,7 @@ static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_roo
         tiling->tiles[tiling->n] = *tile;
         tiling->tiles[tiling->n++].split = (uint32_t)i;
     }
-    *room = (split_room){room->states + floats, room->done + heads, room->floats - floats, room->tiles - count};
+    *room = (split_room){room->states + floats, room->done + jobs, room->floats - floats, room->tiles - count};
 }
 
 // Tokens of a sequence that all of its tokens see within their windows; 0 where they see what is before them.
@@ -99,7 +98,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
             cost += cost_of(s, tile, tiling->window);
         }
     }
-    const size_t too_long = cost * c->n_kv_heads / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
+    const size_t too_long = cost * lw_tile_jobs(c) / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
     split_room room = {s->b.split_states, s->b.splits_done, s->split_floats, s->split_tiles};
     for (size_t i = 0, whole = tiling->n; i < whole; ++i)
         if (cost_of(s, &tiling->tiles[i], tiling->window) > too_long) split_tile(s, tiling, i, &room);
@@ -127,20 +126,21 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
         seen += end > first ? end - first : 0;
     }
     const size_t cache_bytes = (read.end - read.first) * (job->kv.head_bytes / LW_BLOCK_TOKENS);
-    const size_t row_bytes = tile->split == 0 ? 2 * job->n_tokens * job->group * job->kv.head_dim * sizeof(float) : 0;
+    const size_t row_bytes = tile->split == 0 ? job->n_tokens * job->group * dims * sizeof(float) : 0;
     lw_profile_work(w->profile, LW_OP_ATTENTION, 0, cache_bytes + row_bytes, seen * job->group * dims);
 }
 
-// Returns false while other splits of the job are missing.
-static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_attention_job* job, const lw_tile* tile) {
+// Job `number` of a tile. Returns false while other splits of it are missing.
+static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_attention_job* job, const lw_tile* tile,
+                       size_t number) {
     if (tile->n_splits == 0) {
         w->ops->attention(job);
         return true;
     }
     const size_t floats = state_floats(c, tile->n_tokens);
-    float* states = tile->states + job->kv_head * tile->n_splits * floats;
+    float* states = tile->states + number * tile->n_splits * floats;
     w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
-    atomic_uint* done = &tile->done[job->kv_head];
+    atomic_uint* done = &tile->done[number];
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < tile->n_splits) return false;
     atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
     w->ops->attention_merge(job, states, tile->n_splits);
@@ -174,39 +174,42 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
     const lw_tiling* tiling = &w->s->tilings[w->s->tiling_of[index]];
-    const size_t q_size = (size_t)c->n_heads * c->head_dim, group = group_of(c);
-    const size_t jobs = tiling->n * c->n_kv_heads, job_cols = group * c->head_dim;
+    const bool latent = c->latent_rank > 0;
+    const size_t tile_jobs = lw_tile_jobs(c), group = lw_job_heads(c), jobs = tiling->n * tile_jobs;
+    const size_t q_cols = group * lw_key_dim(c), job_cols = group * lw_result_dim(c), outputs = tile_jobs * job_cols;
+    const float* q = latent ? w->b->absorbed : w->b->q;
+    float* out = latent ? w->b->latents : w->b->attn;
     const lw_batch* batch = w->step->batch;
     const lw_kv_place place = w->s->places[index];
     // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
-    const bool with_codes = lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
+    const bool with_codes = !latent && lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
                             job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
-    const lw_activations x = lw_activations_in(w, q_size, &w->b->codes, w->b->attn);
+    const lw_activations x = lw_activations_in(w, outputs, &w->b->codes, out);
     lw_taker items = lw_this_phase(w, jobs);
     for (size_t item; lw_take_item(&items, &item);) {
         // Late tiles see the most keys: they go first, so that none is left over at the end.
-        const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / c->n_kv_heads];
-        const size_t head = item % c->n_kv_heads;
-        const size_t offset = tile->first_row * q_size + head * job_cols;
+        const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / tile_jobs];
+        const size_t head = item % tile_jobs;
         const lw_attention_job job = {.kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
                                       .blocks = lw_block_table(w->s, batch, tile->sequence, place.group),
-                                      .kv_head = head,
+                                      .kv_head = latent ? 0 : head,
                                       .n_tokens = tile->n_tokens,
                                       .first_position = w->b->position[tile->first_row],
                                       .window = c->window,
                                       .length = tile->length,
                                       .group = group,
-                                      .q = w->b->q + offset,
-                                      .q_stride = q_size,
+                                      .q = q + (tile->first_row * tile_jobs + head) * q_cols,
+                                      .q_stride = tile_jobs * q_cols,
                                       .softcap = c->score_softcap,
                                       .slopes = c->alibi ? w->model->slopes + head * group : NULL,
                                       .sinks = layer->sinks != NULL ? layer->sinks + head * group : NULL,
-                                      .out = w->b->attn + offset,
-                                      .out_stride = q_size,
+                                      .out = out + (tile->first_row * tile_jobs + head) * job_cols,
+                                      .out_stride = outputs,
                                       .scratch = w->scratch};
-        const bool complete = attend_job(w, c, &job, tile);
+        const bool complete = attend_job(w, c, &job, tile, head);
         if (complete && c->output_gate) pass_gate(w, layer, tile, head * job_cols, job_cols);
         charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
+        if (complete && latent) lw_quantize_latents(w, layer, tile, head * group, group);
         if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }
     lw_end_phase(w, LW_OP_ATTENTION);

@@ -64,9 +64,13 @@ static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
     float* q = w->b->q + row * q_size;
-    lw_add_vector(q, layer->q_bias, q_size);
     keep_before(w, layer, row);
     lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
+    if (c->latent_rank > 0) {
+        lw_make_latent_row(w, layer, row, query_scale(c, w->b->position[row]));
+        return;
+    }
+    lw_add_vector(q, layer->q_bias, q_size);
     make_heads(w, c, row, q, c->n_heads, layer->q_norm);
     if (!c->shares_kv) make_keys_and_values(w, layer, row);
     const float scale = query_scale(c, w->b->position[row]);
@@ -129,8 +133,13 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
 }
 
 bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const bool latent = layer->config.attention.latent_rank > 0;
+    if (latent) lw_make_latent_queries(w, layer);
     rotate_and_store(w, layer, index);
-    return lw_attend(w, index);
+    if (latent) lw_absorb_keys(w, layer);
+    const bool have_codes = lw_attend(w, index);
+    if (latent) lw_expand_values(w, layer);
+    return have_codes;
 }
 
 void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes) {

@@ -10,14 +10,18 @@ typedef struct input {
     lw_adapted which;
 } input;
 
-enum { MOST_INPUTS = 8 };
+enum { MOST_INPUTS = 10 };
 
 // Those that the layer has; others have no rows.
 static size_t find_inputs(const lw_worker* w, const lw_layer* layer, input found[MOST_INPUTS]) {
     const lw_buffers* b = w->b;
-    const input all[MOST_INPUTS] = {{&layer->q, b->q, LW_ADAPTED_Q},
+    static const lw_matrix none;
+    const bool q_reads_norm = layer->config.attention.query_rank == 0;
+    const input all[MOST_INPUTS] = {{q_reads_norm ? &layer->q : &none, b->q, LW_ADAPTED_Q},
                                     {&layer->k, b->k, LW_ADAPTED_K},
                                     {&layer->v, b->v, LW_ADAPTED_V},
+                                    {&layer->latent_query, b->latent_query, LW_ADAPTED_COUNT},
+                                    {&layer->latent_down, b->k, LW_ADAPTED_COUNT},
                                     {&layer->attn_gate, b->attn_gate, LW_ADAPTED_COUNT},
                                     {&layer->state_in, b->mixed_in, LW_ADAPTED_COUNT},
                                     {&layer->state_gate, b->state_gate, LW_ADAPTED_COUNT},

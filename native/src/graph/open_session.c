@@ -24,12 +24,18 @@ static void widen_by_state(lw_widths* widths, const lw_layer* layer) {
 }
 
 static void widen_by_attention(lw_widths* widths, const lw_attention_config* c) {
-    const size_t q = (size_t)c->n_heads * c->head_dim;
+    const size_t q = (size_t)c->n_heads * larger(c->head_dim, lw_output_dim(c));
     widths->q = larger(widths->q, q);
-    widths->kv = larger(widths->kv, (size_t)c->n_kv_heads * c->head_dim);
+    widths->kv = larger(widths->kv, (size_t)c->n_kv_heads * lw_key_dim(c));
     widths->half = larger(widths->half, c->head_dim / 2);
-    widths->n_kv_heads = larger(widths->n_kv_heads, c->n_kv_heads);
+    if (c->n_heads > 0) widths->tile_jobs = larger(widths->tile_jobs, lw_tile_jobs(c));
     if (c->output_gate) widths->attn_gate = larger(widths->attn_gate, q);
+    if (c->latent_rank == 0) return;
+    widths->query_rank = larger(widths->query_rank, c->query_rank);
+    widths->absorbed = larger(widths->absorbed, (size_t)c->n_heads * lw_key_dim(c));
+    widths->latents = larger(widths->latents, (size_t)c->n_heads * c->latent_rank);
+    widths->latent_heads = larger(widths->latent_heads, c->n_heads);
+    widths->head_part = larger(widths->head_part, larger(c->head_dim - c->rope_dim, c->latent_rank));
 }
 
 static void widen(lw_widths* widths, const lw_layer* layer, bool float_activations) {
@@ -59,12 +65,14 @@ static void measure(lw_session* s) {
 
 static size_t widest_input(const lw_widths* w) {
     const size_t of_ffn = larger(larger(w->gated, w->expert), w->dense);
-    return lw_round_up(larger(larger(larger(w->hidden, w->q), w->mixed), of_ffn), LW_SEGMENT);
+    const size_t of_attention = larger(larger(w->q, w->query_rank), w->head_part);
+    return lw_round_up(larger(larger(larger(w->hidden, of_attention), w->mixed), of_ffn), LW_SEGMENT);
 }
 
 static bool are_tiled_alike(const lw_tiling* t, const lw_attention_config* c) {
     return t->window == c->window && t->both_ways == c->both_ways && t->heads->n_heads == c->n_heads &&
-           t->heads->n_kv_heads == c->n_kv_heads && t->heads->head_dim == c->head_dim;
+           t->heads->n_kv_heads == c->n_kv_heads && lw_key_dim(t->heads) == lw_key_dim(c) &&
+           lw_result_dim(t->heads) == lw_result_dim(c);
 }
 
 // Gives each way in which the model's layers see, and each kind of heads, a tiling; returns how many there are.
@@ -125,6 +133,9 @@ static void take_buffers(arena* a, lw_session* s) {
     b->k = take(a, row * w->kv);
     b->v = take(a, row * w->kv);
     b->attn = take(a, row * w->q);
+    b->latent_query = take(a, row * w->query_rank);
+    b->absorbed = take(a, row * w->absorbed);
+    b->latents = take(a, row * w->latents);
     b->layer_inputs = take(a, row * model->config.n_layers * model->config.per_layer_size);
     b->attn_gate = take(a, row * w->attn_gate);
     b->mixed_in = take(a, row * w->mixed_in);
@@ -149,6 +160,8 @@ static void take_buffers(arena* a, lw_session* s) {
     for (size_t i = 0; i < 2; ++i) b->pooled[i] = take(a, model->config.n_dense > 0 ? row * w->dense : 0);
     b->codes = take_codes(a, model, rows, widest_input(w));
     b->ffn_codes = take_codes(a, model, rows, ffn);
+    const size_t of_heads = w->latent_heads * lw_round_up(rows, 2);  // rows may lie in pairs
+    b->head_codes = take_codes(a, model, of_heads, lw_round_up(w->head_part, LW_SEGMENT));
 }
 
 static void take_experts(arena* a, lw_session* s) {
@@ -208,7 +221,7 @@ static void take_all(arena* a, lw_session* s) {
     for (size_t i = 0; i < s->n_tilings; ++i)
         s->tilings[i].tiles = take(a, (rows + s->split_tiles) * sizeof *s->tilings[i].tiles);
     s->b.split_states = take(a, s->split_floats * sizeof(float));
-    s->b.splits_done = take(a, s->split_tiles * s->widths.n_kv_heads * sizeof *s->b.splits_done);
+    s->b.splits_done = take(a, s->split_tiles * s->widths.tile_jobs * sizeof *s->b.splits_done);
     s->phases = take(a, s->n_phases * sizeof *s->phases);
     s->run_panels_done = take(a, segments * LW_MAX_CUTS * sizeof *s->run_panels_done);
     s->drawn_tokens = take(a, s->config.max_batch_logits * sizeof *s->drawn_tokens);
@@ -229,8 +242,8 @@ static size_t attention_scratch_bytes(const lw_session* s) {
     size_t floats = 0;
     for (size_t i = 0; i < s->n_tilings; ++i) {
         const lw_attention_config* c = s->tilings[i].heads;
-        const size_t tokens = lw_tile_tokens(c), group = c->n_heads / c->n_kv_heads;
-        floats = larger(floats, lw_attention_scratch_floats(tokens, group, lw_align_floats(c->head_dim)));
+        const size_t tokens = lw_tile_tokens(c), dim = lw_align_floats(lw_key_dim(c));
+        floats = larger(floats, lw_attention_scratch_floats(tokens, lw_job_heads(c), dim));
     }
     return floats * sizeof(float);
 }
@@ -308,10 +321,12 @@ static lw_status check_states(const lw_model* model, uint32_t n_states, uint32_t
 }
 
 static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
-    for (uint32_t i = 0; i < model->config.n_layers; ++i)
-        if (kv_type == LW_I8 && model->layers[i].config.attention.alibi)
-            return lw_fail(LW_ERR_ARGUMENT,
-                           "session: kv_type I8 (24), must be F16 or F32 where scores fall by distance");
+    for (uint32_t i = 0; kv_type == LW_I8 && i < model->config.n_layers; ++i) {
+        const lw_attention_config* c = &model->layers[i].config.attention;
+        if (c->alibi || c->latent_rank > 0)
+            return lw_fail(LW_ERR_ARGUMENT, "session: kv_type I8 (24), must be F16 or F32 where %s",
+                           c->alibi ? "scores fall by distance" : "attention is latent");
+    }
     return LW_OK;
 }
 

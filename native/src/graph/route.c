@@ -27,10 +27,11 @@ static float two_best(const float* keys, uint32_t n) {
 }
 
 // Leaves only the keys of the groups that may be chosen from. `groups` has room for a float of each.
-static void keep_groups(const lw_ffn_config* c, float* keys, float* groups) {
+static void keep_groups(const lw_worker* w, const lw_ffn_config* c, float* keys, float* groups) {
     const uint32_t size = c->n_experts / c->n_groups;
     uint8_t kept[4096] = {0};  // as many as there may be experts
-    for (uint32_t g = 0; g < c->n_groups; ++g) groups[g] = two_best(keys + g * size, size);
+    for (uint32_t g = 0; g < c->n_groups; ++g)
+        groups[g] = c->groups_by_best ? w->ops->max(keys + g * size, size) : two_best(keys + g * size, size);
     for (uint32_t i = 0; i < c->groups_used; ++i) kept[take_largest(groups, c->n_groups)] = 1;
     for (uint32_t g = 0; g < c->n_groups; ++g)
         for (uint32_t i = 0; !kept[g] && i < size; ++i) keys[g * size + i] = -INFINITY;
@@ -72,7 +73,7 @@ static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t*
     if (c->router == LW_ROUTER_SIGMOID) sigmoid(w, logits, n);
     memcpy(keys, logits, n * sizeof *keys);
     lw_add_vector(keys, layer->choice_bias, n);
-    if (c->groups_used < c->n_groups) keep_groups(c, keys, keys + n);
+    if (c->groups_used < c->n_groups) keep_groups(w, c, keys, keys + n);
     for (uint32_t i = 0; i < c->n_used; ++i) {
         experts[i] = take_largest(keys, c->n_experts);
         weights[i] = logits[experts[i]];

@@ -23,8 +23,8 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     uint32_t length;  // of its sequence where queries see both ways, else 0
     // A tile with a long context is there once for each split of its context; they meet in `states`.
     uint32_t n_splits, split;  // of how many, which one; 0 of 0: a whole context
-    float* states;             // [n_kv_heads][n_splits][floats of a state]
-    atomic_uint* done;         // [n_kv_heads] splits computed, between phases all 0
+    float* states;             // [jobs of a tile][n_splits][floats of a state]
+    atomic_uint* done;         // [jobs of a tile] splits computed, between phases all 0
 } lw_tile;
 
 // The tiles of a batch in layers that see alike and have as many heads of one size.
@@ -97,8 +97,10 @@ typedef struct lw_expert_buffers {
 
 // Numbers of the widest layers.
 typedef struct lw_widths {
-    size_t hidden, q, kv, half;  // floats; half of the dimensions of a head
-    size_t n_kv_heads;
+    size_t hidden, q, kv, half;                          // floats; half of the dimensions of a head
+    size_t query_rank, absorbed, latents, latent_heads;  // of latent attention: see lw_buffers
+    size_t head_part;                                    // most inputs that a head's part of its matrices has
+    size_t tile_jobs;                                    // of attention
     size_t gated;           // outputs of gate in layers without experts, and of shared experts
     size_t shared, expert;  // of shared experts, of one of the others; 0 without
     size_t n_experts, n_used;
@@ -113,7 +115,10 @@ typedef struct lw_buffers {     // rows = tokens of the batch
     float* x;                   // [rows][hidden_size] residual stream
     float* norm;                // [rows][hidden_size] normalized, the input of float matrices
     float* before;              // likewise x before attention, NULL unless an FFN beside it reads that
-    float *q, *k, *v;           // [rows][heads * head_dim]
+    float *q, *k, *v;           // [rows][heads * head_dim]; of latent attention k is what rows of the cache are made of
+    float* latent_query;        // [rows][query_rank]
+    float* absorbed;            // [rows][n_heads * lw_key_dim] queries of rows of the cache
+    float* latents;             // [rows][n_heads * latent_rank] their results
     float* layer_inputs;        // [rows][n_layers * per_layer_size]
     float* attn;                // [rows][n_heads * head_dim]
     float* attn_gate;           // likewise
@@ -131,8 +136,9 @@ typedef struct lw_buffers {     // rows = tokens of the batch
     float* pooled[2];                                  // [rows][widths.dense], of pooled models, in turns
     float* split_states;                               // see split_floats
     atomic_uint* splits_done;
-    lw_codes codes;      // of normalized rows and of attention
-    lw_codes ffn_codes;  // of activated rows
+    lw_codes codes;       // of normalized rows and of attention
+    lw_codes head_codes;  // of each head's part of latent attention: rows of head 0, of head 1, ...
+    lw_codes ffn_codes;   // of activated rows
     lw_expert_buffers experts;
     // Where there may be adapters (low_rank.c); a span has its rows' part of each.
     lw_span* spans[2];                        // [rows] all rows, and those that get logits
@@ -158,7 +164,7 @@ struct lw_session {
     uint16_t* tiling_of;  // [n_layers] which of them
     size_t n_tilings;
     // Room for contexts that are split among threads (attend.c): states in b.split_states, tiles of a tiling
-    // beyond one for each row, and b.splits_done[split_tiles][n_kv_heads of the layer with most].
+    // beyond one for each row, and b.splits_done[split_tiles][tile_jobs].
     size_t split_floats, split_tiles;
     uint8_t* scratch;  // [threads][scratch_bytes]
     size_t scratch_bytes;
@@ -224,8 +230,22 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits, 
 
 enum { LW_ATTENTION_ROWS = 64 };  // query rows (tokens x heads of a group) that share one pass over the keys
 
+// Heads that share latent rows are jobs of at most so many: enough that turning a block of rows around is little of the
+// work, few enough that all threads have some.
+enum { LW_LATENT_HEADS = 16 };
+
+// Jobs that a tile is: its KV heads, or parts of the heads that share latent rows. A job has the queries of one.
+static inline size_t lw_tile_jobs(const lw_attention_config* c) {
+    if (c->latent_rank == 0) return c->n_kv_heads;
+    size_t parts = (c->n_heads + LW_LATENT_HEADS - 1) / LW_LATENT_HEADS;
+    while (c->n_heads % parts != 0) ++parts;
+    return parts;
+}
+
+static inline size_t lw_job_heads(const lw_attention_config* c) { return c->n_heads / lw_tile_jobs(c); }
+
 static inline size_t lw_tile_tokens(const lw_attention_config* c) {
-    const size_t group = c->n_heads / c->n_kv_heads;
+    const size_t group = lw_job_heads(c);
     return group >= LW_ATTENTION_ROWS ? 1 : LW_ATTENTION_ROWS / group;
 }
 

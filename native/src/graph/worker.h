@@ -142,6 +142,13 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
 
 // A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
 bool lw_attend(lw_worker* w, uint32_t index);
+// Latent attention (latent.c). The queries, where they have a rank; of a row the part of queries that turns, the row of the
+// cache and codes; queries of rows of the cache; codes of results, of heads first .. first + n - 1; results of heads.
+void lw_make_latent_queries(lw_worker* w, const lw_layer* layer);
+void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale);
+void lw_absorb_keys(lw_worker* w, const lw_layer* layer);
+void lw_quantize_latents(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n);
+void lw_expand_values(lw_worker* w, const lw_layer* layer);
 // Rotates and stores what a layer's products gave, and attends; true as above. Then x += the output projection (attention.c).
 bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes);

@@ -16,7 +16,7 @@ enum { LW_LANES = 16, LW_MAX_HEAD_DIM = 512 };
 
 // Where the keys and values of one KV head of one block lie: keys [head_dim][32 tokens], values [32 tokens][value_dim].
 // LW_I8: keys [value_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32 scales of the keys [32]
-// and of the values [32].
+// and of the values [32]. Latent: values are the first value_dim dimensions of the keys, and there are no others.
 typedef struct lw_kv_view {
     const uint8_t* base;  // of the layer
     size_t block_bytes;   // from one block of the layer to the next
@@ -26,7 +26,16 @@ typedef struct lw_kv_view {
     size_t head_dim;
     size_t value_dim;  // head_dim rounded up to LW_LANES; the rest is zero, or in LW_I8 anything
     lw_type type;      // LW_F32, LW_F16 or LW_I8
+    bool latent;       // not of LW_I8; value_dim is a multiple of LW_LANES then
 } lw_kv_view;
+
+// Values of a key, and of a head's result: those of latent rows.
+static inline uint32_t lw_key_dim(const lw_attention_config* c) {
+    return c->latent_rank > 0 ? c->latent_rank + c->rope_dim : c->head_dim;
+}
+static inline uint32_t lw_result_dim(const lw_attention_config* c) {
+    return c->latent_rank > 0 ? c->latent_rank : c->head_dim;
+}
 
 // Codes of LW_I8 keys are stored plus this: VPDPBUSD multiplies unsigned by signed bytes, SDOT signed ones.
 #if defined(__x86_64__)
@@ -50,7 +59,7 @@ typedef struct lw_attention_job {
     float softcap;        // 0, or scores are as lw_lane_ops.softcap makes them before slopes change them
     const float* slopes;  // [group] what scores fall by for each token of distance; NULL = nothing; not of LW_I8
     const float* sinks;   // [group] one more score of each head, of no value; NULL = none
-    float* out;           // the same for the result
+    float* out;           // the same for the result, latent: of value_dim values
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
 } lw_attention_job;
@@ -204,10 +213,10 @@ static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
 }
 
 // Floats of scratch that attention needs for one job of at most `tokens` query tokens: queries, one block of keys and
-// values in f32, two states.
-static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t value_dim) {
+// values in f32, two states. `dim`: head_dim rounded up to LW_LANES.
+static inline size_t lw_attention_scratch_floats(size_t tokens, size_t group, size_t dim) {
     const size_t rows = lw_attention_rows(tokens, group);
-    return rows * value_dim + 2 * value_dim * LW_BLOCK_TOKENS + 2 * lw_attention_state_floats(rows, value_dim);
+    return rows * dim + 2 * dim * LW_BLOCK_TOKENS + 2 * lw_attention_state_floats(rows, dim);
 }
 
 #endif

@@ -103,6 +103,8 @@ lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, con
     const lw_adapted which = adapted_by(role);
     if (which == LW_ADAPTED_COUNT || layer >= model->config.n_layers)
         return lw_fail(LW_ERR_ARGUMENT, "no matrix of role %d in layer %u can be adapted", (int)role, layer);
+    if (role == LW_ATTN_Q && model->layers[layer].config.attention.latent_rank > 0)
+        return lw_fail(LW_ERR_ARGUMENT, "layer %u has latent attention, whose Q cannot be adapted", layer);
     const lw_slot slot = lw_model_slot((lw_model*)model, role, layer);
     if (!slot.wanted)
         return lw_fail(LW_ERR_ARGUMENT, "layer %u has no %s that can be adapted%s", layer, slot.name,

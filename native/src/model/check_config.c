@@ -52,7 +52,7 @@ static lw_status check_shared_kv(const place* at, const lw_model_config* model, 
     if (!c->shares_kv) return LW_OK;
     const lw_attention_config* of = &model->layers[c->kv_layer].attention;
     if (of->n_heads == 0 || of->shares_kv || of->n_kv_heads != c->n_kv_heads || of->head_dim != c->head_dim ||
-        of->window != c->window)
+        of->window != c->window || of->latent_rank > 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %skv_layer is %u, which must have keys and values of its own, %u KV heads of %u"
                        " and a window of %u",
@@ -61,6 +61,41 @@ static lw_status check_shared_kv(const place* at, const lw_model_config* model, 
         return lw_fail(LW_ERR_ARGUMENT, "model config: %svalues_are_keys and value_norm must be 0 where shares_kv is 1",
                        at->text);
     return LW_OK;
+}
+
+static lw_status check_multiple(const place* at, const char* field, uint32_t value, uint32_t of) {
+    if (value % of == 0) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %u, must be a multiple of %u", at->text, field, value, of);
+}
+
+static lw_status check_latent(const place* at, const lw_model_config* model, const lw_attention_config* c) {
+    LW_RETURN_IF_FAILED(check_range(at, "latent_rank", c->latent_rank, 0, model->pooled ? 0 : 1024));
+    const bool latent = c->latent_rank > 0;
+    LW_RETURN_IF_FAILED(check_range(at, "rope_dim", c->rope_dim, latent ? 2 : 0, latent ? c->head_dim - 1 : 0));
+    LW_RETURN_IF_FAILED(check_range(at, "value_dim", c->value_dim, latent ? LW_PANEL : 0, latent ? 1024 : 0));
+    LW_RETURN_IF_FAILED(check_range(at, "query_rank", c->query_rank, 0, latent ? 1 << 16 : 0));
+    LW_RETURN_IF_FAILED(check_number(at, "latent_eps", (double)c->latent_eps, 0, latent ? 1 : 0));
+    if (!latent) return LW_OK;
+    LW_RETURN_IF_FAILED(check_multiple(at, "latent_rank", c->latent_rank, LW_PANEL));
+    LW_RETURN_IF_FAILED(check_multiple(at, "value_dim", c->value_dim, LW_PANEL));
+    LW_RETURN_IF_FAILED(check_range(at, "n_kv_heads", c->n_kv_heads, 1, 1));
+    if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->output_gate || c->alibi || c->values_are_keys ||
+        c->value_norm || c->shares_kv)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, output_gate, alibi,"
+                       " values_are_keys, value_norm and shares_kv must be 0",
+                       at->text, c->latent_rank);
+    if (c->rope == LW_NO_ROPE || model->ropes[c->rope].rotated != c->rope_dim)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %srope_dim is %u, which its rope must turn all of", at->text,
+                       c->rope_dim);
+    return LW_OK;
+}
+
+static lw_status check_turned(const place* at, const lw_model_config* model, const lw_attention_config* c) {
+    if (c->rope == LW_NO_ROPE) return LW_OK;
+    if (c->rope < 0 || (uint32_t)c->rope >= model->n_ropes)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %srope is %d, there are %u", at->text, c->rope, model->n_ropes);
+    return check_range(at, "rotated dimensions", model->ropes[c->rope].rotated, 2, c->head_dim);
 }
 
 static lw_status check_attention(const lw_model_config* model, uint32_t layer, const lw_attention_config* first) {
@@ -94,10 +129,8 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %salibi with %u heads, must be %u as in the first layer that has attention",
                        at.text, c->n_heads, first->n_heads);
-    if (c->rope == LW_NO_ROPE) return LW_OK;
-    if (c->rope < 0 || (uint32_t)c->rope >= model->n_ropes)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %srope is %d, there are %u", at.text, c->rope, model->n_ropes);
-    return check_range(&at, "rotated dimensions", model->ropes[c->rope].rotated, 2, c->head_dim);
+    LW_RETURN_IF_FAILED(check_turned(&at, model, c));
+    return check_latent(&at, model, c);
 }
 
 // Of what a layer does not have, each of `bytes` bytes.
@@ -163,6 +196,7 @@ static lw_status check_router(const place* at, const lw_ffn_config* c) {
     LW_RETURN_IF_FAILED(check_flag(at, "renormalize", c->renormalize));
     LW_RETURN_IF_FAILED(check_range(at, "n_groups", c->n_groups, 1, c->n_experts));
     LW_RETURN_IF_FAILED(check_range(at, "groups_used", c->groups_used, 1, c->n_groups));
+    LW_RETURN_IF_FAILED(check_flag(at, "groups_by_best", c->groups_by_best));
     LW_RETURN_IF_FAILED(check_number(at, "divisor_extra", (double)c->divisor_extra, 0, 1));
     LW_RETURN_IF_FAILED(check_number(at, "divisor_least", (double)c->divisor_least, 0, 1));
     LW_RETURN_IF_FAILED(check_number(at, "scale", (double)c->scale, 1e-6, 1e6));
@@ -302,12 +336,14 @@ static lw_status check_kv_sizes(const lw_model_config* c) {
     for (uint32_t i = 0; i < c->n_layers; ++i) {
         const lw_attention_config* a = &c->layers[i].attention;
         uint32_t at = 0;
-        while (at < n && (found[at]->n_kv_heads != a->n_kv_heads || found[at]->head_dim != a->head_dim)) ++at;
+        while (at < n && (found[at]->n_kv_heads != a->n_kv_heads || lw_key_dim(found[at]) != lw_key_dim(a) ||
+                          lw_result_dim(found[at]) != lw_result_dim(a)))
+            ++at;
         if (a->n_heads == 0 || at < n) continue;
         if (n == MOST)
             return lw_fail(LW_ERR_ARGUMENT,
                            "model config: layer %u: %u KV heads of %u, layers before have %d other sizes already", i,
-                           a->n_kv_heads, a->head_dim, MOST);
+                           a->n_kv_heads, lw_key_dim(a), MOST);
         found[n++] = a;
     }
     return LW_OK;

@@ -240,7 +240,7 @@ static lw_status check_orders(lw_model* model) {
     size_t widest = c->hidden_size;
     for (uint32_t layer = 0; layer < c->n_layers; ++layer) {
         const lw_attention_config* a = &model->layers[layer].config.attention;
-        const size_t q = (size_t)a->n_heads * a->head_dim;
+        const size_t q = (size_t)a->n_heads * lw_output_dim(a);
         if (q > widest) widest = q;
     }
     bool* seen = malloc(widest * sizeof *seen);

@@ -12,6 +12,7 @@
 typedef struct lw_layer {
     lw_layer_config config;
     lw_matrix q, k, v, attn_gate, attn_output;
+    lw_matrix latent_query, latent_down, latent_keys, latent_values;  // the last two stacked
     lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
     lw_matrix per_layer_gate, per_layer_out;
     lw_matrix gate, up, down;  // of the FFN; in a layer of experts, of the shared one
@@ -28,6 +29,7 @@ typedef struct lw_layer {
     float* shared_router;                                // [hidden_size]
     float *q_norm, *k_norm;                              // [head_dim], or [heads][head_dim]
     float* sinks;                                        // [n_heads]
+    float *latent_query_norm, *latent_norm;              // [query_rank], [latent_rank]
     float* state_conv;                                   // [channels][taps]
     float *state_conv_bias, *state_norm;                 // [channels], see LW_STATE_NORM
     float *state_decay_bias, *state_rate, *state_skip;   // [n_heads]
@@ -80,12 +82,16 @@ struct lw_model {
 };
 
 // The matrices of a layer, in the order a step reads them; of those that it does not have, rows is 0.
-enum { LW_LAYER_MATRICES = 19, LW_FIRST_OF_EXPERTS = 16 };
+enum { LW_LAYER_MATRICES = 23, LW_FIRST_OF_EXPERTS = 20 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
-    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->q,
+    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->latent_query,
+                                               &l->latent_down,
+                                               &l->q,
                                                &l->k,
                                                &l->v,
                                                &l->attn_gate,
+                                               &l->latent_keys,
+                                               &l->latent_values,
                                                &l->attn_output,
                                                &l->state_in,
                                                &l->state_gate,
@@ -106,6 +112,11 @@ static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
 
 static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
 static inline bool lw_has_state(const lw_layer* layer) { return layer->config.state.kind != LW_NO_STATE; }
+
+// Values of a head that the output projection reads.
+static inline uint32_t lw_output_dim(const lw_attention_config* c) {
+    return c->latent_rank > 0 ? c->value_dim : c->head_dim;
+}
 
 // Of the first layer that has attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {

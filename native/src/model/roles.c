@@ -114,12 +114,14 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_attention_config* c = &l->config.attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
-    const bool here = lw_has_attention(l), own = here && !c->shares_kv, values = own && !c->values_are_keys;
+    const bool here = lw_has_attention(l), latent = c->latent_rank > 0, own = here && !c->shares_kv && !latent,
+               values = own && !c->values_are_keys;
+    const uint32_t outputs = c->n_heads * lw_output_dim(c);
     switch (role) {
         case LW_ATTN_NORM:
             return vector("attention norm", &l->attn_norm, hidden, has_mixer_norm(l));
         case LW_ATTN_Q:
-            return matrix("attention Q", &l->q, q, hidden, here);
+            return matrix("attention Q", &l->q, q, c->query_rank > 0 ? c->query_rank : hidden, here);
         case LW_ATTN_K:
             return matrix("attention K", &l->k, kv, hidden, own);
         case LW_ATTN_V:
@@ -138,15 +140,37 @@ static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
         case LW_ATTN_K_NORM:
             return vector("attention K norm", &l->k_norm, whole ? kv : c->head_dim, own && norm);
         case LW_ATTN_OUTPUT:
-            return matrix("attention output", &l->attn_output, hidden, q, here);
+            return matrix("attention output", &l->attn_output, hidden, outputs, here);
         case LW_ATTN_OUTPUT_BIAS:
             return vector("attention output bias", &l->attn_output_bias, hidden, c->output_bias);
         case LW_ATTN_SINKS:
             return vector("attention sinks", &l->sinks, c->n_heads, c->sinks);
         case LW_ATTN_INPUT_ORDER:
-            return vector("order of Q, K and V", &l->attn_input_order, hidden, here && !lw_has_state(l));
+            return vector("order of Q, K and V", &l->attn_input_order, hidden, here && !latent && !lw_has_state(l));
         case LW_ATTN_OUTPUT_ORDER:
-            return vector("order of attention output", &l->attn_output_order, q, here);
+            return vector("order of attention output", &l->attn_output_order, outputs, here);
+        default:
+            return (lw_slot){0};
+    }
+}
+
+static lw_slot latent_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const lw_attention_config* c = &l->config.attention;
+    const uint32_t rank = c->latent_rank, query = c->query_rank;
+    const bool here = rank > 0;
+    switch (role) {
+        case LW_LATENT_QUERY:
+            return matrix("latent query", &l->latent_query, query, hidden, here && query > 0);
+        case LW_LATENT_QUERY_NORM:
+            return vector("norm of the latent query", &l->latent_query_norm, query, here && query > 0);
+        case LW_LATENT_DOWN:
+            return matrix("latent down", &l->latent_down, rank + c->rope_dim, hidden, here);
+        case LW_LATENT_NORM:
+            return vector("latent norm", &l->latent_norm, rank, here);
+        case LW_LATENT_KEYS:
+            return matrix("latent keys", &l->latent_keys, c->n_heads * rank, c->head_dim - c->rope_dim, here);
+        case LW_LATENT_VALUES:
+            return matrix("latent values", &l->latent_values, c->n_heads * c->value_dim, rank, here);
         default:
             return (lw_slot){0};
     }
@@ -257,6 +281,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
     lw_layer* layer = &model->layers[index];
     lw_slot slot = model_slot(model, role);
     if (slot.name == NULL) slot = attention_slot(layer, hidden, role);
+    if (slot.name == NULL) slot = latent_slot(layer, hidden, role);
     if (slot.name == NULL) slot = state_slot(layer, hidden, role);
     if (slot.name == NULL) slot = gated_slot(layer, hidden, role);
     if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
@@ -269,7 +294,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
-           (role >= LW_PER_LAYER_GATE && role <= LW_PER_LAYER_RESULT_NORM);
+           (role >= LW_PER_LAYER_GATE && role <= LW_LATENT_VALUES);
 }
 
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {

@@ -44,6 +44,10 @@ COSTS = {
     Role.ATTN_OUTPUT: 0.7,
     # Taken to be as those of attention; the small matrices keep their types.
     Role.ATTN_GATE: 0.5,
+    Role.LATENT_QUERY: 0.5,
+    Role.LATENT_DOWN: 0.7,
+    Role.LATENT_KEYS: 0.5,
+    Role.LATENT_VALUES: 0.7,
     Role.STATE_IN: 0.7,
     Role.STATE_GATE: 0.5,
     Role.STATE_OUT: 0.7,

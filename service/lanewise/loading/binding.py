@@ -129,9 +129,10 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
         orders[Role.PER_LAYER_RESULT_NORM] = (1, hidden)
     if layer.attention is not None:
         shapes |= attention_shapes(layer.attention, hidden)
-        results = (1, layer.attention.n_heads * layer.attention.head_dim)
+        results = (1, layer.attention.n_heads * layer.attention.output_dim)
         orders |= {Role.ATTN_INPUT_ORDER: (1, hidden), Role.ATTN_OUTPUT_ORDER: results}
-        if layer.state is not None:  # which reads the same inputs in their own order
+        # What has a state, or is latent, reads the same inputs in their own order.
+        if layer.state is not None or layer.attention.latent_rank:
             del orders[Role.ATTN_INPUT_ORDER]
     if layer.state is not None:
         shapes |= state_shapes(layer.state, hidden)
@@ -160,6 +161,8 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
 
 def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
     """Return the tensors of attention and the norm before it."""
+    if attention.latent_rank:
+        return latent_shapes(attention, hidden)
     head = attention.head_dim
     queries, keys = attention.n_heads * head, attention.n_kv_heads * head
     shapes = {
@@ -193,6 +196,28 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
     elif attention.values_are_keys:
         absent = (Role.ATTN_V, Role.ATTN_V_BIAS)
     return {role: shape for role, shape in shapes.items() if role not in absent}
+
+
+def latent_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
+    """Return the tensors of latent attention and the norm before it."""
+    rank, query = attention.latent_rank, attention.query_rank
+    n_heads, head = attention.n_heads, attention.head_dim
+    shapes: dict[Role, Shape] = {Role.ATTN_NORM: (1, hidden)}
+    if query:
+        shapes |= {Role.LATENT_QUERY: (query, hidden), Role.LATENT_QUERY_NORM: (1, query)}
+    shapes |= {
+        Role.LATENT_DOWN: (rank + attention.rope_dim, hidden),
+        Role.LATENT_NORM: (1, rank),
+        Role.ATTN_Q: (n_heads * head, query or hidden),
+        Role.LATENT_KEYS: (n_heads * rank, head - attention.rope_dim),
+        Role.LATENT_VALUES: (n_heads * attention.value_dim, rank),
+    }
+    if attention.sinks:
+        shapes[Role.ATTN_SINKS] = (1, n_heads)
+    shapes[Role.ATTN_OUTPUT] = (hidden, n_heads * attention.value_dim)
+    if attention.output_bias:
+        shapes[Role.ATTN_OUTPUT_BIAS] = (1, hidden)
+    return shapes
 
 
 def state_shapes(state: State, hidden: int) -> dict[Role, Shape]:

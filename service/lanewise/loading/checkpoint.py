@@ -97,6 +97,13 @@ class Role(IntEnum):
     PER_LAYER_GATE = 65  # (P, hidden_size), in every layer
     PER_LAYER_OUT = 66  # (hidden_size, P), in every layer
     PER_LAYER_RESULT_NORM = 67  # (hidden_size,), in every layer
+    # Of latent attention; the matrices of all heads are one below the other.
+    LATENT_QUERY = 68  # (query_rank, hidden_size)
+    LATENT_QUERY_NORM = 69  # (query_rank,)
+    LATENT_DOWN = 70  # (latent_rank + rope_dim, hidden_size)
+    LATENT_NORM = 71  # (latent_rank,)
+    LATENT_KEYS = 72  # (n_heads * latent_rank, head_dim - rope_dim)
+    LATENT_VALUES = 73  # (n_heads * value_dim, latent_rank)
 
 
 @dataclass(frozen=True)

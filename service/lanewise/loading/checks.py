@@ -33,6 +33,8 @@ LEAST_TAPS, MOST_TAPS = 2, 8  # of the convolutions of layers with a state
 STATE_MULTIPLE = 16  # of rows and columns of states
 MAX_EXPERTS = 4096
 EXPERT_MULTIPLE = 32  # of the sizes that the matrices of experts have
+LATENT_MULTIPLE = 32  # of what the matrices of heads give
+MAX_LATENT = 1024
 
 
 def check_program(config: ModelConfig, source: str) -> ModelConfig:
@@ -42,6 +44,7 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
         if attention is not None:
             check_heads(attention, source)
             _raise(source, attention_faults(attention, config.ropes))
+            _raise(source, latent_faults(attention, config))
     for state in dict.fromkeys(layer.state for layer in config.layers):
         if state is not None:
             _raise(source, state_faults(state))
@@ -228,6 +231,41 @@ def attention_faults(attention: Attention, ropes: tuple[Rope, ...]) -> Iterable[
             f"RoPE over {ropes[attention.rope].rotated} dimensions; the head dimension is"
             f" {attention.head_dim}"
         )
+
+
+def latent_faults(attention: Attention, config: ModelConfig) -> Iterable[str]:
+    """What is wrong with latent attention."""
+    if not attention.latent_rank:
+        if attention.rope_dim or attention.value_dim or attention.query_rank:
+            yield "rope_dim, value_dim or query_rank without a latent_rank"
+        return
+    for name in ("latent_rank", "value_dim"):
+        size = getattr(attention, name)
+        if size % LATENT_MULTIPLE or not 0 < size <= MAX_LATENT:
+            yield (
+                f"{name} of latent attention is {size}; a multiple of {LATENT_MULTIPLE} up to"
+                f" {MAX_LATENT} is needed"
+            )
+    rotated = None if attention.rope is None else config.ropes[attention.rope].rotated
+    if rotated != attention.rope_dim or not 0 < attention.rope_dim < attention.head_dim:
+        yield (
+            f"latent attention whose heads of {attention.head_dim} turn {attention.rope_dim}"
+            f" dimensions, by RoPE over {rotated}; the same number, below the heads', is needed"
+        )
+    if attention.n_kv_heads != 1:
+        yield f"latent attention with {attention.n_kv_heads} key/value heads; 1 is needed"
+    gates = attention.output_gate or attention.head_gate
+    plain = attention.qkv_bias or attention.alibi or attention.values_are_keys
+    if (
+        gates
+        or plain
+        or attention.value_norm
+        or attention.qk_norm != "none"
+        or attention.kv_layer is not None
+    ):
+        yield "latent attention beside biases, norms, gates, slopes or keys of other layers"
+    if config.pooling is not None:
+        yield "latent attention in a model that is pooled"
 
 
 def expert_faults(ffn: Experts, hidden: int) -> Iterable[str]:

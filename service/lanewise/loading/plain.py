@@ -67,6 +67,8 @@ def further_kinds(config: ModelConfig) -> Iterator[str]:
 
 def further_attention(attention: Attention) -> Iterator[str]:
     """Name what attention has that few models' has."""
+    if attention.latent_rank:
+        yield "latent attention"
     if attention.qk_norm == "turned":
         yield "norms of queries and keys that have turned"
     if attention.score_softcap:

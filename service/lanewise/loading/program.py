@@ -63,6 +63,26 @@ class Attention:
     values_are_keys: bool = False  # V is what K is before its norm and its turn
     value_norm: bool = False  # RMSNorm over each head of V, without weights
     kv_layer: int | None = None  # an earlier layer, whose K and V are read; None: its own
+    # Latent attention (MLA), where there is a latent_rank. Of (c, r), a product of the input, a
+    # token keeps one row for all heads: norm(c), then r, which turns. The last rope_dim values of
+    # each query turn, the others are (keys^T c): the score is that of (keys n, t) and the row, and
+    # results are values (the weighted sum of c). n_kv_heads is 1, and there are no biases of Q, K
+    # and V, norms of heads, gates, slopes, and nothing shared.
+    latent_rank: int = 0
+    rope_dim: int = 0  # all that its rope turns
+    value_dim: int = 0  # of a head's result
+    query_rank: int = 0  # 0, or queries are a product of a norm of a product of so many values
+    latent_eps: float = 0.0  # of both norms
+
+    @property
+    def turning(self) -> int:
+        """Dimensions of a head that angles are for."""
+        return self.rope_dim or self.head_dim
+
+    @property
+    def output_dim(self) -> int:
+        """Values of a head that attention's output is made of."""
+        return self.value_dim or self.head_dim
 
     def __post_init__(self) -> None:
         """Fill in the scale that most models have."""
@@ -171,6 +191,7 @@ class Experts:
     choice_bias: bool = False  # added to the scores for the choice alone
     groups: int = 1  # the choice is limited to the best groups: the sums of each one's two best
     groups_used: int = 1
+    groups_by_best: bool = False  # the groups' best ones count alone
     renormalize: bool = False  # chosen weights are divided by their sum ...
     denominator_eps: float = 0.0  # ... plus this
     denominator_least: float = 0.0  # ... which is at least this

@@ -254,6 +254,19 @@ class Rearranged:
         """Turn [inputs, outputs] into [outputs, inputs]."""
         self._transpose(name, dims=2)
 
+    def transpose_parts(self, name: str, n: int) -> None:
+        """Turn around each of the ``n`` parts of a matrix of floats, which lie in its rows."""
+        source = self.out[name]
+        if source.type not in VECTOR_TYPES:
+            raise ModelFileError(
+                f"{source.where}: tensor {name!r} is {_shown(source)}, whose rows become columns,"
+                f" for which one of {', '.join(kind.name for kind in VECTOR_TYPES)} is needed"
+            )
+        outputs, inputs = source.shape
+        self.out[name] = replace(source, shape=(n, outputs // n, inputs))
+        self._transpose(name, dims=3)
+        self.out[name] = replace(self.out[name], shape=(n * inputs, outputs // n))
+
     def _transpose(self, name: str, dims: int) -> None:
         source = self.out.get(name)
         if source is None or len(source.shape) != dims or not isinstance(source.type, TensorType):

@@ -17,12 +17,13 @@ from lanewise.loading.sources import Sources
 
 QUERIES = (Role.ATTN_Q, Role.ATTN_Q_BIAS)
 KEYS = (Role.ATTN_K, Role.ATTN_K_BIAS)
+TURNED = (*QUERIES, *KEYS, Role.LATENT_DOWN)
 
 
 def heads_of(config: ModelConfig, role: Role, layer: int) -> int:
     """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's."""
     attention = config.layers[layer].attention
-    if attention is None or role not in (*QUERIES, *KEYS):
+    if attention is None or role not in TURNED:
         return 0
     return attention.n_heads if role in QUERIES else attention.n_kv_heads
 
@@ -42,10 +43,14 @@ def whole_heads(config: ModelConfig, role: Role, layer: int) -> int:
     return heads
 
 
-def in_halves(n_heads: int, head_dim: int, turned: int) -> Rows:
-    """Return for each row as the library has it the number of the file's."""
-    head = np.arange(head_dim)
-    order = np.concatenate([head[:turned:2], head[1:turned:2], head[turned:]])
+def in_halves(n_heads: int, head_dim: int, turned: int, first: int = 0) -> Rows:
+    """Return for each row as the library has it the number of the file's.
+
+    Those of a head that turn are ``turned`` from ``first`` on.
+    """
+    head, end = np.arange(head_dim), first + turned
+    parts = [head[:first], head[first:end:2], head[first + 1 : end : 2], head[end:]]
+    order = np.concatenate(parts)
     rows: Rows = (np.arange(n_heads)[:, None] * head_dim + order).reshape(-1)
     return rows
 
@@ -60,11 +65,13 @@ def with_halves(config: ModelConfig, sources: Sources, column: int) -> Sources:
         attention = layer.attention
         if attention is None or turned_of(config, number) == attention.head_dim:
             continue
-        for role in (*QUERIES, *KEYS):
+        for role in TURNED:
             name = TENSOR_NAMES[role][column].format(number)
-            rows = in_halves(
-                heads_of(config, role, number), attention.head_dim, turned_of(config, number)
-            )
+            turned, size = turned_of(config, number), attention.head_dim
+            if role is Role.LATENT_DOWN:
+                size = attention.latent_rank + turned
+            first = size - turned if attention.latent_rank else 0
+            rows = in_halves(heads_of(config, role, number), size, turned, first)
 
             def parts(_: Rows, name: str = name, rows: Rows = rows) -> Mapping[str, Rows]:
                 return {name: rows}

@@ -121,7 +121,7 @@ def work_of(
             for (kind, of_head, of_experts), (numbers, size) in found.items()
         ),
         expert_share=share,
-        attention_weights=float(sum(2 * one.n_heads * one.head_dim for one in _attentions(config))),
+        attention_weights=float(sum(_of_a_token_seen(one) for one in _attentions(config))),
         values=sum(
             NORMS * config.hidden_size
             + _attention_values(one.attention)
@@ -155,9 +155,20 @@ def _state_values(state: State | None, hidden: int) -> float:
     return state.taps * state.channels + STATE_PASSES * state.inner * state.key_dim
 
 
+def _of_a_token_seen(attention: Attention) -> int:
+    """Products of queries and keys, and of probabilities and values."""
+    if attention.latent_rank:
+        return attention.n_heads * (2 * attention.latent_rank + attention.rope_dim)
+    return 2 * attention.n_heads * attention.head_dim
+
+
 def _attention_values(attention: Attention | None) -> float:
     if attention is None:
         return 0
+    if attention.latent_rank:
+        row = attention.latent_rank + attention.rope_dim
+        queries = attention.n_heads * (attention.head_dim + row + attention.latent_rank)
+        return queries + 2 * attention.query_rank + row
     return (2 * attention.n_heads + 2 * attention.n_kv_heads) * attention.head_dim
 
 

@@ -125,6 +125,8 @@ class NativeProgram:
         for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale", "score_softcap"):
             setattr(out, name, getattr(attention, name))
         flags = ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi", "output_gate")
+        for name in ("latent_rank", "rope_dim", "value_dim", "query_rank", "latent_eps"):
+            setattr(out, name, getattr(attention, name))
         for name in (*flags, "values_are_keys", "value_norm"):
             setattr(out, name, int(getattr(attention, name)))
         if attention.head_gate:
@@ -168,7 +170,7 @@ class NativeProgram:
         out.divisor_extra, out.divisor_least = ffn.denominator_eps, ffn.denominator_least
         for name in ("n_used", "groups_used", "scale", "limit", "alpha", "shared_size"):
             setattr(out, name, getattr(ffn, name))
-        for name in ("router_bias", "choice_bias", "renormalize", "shared_gate"):
+        for name in ("router_bias", "choice_bias", "groups_by_best", "renormalize", "shared_gate"):
             setattr(out, name, int(getattr(ffn, name)))
         out.ungated = int(not ffn.gated)
         out.router = getattr(lib, ROUTERS[ffn.router])

@@ -18,6 +18,10 @@ MATRICES = frozenset(
         Role.ATTN_V,
         Role.ATTN_OUTPUT,
         Role.ATTN_GATE,
+        Role.LATENT_QUERY,
+        Role.LATENT_DOWN,
+        Role.LATENT_KEYS,
+        Role.LATENT_VALUES,
         Role.STATE_IN,
         Role.STATE_GATE,
         Role.STATE_OUT,
@@ -40,8 +44,11 @@ MATRICES = frozenset(
 
 # And what has a state in its place, but for the small matrices of decay and beta.
 STATES = frozenset({Role.STATE_IN, Role.STATE_GATE, Role.STATE_OUT})
+LATENT = frozenset({Role.LATENT_QUERY, Role.LATENT_DOWN, Role.LATENT_KEYS, Role.LATENT_VALUES})
 ATTENTION = (
-    frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT, Role.ATTN_GATE}) | STATES
+    frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT, Role.ATTN_GATE})
+    | LATENT
+    | STATES
 )
 DENSE = frozenset(
     {Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN, Role.PER_LAYER_GATE, Role.PER_LAYER_OUT}

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
+from transformers import AutoConfig, Mxfp4Config
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -41,11 +42,16 @@ QUANTIZATION = "quantization_config"
 Floats = NDArray[np.float32]
 
 
+def class_of(config: dict[str, Any]) -> Any:
+    """Return the class that a config names: not all text models of others are found by theirs."""
+    return getattr(transformers, config["architectures"][0])
+
+
 def written(config: dict[str, Any]) -> Record:
     """Return config.json and the shapes of the tensors that transformers writes for a config."""
     plain = {key: value for key, value in config.items() if key != QUANTIZATION}
     record = written_by(
-        lambda folder: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)), plain
+        lambda folder: class_of(config)._from_config(AutoConfig.from_pretrained(folder)), plain
     )
     if QUANTIZATION in config:
         record["config"][QUANTIZATION] = config[QUANTIZATION]
@@ -70,7 +76,9 @@ def load(name: str, record: Record) -> Any:
     """Return the model with the weights of its files."""
     quantized = QUANTIZATION in record["config"]
     extra = {QUANTIZATION: Mxfp4Config(dequantize=True)} if quantized else {}
-    return loaded_by(AutoModelForCausalLM, name, record, experts_implementation="eager", **extra)
+    return loaded_by(
+        class_of(record["config"]), name, record, experts_implementation="eager", **extra
+    )
 
 
 def forward(model: Any, tokens: list[int]) -> Floats:

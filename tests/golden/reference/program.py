@@ -144,6 +144,27 @@ def keys_and_values(
     return heads_of(config, c, own, Role.ATTN_K, flat), v
 
 
+def expanded(
+    config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array
+) -> tuple[Array, Array, Array]:
+    """Q, K and V of latent attention as plain heads: nothing is absorbed."""
+    assert c.rope is not None
+    rope, of_q = config.ropes[c.rope], x
+    if c.query_rank:
+        of_q = rms(x @ own[Role.LATENT_QUERY].T, own[Role.LATENT_QUERY_NORM], c.latent_eps)
+    q = (of_q @ own[Role.ATTN_Q].T).reshape(len(x), c.n_heads, c.head_dim)
+    still = c.head_dim - c.rope_dim
+    q = np.concatenate([q[..., :still], turn(rope, q[..., still:])], axis=-1)
+    both = x @ own[Role.LATENT_DOWN].T
+    latent = rms(both[:, : c.latent_rank], own[Role.LATENT_NORM], c.latent_eps)
+    turned = turn(rope, both[:, None, c.latent_rank :])
+    keys = own[Role.LATENT_KEYS].reshape(c.n_heads, c.latent_rank, still)
+    values = own[Role.LATENT_VALUES].reshape(c.n_heads, c.value_dim, c.latent_rank)
+    k = np.einsum("tr,hrd->thd", latent, keys)
+    k = np.concatenate([k, np.repeat(turned, c.n_heads, axis=1)], axis=-1)
+    return q, k, np.einsum("tr,hvr->thv", latent, values)
+
+
 def attention(
     config: ModelConfig,
     index: int,
@@ -154,10 +175,13 @@ def attention(
     """Causal attention of all tokens to those before them; ``stored``: those of layers."""
     c = config.layers[index].attention
     assert c is not None
-    q = heads_of(config, c, own, Role.ATTN_Q, product_of(own, Role.ATTN_Q, x))
-    if c.kv_layer is None:
-        stored[index] = keys_and_values(config, c, own, x)
-    k, v = stored[index if c.kv_layer is None else c.kv_layer]
+    if c.latent_rank:
+        q, k, v = expanded(config, c, own, x)
+    else:
+        q = heads_of(config, c, own, Role.ATTN_Q, product_of(own, Role.ATTN_Q, x))
+        if c.kv_layer is None:
+            stored[index] = keys_and_values(config, c, own, x)
+        k, v = stored[index if c.kv_layer is None else c.kv_layer]
     n = len(x)
     positions = np.arange(n)
     if c.position_scale is not None:
@@ -166,8 +190,8 @@ def attention(
     seen = positions[None, :] <= positions[:, None]
     if c.window is not None:
         seen &= positions[None, :] > positions[:, None] - c.window
-    group = c.n_heads // c.n_kv_heads
-    out = np.zeros((n, c.n_heads, c.head_dim))
+    group = c.n_heads // k.shape[1]
+    out = np.zeros((n, c.n_heads, v.shape[2]))
     for head in range(c.n_heads):
         scores = capped(q[:, head] @ k[:, head // group].T * c.score_scale, c.score_softcap)
         scores = np.where(seen, scores, -np.inf)
@@ -395,7 +419,9 @@ def route(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, Array
     margin = np.inf
     if c.groups_used < c.groups:
         of_groups = keys.reshape(c.groups, -1)
-        kept, margin = largest(np.sort(of_groups, axis=1)[:, -2:].sum(axis=1), c.groups_used)
+        counted = 1 if c.groups_by_best else 2
+        best = np.sort(of_groups, axis=1)[:, -counted:].sum(axis=1)
+        kept, margin = largest(best, c.groups_used)
         of_groups[[g for g in range(c.groups) if g not in kept]] = -np.inf
     chosen, near = largest(keys, c.n_used)
     weights = softmax(scores[chosen]) if c.router == "top_softmax" else scores[chosen]

@@ -72,6 +72,8 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
 
 def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
     """Of one layer."""
+    if c.latent_rank:
+        return shapes_of_latent(c, hidden)
     q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     shapes: dict[Role, tuple[int, ...]] = {
         Role.ATTN_NORM: (hidden,),
@@ -98,6 +100,27 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
     keys = (Role.ATTN_K, Role.ATTN_K_BIAS, Role.ATTN_K_NORM)
     for role in keys if c.kv_layer is not None else ():
         shapes.pop(role, None)
+    return shapes
+
+
+def shapes_of_latent(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer of latent attention."""
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.ATTN_NORM: (hidden,),
+        Role.LATENT_DOWN: (c.latent_rank + c.rope_dim, hidden),
+        Role.LATENT_NORM: (c.latent_rank,),
+        Role.ATTN_Q: (c.n_heads * c.head_dim, c.query_rank or hidden),
+        Role.LATENT_KEYS: (c.n_heads * c.latent_rank, c.head_dim - c.rope_dim),
+        Role.LATENT_VALUES: (c.n_heads * c.value_dim, c.latent_rank),
+        Role.ATTN_OUTPUT: (hidden, c.n_heads * c.value_dim),
+    }
+    if c.query_rank:
+        shapes[Role.LATENT_QUERY] = (c.query_rank, hidden)
+        shapes[Role.LATENT_QUERY_NORM] = (c.query_rank,)
+    if c.output_bias:
+        shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
+    if c.sinks:
+        shapes[Role.ATTN_SINKS] = (c.n_heads,)
     return shapes
 
 

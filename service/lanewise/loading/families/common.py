@@ -121,7 +121,7 @@ def hf_model(
     """
     if not own_kinds:
         check_kinds(fields, layers)
-    rope, context = read_rope(fields, heads_of(fields, layers).head_dim, theta, partial, own)
+    rope, context = read_rope(fields, heads_of(fields, layers).turning, theta, partial, own)
     return ModelConfig(
         architecture=name,
         hidden_size=fields.integer("hidden_size"),

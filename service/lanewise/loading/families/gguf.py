@@ -124,7 +124,7 @@ def gguf_model(
             f"{fields.source}: missing tensor 'token_embd.weight' with two dimensions"
         )
     fields.ignore(f"{arch}.vocab_size")  # the embedding has it
-    head_dim = heads_of(fields, layers).head_dim
+    head_dim = heads_of(fields, layers).turning
     rope, context = gguf_rope(fields, sources, head_dim, theta, truncate)
     return ModelConfig(
         architecture=name,

@@ -9,6 +9,8 @@ from lanewise.loading.families import (
     bert,
     cohere,
     cohere2,
+    deepseek_v2,
+    deepseek_v3,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -21,6 +23,7 @@ from lanewise.loading.families import (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_neox,
     gpt_oss,
@@ -36,8 +39,10 @@ from lanewise.loading.families import (
     lfm3,
     llama,
     minicpm,
+    minicpm3,
     ministral3,
     mistral,
+    mistral4,
     mixtral,
     modernbert,
     nemotron,
@@ -62,6 +67,7 @@ from lanewise.loading.families import (
     stablelm,
     starcoder2,
     xlm_roberta,
+    youtu,
 )
 from lanewise.loading.families.family import Family
 
@@ -70,6 +76,7 @@ FAMILIES: tuple[Family, ...] = (
     mistral.FAMILY,
     mixtral.FAMILY,
     ministral3.FAMILY,
+    mistral4.FAMILY,
     qwen2.FAMILY,
     qwen2_moe.FAMILY,
     qwen3.FAMILY,
@@ -87,6 +94,7 @@ FAMILIES: tuple[Family, ...] = (
     glm.FAMILY,
     glm4.FAMILY,
     glm4_moe.FAMILY,
+    glm4_moe_lite.FAMILY,
     ernie4_5.FAMILY,
     ernie4_5_moe.FAMILY,
     olmoe.FAMILY,
@@ -95,6 +103,7 @@ FAMILIES: tuple[Family, ...] = (
     arcee.FAMILY,
     internlm3.FAMILY,
     minicpm.FAMILY,
+    minicpm3.FAMILY,
     nemotron.FAMILY,
     stablelm.FAMILY,
     starcoder2.FAMILY,
@@ -117,6 +126,9 @@ FAMILIES: tuple[Family, ...] = (
     lfm3.FAMILY,
     nemotron_h.FAMILY,
     falcon_h1.FAMILY,
+    deepseek_v2.FAMILY,
+    deepseek_v3.FAMILY,
+    youtu.FAMILY,
     bert.FAMILY,
     roberta.FAMILY,
     xlm_roberta.FAMILY,
@@ -128,11 +140,10 @@ FAMILIES: tuple[Family, ...] = (
 
 
 # Why others are not supported; the names are those of either kind of file.
-STATES, ENCODER, DECODED, LATENT = (
+STATES, ENCODER, DECODED = (
     "it has layers with a recurrent state of a kind that is not supported",
     "its layers are not those of an encoder that is supported",
     "its encoder is one half of a model, the other writes text",
-    "it keeps its cache in a latent form",
 )
 REASONS = {
     STATES: (
@@ -141,15 +152,6 @@ REASONS = {
     ),
     ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
-    LATENT: (
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek2",
-        "glm4_moe_lite",
-        "kimi_k2",
-        "mistral4",
-        "minicpm3",
-    ),
     "it sees or hears, and its text is not that of a supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
     ),
@@ -159,6 +161,7 @@ OTHER_NAMES = {
     "new": gte.FAMILY,
     **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), falcon.FAMILY),
     "gemma4_unified_text": gemma4.FAMILY,
+    "kimi_k2": deepseek_v3.FAMILY,
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
 }

@@ -1,0 +1,69 @@
+"""Mistral 4: latent attention whose queries are scaled by their position, experts by softmax."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lanewise.loading.families import deepseek_v2
+from lanewise.loading.families.common import hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.experts import sparse_layers
+from lanewise.loading.families.family import Family
+from lanewise.loading.families.latent import (
+    MTP,
+    hf_experts,
+    hf_latent_attention,
+    hf_latent_tensors,
+)
+from lanewise.loading.families.ministral3 import BETA, scaled
+from lanewise.loading.json_files import Fields
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.rope import rope_settings
+from lanewise.loading.sources import Sources
+
+PARTIAL = "partial_rotary_factor"  # of whole heads; the rest of the config says what turns
+
+
+def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read config.json."""
+    settings = rope_settings(fields)
+    beta = settings.number(BETA, default=0.0, zero=True)
+    original = settings.integer("original_max_position_embeddings", default=1)
+    attention = scaled(hf_latent_attention(fields), beta, original)
+    experts = hf_experts(fields, "softmax", renormalize=True)
+    n_layers = hf_n_layers(fields, sources)
+    first = fields.integer("first_k_dense_replace", default=0, least=0)
+    is_sparse = [number >= first for number in range(n_layers)]
+    layers = sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
+    key = "rope_parameters" if fields.is_set("rope_parameters") else "rope_scaling"
+    given = fields.raw(key)
+    if isinstance(given, dict):
+        fields = fields.replacing({key: {k: v for k, v in given.items() if k != PARTIAL}})
+    return hf_model(fields, "mistral4", layers, own=(BETA,))
+
+
+def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
+    """Read metadata, which is that of DeepSeek's files and the scale of queries."""
+    config = deepseek_v2.from_gguf(fields, sources)
+    arch = fields.text("general.architecture")
+    beta = fields.number(f"{arch}.attention.temperature_scale", default=0.0, zero=True)
+    context = fields.integer(f"{arch}.context_length")
+    original = fields.integer(f"{arch}.rope.scaling.original_context_length", default=context)
+    layers = []
+    for layer in config.layers:
+        assert layer.attention is not None
+        layers.append(replace(layer, attention=scaled(layer.attention, beta, original)))
+    return replace(config, architecture="mistral4", layers=tuple(layers))
+
+
+FAMILY = Family(
+    "mistral4",
+    from_hf,
+    "mistral4",
+    from_gguf,
+    hf_tensors=hf_latent_tensors,
+    gguf_tensors=deepseek_v2.gguf_tensors,
+    gguf_interleaved_rope=True,
+    hf_interleaved_rope=True,
+    gguf_is_usual=False,
+    harmless=MTP,
+)

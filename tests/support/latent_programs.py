@@ -1,0 +1,41 @@
+"""Random programs with latent attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lanewise.loading.program import Attention, ModelConfig
+
+
+def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelConfig:
+    """The same program whose attention, or some of it, keeps latent rows."""
+    attentions = [layer.attention for layer in config.layers if layer.attention is not None]
+    if any(one.kv_layer is not None for one in attentions):
+        return config
+    rank, changed = 32 * int(rng.integers(1, 4)), []
+    for layer in config.layers:
+        attention = layer.attention
+        if attention is None or attention.rope is None or rng.random() < 0.2:
+            changed.append(layer)
+            continue
+        turned = config.ropes[attention.rope].rotated
+        latent = Attention(
+            n_heads=int(rng.choice([1, 3, 4, 20, 34])),
+            n_kv_heads=1,
+            head_dim=turned + 2 * int(rng.integers(1, 20)),
+            rope=attention.rope,
+            window=attention.window,
+            output_bias=attention.output_bias,
+            sinks=attention.sinks,
+            position_scale=attention.position_scale,
+            score_softcap=attention.score_softcap,
+            latent_rank=rank,
+            rope_dim=turned,
+            value_dim=32 * int(rng.integers(1, 3)),
+            query_rank=int(rng.choice([0, 24, 96])),
+            latent_eps=1e-6,
+        )
+        changed.append(replace(layer, attention=latent))
+    return replace(config, layers=tuple(changed))
