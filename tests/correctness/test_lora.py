@@ -32,6 +32,7 @@ def opened(path: Path, max_adapter_rank: int = 0, threads: int = 2):
             max_batch_tokens=6 * LENGTH,
             max_batch_logits=6 * LENGTH,
             kv_type="f32",
+            states=6,
             max_adapter_rank=max_adapter_rank,
         ) as session,
     ):
@@ -115,6 +116,55 @@ def test_an_adapter_of_heads_that_turn_by_neighbours(name, kind, tmp_path):
         adapter = load(base_model, path)
         assert_close(logits(session, [adapter]), expected)
         adapter.close()
+
+
+FUSED = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+GATED = ("gate_proj", "up_proj", "down_proj")
+# The modules of families that call them otherwise, have several in one, or have states.
+OWN_MODULES = {
+    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+    "glm4": (*ATTENTION, "gate_up_proj", "down_proj"),
+    "gpt_neox": FUSED,
+    "falcon": FUSED,
+    "falcon_new": FUSED,
+    "starcoder2": (*ATTENTION, "c_fc", "c_proj"),
+    "phi": (*ATTENTION[:3], "dense", "fc1", "fc2"),
+    "lfm2": (*ATTENTION[:3], "out_proj", "in_proj", "w1", "w2", "w3"),
+    "qwen3_next": (*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
+    "qwen3_5": (
+        *ATTENTION,
+        *GATED,
+        *(f"in_proj_{part}" for part in ("qkv", "z", "a", "b")),
+        "out_proj",
+    ),
+    "nemotron_h": (*ATTENTION, "in_proj", "out_proj", "up_proj", "down_proj"),
+    "granitemoehybrid": (*ATTENTION, "in_proj", "out_proj"),
+}
+
+
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+@pytest.mark.parametrize("name", OWN_MODULES)
+def test_an_adapter_has_the_modules_of_its_family(name, kind, tmp_path):
+    model = family_model(name)
+    tensors = lora_tensors(model, rank=4, seed=6, modules=OWN_MODULES[name])
+    adapted = {key.split(".lora_")[0].rpartition(".")[2] for key in tensors}
+    assert adapted == set(OWN_MODULES[name])
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8))
+    whole = write_model(merged(model, tensors, lambda _: 2.0), tmp_path / "merged")
+    with opened(whole) as (_, session):
+        expected = logits(session)
+    base = tmp_path / "base.gguf"
+    file = write_model(model, tmp_path / "base") if kind == "hf" else write_model_gguf(model, base)
+    with opened(file, 4) as (base_model, session):
+        plain = logits(session)
+        adapter = load(base_model, path)
+        found = logits(session, [adapter, None, adapter])
+        adapter.close()
+    assert_close(found[:1], expected)
+    assert np.array_equal(found[1:2], plain)
+    assert np.array_equal(found[2], found[0])
+    assert np.abs(plain - expected).max() / np.abs(expected).max() > 0.05
 
 
 @pytest.mark.parametrize("dtypes", ["F16", "BF16", "F32 BF16 F16"])

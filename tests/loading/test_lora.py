@@ -88,6 +88,7 @@ def test_ranks_above_the_limit_and_missing_files(tensors, tmp_path):
 )
 def test_tensors_that_mean_something_else(tensors, tmp_path, name, message):
     added = tensors | {name: tensors[f"{Q0}.lora_A.weight"]}
+    added[name.replace("lora_A", "lora_B")] = tensors[f"{Q0}.lora_B.weight"]
     path = write_adapter(tmp_path, added, lora_config(RANK, 8))
     assert message in error_of(path)
 

@@ -117,7 +117,7 @@ static void test_adapters(const lw_model* model) {
     ARGUMENT(lw_adapter_load(adapter, LW_ATTN_Q, 0, &any, &any, 1), "layer 0 has no attention Q that can be adapted");
     ARGUMENT(lw_adapter_load(adapter, LW_FFN_UP, 2, &any, &any, 1), "layer 2 has no FFN up that can be adapted");
     ARGUMENT(lw_adapter_load(adapter, LW_FFN_GATE, 3, &any, &any, 1), "layer 3 has no FFN gate that can be adapted");
-    ARGUMENT(lw_adapter_load(adapter, LW_STATE_OUT, 0, &any, &any, 1), "no matrix of role 60 in layer 0");
+    ARGUMENT(lw_adapter_load(adapter, LW_STATE_CONV, 0, &any, &any, 1), "no matrix of role 54 in layer 0");
     lw_adapter_close(adapter);
 }
 

@@ -15,9 +15,10 @@ static size_t splits_of(size_t cols) {
 }
 
 size_t lw_partial_floats(const lw_session* s) {
-    size_t splits = LW_ADAPTED_TOGETHER * splits_of(s->widths.hidden);  // Q, K and V; gate and up are two
-    if (splits_of(s->widths.q) > splits) splits = splits_of(s->widths.q);
-    if (splits_of(s->widths.gated) > splits) splits = splits_of(s->widths.gated);
+    size_t splits = LW_ADAPTED_TOGETHER * splits_of(s->widths.hidden);
+    const size_t alone[] = {s->widths.q, s->widths.mixed, s->widths.gated};
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; ++i)
+        if (splits_of(alone[i]) > splits) splits = splits_of(alone[i]);
     return splits * s->config.max_adapter_rank;
 }
 

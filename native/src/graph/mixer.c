@@ -22,11 +22,11 @@ static size_t find_inputs(const lw_worker* w, const lw_layer* layer, input found
                                     {&layer->v, b->v, LW_ADAPTED_V},
                                     {&layer->latent_query, b->latent_query, LW_ADAPTED_COUNT},
                                     {&layer->latent_down, b->k, LW_ADAPTED_COUNT},
-                                    {&layer->attn_gate, b->attn_gate, LW_ADAPTED_COUNT},
-                                    {&layer->state_in, b->mixed_in, LW_ADAPTED_COUNT},
-                                    {&layer->state_gate, b->state_gate, LW_ADAPTED_COUNT},
-                                    {&layer->state_decay, b->decay, LW_ADAPTED_COUNT},
-                                    {&layer->state_beta, b->beta, LW_ADAPTED_COUNT}};
+                                    {&layer->attn_gate, b->attn_gate, LW_ADAPTED_ATTN_GATE},
+                                    {&layer->state_in, b->mixed_in, LW_ADAPTED_STATE_IN},
+                                    {&layer->state_gate, b->state_gate, LW_ADAPTED_STATE_GATE},
+                                    {&layer->state_decay, b->decay, LW_ADAPTED_STATE_DECAY},
+                                    {&layer->state_beta, b->beta, LW_ADAPTED_STATE_BETA}};
     size_t n = 0;
     for (size_t i = 0; i < MOST_INPUTS; ++i)
         if (all[i].matrix->rows > 0) found[n++] = all[i];
@@ -41,7 +41,9 @@ static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index)
     const lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
     const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
-    if (lw_has_attention(layer)) lw_project(w, LW_OP_QKV, index, LW_ADAPTED_Q, 3, lw_inputs_of(&x));
+    const lw_adapted first = lw_has_attention(layer) ? LW_ADAPTED_Q : LW_ADAPTED_STATE_IN;
+    const lw_adapted end = lw_has_state(layer) ? LW_ADAPTED_STATE_BETA + 1 : LW_ADAPTED_ATTN_GATE + 1;
+    lw_project(w, LW_OP_QKV, index, first, (size_t)(end - first), lw_inputs_of(&x));
     lw_product products[MOST_INPUTS];
     for (size_t i = 0; i < n; ++i)
         products[i] = inputs[i].which == LW_ADAPTED_COUNT

@@ -281,5 +281,6 @@ void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index) {
 void lw_add_state(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_activations values = finish_values(w, layer);
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
-    lw_add_product(w, LW_OP_ATTN_OUTPUT, &layer->state_out, layer->attn_result_norm, &values, LW_ADAPTED_COUNT);
+    lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_STATE_OUT, 1, lw_inputs_of(&values));
+    lw_add_product(w, LW_OP_ATTN_OUTPUT, &layer->state_out, layer->attn_result_norm, &values, LW_ADAPTED_STATE_OUT);
 }

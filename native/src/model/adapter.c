@@ -45,25 +45,27 @@ void lw_adapter_close(lw_adapter* adapter) {
 
 uint64_t lw_adapter_bytes(const lw_adapter* adapter) { return adapter != NULL ? adapter->bytes : 0; }
 
+static const lw_role adapted_roles[LW_ADAPTED_COUNT] = {
+    [LW_ADAPTED_Q] = LW_ATTN_Q,
+    [LW_ADAPTED_K] = LW_ATTN_K,
+    [LW_ADAPTED_V] = LW_ATTN_V,
+    [LW_ADAPTED_ATTN_GATE] = LW_ATTN_GATE,
+    [LW_ADAPTED_STATE_IN] = LW_STATE_IN,
+    [LW_ADAPTED_STATE_GATE] = LW_STATE_GATE,
+    [LW_ADAPTED_STATE_DECAY] = LW_STATE_DECAY,
+    [LW_ADAPTED_STATE_BETA] = LW_STATE_BETA,
+    [LW_ADAPTED_ATTN_OUTPUT] = LW_ATTN_OUTPUT,
+    [LW_ADAPTED_STATE_OUT] = LW_STATE_OUT,
+    [LW_ADAPTED_GATE] = LW_FFN_GATE,
+    [LW_ADAPTED_UP] = LW_FFN_UP,
+    [LW_ADAPTED_DOWN] = LW_FFN_DOWN,
+};
+
+// LW_ADAPTED_COUNT where the role's matrices cannot be adapted.
 static lw_adapted adapted_by(lw_role role) {
-    switch (role) {
-        case LW_ATTN_Q:
-            return LW_ADAPTED_Q;
-        case LW_ATTN_K:
-            return LW_ADAPTED_K;
-        case LW_ATTN_V:
-            return LW_ADAPTED_V;
-        case LW_ATTN_OUTPUT:
-            return LW_ADAPTED_ATTN_OUTPUT;
-        case LW_FFN_GATE:
-            return LW_ADAPTED_GATE;
-        case LW_FFN_UP:
-            return LW_ADAPTED_UP;
-        case LW_FFN_DOWN:
-            return LW_ADAPTED_DOWN;
-        default:
-            return LW_ADAPTED_COUNT;
-    }
+    lw_adapted which = LW_ADAPTED_Q;
+    while (which < LW_ADAPTED_COUNT && adapted_roles[which] != role) ++which;
+    return which;
 }
 
 static lw_status check_shapes(const char* name, const lw_slot* slot, const lw_tensor* a, const lw_tensor* b) {

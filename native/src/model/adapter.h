@@ -6,17 +6,23 @@
 
 // The matrices of a layer that can be adapted; those with the same inputs are neighbours.
 typedef enum lw_adapted {
-    LW_ADAPTED_Q,
+    LW_ADAPTED_Q,  // these read the norm before attention or a state
     LW_ADAPTED_K,
     LW_ADAPTED_V,
+    LW_ADAPTED_ATTN_GATE,
+    LW_ADAPTED_STATE_IN,
+    LW_ADAPTED_STATE_GATE,
+    LW_ADAPTED_STATE_DECAY,
+    LW_ADAPTED_STATE_BETA,
     LW_ADAPTED_ATTN_OUTPUT,
+    LW_ADAPTED_STATE_OUT,
     LW_ADAPTED_GATE,
     LW_ADAPTED_UP,
     LW_ADAPTED_DOWN,
     LW_ADAPTED_COUNT
 } lw_adapted;
 
-enum { LW_ADAPTED_TOGETHER = 3 };  // most matrices with the same inputs
+enum { LW_ADAPTED_TOGETHER = LW_ADAPTED_STATE_BETA + 1 };  // most matrices with the same inputs
 
 typedef struct lw_low_rank {
     lw_matrix a, b;  // 0 rows: the matrix is not adapted

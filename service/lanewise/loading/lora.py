@@ -16,36 +16,26 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.loading.adapted import ADAPTED, check_family, not_supported, parts_of
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.families.table import FAMILIES
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
-from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import to_f32
+from lanewise.loading.rearranging import Rows, to_f32
 from lanewise.loading.safetensors import (
     DTYPES,
     MAX_HEADER_BYTES,
     SafetensorsFile,
     SafetensorsTensor,
 )
-from lanewise.loading.turned_rows import heads_of, in_halves, turned_of
+from lanewise.loading.sources import SourceTensor
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512  # LW_MAX_ADAPTER_RANK
 MOST_CONFIG_BYTES, MOST_HEADER_BYTES = 1 << 20, 8 << 20
-ADAPTED = (
-    *(Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT),
-    *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
-)
-# "model.layers.{}.self_attn.q_proj.weight" -> "self_attn.q_proj"
-MODULES = {
-    TENSOR_NAMES[role][HF].removeprefix("model.layers.{}.").removesuffix(".weight"): role
-    for role in ADAPTED
-}
 TENSOR = re.compile(
-    r"(?:base_model\.model\.)?(?P<path>model\.layers\.(?P<layer>\d{1,6})\.(?P<module>[a-z_.]+))"
+    r"(?:base_model\.model\.)?(?P<path>[a-z_.0-9]+?\.(?P<layer>\d{1,6})\.[a-z_.0-9]+)"
     r"\.lora_(?P<part>[AB])\.weight"
 )
 # Settings of PEFT under which an adapter is more than A and B, and what they must be.
@@ -61,8 +51,6 @@ PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("target_parameters", (None, []), "null (adapted parameters are not supported)"),
     ("alora_invocation_tokens", (None, []), "null (activated LoRA is not supported)"),
 )
-# Families whose weights are not those that their adapters were trained on.
-CHANGED = {"falcon_h1": "its weights have been multiplied by what its config.json says"}
 CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq")  # ways to initialize
 
 
@@ -137,11 +125,7 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
     Raises ModelFileError, naming file and field, when it is damaged, made for another model, of a
     rank above ``max_rank`` or of a kind that is not supported.
     """
-    if config.architecture in CHANGED:
-        raise ModelFileError(
-            f"{path}: adapters of {config.architecture} are not supported:"
-            f" {CHANGED[config.architecture]}"
-        )
+    check_family(config, str(path))
     if not (path / CONFIG).is_file():
         raise ModelFileError(
             f"{path}: {CONFIG} is missing; an adapter is a directory with {CONFIG} and {WEIGHTS}"
@@ -178,21 +162,6 @@ def largest_adapter_bytes(config: ModelConfig, rank: int) -> int:
         if role in ADAPTED
     ]
     return 2 * sum(panels * inputs + -(-outputs // 32) * 32 * rank for outputs, inputs in shapes)
-
-
-def modules_of(config: ModelConfig, layer: int | None = None) -> list[str]:
-    """Modules that an adapter may change, in one layer or in any; experts are none of them."""
-    numbers = range(config.n_layers) if layer is None else [layer]
-    roles = {role for number in numbers for role in layer_shapes(config, number)}
-    if any(has_output_gate(config, number) for number in numbers):  # which Q's module makes too
-        roles.discard(Role.ATTN_Q)
-    return [name for name, role in MODULES.items() if role in roles]
-
-
-def has_output_gate(config: ModelConfig, layer: int) -> bool:
-    """Return whether one module makes queries and a gate of all of attention's results."""
-    attention = config.layers[layer].attention
-    return attention is not None and attention.output_gate
 
 
 def _check_plain(settings: Fields) -> None:
@@ -263,11 +232,8 @@ def _matrices(
     pairs: dict[str, dict[str, SafetensorsTensor]] = {}
     for name, tensor in file.tensors.items():
         match = TENSOR.fullmatch(name)
-        if match is None or match["module"] not in MODULES:
-            raise ModelFileError(
-                f"{file.path}: tensor {name!r} is not supported; accepted for this model are"
-                f" lora_A and lora_B of {', '.join(modules_of(config))}"
-            )
+        if match is None:
+            raise not_supported(f"{file.path}: tensor {name!r}", config)
         if int(match["layer"]) >= config.n_layers:
             raise ModelFileError(
                 f"{file.path}: tensor {name!r}: the model has {config.n_layers} layers"
@@ -278,12 +244,13 @@ def _matrices(
     used = {tensor.dtype for pair in pairs.values() for tensor in pair.values()}
     mixed = len(used) > 1  # the library wants one type; F32 holds the others exactly
     return [
-        _matrix(file, module, pair, config, scales, max_rank, mixed=mixed)
+        matrix
         for module, pair in pairs.items()
+        for matrix in _of_module(file, module, pair, config, scales, max_rank, mixed=mixed)
     ]
 
 
-def _matrix(
+def _of_module(
     file: SafetensorsFile,
     module: str,
     pair: Mapping[str, SafetensorsTensor],
@@ -292,53 +259,46 @@ def _matrix(
     max_rank: int,
     *,
     mixed: bool,
-) -> AdaptedMatrix:
+) -> list[AdaptedMatrix]:
+    """Return what a module's A and B add to each matrix that the module is here."""
+    where = f"{file.path}: {module}"
     for part in "AB":
         if part not in pair:
-            raise ModelFileError(f"{file.path}: {module} has no lora_{part}.weight")
+            raise ModelFileError(f"{where} has no lora_{part}.weight")
     a, b = (_tensor(file, pair[part], as_f32=mixed) for part in "AB")
-    layer, _, name = module.removeprefix("model.layers.").partition(".")
-    role = MODULES[name]
-    shapes = layer_shapes(config, int(layer))
-    if role is Role.ATTN_Q and has_output_gate(config, int(layer)):
-        raise ModelFileError(
-            f"{file.path}: {module}: it makes queries and the gate of attention's output, of which"
-            " adapters are not supported; accepted are lora_A and lora_B of"
-            f" {', '.join(modules_of(config, int(layer)))}"
-        )
-    if role not in shapes:
-        raise ModelFileError(
-            f"{file.path}: {module}: layer {layer} of the model has no such matrix; accepted are"
-            f" lora_A and lora_B of {', '.join(modules_of(config, int(layer)))}"
-        )
-    outputs, inputs = shapes[role]
-    for tensor, shown, wanted in (
-        (a, pair["A"], (a.rows, inputs)),
-        (b, pair["B"], (outputs, a.rows)),
-    ):
-        if (tensor.rows, tensor.cols) != wanted:
-            raise ModelFileError(
-                f"{file.path}: tensor {shown.name!r} has shape ({tensor.rows}, {tensor.cols});"
-                f" the model needs {wanted}"
-            )
     if not 1 <= a.rows <= max_rank:
         raise ModelFileError(
-            f"{file.path}: {module} has rank {a.rows}; accepted: 1 to {max_rank} (max_lora_rank)"
+            f"{where} has rank {a.rows}; accepted: 1 to {max_rank} (max_lora_rank)"
         )
-    if any(one.name == config.architecture and one.hf_interleaved_rope for one in FAMILIES):
-        b = _in_halves(b, config, role, int(layer))
-    scale = scales.of(module, a.rows, f"{file.path}: {module}")
-    return AdaptedMatrix(module, role, int(layer), a, b, scale)
+    if b.cols != a.rows:
+        raise ModelFileError(f"{where}: A has {a.rows} rows, B {b.cols} columns: both are the rank")
+    scale = scales.of(module, a.rows, where)
+    made = SourceTensor(where, (b.rows, b.cols), b.type, b.data, _nothing)
+    matrices = []
+    for one in parts_of(module, made, config):
+        inputs = layer_shapes(config, one.layer)[one.role][1]
+        if a.cols != inputs:
+            raise ModelFileError(
+                f"{file.path}: tensor {pair['A'].name!r} has shape ({a.rows}, {a.cols}); the model"
+                f" needs {(a.rows, inputs)}"
+            )
+        rows = AdapterTensor(one.rows, b.cols, b.type, one.data)
+        matrices.append(
+            AdaptedMatrix(module, one.role, one.layer, _with_inputs(a, one.inputs), rows, scale)
+        )
+    return matrices
 
 
-def _in_halves(b: AdapterTensor, config: ModelConfig, role: Role, layer: int) -> AdapterTensor:
-    """Return B of Q or K with its rows in the order that the library has those of the matrix in."""
-    heads, attention = heads_of(config, role, layer), config.layers[layer].attention
-    if attention is None or not heads:
-        return b
-    rows = in_halves(heads, attention.head_dim, turned_of(config, layer))
-    sorted_rows = np.frombuffer(b.data, np.uint8).reshape(b.rows, -1)[rows]
-    return replace(b, data=memoryview(sorted_rows.tobytes()))
+def _with_inputs(a: AdapterTensor, order: Rows | None) -> AdapterTensor:
+    """Return A with its columns in another order."""
+    if order is None:
+        return a
+    values = np.frombuffer(a.data, np.uint8).reshape(a.rows, a.cols, -1)[:, order]
+    return replace(a, data=memoryview(values.tobytes()))
+
+
+def _nothing() -> None:
+    """What is read as it is needs no release."""
 
 
 def _tensor(file: SafetensorsFile, tensor: SafetensorsTensor, *, as_f32: bool) -> AdapterTensor:
