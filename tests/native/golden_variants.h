@@ -37,7 +37,8 @@ enum {
     CAPPED,
     OTHER_HEADS,
     SHARED,
-    PER_LAYER
+    PER_LAYER,
+    LATENT
 };
 
 // The layer that has a state; the other one has attention. Of BOTH both have both.
@@ -112,6 +113,9 @@ static const variant variants[] = {
     {"q4_0 per layer", LW_Q4_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
      PER_LAYER},
     {"f32 per layer", LW_F32, LW_F32, 60, 24, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, PER_LAYER},
+    {"q8_0 latent", LW_Q8_0, LW_Q8_0, 192, 352, 20, 1, 64, 0, true, false, false, false, false, LW_F16, NULL, LATENT},
+    {"q4_0 latent", LW_Q4_0, LW_Q4_0, 128, 96, 4, 1, 192, 24, true, false, false, false, false, LW_F16, NULL, LATENT},
+    {"f32 latent", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL, LATENT},
 };
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
