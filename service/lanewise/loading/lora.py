@@ -184,15 +184,19 @@ def modules_of(config: ModelConfig, layer: int | None = None) -> list[str]:
     """Modules that an adapter may change, in one layer or in any; experts are none of them."""
     numbers = range(config.n_layers) if layer is None else [layer]
     roles = {role for number in numbers for role in layer_shapes(config, number)}
-    if any(has_output_gate(config, number) for number in numbers):  # which Q's module makes too
+    if any(closed_queries(config, number) for number in numbers):
         roles.discard(Role.ATTN_Q)
     return [name for name, role in MODULES.items() if role in roles]
 
 
-def has_output_gate(config: ModelConfig, layer: int) -> bool:
-    """Return whether one module makes queries and a gate of all of attention's results."""
+def closed_queries(config: ModelConfig, layer: int) -> str:
+    """Return why no adapter may change what makes a layer's queries; empty if one may."""
     attention = config.layers[layer].attention
-    return attention is not None and attention.output_gate
+    if attention is not None and attention.output_gate:
+        return "it makes queries and the gate of attention's output"
+    if attention is not None and attention.latent_rank:
+        return "it makes queries of latent attention"
+    return ""
 
 
 def _check_plain(settings: Fields) -> None:
@@ -300,9 +304,9 @@ def _matrix(
     layer, _, name = module.removeprefix("model.layers.").partition(".")
     role = MODULES[name]
     shapes = layer_shapes(config, int(layer))
-    if role is Role.ATTN_Q and has_output_gate(config, int(layer)):
+    if role is Role.ATTN_Q and (reason := closed_queries(config, int(layer))):
         raise ModelFileError(
-            f"{file.path}: {module}: it makes queries and the gate of attention's output, of which"
+            f"{file.path}: {module}: {reason}, of which"
             " adapters are not supported; accepted are lora_A and lora_B of"
             f" {', '.join(modules_of(config, int(layer)))}"
         )
