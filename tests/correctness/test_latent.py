@@ -68,6 +68,8 @@ def test_absorbed_heads_are_plain_ones_at_a_long_context():
             assert np.abs(found - wanted).max() / size < tolerance, kv_type
             # A thread alone has whole contexts, three of them have splits.
             assert logits(model, tokens, 1000, 3, kv_type).tobytes() == found.tobytes()
+        # Heads of the last token are jobs of their own, and so are its splits.
+        assert logits(model, tokens, LONG - 1, 5, "f16").tobytes() == found.tobytes()
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])

@@ -211,15 +211,7 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         a->window = 0;
         a->values_are_keys = a->value_norm = 1;
     }
-    if (v->layers == LATENT) {  // as DeepSeek V3's, then as V2-Lite's, whose queries have no rank
-        a->rope = 1;
-        a->latent_rank = layer == 0 ? 96 : 32;
-        a->rope_dim = v->head_dim / 2;
-        a->value_dim = layer == 0 ? 64 : 32;
-        a->query_rank = layer == 0 ? 160 : 0;
-        a->latent_eps = 1e-6f;
-        a->score_scale = layer == 0 ? 0.17f : 0;
-    }
+    if (v->layers == LATENT) make_latent(v, layer, a);
     if (v->layers == SHARED) {
         a->shares_kv = layer == 1;
         a->n_heads = layer == 1 ? 2 * v->heads : v->heads;

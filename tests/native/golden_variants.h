@@ -120,6 +120,17 @@ static const variant variants[] = {
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
 
+// Of LATENT: as DeepSeek V3's, then as V2-Lite's, whose queries have no rank.
+static void make_latent(const variant* v, uint32_t layer, lw_attention_config* a) {
+    a->rope = 1;
+    a->latent_rank = layer == 0 ? 96 : 32;
+    a->rope_dim = v->head_dim / 2;
+    a->value_dim = layer == 0 ? 64 : 32;
+    a->query_rank = layer == 0 ? 160 : 0;
+    a->latent_eps = 1e-6f;
+    a->score_scale = layer == 0 ? 0.17f : 0;
+}
+
 // The variant whose matrices before the last read their inputs in another order.
 static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }
 
