@@ -19,6 +19,8 @@ from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.program import Attention, Experts, ModelConfig
 from lora_files import lora_config, write_adapter
+from raw_safetensors import write_raw
+from scaled_by_others import fp8, of_blocks
 
 
 def program_of(path: Path) -> ModelConfig:
@@ -172,3 +174,25 @@ def test_adapters_of_queries_are_refused(tmp_path: Path) -> None:
     config = program_of(write_case("deepseek_v2", tmp_path / "hf"))
     with pytest.raises(ModelFileError, match="it makes queries of latent attention"):
         open_adapter(adapter, config)
+
+
+def test_published_deepseek_v3_is_fp8_in_blocks(tmp_path: Path) -> None:
+    """Codes become floats before keys are turned around and rows that turn are put in halves."""
+    model, convert = family_model("deepseek_v3"), fp8(of_blocks)
+    quantized: dict[str, tuple[str, Any]] = {}
+    plain: Arrays = {}
+    for name, values in model.tensors.items():
+        plain[name], quantized[name] = values, ("F32", values)
+        if name.endswith("proj.weight") or "kv_a_proj" in name:
+            made, plain[name] = convert(name, values / 200)
+            stem = name.removesuffix(".weight")
+            del quantized[name]
+            quantized |= {stem + end: one for end, one in made.items() if "input" not in end}
+    settings = {"quant_method": "fp8", "weight_block_size": [48, 80]}
+    config = CASES["deepseek_v3"] | {"quantization_config": settings}
+    folder = write_model(model, tmp_path / "fp8", config)
+    write_raw(folder / "model.safetensors", quantized)
+    plain = {name: values.astype(np.float32) for name, values in plain.items()}
+    other = write_model(replace(model, tensors=plain), tmp_path / "hf", CASES["deepseek_v3"])
+    assert program_of(folder) == program_of(other)
+    assert bytes_of(folder) == bytes_of(other)
