@@ -12,7 +12,7 @@
 
 typedef struct shape {
     const lw_lane_ops* ops;
-    size_t group, head_dim, kv_heads;
+    size_t group, head_dim, kv_heads, latent_rank;
     lw_type kv;
 } shape;
 
@@ -25,7 +25,11 @@ static lw_block map(size_t bytes) {
 }
 
 static lw_kv_cache describe(const shape* s, size_t context) {
-    const lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)s->head_dim};
+    lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)s->head_dim};
+    if (s->latent_rank > 0) {
+        config.latent_rank = (uint32_t)s->latent_rank;
+        config.rope_dim = config.head_dim - config.latent_rank;
+    }
     lw_kv_cache cache;
     lw_kv_describe(&config, s->kv, (uint32_t)((context + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS), &cache);
     return cache;
@@ -38,7 +42,8 @@ static double measure(const shape* s, size_t context, size_t queries, size_t til
     fill_cache(&cache);
     const size_t blocks = cache.n_blocks, q_size = s->kv_heads * s->group * s->head_dim;
     const lw_block q = map(2 * queries * q_size * sizeof(float));
-    const lw_block scratch = map(sizeof(float) * lw_attention_scratch_floats(tile, s->group, cache.value_dim));
+    const lw_block scratch =
+        map(sizeof(float) * lw_attention_scratch_floats(tile, s->group, lw_align_floats(cache.head_dim)));
     uint32_t* table = malloc(blocks * sizeof *table);
     if (table == NULL) exit(2);
     for (size_t i = 0; i < blocks; ++i) table[i] = (uint32_t)i;
@@ -76,7 +81,7 @@ static double measure(const shape* s, size_t context, size_t queries, size_t til
 }
 
 int main(int argc, char** argv) {
-    shape s = {NULL, 4, 64, 8, LW_F16};
+    shape s = {NULL, 4, 64, 8, 0, LW_F16};
     const char* isa = lw_cpu_isa();
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
@@ -84,6 +89,7 @@ int main(int argc, char** argv) {
         if (strcmp(argv[i], "--head-dim") == 0) s.head_dim = strtoul(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--kv") == 0) s.kv = strcmp(argv[i + 1], "int8") == 0 ? LW_I8 : LW_F16;
         if (strcmp(argv[i], "--kv-heads") == 0) s.kv_heads = strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--latent-rank") == 0) s.latent_rank = strtoul(argv[i + 1], NULL, 10);
     }
     lw_level level;
     if (lw_cpu_check(isa) != LW_OK || lw_level_by_name(isa, &level) != LW_OK) {
@@ -103,7 +109,8 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < sizeof prefill / sizeof *prefill; ++i) {
         const double context = (double)prefill[i][0], queries = (double)prefill[i][1];
         const double pairs = queries * (context - queries) + queries * (queries + 1) / 2;
-        const double macs = pairs * (double)(s.kv_heads * s.group * 2 * s.head_dim);
+        const size_t values = s.latent_rank > 0 ? s.latent_rank : s.head_dim;
+        const double macs = pairs * (double)(s.kv_heads * s.group * (s.head_dim + values));
         const size_t tile = s.group >= 64 ? 1 : 64 / s.group;
         printf("prefill context %6zu  %6.2f GMAC/s\n", prefill[i][0],
                macs / measure(&s, prefill[i][0], prefill[i][1], tile, 1) / 1e9);

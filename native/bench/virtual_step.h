@@ -27,7 +27,7 @@ static double row_work(const phase* p, size_t item) {
 // Late tiles first.
 static size_t tile_tokens(const uniform_config* c) {
     const lw_layer_config layer = uniform_layer(c);
-    return lw_tile_tokens(&layer.attention);
+    return lw_tile_tokens(&layer.attention, layer.attention.n_kv_heads);
 }
 
 static double attention_work(const phase* p, size_t item) {

@@ -1,14 +1,12 @@
 """Random programs of layers: the library at every level against their definition in float64."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
-from lanewise.loading.formats import TensorType
+from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import (
     CURVES,
     FFN_CURVES,
@@ -28,13 +26,13 @@ from lanewise.loading.program import (
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.library import NativeError
 from latent_programs import with_latent_layers
+from random_checkpoints import VOCAB, checkpoint, random_weights
 from tests.golden.reference import program as definition
-from tests.golden.reference import shapes
 
 pytestmark = pytest.mark.native
 N_PROGRAMS = 500
 PARTS = 10  # that they are tested in
-VOCAB, N_TOKENS = 37, 40
+N_TOKENS = 40
 
 
 def random_attention(
@@ -254,36 +252,6 @@ def random_ffn(rng: np.random.Generator, bias: bool) -> Gated | Plain:
     scales = {"alpha": 0.75, "limit": 1.25} if curve == "xielu" else {}
     biases = {"bias": bool(rng.random() < 0.4), "down_bias": bool(rng.random() < 0.4)}
     return kind(int(rng.integers(1, 200)), activation=curve, **scales, **(biases if bias else {}))
-
-
-def random_weights(
-    rng: np.random.Generator, config: ModelConfig
-) -> dict[tuple[Role, int], np.ndarray]:
-    weights = {}
-    for layer in range(config.n_layers):
-        for role in Role:
-            shape = shapes.shape_of(config, role, layer)
-            if shape is None:
-                continue
-            values = rng.standard_normal(shape) * (0.5 if len(shape) == 1 else shape[-1] ** -0.5)
-            if role.name.endswith("NORM"):
-                values += 1
-            if role is Role.STATE_RATE:
-                values = -np.exp(values)
-            weights[role, layer] = values.astype("f4")
-    return weights
-
-
-def checkpoint(config: ModelConfig, weights: dict[tuple[Role, int], np.ndarray]) -> Checkpoint:
-    tensors = []
-    for (role, layer), values in weights.items():
-        rows = len(values) if values.ndim > 1 else 1
-        data = memoryview(values.tobytes())
-        name = f"{role.name} {layer}"
-        tensors.append(Tensor(name, role, layer, TensorType.F32, rows, values.shape[-1], data, 0))
-    path = Path("program")
-    files = TokenizerFiles(path, config.vocab_size)
-    return Checkpoint(path, "program", config, tensors, files, close=lambda: None)
 
 
 @pytest.mark.parametrize("gated", [True, False])

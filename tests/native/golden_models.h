@@ -211,6 +211,7 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         a->window = 0;
         a->values_are_keys = a->value_norm = 1;
     }
+    if (v->layers == LATENT) make_latent(v, layer, a);
     if (v->layers == SHARED) {
         a->shares_kv = layer == 1;
         a->n_heads = layer == 1 ? 2 * v->heads : v->heads;
@@ -275,6 +276,7 @@ static lw_model* create_model(const variant* v, const char* isa, lw_layer_config
         change_layer(v, l, &layers[l]);
     }
     lw_model_config config = uniform_model(&alike, ropes, layers);
+    if (v->layers == LATENT) config.n_ropes = 2;
     if (v->layers == ODD_ONES) {
         config.n_ropes = 2;
         config.embedding_scale = 3;
@@ -297,7 +299,23 @@ static void load_vector(lw_model* model, lw_role role, uint32_t layer, uint32_t 
     if (wanted) load(model, role, layer, LW_F32, 1, size, values, 0);
 }
 
+static void load_latent(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
+    const uint32_t h = v->hidden, rank = c->latent_rank, query = c->query_rank;
+    if (query > 0) load(model, LW_LATENT_QUERY, l, matrix_type(v, 0), query, h, 0.2f, 0);
+    load_vector(model, LW_LATENT_QUERY_NORM, l, query, 1.0f, query > 0);
+    load(model, LW_ATTN_Q, l, matrix_type(v, 0), c->n_heads * c->head_dim, query > 0 ? query : h, 0.2f, 0);
+    load(model, LW_LATENT_DOWN, l, matrix_type(v, 1), rank + c->rope_dim, h, 0.2f, 0);
+    load_vector(model, LW_LATENT_NORM, l, rank, 1.0f, true);
+    load(model, LW_LATENT_KEYS, l, matrix_type(v, 1), c->n_heads * rank, c->head_dim - c->rope_dim, 0.2f, 0);
+    load(model, LW_LATENT_VALUES, l, matrix_type(v, 2), c->n_heads * c->value_dim, rank, 0.2f, 0);
+    load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, c->n_heads * c->value_dim, 0.2f, 0);
+}
+
 static void load_attention(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
+    if (c->latent_rank > 0) {
+        load_latent(model, v, c, l);
+        return;
+    }
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, h = v->hidden;
     const uint32_t q_heads = v->interleaved ? c->n_heads : 0, k_heads = v->interleaved ? c->n_kv_heads : 0;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;

@@ -37,7 +37,8 @@ enum {
     CAPPED,
     OTHER_HEADS,
     SHARED,
-    PER_LAYER
+    PER_LAYER,
+    LATENT
 };
 
 // The layer that has a state; the other one has attention. Of BOTH both have both.
@@ -112,9 +113,23 @@ static const variant variants[] = {
     {"q4_0 per layer", LW_Q4_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
      PER_LAYER},
     {"f32 per layer", LW_F32, LW_F32, 60, 24, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, PER_LAYER},
+    {"q8_0 latent", LW_Q8_0, LW_Q8_0, 192, 352, 20, 1, 64, 0, true, false, false, false, false, LW_F16, NULL, LATENT},
+    {"q4_0 latent", LW_Q4_0, LW_Q4_0, 128, 96, 4, 1, 192, 24, true, false, false, false, false, LW_F16, NULL, LATENT},
+    {"f32 latent", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL, LATENT},
 };
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
+
+// Of LATENT: as DeepSeek V3's, then as V2-Lite's, whose queries have no rank.
+static void make_latent(const variant* v, uint32_t layer, lw_attention_config* a) {
+    a->rope = 1;
+    a->latent_rank = layer == 0 ? 96 : 32;
+    a->rope_dim = v->head_dim / 2;
+    a->value_dim = layer == 0 ? 64 : 32;
+    a->query_rank = layer == 0 ? 160 : 0;
+    a->latent_eps = 1e-6f;
+    a->score_scale = layer == 0 ? 0.17f : 0;
+}
 
 // The variant whose matrices before the last read their inputs in another order.
 static bool has_orders(const variant* v) { return strcmp(v->name, "orders") == 0; }

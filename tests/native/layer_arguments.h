@@ -32,6 +32,71 @@ static void set_good(void) {
     good.model = uniform_model(&alike, &good.rope, good.layers);
 }
 
+// Latent attention in a layer of its own.
+static void set_latent(void) {
+    set_good();
+    lw_attention_config* a = &good.layers[1].attention;
+    good.rope.rotated = a->rope_dim = DIM / 2;
+    a->n_kv_heads = 1;
+    a->qkv_bias = 0;
+    a->qk_norm = LW_QK_NORM_NONE;
+    a->latent_rank = 96;
+    a->value_dim = 64;
+    a->query_rank = 24;
+    a->latent_eps = 1e-6f;
+}
+
+static void test_latent_layers(void) {
+    lw_model* model = untouched;
+    lw_attention_config* a = &good.layers[1].attention;
+#define SPOILT(change, says)                                           \
+    do {                                                               \
+        set_latent();                                                  \
+        change;                                                        \
+        ARGUMENT(lw_model_create(&good.model, NULL, 1, &model), says); \
+    } while (0)
+    SPOILT(a->latent_rank = 40, "layer 1: latent_rank is 40, must be a multiple of 32");
+    SPOILT(a->latent_rank = 1056, "layer 1: latent_rank is 1056, must be 0 to 1024");
+    SPOILT(a->latent_rank = 0, "layer 1: rope_dim is 16, must be 0 to 0");
+    SPOILT((a->latent_rank = a->rope_dim = 0), "layer 1: value_dim is 64, must be 0 to 0");
+    SPOILT((a->latent_rank = a->rope_dim = a->value_dim = 0), "layer 1: query_rank is 24, must be 0 to 0");
+    SPOILT(a->rope_dim = DIM, "layer 1: rope_dim is 32, must be 2 to 31");
+    SPOILT(a->rope_dim = 8, "layer 1: rope_dim is 8, which its rope must turn all of");
+    SPOILT(a->rope = LW_NO_ROPE, "layer 1: rope_dim is 16, which its rope must turn all of");
+    SPOILT(a->value_dim = 48, "layer 1: value_dim is 48, must be a multiple of 32");
+    SPOILT(a->value_dim = 0, "layer 1: value_dim is 0, must be 32 to 1024");
+    SPOILT(a->query_rank = 1 << 17, "layer 1: query_rank is 131072");
+    SPOILT(a->latent_eps = -1, "layer 1: latent_eps is -1");
+    SPOILT(a->n_kv_heads = 2, "layer 1: n_kv_heads is 2, must be 1 to 1");
+    SPOILT(a->qkv_bias = 1, "layer 1: latent_rank is 96, with which qkv_bias, qk_norm");
+    SPOILT(a->qk_norm = LW_QK_NORM_HEAD, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->output_gate = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->alibi = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->values_are_keys = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->value_norm = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->shares_kv = 1, "layer 1: latent_rank is 96, with which");
+#undef SPOILT
+    set_latent();
+    good.layers[0].attention = *a;
+    a->shares_kv = 1;
+    ARGUMENT(lw_model_create(&good.model, NULL, 1, &model), "layer 1: kv_layer is 0, which must have keys and values");
+    expect(model == untouched, "a refused call writes no model");
+    set_latent();
+    expect(lw_model_create(&good.model, NULL, 1, &model) == LW_OK, "the config itself is good");
+    lw_kv_layout kv;
+    expect(lw_model_kv_layout(model, LW_F16, 0, &kv) == LW_OK, "it has a cache");
+    // One slot for the plain layer, of two vectors of 32, and one for rows of 96 and 16 values.
+    const uint64_t row = 96 + DIM / 2, plain = 2 * DIM, slot = row > plain ? row : plain;
+    expect(kv.block_bytes == 2 * slot * 2 * LW_BLOCK_TOKENS, "a row of a token has rank and turned values");
+    static float values[2 * 96 * DIM];
+    const lw_tensor keys = float_tensor(values, 2 * 96, DIM / 2, 1);
+    expect(lw_model_load(model, LW_LATENT_KEYS, 1, &keys, LW_F32) == LW_OK, "matrices of heads are loaded stacked");
+    REFUSED(lw_model_load(model, LW_LATENT_KEYS, 0, &keys, LW_F32), LW_ERR_FORMAT, "the model's config says");
+    REFUSED(lw_model_load(model, LW_ATTN_K, 1, &keys, LW_F32), LW_ERR_FORMAT, "the model's config says");
+    REFUSED(lw_model_load(model, LW_LATENT_VALUES, 1, &keys, LW_F32), LW_ERR_FORMAT, "must be (128, 96)");
+    lw_model_close(model);
+}
+
 static void test_layers(void) {
     lw_model* model = untouched;
     set_good();
@@ -83,6 +148,7 @@ static void test_layers(void) {
            "layer 1: per_layer_size is 8, it must have an FFN");
     SPOILT(c->output_bias = 2, "output_bias is 2");
     SPOILT(c->n_positions = 5, "n_positions is 5, must be 0 or context_length (128)");
+    SPOILT(f->groups_by_best = 2, "layer 1 FFN: groups_by_best is 2");
     SPOILT(f->kind = (lw_ffn_kind)4, "layer 1 FFN: kind is 4");
     SPOILT(f->bias = f->down_bias = 1, "layer 1 FFN: down_bias is 1");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");

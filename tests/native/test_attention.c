@@ -13,7 +13,7 @@
 #include "kernels/lane_ops.h"
 #include "kv_cache.h"
 
-enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3 };
+enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3, MAX_DIM = 640 };
 
 static uint64_t state = 1;
 
@@ -39,6 +39,9 @@ typedef struct sample {
 // Of the query that is being defined.
 static float query_slope;
 static size_t query_place;
+
+// Values of a result.
+static size_t result_dim(const sample* s) { return s->job.kv.latent ? s->job.kv.value_dim : s->job.kv.head_dim; }
 
 static void* allocate(size_t bytes) {
     void* p = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -77,10 +80,10 @@ static void put_token(const sample* s, size_t t, const float* key, const float* 
     const lw_kv_view* kv = &s->job.kv;
     uint8_t* head = head_at(s, t / LW_BLOCK_TOKENS);
     const size_t offset = t % LW_BLOCK_TOKENS;
-    int32_t codes[LW_MAX_HEAD_DIM];
+    int32_t codes[MAX_DIM];
     for (size_t d = 0; d < kv->head_dim && kv->type != LW_I8; ++d) {
         put(s, d * LW_BLOCK_TOKENS + offset, head, key[d]);
-        put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
+        if (!kv->latent) put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
     }
     if (kv->type != LW_I8) return;
     float scale = code(codes, key, kv->head_dim, 127);
@@ -105,9 +108,16 @@ static sample make(void) {
     sample s = {.kv_heads = 1 + draw(HEADS)};
     lw_kv_view* kv = &s.job.kv;
     static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8};
-    const lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
+    lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
+    lw_type type = types[draw(5)];
+    if (type != LW_I8 && draw(3) == 0) {
+        static const uint32_t ranks[] = {32, 96, 512}, turned[] = {6, 16, 64};
+        config = (lw_attention_config){
+            .n_kv_heads = 1, .head_dim = 96, .latent_rank = ranks[draw(3)], .rope_dim = turned[draw(3)]};
+        s.kv_heads = 1;
+    }
     lw_kv_cache cache;
-    lw_kv_describe(&config, types[draw(5)], MAX_BLOCKS, &cache);
+    lw_kv_describe(&config, type, MAX_BLOCKS, &cache);
     *kv = lw_kv_slot(&cache, 0);
     s.job.group = 1 + draw(9);
     s.job.n_tokens = draw(3) == 0 ? 1 : 1 + draw(MAX_ROWS / s.job.group);
@@ -127,7 +137,7 @@ static sample make(void) {
     for (uint32_t i = 0; i < MAX_BLOCKS; ++i) s.blocks[i] = i * 37 % MAX_BLOCKS;
     const float scale = draw(2) ? 1.0f : 30.0f;  // flat and peaked softmax
     for (size_t t = 0; t < s.context; ++t) {
-        float key[LW_MAX_HEAD_DIM], value[LW_MAX_HEAD_DIM];
+        float key[MAX_DIM], value[MAX_DIM];
         const float size = draw(50) == 0 ? 0.0f : draw(20) == 0 ? 100.0f : 1.0f;  // zeros and outliers
         for (size_t d = 0; d < kv->head_dim; ++d) {
             key[d] = uniform();
@@ -135,9 +145,10 @@ static sample make(void) {
         }
         put_token(&s, t, key, value);
     }
-    s.job.q_stride = s.job.out_stride = s.job.group * kv->head_dim + draw(20);
+    s.job.q_stride = s.job.group * kv->head_dim + draw(20);
+    s.job.out_stride = s.job.group * result_dim(&s) + draw(20);
     s.q = allocate(s.job.n_tokens * s.job.q_stride * sizeof(float));
-    s.out = allocate(s.job.n_tokens * s.job.q_stride * sizeof(float));
+    s.out = allocate(s.job.n_tokens * s.job.out_stride * sizeof(float));
     for (size_t i = 0; i < s.job.n_tokens * s.job.q_stride; ++i) s.q[i] = scale * uniform();
     s.job.q = s.q;
     s.job.out = s.out;
@@ -157,7 +168,7 @@ static float exp_of(float x) {  // the contract's exponential, which has tests o
 }
 
 typedef struct softmax {
-    float largest, sums[LW_LANES], values[LW_MAX_HEAD_DIM];
+    float largest, sums[LW_LANES], values[MAX_DIM];
 } softmax;
 
 static float score_of(const sample* s, const float* q, const uint8_t* head, size_t offset) {
@@ -167,7 +178,7 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
         for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
         return score;
     }
-    int32_t codes[LW_MAX_HEAD_DIM], sum = 0;
+    int32_t codes[MAX_DIM], sum = 0;
     const float scale = code(codes, q, kv->head_dim, 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(head, offset, d);
     float key_scale;
@@ -180,10 +191,13 @@ static void add_values(const sample* s, softmax* p, const float* probability, co
                        size_t end, float shrink) {
     const lw_kv_view* kv = &s->job.kv;
     const uint8_t* values = head + kv->value_offset;
-    for (size_t d = 0; d < kv->head_dim && kv->type != LW_I8; ++d) {
+    for (size_t d = 0; d < result_dim(s) && kv->type != LW_I8; ++d) {
         p->values[d] *= shrink;
-        for (size_t t = first; t < end; ++t)
-            p->values[d] = fmaf(probability[t], get(s, t * kv->value_dim + d, values), p->values[d]);
+        for (size_t t = first; t < end; ++t) {
+            const float value =
+                kv->latent ? get(s, d * LW_BLOCK_TOKENS + t, head) : get(s, t * kv->value_dim + d, values);
+            p->values[d] = fmaf(probability[t], value, p->values[d]);
+        }
     }
     if (kv->type != LW_I8) return;
     float weights[LW_BLOCK_TOKENS] = {0}, scales[LW_BLOCK_TOKENS];
@@ -252,12 +266,12 @@ static void define_row(const sample* s, size_t token, size_t head, float* out) {
             step_block(s, &split, q, first, block_end < end ? block_end : end);
             first = block_end;
         }
-        merge(&total, &split, s->job.kv.head_dim);
+        merge(&total, &split, result_dim(s));
     }
     for (int width = LW_LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) total.sums[i] += total.sums[i + width];
     const float scale = 1.0f / total.sums[0];
-    for (size_t d = 0; d < s->job.kv.head_dim; ++d) out[d] = total.values[d] * scale;
+    for (size_t d = 0; d < result_dim(s); ++d) out[d] = total.values[d] * scale;
 }
 
 // Number of rows whose bits differ.
@@ -265,10 +279,10 @@ static size_t compare(const sample* s, const char* level) {
     size_t failed = 0;
     for (size_t t = 0; t < s->job.n_tokens; ++t)
         for (size_t h = 0; h < s->job.group; ++h) {
-            float expected[LW_MAX_HEAD_DIM];
+            float expected[MAX_DIM];
             define_row(s, t, h, expected);
-            const float* got = s->out + t * s->job.q_stride + h * s->job.kv.head_dim;
-            if (memcmp(expected, got, s->job.kv.head_dim * sizeof(float)) == 0) continue;
+            const float* got = s->out + t * s->job.out_stride + h * result_dim(s);
+            if (memcmp(expected, got, result_dim(s) * sizeof(float)) == 0) continue;
             if (failed++ == 0)
                 printf(
                     "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu, length %zu: "
@@ -297,7 +311,7 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
     uint8_t* const head = head_at(s, 0);
     uint8_t* const got = allocate(s->job.kv.head_bytes);
     defined.cache = allocate(MAX_BLOCKS * s->job.kv.block_bytes);
-    float key[LW_MAX_HEAD_DIM], value[LW_MAX_HEAD_DIM];
+    float key[MAX_DIM], value[MAX_DIM];
     for (size_t d = 0; d < s->job.kv.head_dim; ++d) {
         key[d] = uniform();
         value[d] = uniform() * 1e-3f;
@@ -316,7 +330,11 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
 // Some tokens written at once against their definition, all heads of a block.
 static bool writes_alike(const sample* s, const lw_lane_ops* ops) {
     const size_t dim = s->job.kv.head_dim, token = s->kv_heads * dim, offset = draw(LW_BLOCK_TOKENS);
-    const lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)dim};
+    lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)dim};
+    if (s->job.kv.latent) {
+        config.latent_rank = (uint32_t)s->job.kv.value_dim;
+        config.rope_dim = (uint32_t)dim - config.latent_rank;
+    }
     lw_kv_cache cache;
     lw_kv_describe(&config, s->job.kv.type, 1, &cache);
     cache.block.data = allocate(cache.block_bytes);
@@ -344,14 +362,14 @@ int main(int argc, char** argv) {
         sample s = make();
         s.job.blocks = s.blocks;
         s.job.slopes = s.falls ? s.slopes : NULL;
-        s.job.scratch =
-            allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group, s.job.kv.value_dim));
+        s.job.scratch = allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group,
+                                                                             lw_align_floats(s.job.kv.head_dim)));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             if (!(lw_cpu_levels() >> level & 1)) continue;
             ++*(writes_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             if (s.job.kv.type == LW_I8) ++*(stores_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             for (int in_splits = 0; in_splits < 2; ++in_splits) {
-                memset(s.out, 0xFF, s.job.n_tokens * s.job.q_stride * sizeof(float));
+                memset(s.out, 0xFF, s.job.n_tokens * s.job.out_stride * sizeof(float));
                 if (in_splits)
                     attend_in_splits(&s, lw_level_lane_ops[level]);
                 else

@@ -158,7 +158,7 @@ static void run(const variant* v, const lw_model* model, uint32_t threads, bool 
         printf("%s: %u blocks slid out of the window\n", v->name, destroyed);
         exit(1);
     }
-    const size_t rows = lw_attention_rows(lw_tile_tokens(lw_model_heads(model)), v->heads / v->kv_heads);
+    const size_t rows = lw_attention_rows(lw_tile_tokens(lw_model_heads(model), v->kv_heads), v->heads / v->kv_heads);
     const size_t room = session->split_floats / v->kv_heads / lw_attention_state_floats(rows, session->kv.value_dim);
     if (v->window != 0 && room != (threads > 1 ? 3 : 0)) {
         printf("%s: room for %zu splits\n", v->name, room);

@@ -74,7 +74,9 @@ def latent_metadata(config: Config) -> dict[str, Any]:
             "attention.key_length": rank + config["qk_rope_head_dim"],
             "attention.value_length": rank,
             "expert_shared_count": config.get("n_shared_experts", 0),
-            "leading_dense_block_count": config.get("first_k_dense_replace", 1),
+            "leading_dense_block_count": config.get(
+                "first_k_dense_replace", config["num_hidden_layers"]
+            ),
         }
     )
 
@@ -103,6 +105,7 @@ def sigmoid_metadata(config: Config) -> dict[str, Any]:
 def mistral_metadata(config: Config) -> dict[str, Any]:
     rope = config["rope_parameters"]
     return latent_metadata(config) | {
+        "attention.temperature_length": rope["original_max_position_embeddings"],
         "attention.temperature_scale": rope["llama_4_scaling_beta"],
         "expert_gating_func": 1,
         "expert_weights_norm": config["norm_topk_prob"],

@@ -29,7 +29,7 @@ EXPERTS: Config = {
 YARN: Config = {
     "beta_fast": 32,
     "beta_slow": 1,
-    "factor": 4,
+    "factor": 4.0,
     "mscale": 0.707,
     "mscale_all_dim": 0.707,
     "original_max_position_embeddings": 64,

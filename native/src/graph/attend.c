@@ -6,8 +6,10 @@
 // one thread would have.
 #include "graph/worker.h"
 
-static size_t state_floats(const lw_attention_config* c, size_t n_tokens) {
-    return lw_attention_state_floats(lw_attention_rows(n_tokens, lw_job_heads(c)), lw_align_floats(lw_result_dim(c)));
+// Of one of a tile's `jobs` jobs.
+static size_t state_floats(const lw_attention_config* c, size_t jobs, size_t n_tokens) {
+    const size_t rows = lw_attention_rows(n_tokens, c->n_heads / jobs);
+    return lw_attention_state_floats(rows, lw_align_floats(lw_result_dim(c)));
 }
 
 static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
@@ -22,7 +24,8 @@ static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
     const size_t context = s->model->config.context_length, window = tiling->window;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
     const size_t ahead = tiling->both_ways && window > 0 ? window - 1 : 0;
-    const size_t seen = window + ahead + lw_tile_tokens(tiling->heads) - 1;
+    const size_t jobs = lw_tile_jobs(tiling->heads, tiling->heads->n_heads);
+    const size_t seen = window + ahead + lw_tile_tokens(tiling->heads, jobs) - 1;
     if (window == 0 || context <= seen) {
         const size_t longest = cached < context ? cached : context;
         return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
@@ -36,11 +39,14 @@ void lw_size_splits(lw_session* s) {
     for (size_t i = 0; i < s->n_tilings; ++i) {
         const lw_attention_config* c = s->tilings[i].heads;
         const size_t splits = most_splits(s, &s->tilings[i]);
-        const size_t jobs = lw_tile_jobs(c);
+        const size_t jobs = lw_tile_jobs(c, 1), most_jobs = lw_tile_jobs(c, c->n_heads);
         if (threads == 1 || threads * JOBS_PER_THREAD <= jobs || splits < 2) continue;
         // One tile of the longest context, or several with fewer rows.
-        const size_t widest = state_floats(c, lw_tile_tokens(c));
-        const size_t floats = splits * jobs * widest, tiles = splits * (widest / state_floats(c, 1));
+        const size_t widest = state_floats(c, jobs, lw_tile_tokens(c, jobs));
+        size_t floats = splits * jobs * widest;
+        const size_t tiles = splits * (widest / state_floats(c, jobs, 1));
+        const size_t of_most = splits * most_jobs * state_floats(c, most_jobs, 1);
+        if (floats < of_most) floats = of_most;
         if (floats > s->split_floats) s->split_floats = floats;
         if (tiles > s->split_tiles) s->split_tiles = tiles;
     }
@@ -61,10 +67,11 @@ typedef struct split_room {
 
 // Cuts tile `index` if there is room: it becomes its first split, the others follow the tiles there are.
 static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
-    const size_t jobs = lw_tile_jobs(tiling->heads);
+    const size_t jobs = tiling->jobs;
     lw_tile* tile = &tiling->tiles[index];
     const lw_tokens splits = splits_of(s, tile, tiling->window);
-    const size_t count = splits.end - splits.first, floats = count * jobs * state_floats(tiling->heads, tile->n_tokens);
+    const size_t count = splits.end - splits.first,
+                 floats = count * jobs * state_floats(tiling->heads, jobs, tile->n_tokens);
     if (count < 2 || count > room->tiles || floats > room->floats) return;
     tile->n_splits = (uint32_t)count;
     tile->states = room->states;
@@ -83,9 +90,27 @@ static uint32_t length_of(const lw_session* s, const lw_batch* batch, const lw_t
     return batch->query_start[sequence + 1] - batch->query_start[sequence];
 }
 
+// Jobs of a batch when each tile is `jobs` of them.
+static size_t all_jobs(const lw_batch* batch, const lw_attention_config* c, size_t jobs) {
+    const size_t most = lw_tile_tokens(c, jobs);
+    size_t tiles = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; ++i)
+        tiles += (batch->query_start[i + 1] - batch->query_start[i] + most - 1) / most;
+    return tiles * jobs;
+}
+
+// Each job turns latent rows around for itself: there are more of them only where threads would have none.
+static size_t choose_jobs(const lw_session* s, const lw_batch* batch, const lw_attention_config* c) {
+    size_t jobs = lw_tile_jobs(c, 1);
+    while (c->latent_rank > 0 && jobs < c->n_heads && all_jobs(batch, c, jobs) < s->config.n_threads)
+        jobs = lw_tile_jobs(c, jobs + 1);
+    return jobs;
+}
+
 static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling) {
     const lw_attention_config* c = tiling->heads;
-    const uint32_t most = (uint32_t)lw_tile_tokens(c);
+    tiling->jobs = choose_jobs(s, batch, c);
+    const uint32_t most = (uint32_t)lw_tile_tokens(c, tiling->jobs);
     size_t cost = 0;
     tiling->n = 0;
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
@@ -98,7 +123,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
             cost += cost_of(s, tile, tiling->window);
         }
     }
-    const size_t too_long = cost * lw_tile_jobs(c) / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
+    const size_t too_long = cost * tiling->jobs / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
     split_room room = {s->b.split_states, s->b.splits_done, s->split_floats, s->split_tiles};
     for (size_t i = 0, whole = tiling->n; i < whole; ++i)
         if (cost_of(s, &tiling->tiles[i], tiling->window) > too_long) split_tile(s, tiling, i, &room);
@@ -137,7 +162,7 @@ static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_atte
         w->ops->attention(job);
         return true;
     }
-    const size_t floats = state_floats(c, tile->n_tokens);
+    const size_t floats = state_floats(c, c->n_heads / job->group, tile->n_tokens);
     float* states = tile->states + number * tile->n_splits * floats;
     w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
     atomic_uint* done = &tile->done[number];
@@ -175,7 +200,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_attention_config* c = &layer->config.attention;
     const lw_tiling* tiling = &w->s->tilings[w->s->tiling_of[index]];
     const bool latent = c->latent_rank > 0;
-    const size_t tile_jobs = lw_tile_jobs(c), group = lw_job_heads(c), jobs = tiling->n * tile_jobs;
+    const size_t tile_jobs = tiling->jobs, group = c->n_heads / tile_jobs, jobs = tiling->n * tile_jobs;
     const size_t q_cols = group * lw_key_dim(c), job_cols = group * lw_result_dim(c), outputs = tile_jobs * job_cols;
     const float* q = latent ? w->b->absorbed : w->b->q;
     float* out = latent ? w->b->latents : w->b->attn;

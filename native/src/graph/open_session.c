@@ -28,7 +28,7 @@ static void widen_by_attention(lw_widths* widths, const lw_attention_config* c) 
     widths->q = larger(widths->q, q);
     widths->kv = larger(widths->kv, (size_t)c->n_kv_heads * lw_key_dim(c));
     widths->half = larger(widths->half, c->head_dim / 2);
-    if (c->n_heads > 0) widths->tile_jobs = larger(widths->tile_jobs, lw_tile_jobs(c));
+    if (c->n_heads > 0) widths->tile_jobs = larger(widths->tile_jobs, lw_tile_jobs(c, c->n_heads));
     if (c->output_gate) widths->attn_gate = larger(widths->attn_gate, q);
     if (c->latent_rank == 0) return;
     widths->query_rank = larger(widths->query_rank, c->query_rank);
@@ -242,8 +242,9 @@ static size_t attention_scratch_bytes(const lw_session* s) {
     size_t floats = 0;
     for (size_t i = 0; i < s->n_tilings; ++i) {
         const lw_attention_config* c = s->tilings[i].heads;
-        const size_t tokens = lw_tile_tokens(c), dim = lw_align_floats(lw_key_dim(c));
-        floats = larger(floats, lw_attention_scratch_floats(tokens, lw_job_heads(c), dim));
+        // With most jobs a tile is as many rows as it can be.
+        const size_t jobs = lw_tile_jobs(c, c->n_heads), dim = lw_align_floats(lw_key_dim(c));
+        floats = larger(floats, lw_attention_scratch_floats(lw_tile_tokens(c, jobs), c->n_heads / jobs, dim));
     }
     return floats * sizeof(float);
 }

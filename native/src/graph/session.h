@@ -32,6 +32,7 @@ typedef struct lw_tiling {
     uint32_t window, both_ways;
     const lw_attention_config* heads;  // of the first such layer
     size_t n;                          // of the batch
+    size_t jobs;                       // of each tile of the batch, lw_tile_jobs
     lw_tile* tiles;                    // [rows + split_tiles]
 } lw_tiling;
 
@@ -230,22 +231,20 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits, 
 
 enum { LW_ATTENTION_ROWS = 64 };  // query rows (tokens x heads of a group) that share one pass over the keys
 
-// Heads that share latent rows are jobs of at most so many: enough that turning a block of rows around is little of the
-// work, few enough that all threads have some.
-enum { LW_LATENT_HEADS = 16 };
+enum { LW_LATENT_HEADS = 16 };  // most heads of a job that share latent rows
 
-// Jobs that a tile is: its KV heads, or parts of the heads that share latent rows. A job has the queries of one.
-static inline size_t lw_tile_jobs(const lw_attention_config* c) {
+// Jobs that a tile is: its KV heads. Heads that share latent rows are parts of equal size, `least` or more of them as far as
+// there are heads.
+static inline size_t lw_tile_jobs(const lw_attention_config* c, size_t least) {
     if (c->latent_rank == 0) return c->n_kv_heads;
     size_t parts = (c->n_heads + LW_LATENT_HEADS - 1) / LW_LATENT_HEADS;
+    if (parts < least) parts = least < c->n_heads ? least : c->n_heads;
     while (c->n_heads % parts != 0) ++parts;
     return parts;
 }
 
-static inline size_t lw_job_heads(const lw_attention_config* c) { return c->n_heads / lw_tile_jobs(c); }
-
-static inline size_t lw_tile_tokens(const lw_attention_config* c) {
-    const size_t group = lw_job_heads(c);
+static inline size_t lw_tile_tokens(const lw_attention_config* c, size_t jobs) {
+    const size_t group = c->n_heads / jobs;
     return group >= LW_ATTENTION_ROWS ? 1 : LW_ATTENTION_ROWS / group;
 }
 

@@ -14,6 +14,7 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.gguf import arch_of, gguf_uniform
+from lanewise.loading.families.ministral3 import scaled
 from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
@@ -143,6 +144,10 @@ def gguf_latent_attention(fields: Fields) -> Attention:
     )
     scaling = f"{arch}.rope.scaling."
     factor = fields.number(f"{scaling}factor", default=1.0, zero=True)
+    beta = fields.number(f"{own}temperature_scale", default=0.0, zero=True)
+    context = fields.integer(f"{arch}.context_length")
+    original = fields.integer(f"{scaling}original_context_length", default=context)
+    original = fields.integer(f"{own}temperature_length", default=original)
     attention = Attention(
         n_heads=gguf_uniform(fields, f"{own}head_count"),
         n_kv_heads=1,
@@ -155,7 +160,7 @@ def gguf_latent_attention(fields: Fields) -> Attention:
         query_rank=fields.integer(f"{own}q_lora_rank", default=0, least=0),
         latent_eps=NORM_EPS,
     )
-    return check_heads(attention, fields.source)
+    return check_heads(scaled(attention, beta, original), fields.source)
 
 
 def gguf_mscale(fields: Fields) -> float:

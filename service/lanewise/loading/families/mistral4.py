@@ -42,17 +42,8 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, which is that of DeepSeek's files and the scale of queries."""
-    config = deepseek_v2.from_gguf(fields, sources)
-    arch = fields.text("general.architecture")
-    beta = fields.number(f"{arch}.attention.temperature_scale", default=0.0, zero=True)
-    context = fields.integer(f"{arch}.context_length")
-    original = fields.integer(f"{arch}.rope.scaling.original_context_length", default=context)
-    layers = []
-    for layer in config.layers:
-        assert layer.attention is not None
-        layers.append(replace(layer, attention=scaled(layer.attention, beta, original)))
-    return replace(config, architecture="mistral4", layers=tuple(layers))
+    """Read metadata, which is that of DeepSeek's files."""
+    return replace(deepseek_v2.from_gguf(fields, sources), architecture="mistral4")
 
 
 FAMILY = Family(

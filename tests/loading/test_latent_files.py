@@ -1,0 +1,198 @@
+"""What files say of latent attention: what is taken apart, left out, or refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from family_configs import CASES
+from family_gguf import gguf_arrays, write_gguf
+from family_models import Arrays, FamilyModel, family_model, write_case, write_model
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.lora import open_adapter
+from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.program import Attention, Experts, ModelConfig
+from lora_files import lora_config, write_adapter
+from raw_safetensors import write_raw
+from scaled_by_others import fp8, of_blocks
+
+
+def program_of(path: Path) -> ModelConfig:
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.config
+
+
+def attention_of(path: Path) -> Attention:
+    found = program_of(path).layers[0].attention
+    assert found is not None
+    return found
+
+
+def bytes_of(path: Path) -> dict[tuple[Role, int], bytes]:
+    with open_checkpoint(path) as checkpoint:
+        return {(one.role, one.layer): bytes(one.data) for one in checkpoint.tensors}
+
+
+def unsplit(model: FamilyModel) -> Arrays:
+    """A GGUF file's tensors as they were before keys and values were stored apart."""
+    arrays = {
+        name: array
+        for name, array in gguf_arrays(model).items()
+        if not name.endswith(("attn_k_b.weight", "attn_v_b.weight"))
+    }
+    for number in range(model.config["num_hidden_layers"]):
+        name = f"model.layers.{number}.self_attn.kv_b_proj.weight"
+        arrays[f"blk.{number}.attn_kv_b.weight"] = model.tensors[name]
+    return arrays
+
+
+OLD = {
+    "attention.head_count_kv": 4,
+    "attention.key_length": 48,
+    "attention.value_length": 32,
+}
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
+def test_first_gguf_files_have_keys_and_values_in_one(name: str, tmp_path: Path) -> None:
+    model = family_model(name)
+    new = write_gguf(model, tmp_path / "new.gguf")
+    old = write_gguf(model, tmp_path / "old.gguf", OLD, unsplit(model))
+    assert program_of(old) == program_of(new)
+    assert bytes_of(old) == bytes_of(new)
+
+
+def test_codes_of_keys_in_one_with_values_are_refused(tmp_path: Path) -> None:
+    """They would have to be turned around; what converters write now has them apart."""
+    model, arrays = family_model("deepseek_v2"), unsplit(family_model("deepseek_v2"))
+    path, kind = tmp_path / "old.gguf", gguf.GGMLQuantizationType.Q8_0
+    codes = gguf.quantize(arrays["blk.1.attn_kv_b.weight"], kind)
+    writer_arrays = arrays | {"blk.1.attn_kv_b.weight": codes}
+    write_typed(model, path, writer_arrays, {"blk.1.attn_kv_b.weight": kind})
+    with pytest.raises(ModelFileError, match=r"attn_k_b\.weight' is Q8_0 .* rows become columns"):
+        open_checkpoint(path)
+
+
+def write_typed(model: FamilyModel, path: Path, arrays: Arrays, kinds: dict[str, Any]) -> None:
+    """Write a GGUF file some of whose arrays are bytes of other types."""
+    original = gguf.GGUFWriter.add_tensor
+
+    def add(self: gguf.GGUFWriter, name: str, array: Any, **more: Any) -> None:
+        original(self, name, array, raw_dtype=kinds.get(name), **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf.GGUFWriter, "add_tensor", add)
+        write_gguf(model, path, OLD, arrays)
+
+
+def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+    """Of files with one more layer than their config counts."""
+    folder = write_case("deepseek_v3", tmp_path / "hf")
+    expected = bytes_of(folder)
+    arrays = load_file(folder / "model.safetensors")
+    last = {n: a for n, a in arrays.items() if n.startswith("model.layers.2.")}
+    further = {name.replace("layers.2.", "layers.3."): array for name, array in last.items()}
+    further["model.layers.3.eh_proj.weight"] = np.zeros((64, 128), np.float32)
+    save_file(arrays | further, folder / "model.safetensors", metadata={"format": "pt"})
+    assert bytes_of(folder) == expected
+
+
+def test_kimi_k2_is_deepseek_v3(tmp_path: Path) -> None:
+    one = program_of(write_case("deepseek_v3", tmp_path / "v3"))
+    assert program_of(write_case("deepseek_v3", tmp_path / "kimi", model_type="kimi_k2")) == one
+
+
+def test_yarn_scales_scores_by_all_dimensions(tmp_path: Path) -> None:
+    """By 0.1 mscale_all_dim ln(factor) + 1 twice; cosines and sines by their ratio, here 1."""
+    plain = attention_of(write_case("deepseek_v2", tmp_path / "plain", rope_scaling=None))
+    folder = write_case("deepseek_v2", tmp_path / "yarn")
+    scale = (0.1 * 0.707 * np.log(4) + 1) ** 2
+    assert attention_of(folder).score_scale == pytest.approx(plain.score_scale * scale, rel=1e-6)
+    assert program_of(folder).ropes[0].scale == 1.0
+
+
+def test_groups_of_deepseek_v2_are_ranked_by_their_best(tmp_path: Path) -> None:
+    experts = {
+        name: program_of(write_case(name, tmp_path / name)).layers[1].ffn
+        for name in ("deepseek_v2", "deepseek_v2_groups", "deepseek_v3")
+    }
+    found = {
+        name: (one.groups, one.groups_by_best)
+        for name, one in experts.items()
+        if isinstance(one, Experts)
+    }
+    assert found == {
+        "deepseek_v2": (1, False),
+        "deepseek_v2_groups": (4, True),
+        "deepseek_v3": (4, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("deepseek_v3", {"attention_bias": True}, "attention_bias"),
+        ("deepseek_v3", {"rope_interleave": False}, "rope_interleave"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func"),
+        ("deepseek_v3", {"topk_method": "greedy"}, "topk_method"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob"),
+        ("deepseek_v2", {"scoring_func": "sigmoid"}, "scoring_func"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method"),
+        ("deepseek_v2", {"kv_lora_rank": 40}, "latent_rank of latent attention is 40"),
+        ("deepseek_v2", {"v_head_dim": 24}, "value_dim of latent attention is 24"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, "mlp_layer_types"),
+    ],
+)
+def test_what_is_not_computed_is_refused(
+    name: str, changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelFileError, match=says):
+        open_checkpoint(write_case(name, tmp_path / "hf", **changes))
+
+
+def test_a_matrix_of_other_heads_is_named(tmp_path: Path) -> None:
+    model = family_model("youtu")
+    name = "model.layers.1.self_attn.kv_b_proj.weight"
+    tensors = model.tensors | {name: model.tensors[name][:-32]}
+    folder = write_model(replace(model, tensors=tensors), tmp_path / "hf", CASES["youtu"])
+    with pytest.raises(ModelFileError, match=r"kv_b_proj\.weight' is F32 \[224, 64\]; 256 rows"):
+        open_checkpoint(folder)
+
+
+def test_adapters_of_queries_are_refused(tmp_path: Path) -> None:
+    prefix = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    shapes = {"A": (2, 64), "B": (4 * 48, 2)}
+    tensors = {f"{prefix}{part}.weight": np.ones(s, np.float32) for part, s in shapes.items()}
+    adapter = write_adapter(tmp_path / "adapter", tensors, lora_config(2, 4))
+    config = program_of(write_case("deepseek_v2", tmp_path / "hf"))
+    with pytest.raises(ModelFileError, match="it makes queries of latent attention"):
+        open_adapter(adapter, config)
+
+
+def test_published_deepseek_v3_is_fp8_in_blocks(tmp_path: Path) -> None:
+    """Codes become floats before keys are turned around and rows that turn are put in halves."""
+    model, convert = family_model("deepseek_v3"), fp8(of_blocks)
+    quantized: dict[str, tuple[str, Any]] = {}
+    plain: Arrays = {}
+    for name, values in model.tensors.items():
+        plain[name], quantized[name] = values, ("F32", values)
+        if name.endswith("proj.weight") or "kv_a_proj" in name:
+            made, plain[name] = convert(name, values / 200)
+            stem = name.removesuffix(".weight")
+            del quantized[name]
+            quantized |= {stem + end: one for end, one in made.items() if "input" not in end}
+    settings = {"quant_method": "fp8", "weight_block_size": [48, 80]}
+    config = CASES["deepseek_v3"] | {"quantization_config": settings}
+    folder = write_model(model, tmp_path / "fp8", config)
+    write_raw(folder / "model.safetensors", quantized)
+    plain = {name: values.astype(np.float32) for name, values in plain.items()}
+    other = write_model(replace(model, tensors=plain), tmp_path / "hf", CASES["deepseek_v3"])
+    assert program_of(folder) == program_of(other)
+    assert bytes_of(folder) == bytes_of(other)
