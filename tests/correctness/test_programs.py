@@ -225,7 +225,7 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
     if attention is not None and rng.random() < 0.3:
         attention = replace(attention, score_softcap=float(np.float32(rng.uniform(0.5, 4))))
     if attention is not None and plain_residual and rng.random() < 0.2:
-        attention = replace(attention, qk_norm="turned")
+        attention = replace(attention, qk_norm=str(rng.choice(["turned", "layer"])))
     if isinstance(ffn, Gated | Plain) and rng.random() < 0.5:
         ffn = random_ffn(rng, bias=not layer.result_norms)
     biases = ffn is not None and (ffn.bias or ffn.down_bias or isinstance(ffn, Experts))
@@ -325,8 +325,10 @@ def all_further_kinds() -> ModelConfig:
     """Every further kind that can be beside the others, of sizes that matrices of Q8_0 have."""
     first = Attention(4, 2, 32, rope=0, qk_norm="turned", score_softcap=2.0, value_norm=True)
     larger = Attention(2, 1, 64, rope=1, qk_norm="head", window=24, values_are_keys=True)
+    larger = replace(larger, qk_norm="layer")
     reader = replace(larger, n_heads=4, values_are_keys=False, kv_layer=1)
     ffn = Gated(96, activation="gelu_tanh")
+    first = replace(first, alibi=True, scaled_alibi=True)
     layers = (
         Layer(first, ffn, result_norms=True, no_input_norms=True),
         Layer(larger, ffn, wiring="parallel_one_norm"),

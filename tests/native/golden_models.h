@@ -221,6 +221,11 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         out->ffn.activation = LW_GELU_TANH;
         out->output_scale = layer == 1 ? 0.375f : 0;
     }
+    if (v->layers == FALLING) {
+        a->alibi = layer == 0 ? 2 : 0;
+        a->rope = layer == 0 ? LW_NO_ROPE : a->rope;
+        a->qk_norm = layer == 0 ? LW_QK_NORM_NONE : LW_QK_NORM_LAYER;
+    }
     if (v->layers == BESIDE) {
         out->wiring = layer == 0 ? LW_PARALLEL : LW_PARALLEL_ONE_NORM;
         a->output_bias = out->ffn.bias = layer == 0;
@@ -300,7 +305,8 @@ static void load_vector(lw_model* model, lw_role role, uint32_t layer, uint32_t 
 static void load_attention(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, h = v->hidden;
     const uint32_t q_heads = v->interleaved ? c->n_heads : 0, k_heads = v->interleaved ? c->n_kv_heads : 0;
-    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,
+               norm = c->qk_norm != LW_QK_NORM_NONE;
     const bool keys = !c->shares_kv, values = keys && !c->values_are_keys;
     load(model, LW_ATTN_Q, l, matrix_type(v, 0), q, h, 0.2f, q_heads);
     if (keys) load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);

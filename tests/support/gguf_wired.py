@@ -184,6 +184,18 @@ def gemma4_arrays(arrays: Arrays, config: Config) -> Arrays:
     return {names[name]: array for name, array in arrays.items()} | {"rope_freqs.weight": factors}
 
 
+def norms_of_heads(arrays: Arrays, config: Config) -> Arrays:
+    """Rows of one tensor, which are tensors elsewhere."""
+    found = {name: array for name, array in arrays.items() if ".norms." not in name}
+    counts = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    for number in range(config["num_hidden_layers"]):
+        for kind, n in counts.items():
+            norm = f"model.layers.{number}.self_attn.{kind}_layernorm"
+            rows = [arrays[f"{norm}.norms.{head}.weight"] for head in range(n)]
+            found[f"{norm}.weight"] = np.stack(rows)
+    return found
+
+
 NEOX = Conversion("gptneox", reshape=by_kind, metadata=neox_metadata)
 FALCON = Conversion("falcon", reshape=by_kind, metadata=falcon_metadata)
 GEMMA4 = Conversion("gemma4", reshape=gemma4_arrays, metadata=gemma4_metadata)
@@ -207,5 +219,7 @@ WIRED: dict[str, Conversion] = {
     "gemma4": GEMMA4,
     "gemma4_values": GEMMA4,
     "gemma4_small": GEMMA4,
+    "cohere_norms": Conversion("command-r", metadata=cohere_metadata),
+    "stablelm_norms": Conversion("stablelm", reshape=norms_of_heads, metadata=stablelm_metadata),
     "stablelm_parallel": Conversion("stablelm", metadata=stablelm_metadata),
 }

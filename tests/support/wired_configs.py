@@ -256,5 +256,11 @@ WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
     "gpt_neox_in_turn": ("gpt_neox", {"use_parallel_residual": False}),
     "falcon_one_norm": ("falcon_new", {"num_ln_in_parallel_attn": 1}),
     "falcon_in_turn": ("falcon", {"parallel_attn": False, "multi_query": False, "bias": True}),
+    "falcon_rw": (
+        "falcon",
+        {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+    ),
+    "cohere_norms": ("cohere", {"use_qk_norm": True}),
     "stablelm_parallel": ("stablelm", {"use_parallel_residual": True}),
+    "stablelm_norms": ("stablelm", {"qk_layernorm": True, "use_parallel_residual": True}),
 }

@@ -12,7 +12,7 @@ typedef enum lw_role {
     LW_ATTN_Q_BIAS = 7,
     LW_ATTN_K_BIAS = 8,
     LW_ATTN_V_BIAS = 9,
-    LW_ATTN_Q_NORM = 10,  // (1, head_dim)
+    LW_ATTN_Q_NORM = 10,  // (1, head_dim), or of all heads as lw_qk_norm says
     LW_ATTN_K_NORM = 11,
     LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim)
     LW_FFN_NORM = 13,
@@ -97,9 +97,11 @@ enum { LW_NO_ROPE = -1 };
 
 typedef enum lw_qk_norm {
     LW_QK_NORM_NONE = 0,
-    LW_QK_NORM_HEAD = 1,   // RMSNorm over each head of Q and K before they turn
-    LW_QK_NORM_WHOLE = 2,  // over all heads together
-    LW_QK_NORM_TURNED = 3  // over each head after they have turned
+    LW_QK_NORM_HEAD = 1,    // RMSNorm over each head of Q and K before they turn
+    LW_QK_NORM_WHOLE = 2,   // over all heads together
+    LW_QK_NORM_TURNED = 3,  // over each head after they have turned
+    // LayerNorm over each head before they turn: weights for each dimension of each head, no biases
+    LW_QK_NORM_LAYER = 4
 } lw_qk_norm;
 
 typedef struct lw_attention_config {
@@ -115,7 +117,8 @@ typedef struct lw_attention_config {
     lw_qk_norm qk_norm;
     uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value
     uint32_t alibi;              // 1: scores of head i fall by 2^(-8 (i + 1) / n_heads) for each token of distance; of
-                                 // other numbers than powers of two, as of the one below, then every second of twice
+                                 // other numbers than powers of two, as of the one below, then every second of twice;
+                                 // 2: by that times score_scale
     float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0, or Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))

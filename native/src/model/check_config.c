@@ -70,12 +70,12 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     LW_RETURN_IF_FAILED(check_range(&at, "n_heads", c->n_heads, 1, 1024));
     LW_RETURN_IF_FAILED(check_range(&at, "n_kv_heads", c->n_kv_heads, 1, c->n_heads));
     LW_RETURN_IF_FAILED(check_range(&at, "head_dim", c->head_dim, 2, LW_MAX_HEAD_DIM));
-    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_TURNED));
+    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_LAYER));
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(check_range(&at, "output_gate", c->output_gate, 0, 2));
     LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
-    LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
+    LW_RETURN_IF_FAILED(check_range(&at, "alibi", c->alibi, 0, 2));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
     LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
@@ -94,6 +94,12 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %salibi with %u heads, must be %u as in the first layer that has attention",
                        at.text, c->n_heads, first->n_heads);
+    if (c->alibi && (c->alibi != first->alibi || c->score_scale != first->score_scale))
+        return lw_fail(
+            LW_ERR_ARGUMENT,
+            "model config: %salibi is %u and score_scale %g, must be %u and %g as in the first layer that has"
+            " attention",
+            at.text, c->alibi, (double)c->score_scale, first->alibi, (double)first->score_scale);
     if (c->rope == LW_NO_ROPE) return LW_OK;
     if (c->rope < 0 || (uint32_t)c->rope >= model->n_ropes)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srope is %d, there are %u", at.text, c->rope, model->n_ropes);

@@ -2,6 +2,8 @@
 #ifndef LW_MODEL_MODEL_H
 #define LW_MODEL_MODEL_H
 
+#include <math.h>
+
 #include "kernels/kernel.h"
 #include "kernels/lane_ops.h"
 #include "memory.h"
@@ -110,6 +112,11 @@ static inline bool lw_has_state(const lw_layer* layer) { return layer->config.st
 // Of the first layer that has attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
     return &model->layers[model->first_attention].config.attention;
+}
+
+// What products of queries and keys are multiplied by.
+static inline float lw_score_scale(const lw_attention_config* c) {
+    return c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
 }
 
 // What a layer with a state convolves, and the values that its output projection reads.

@@ -113,7 +113,8 @@ static lw_slot dense_slot(lw_model* model, lw_role role, uint32_t index) {
 static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_attention_config* c = &l->config.attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,
+               norm = c->qk_norm != LW_QK_NORM_NONE;
     const bool here = lw_has_attention(l), own = here && !c->shares_kv, values = own && !c->values_are_keys;
     switch (role) {
         case LW_ATTN_NORM:

@@ -176,7 +176,7 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
         }
     if attention.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (1, head), Role.ATTN_K_NORM: (1, head)}
-    if attention.qk_norm == "whole":
+    if attention.qk_norm in ("whole", "layer"):
         shapes |= {Role.ATTN_Q_NORM: (1, queries), Role.ATTN_K_NORM: (1, keys)}
     if attention.sinks:
         shapes[Role.ATTN_SINKS] = (1, attention.n_heads)

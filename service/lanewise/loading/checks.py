@@ -219,6 +219,8 @@ def attention_faults(attention: Attention, ropes: tuple[Rope, ...]) -> Iterable[
         yield f"qk_norm is {attention.qk_norm!r}; one of {', '.join(QK_NORMS)} is needed"
     if attention.output_gate and attention.head_gate:
         yield "output_gate beside head_gate; one of them is needed at most"
+    if attention.scaled_alibi and not attention.alibi:
+        yield "scaled_alibi without alibi"
     if attention.rope is None:
         return
     if attention.rope >= len(ropes):

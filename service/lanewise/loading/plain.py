@@ -69,6 +69,8 @@ def further_attention(attention: Attention) -> Iterator[str]:
     """Name what attention has that few models' has."""
     if attention.qk_norm == "turned":
         yield "norms of queries and keys that have turned"
+    if attention.qk_norm == "layer":
+        yield "LayerNorm of queries and keys"
     if attention.score_softcap:
         yield "capped scores"
     if attention.values_are_keys:

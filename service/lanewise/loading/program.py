@@ -53,6 +53,7 @@ class Attention:
     output_bias: bool = False
     qk_norm: str = "none"  # of QK_NORMS
     alibi: bool = False  # scores fall with the distance: head by head from 1/2 down to 1/256
+    scaled_alibi: bool = False  # by that times score_scale; only with alibi
     sinks: bool = False  # one logit for each head in the denominator of the softmax
     score_scale: float = 0.0  # of the products of queries and keys; 0 becomes 1 / sqrt(head_dim)
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
@@ -71,8 +72,8 @@ class Attention:
 
 
 # RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection; over
-# each head after RoPE.
-QK_NORMS = ("none", "head", "whole", "turned")
+# each head after RoPE; LayerNorm over each head before RoPE, each with weights of its own.
+QK_NORMS = ("none", "head", "whole", "turned", "layer")
 
 
 @dataclass(frozen=True)

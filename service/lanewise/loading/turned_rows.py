@@ -15,14 +15,19 @@ from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import Sources
 
-QUERIES = (Role.ATTN_Q, Role.ATTN_Q_BIAS)
-KEYS = (Role.ATTN_K, Role.ATTN_K_BIAS)
+QUERIES = (Role.ATTN_Q, Role.ATTN_Q_BIAS, Role.ATTN_Q_NORM)
+KEYS = (Role.ATTN_K, Role.ATTN_K_BIAS, Role.ATTN_K_NORM)
 
 
 def heads_of(config: ModelConfig, role: Role, layer: int) -> int:
-    """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's."""
+    """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's.
+
+    A norm has rows of heads where each head has weights of its own.
+    """
     attention = config.layers[layer].attention
     if attention is None or role not in (*QUERIES, *KEYS):
+        return 0
+    if role in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM) and attention.qk_norm != "layer":
         return 0
     return attention.n_heads if role in QUERIES else attention.n_kv_heads
 

@@ -125,6 +125,9 @@ def heads_of(
     heads = flat.reshape(len(flat), -1, c.head_dim)
     if c.qk_norm == "head" and weight is not None:
         heads = rms(heads, weight, eps)
+    if c.qk_norm == "layer" and weight is not None:
+        centred = heads - heads.mean(axis=-1, keepdims=True)
+        heads = rms(centred, weight.reshape(-1, c.head_dim), eps)
     if c.rope is not None:
         heads = turn(config.ropes[c.rope], heads)
     if c.qk_norm == "turned" and weight is not None:
@@ -170,6 +173,9 @@ def attention(
     out = np.zeros((n, c.n_heads, c.head_dim))
     for head in range(c.n_heads):
         scores = capped(q[:, head] @ k[:, head // group].T * c.score_scale, c.score_softcap)
+        if c.alibi:
+            fall = alibi_slope(head, c.n_heads) * (c.score_scale if c.scaled_alibi else 1)
+            scores = scores - fall * (positions[:, None] - positions[None, :])
         scores = np.where(seen, scores, -np.inf)
         sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
         largest = np.maximum(scores.max(axis=1), sink)[:, None]
@@ -183,6 +189,14 @@ def attention(
         values = values * np.repeat(sigmoid(x @ own[Role.ATTN_GATE].T), c.head_dim, axis=1)
     result = values @ own[Role.ATTN_OUTPUT].T
     return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
+
+
+def alibi_slope(head: int, n_heads: int) -> float:
+    """As its inventors give it for every number of heads."""
+    n = 1 << (n_heads.bit_length() - 1)
+    return float(
+        2.0 ** (-8 * (head + 1) / n) if head < n else 2.0 ** (-4 * (2 * (head - n) + 1) / n)
+    )
 
 
 def recurrence(config: ModelConfig, c: State, own: Mapping[Role, Array], x: Array) -> Array:

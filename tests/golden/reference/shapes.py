@@ -90,7 +90,7 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes[Role.ATTN_GATE] = (q if c.output_gate else c.n_heads, hidden)
     if c.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
-    if c.qk_norm == "whole":
+    if c.qk_norm in ("whole", "layer"):
         shapes |= {Role.ATTN_Q_NORM: (q,), Role.ATTN_K_NORM: (kv,)}
     values = (Role.ATTN_V, Role.ATTN_V_BIAS)
     for role in values if c.values_are_keys or c.kv_layer is not None else ():
