@@ -170,6 +170,8 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
     norm_bias = norm == "layer" and bool(rng.random() < 0.5)
     plain_residual = config.residual_scale == 1.0
     changed = [further_layer(rng, layer, plain_residual) for layer in config.layers]
+    if plain_residual and not norm_bias:
+        changed = [with_own_norms(rng, layer) for layer in changed]
     if rng.random() < 0.5:
         changed = with_other_heads(rng, config, changed)
     if norm_bias:
@@ -244,6 +246,23 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
         wiring=str(rng.choice(WIRINGS)) if beside else "in_turn",
         output_scale=float(np.float32(rng.uniform(0.5, 2))) if rng.random() < 0.25 else 1.0,
     )
+
+
+def with_own_norms(rng: np.random.Generator, layer: Layer) -> Layer:
+    """Experts with norms of their own in some of the layers that can have them."""
+    attention, ffn = layer.attention, layer.ffn
+    if not isinstance(ffn, Experts) or (attention is None) == (layer.state is None):
+        return layer
+    if rng.random() < 0.5:
+        return layer
+    plain = {"bias": False, "down_bias": False, "shared_gate": False}
+    ffn = replace(
+        ffn, own_norms=True, gated=True, shared_size=32 * int(rng.integers(1, 4)), **plain
+    )
+    if attention is not None:
+        attention = replace(attention, output_bias=False)
+    ways = {"result_norms": True, "no_input_norms": False, "wiring": "in_turn"}
+    return replace(layer, attention=attention, ffn=ffn, **ways)
 
 
 def random_ffn(rng: np.random.Generator, bias: bool) -> Gated | Plain:

@@ -225,7 +225,7 @@ def test_dynamic_scaling_is_none_within_the_context(tmp_path: Path) -> None:
         ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),
         ("gemma4_small", {"num_kv_shared_layers": 5}, "layer 1 has no layer of its kind"),
         ("gemma4_small", {"hidden_size_per_layer_input": 8}, "needs [256, 48]"),
-        ("gemma4", {"enable_moe_block": True}, "enable_moe_block is True; False"),
+        ("gemma4", {"enable_moe_block": True}, "num_experts"),
         ("cohere", {"use_qk_norm": True}, "missing tensors"),
         ("cohere2", {"use_qk_norm": True}, "use_qk_norm is True; False"),
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is False; True"),

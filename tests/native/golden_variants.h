@@ -38,7 +38,8 @@ enum {
     OTHER_HEADS,
     SHARED,
     PER_LAYER,
-    FALLING
+    FALLING,
+    OWN_NORMS
 };
 
 // The layer that has a state; the other one has attention. Of BOTH both have both.
@@ -116,6 +117,10 @@ static const variant variants[] = {
      LW_F16, NULL, FALLING},
     {"f32 falling scores, norms of heads", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false,
      LW_F32, NULL, FALLING},
+    {"q4_0 experts with norms", LW_Q4_0, LW_Q8_0, 256, 96, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
+     OWN_NORMS},
+    {"f32 experts with norms", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, false, false, false, false, LW_F32, NULL,
+     OWN_NORMS},
     {"f32 per layer", LW_F32, LW_F32, 60, 24, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, PER_LAYER},
 };
 

@@ -70,6 +70,10 @@ static void test_layers(void) {
     SPOILT((a->shares_kv = 1, a->head_dim = 64), "layer 1: kv_layer is 0, which must have");
     SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys and value_norm must be 0");
     SPOILT(a->qk_norm = (lw_qk_norm)5, "layer 1: qk_norm is 5");
+    SPOILT(f->own_norms = 2, "own_norms is 2");
+    SPOILT(f->own_norms = 1, "own_norms is 1, must be 0 without result_norms, beside attention");
+    SPOILT((f->own_norms = good.layers[1].result_norms = 1, f->shared_size = 0),
+           "own_norms is 1, must be 0 with biases, a gate of the shared expert or without one");
     SPOILT(a->sinks = 2, "layer 1: sinks is 2");
     SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
     SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");

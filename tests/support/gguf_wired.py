@@ -196,6 +196,33 @@ def norms_of_heads(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+def gemma4_mixture_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Names of what only layers with experts have."""
+    names = {
+        "router.proj.weight": "ffn_gate_inp.weight",
+        "router.scale": "ffn_gate_inp.scale",
+        "router.per_expert_scale": "ffn_down_exps.scale",
+        "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+        "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+        "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    }
+    found = {}
+    for name, array in gemma4_arrays(arrays, config).items():
+        number, _, rest = name.removeprefix("model.layers.").partition(".")
+        found[f"blk.{number}.{names[rest]}" if rest in names else name] = array
+    return found
+
+
+def gemma4_mixture_metadata(config: Config) -> dict[str, Any]:
+    return gemma4_metadata(config) | {
+        "expert_count": config["num_experts"],
+        "expert_used_count": config["top_k_experts"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+    }
+
+
 NEOX = Conversion("gptneox", reshape=by_kind, metadata=neox_metadata)
 FALCON = Conversion("falcon", reshape=by_kind, metadata=falcon_metadata)
 GEMMA4 = Conversion("gemma4", reshape=gemma4_arrays, metadata=gemma4_metadata)
@@ -218,6 +245,9 @@ WIRED: dict[str, Conversion] = {
     "gemma2": Conversion("gemma2", reshape=with_ones, metadata=gemma2_metadata),
     "gemma4": GEMMA4,
     "gemma4_values": GEMMA4,
+    "gemma4_mixture": Conversion(
+        "gemma4", reshape=gemma4_mixture_arrays, metadata=gemma4_mixture_metadata
+    ),
     "gemma4_small": GEMMA4,
     "cohere_norms": Conversion("command-r", metadata=cohere_metadata),
     "stablelm_norms": Conversion("stablelm", reshape=norms_of_heads, metadata=stablelm_metadata),

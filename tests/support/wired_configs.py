@@ -251,6 +251,15 @@ WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
             "vocab_size_per_layer_input": 256,
         },
     ),
+    "gemma4_mixture": (
+        "gemma4",
+        {
+            "enable_moe_block": True,
+            "moe_intermediate_size": 32,
+            "num_experts": 8,
+            "top_k_experts": 3,
+        },
+    ),
     "gemma4_unified": ("gemma4", {"model_type": "gemma4_unified_text"}),
     "gemma4_values": ("gemma4", {"attention_k_eq_v": False, "global_head_dim": 16}),
     "gpt_neox_in_turn": ("gpt_neox", {"use_parallel_residual": False}),

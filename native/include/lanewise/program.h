@@ -81,7 +81,13 @@ typedef enum lw_role {
     LW_PER_LAYER_GATE = 65,         // (P, hidden_size)
     LW_PER_LAYER_OUT = 66,          // (hidden_size, P)
     LW_PER_LAYER_RESULT_NORM = 67,  // (1, hidden_size)
-    LW_ROLE_COUNT = 68
+    // Of experts with own_norms, each (1, hidden_size) but the last.
+    LW_ROUTER_NORM = 68,
+    LW_EXPERTS_NORM = 69,
+    LW_SHARED_RESULT_NORM = 70,
+    LW_EXPERTS_RESULT_NORM = 71,
+    LW_ROUTER_SCALES = 72,  // (1, n_experts)
+    LW_ROLE_COUNT = 73
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -213,6 +219,10 @@ typedef struct lw_ffn_config {
     uint32_t shared_size;  // of an expert that all tokens have besides; 0 = none; else a multiple of 32
     uint32_t shared_gate;  // 1: times sigmoid of the shared router's product, else 1
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
+    // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared one FFN_NORM(x); the weight of an expert is
+    // multiplied by its LW_ROUTER_SCALES, last; what is added is FFN_RESULT_NORM(SHARED_RESULT_NORM(shared) +
+    // EXPERTS_RESULT_NORM(sum of the others)). With result_norms and a shared expert without a gate, in turn, no biases.
+    uint32_t own_norms;
 } lw_ffn_config;
 
 typedef enum lw_norm_kind {
@@ -237,7 +247,7 @@ typedef struct lw_layer_config {
     lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 where nothing comes after the norm
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
-    // of norms, nor with experts, nor with attention beside a state.
+    // of norms, nor with experts without own_norms, nor with attention beside a state.
     uint32_t result_norms;
     // 1: there is neither LW_ATTN_NORM nor LW_FFN_NORM, parts read x itself. Only with result_norms.
     uint32_t no_input_norms;

@@ -28,11 +28,13 @@ typedef struct lw_layer {
     float *gate_bias, *up_bias, *down_bias;              // [outputs], in a layer of experts [n_experts][outputs]
     float *router_bias, *choice_bias;                    // [n_experts]
     float* shared_router;                                // [hidden_size]
-    float *q_norm, *k_norm;                              // [head_dim], or [heads][head_dim]
-    float* sinks;                                        // [n_heads]
-    float* state_conv;                                   // [channels][taps]
-    float *state_conv_bias, *state_norm;                 // [channels], see LW_STATE_NORM
-    float *state_decay_bias, *state_rate, *state_skip;   // [n_heads]
+    // Of experts with own_norms: [hidden_size], and of each expert a number.
+    float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
+    float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
+    float* sinks;                                       // [n_heads]
+    float* state_conv;                                  // [channels][taps]
+    float *state_conv_bias, *state_norm;                // [channels], see LW_STATE_NORM
+    float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]
     // [inputs] which value is input j of the matrices after it, or NULL: as they come
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;

@@ -273,6 +273,11 @@ def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
         }
         if ffn.shared_gate:
             shapes[Role.SHARED_ROUTER] = (1, hidden)
+    if ffn.own_norms:
+        norms = (Role.ROUTER_NORM, Role.EXPERTS_NORM)
+        results = (Role.SHARED_RESULT_NORM, Role.EXPERTS_RESULT_NORM)
+        shapes |= dict.fromkeys((*norms, *results), (1, hidden))
+        shapes[Role.ROUTER_SCALES] = (1, ffn.n)
     return shapes if ffn.gated else without_gates(shapes)
 
 

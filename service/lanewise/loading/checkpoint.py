@@ -97,6 +97,12 @@ class Role(IntEnum):
     PER_LAYER_GATE = 65  # (P, hidden_size), in every layer
     PER_LAYER_OUT = 66  # (hidden_size, P), in every layer
     PER_LAYER_RESULT_NORM = 67  # (hidden_size,), in every layer
+    # Of experts with own_norms, each (hidden_size,) but the last.
+    ROUTER_NORM = 68
+    EXPERTS_NORM = 69
+    SHARED_RESULT_NORM = 70
+    EXPERTS_RESULT_NORM = 71
+    ROUTER_SCALES = 72  # (n,)
 
 
 @dataclass(frozen=True)

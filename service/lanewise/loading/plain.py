@@ -61,6 +61,8 @@ def further_kinds(config: ModelConfig) -> Iterator[str]:
             yield "layers without norms of their input"
         if layer.output_scale != 1.0:
             yield "layers whose results are scaled"
+        if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
+            yield "experts with norms of their own"
         if layer.attention is not None:
             yield from further_attention(layer.attention)
 

@@ -184,6 +184,10 @@ class Experts:
     shared_size: int = 0  # of the shared expert; 0: there is none
     shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
     gated: bool = True
+    # The router, the experts and the shared one read norms of x of their own; the shared result and
+    # the sum of the others go through norms before they are added up. Weights of experts are
+    # multiplied by a number of each, last.
+    own_norms: bool = False
 
 
 # softmax over all logits, then the largest; the largest logits, then softmax over those; sigmoid.

@@ -171,7 +171,7 @@ class NativeProgram:
         out.divisor_extra, out.divisor_least = ffn.denominator_eps, ffn.denominator_least
         for name in ("n_used", "groups_used", "scale", "limit", "alpha", "shared_size"):
             setattr(out, name, getattr(ffn, name))
-        for name in ("router_bias", "choice_bias", "renormalize", "shared_gate"):
+        for name in ("router_bias", "choice_bias", "renormalize", "shared_gate", "own_norms"):
             setattr(out, name, int(getattr(ffn, name)))
         out.ungated = int(not ffn.gated)
         out.router = getattr(lib, ROUTERS[ffn.router])

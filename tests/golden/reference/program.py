@@ -52,6 +52,8 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
             of = x if layer.wiring == "in_turn" else before
             normed = norm(config, own, Role.ATTN_NORM if one_norm else Role.FFN_NORM, of)
             result, near = ffn(layer.ffn, own, normed)
+            if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
+                result, near = with_own_norms(config, layer.ffn, own, x)
             margin = min(margin, near)
             if layer.result_norms:
                 result = norm(config, own, Role.FFN_RESULT_NORM, result)
@@ -335,6 +337,29 @@ def experts(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, flo
     """Token by token."""
     rows = [of_token(c, own, row) for row in x]
     return np.stack([result for result, _ in rows]), min(margin for _, margin in rows)
+
+
+def with_own_norms(
+    config: ModelConfig, c: Experts, own: Mapping[Role, Array], x: Array
+) -> tuple[Array, float]:
+    """The sum of the shared expert and of the others, each behind its norm."""
+    routed, read = (norm(config, own, role, x) for role in (Role.ROUTER_NORM, Role.EXPERTS_NORM))
+    normed = norm(config, own, Role.FFN_NORM, x)
+    both = activate(c, normed @ own[Role.SHARED_GATE].T, normed @ own[Role.SHARED_UP].T)
+    shared, sums, least = both @ own[Role.SHARED_DOWN].T, np.zeros_like(x), np.inf
+    for token in range(len(x)):
+        chosen, weights, margin = route(c, own, routed[token])
+        least = min(least, margin)
+        for expert, weight in zip(chosen, weights * own[Role.ROUTER_SCALES][chosen], strict=True):
+            gate, up = (
+                product(c, own, role, expert, read[token])
+                for role in (Role.EXPERTS_GATE, Role.EXPERTS_UP)
+            )
+            sums[token] += weight * product(
+                c, own, Role.EXPERTS_DOWN, expert, activate(c, gate, up)
+            )
+    result = norm(config, own, Role.SHARED_RESULT_NORM, shared)
+    return result + norm(config, own, Role.EXPERTS_RESULT_NORM, sums), float(least)
 
 
 def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:

@@ -172,6 +172,9 @@ def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
         }
         if c.shared_gate:
             shapes[Role.SHARED_ROUTER] = (1, hidden)
+    if c.own_norms:
+        norms = ("ROUTER_NORM", "EXPERTS_NORM", "SHARED_RESULT_NORM", "EXPERTS_RESULT_NORM")
+        shapes |= {Role[name]: (hidden,) for name in norms} | {Role.ROUTER_SCALES: (c.n,)}
     if not c.gated:
         for role in (Role.EXPERTS_GATE, Role.EXPERTS_GATE_BIAS, Role.SHARED_GATE):
             shapes.pop(role, None)
