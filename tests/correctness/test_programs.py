@@ -170,6 +170,8 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
     norm_bias = norm == "layer" and bool(rng.random() < 0.5)
     plain_residual = config.residual_scale == 1.0
     changed = [further_layer(rng, layer, plain_residual) for layer in config.layers]
+    if plain_residual and not norm_bias:
+        changed = [with_own_norms(rng, layer) for layer in changed]
     if rng.random() < 0.5:
         changed = with_other_heads(rng, config, changed)
     if norm_bias:
@@ -225,7 +227,7 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
     if attention is not None and rng.random() < 0.3:
         attention = replace(attention, score_softcap=float(np.float32(rng.uniform(0.5, 4))))
     if attention is not None and plain_residual and rng.random() < 0.2:
-        attention = replace(attention, qk_norm="turned")
+        attention = replace(attention, qk_norm=str(rng.choice(["turned", "layer"])))
     if isinstance(ffn, Gated | Plain) and rng.random() < 0.5:
         ffn = random_ffn(rng, bias=not layer.result_norms)
     biases = ffn is not None and (ffn.bias or ffn.down_bias or isinstance(ffn, Experts))
@@ -244,6 +246,23 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
         wiring=str(rng.choice(WIRINGS)) if beside else "in_turn",
         output_scale=float(np.float32(rng.uniform(0.5, 2))) if rng.random() < 0.25 else 1.0,
     )
+
+
+def with_own_norms(rng: np.random.Generator, layer: Layer) -> Layer:
+    """Experts with norms of their own in some of the layers that can have them."""
+    attention, ffn = layer.attention, layer.ffn
+    if not isinstance(ffn, Experts) or (attention is None) == (layer.state is None):
+        return layer
+    if rng.random() < 0.5:
+        return layer
+    plain = {"bias": False, "down_bias": False, "shared_gate": False}
+    ffn = replace(
+        ffn, own_norms=True, gated=True, shared_size=32 * int(rng.integers(1, 4)), **plain
+    )
+    if attention is not None:
+        attention = replace(attention, output_bias=False)
+    ways = {"result_norms": True, "no_input_norms": False, "wiring": "in_turn"}
+    return replace(layer, attention=attention, ffn=ffn, **ways)
 
 
 def random_ffn(rng: np.random.Generator, bias: bool) -> Gated | Plain:
@@ -295,8 +314,10 @@ def all_further_kinds() -> ModelConfig:
     """Every further kind that can be beside the others, of sizes that matrices of Q8_0 have."""
     first = Attention(4, 2, 32, rope=0, qk_norm="turned", score_softcap=2.0, value_norm=True)
     larger = Attention(2, 1, 64, rope=1, qk_norm="head", window=24, values_are_keys=True)
+    larger = replace(larger, qk_norm="layer")
     reader = replace(larger, n_heads=4, values_are_keys=False, kv_layer=1)
     ffn = Gated(96, activation="gelu_tanh")
+    first = replace(first, alibi=True, scaled_alibi=True)
     layers = (
         Layer(first, ffn, result_norms=True, no_input_norms=True),
         Layer(larger, ffn, wiring="parallel_one_norm"),

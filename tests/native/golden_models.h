@@ -222,6 +222,18 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         out->ffn.activation = LW_GELU_TANH;
         out->output_scale = layer == 1 ? 0.375f : 0;
     }
+    if (v->layers == OWN_NORMS) {
+        out->ffn = experts_of(v, 0);
+        out->ffn.bias = out->ffn.down_bias = out->ffn.shared_gate = 0;
+        out->ffn.shared_size = 96;
+        out->ffn.activation = LW_GELU_TANH;
+        out->ffn.own_norms = out->result_norms = 1;
+    }
+    if (v->layers == FALLING) {
+        a->alibi = layer == 0 ? 2 : 0;
+        a->rope = layer == 0 ? LW_NO_ROPE : a->rope;
+        a->qk_norm = layer == 0 ? LW_QK_NORM_NONE : LW_QK_NORM_LAYER;
+    }
     if (v->layers == BESIDE) {
         out->wiring = layer == 0 ? LW_PARALLEL : LW_PARALLEL_ONE_NORM;
         a->output_bias = out->ffn.bias = layer == 0;
@@ -318,7 +330,8 @@ static void load_attention(lw_model* model, const variant* v, const lw_attention
     }
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, h = v->hidden;
     const uint32_t q_heads = v->interleaved ? c->n_heads : 0, k_heads = v->interleaved ? c->n_kv_heads : 0;
-    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,
+               norm = c->qk_norm != LW_QK_NORM_NONE;
     const bool keys = !c->shares_kv, values = keys && !c->values_are_keys;
     load(model, LW_ATTN_Q, l, matrix_type(v, 0), q, h, 0.2f, q_heads);
     if (keys) load(model, LW_ATTN_K, l, matrix_type(v, 1), kv, h, 0.2f, k_heads);
@@ -371,6 +384,9 @@ static void load_gated(lw_model* model, const variant* v, const lw_ffn_config* c
 
 static void load_experts(lw_model* model, const variant* v, const lw_ffn_config* c, uint32_t l) {
     const uint32_t h = v->hidden, n = c->n_experts, shared = c->shared_size;
+    const lw_role norms[] = {LW_ROUTER_NORM, LW_EXPERTS_NORM, LW_SHARED_RESULT_NORM, LW_EXPERTS_RESULT_NORM};
+    for (size_t i = 0; i < 4; ++i) load_vector(model, norms[i], l, h, 1.0f, c->own_norms);
+    load_vector(model, LW_ROUTER_SCALES, l, n, 1.0f, c->own_norms);
     load(model, LW_ROUTER, l, l == 0 ? LW_F32 : LW_BF16, n, h, 0.5f, 0);
     load_vector(model, LW_ROUTER_BIAS, l, n, 0.3f, c->router_bias);
     load_vector(model, LW_ROUTER_CHOICE_BIAS, l, n, 0.3f, c->choice_bias);

@@ -38,7 +38,9 @@ enum {
     OTHER_HEADS,
     SHARED,
     PER_LAYER,
-    LATENT
+    LATENT,
+    FALLING,
+    OWN_NORMS
 };
 
 // The layer that has a state; the other one has attention. Of BOTH both have both.
@@ -112,6 +114,14 @@ static const variant variants[] = {
      SHARED},
     {"q4_0 per layer", LW_Q4_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
      PER_LAYER},
+    {"q4_0 falling scores, norms of heads", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 24, true, false, false, false, true,
+     LW_F16, NULL, FALLING},
+    {"f32 falling scores, norms of heads", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false,
+     LW_F32, NULL, FALLING},
+    {"q4_0 experts with norms", LW_Q4_0, LW_Q8_0, 256, 96, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL,
+     OWN_NORMS},
+    {"f32 experts with norms", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, false, false, false, false, LW_F32, NULL,
+     OWN_NORMS},
     {"f32 per layer", LW_F32, LW_F32, 60, 24, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, PER_LAYER},
     {"q8_0 latent", LW_Q8_0, LW_Q8_0, 192, 352, 20, 1, 64, 0, true, false, false, false, false, LW_F16, NULL, LATENT},
     {"q4_0 latent", LW_Q4_0, LW_Q4_0, 128, 96, 4, 1, 192, 24, true, false, false, false, false, LW_F16, NULL, LATENT},

@@ -120,6 +120,10 @@ static void test_layers(void) {
     SPOILT(a->rope = -2, "layer 1: rope is -2");
     SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
     SPOILT((a->n_heads = 4, a->alibi = 1), "layer 1: alibi with 4 heads, must be 2 as in the first layer that has");
+    SPOILT(a->alibi = 3, "layer 1: alibi is 3, must be 0 to 2");
+    SPOILT(a->alibi = 2, "layer 1: alibi is 2 and score_scale 0, must be 0 and 0 as in the first layer that has");
+    SPOILT((good.layers[0].attention.alibi = a->alibi = 2, a->score_scale = 0.5f),
+           "layer 1: alibi is 2 and score_scale 0.5, must be 2 and 0 as in the first layer that has");
     SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
     SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
     SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
@@ -130,7 +134,11 @@ static void test_layers(void) {
            "layer 1: kv_layer is 0, which must have keys and values of its own, 1 KV");
     SPOILT((a->shares_kv = 1, a->head_dim = 64), "layer 1: kv_layer is 0, which must have");
     SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys and value_norm must be 0");
-    SPOILT(a->qk_norm = (lw_qk_norm)4, "layer 1: qk_norm is 4");
+    SPOILT(a->qk_norm = (lw_qk_norm)5, "layer 1: qk_norm is 5");
+    SPOILT(f->own_norms = 2, "own_norms is 2");
+    SPOILT(f->own_norms = 1, "own_norms is 1, must be 0 without result_norms, beside attention");
+    SPOILT((f->own_norms = good.layers[1].result_norms = 1, f->shared_size = 0),
+           "own_norms is 1, must be 0 with biases, a gate of the shared expert or without one");
     SPOILT(a->sinks = 2, "layer 1: sinks is 2");
     SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
     SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");

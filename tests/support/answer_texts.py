@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from lanewise.text.answers.braced_calls import GEMMA
+from lanewise.text.answers.content_tags import ContentTags
+from lanewise.text.answers.json_calls import JsonCalls
 from lanewise.text.answers.python_calls import PythonCalls
 from lanewise.text.answers.sectioned_calls import SectionedCalls
 from lanewise.text.answers.tagged_calls import TaggedCalls
+from lanewise.text.answers.thinking import ThinkingTags
 
 WORDS = (
     *("so", "I see", "{", '"', "\\", "<", "</", "<|", "|>", "\n", "\n\n", " ", "é", "漢字", "🙂"),
@@ -169,12 +173,71 @@ def listed(
     shown: Callable[[object], str] = repr,
     comma: str = ", ",
 ) -> str:
-    """Calls as LFM2 writes them."""
+    """Calls as LFM2 and OLMo 3 write them."""
     texts = (
         f"{name}({comma.join(f'{key}={shown(one)}' for key, one in arguments.items())})"
         for name, arguments in calls
     )
-    return f"{form.begin}[{comma.join(texts)}]{form.end}"
+    between = comma if form.between == ", " else form.between
+    return form.begin + between.join(texts).join(form.brackets) + form.end
+
+
+def with_objects(
+    rng: random.Random, form: JsonCalls, thinking: ThinkingTags, content: ContentTags | None
+) -> Answer:
+    """Reasoning or none, then text between tags or none, or calls in one list."""
+    answer = Answer()
+    if rng.random() < 0.5:
+        answer.reasoning = words(rng).strip()
+        answer.parts.append(f"{thinking.begin}{answer.reasoning}{thinking.end}")
+    if content is None or rng.random() < 0.5:
+        answer.content = f"Well{words(rng)}." if rng.random() < 0.5 else ""
+        tags = content is not None and answer.content and rng.random() < 0.7
+        shown = f"{content.begin}{answer.content}{content.end}" if tags else answer.content
+        answer.parts.append(shown)
+        if content is not None:
+            return answer
+    answer.calls = [call(rng) for _ in range(rng.randrange(4))]
+    if answer.calls:
+        answer.parts.append(objects(form, answer.calls))
+    return answer
+
+
+def objects(form: JsonCalls, calls: list[tuple[str, dict[str, object]]]) -> str:
+    """Calls as lists of JSON."""
+    texts = []
+    for i, (name, arguments) in enumerate(calls):
+        head = form.head.replace("NUMBER", str(i)).replace("KEY", form.arguments)
+        head = head.replace("NAME", json.dumps(name))
+        texts.append(f"{head}{json.dumps(arguments, ensure_ascii=False)}}}{form.after_call}")
+    return form.begin + form.between.join(texts) + form.end
+
+
+def in_braces(rng: random.Random) -> Answer:
+    """Reasoning or none, text or none, calls or none, as Gemma 4 writes them."""
+    answer = Answer()
+    if rng.random() < 0.5:
+        answer.reasoning = words(rng).strip()
+        answer.parts.append(f"<|channel>thought\n{answer.reasoning}\n<channel|>")
+    answer.content = f"Well{words(rng)}." if rng.random() < 0.5 else ""
+    answer.parts.append(answer.content)
+    answer.calls = [call(rng) for _ in range(rng.randrange(4))]
+    answer.parts += (braced(name, arguments) for name, arguments in answer.calls)
+    return answer
+
+
+def braced(name: str, arguments: dict[str, object]) -> str:
+    """A call in braces."""
+    return f"{GEMMA.begin}call:{name}{_braced(arguments)}{GEMMA.end}"
+
+
+def _braced(one: object) -> str:
+    if isinstance(one, str):
+        return one.join((GEMMA.quote, GEMMA.quote))
+    if isinstance(one, dict):
+        pairs = (f"{key}:{_braced(one[key])}" for key in sorted(one, key=str.lower))
+        return f"{{{','.join(pairs)}}}"
+    return f"[{','.join(map(_braced, one))}]" if isinstance(one, list) else json.dumps(one)
 
 
 def written(form: TaggedCalls, name: str, arguments: dict[str, object]) -> str:

@@ -184,6 +184,45 @@ def gemma4_arrays(arrays: Arrays, config: Config) -> Arrays:
     return {names[name]: array for name, array in arrays.items()} | {"rope_freqs.weight": factors}
 
 
+def norms_of_heads(arrays: Arrays, config: Config) -> Arrays:
+    """Rows of one tensor, which are tensors elsewhere."""
+    found = {name: array for name, array in arrays.items() if ".norms." not in name}
+    counts = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    for number in range(config["num_hidden_layers"]):
+        for kind, n in counts.items():
+            norm = f"model.layers.{number}.self_attn.{kind}_layernorm"
+            rows = [arrays[f"{norm}.norms.{head}.weight"] for head in range(n)]
+            found[f"{norm}.weight"] = np.stack(rows)
+    return found
+
+
+def gemma4_mixture_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Names of what only layers with experts have."""
+    names = {
+        "router.proj.weight": "ffn_gate_inp.weight",
+        "router.scale": "ffn_gate_inp.scale",
+        "router.per_expert_scale": "ffn_down_exps.scale",
+        "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+        "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+        "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    }
+    found = {}
+    for name, array in gemma4_arrays(arrays, config).items():
+        number, _, rest = name.removeprefix("model.layers.").partition(".")
+        found[f"blk.{number}.{names[rest]}" if rest in names else name] = array
+    return found
+
+
+def gemma4_mixture_metadata(config: Config) -> dict[str, Any]:
+    return gemma4_metadata(config) | {
+        "expert_count": config["num_experts"],
+        "expert_used_count": config["top_k_experts"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+    }
+
+
 NEOX = Conversion("gptneox", reshape=by_kind, metadata=neox_metadata)
 FALCON = Conversion("falcon", reshape=by_kind, metadata=falcon_metadata)
 GEMMA4 = Conversion("gemma4", reshape=gemma4_arrays, metadata=gemma4_metadata)
@@ -206,6 +245,11 @@ WIRED: dict[str, Conversion] = {
     "gemma2": Conversion("gemma2", reshape=with_ones, metadata=gemma2_metadata),
     "gemma4": GEMMA4,
     "gemma4_values": GEMMA4,
+    "gemma4_mixture": Conversion(
+        "gemma4", reshape=gemma4_mixture_arrays, metadata=gemma4_mixture_metadata
+    ),
     "gemma4_small": GEMMA4,
+    "cohere_norms": Conversion("command-r", metadata=cohere_metadata),
+    "stablelm_norms": Conversion("stablelm", reshape=norms_of_heads, metadata=stablelm_metadata),
     "stablelm_parallel": Conversion("stablelm", metadata=stablelm_metadata),
 }

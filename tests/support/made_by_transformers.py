@@ -47,9 +47,8 @@ def loaded_by(kind: Any, name: str, written: Record, **options: Any) -> Any:
         loaded, report = kind.from_pretrained(
             write_model(model_of(name, written), Path(folder)),
             dtype=torch.float32,
-            attn_implementation="eager",
             output_loading_info=True,
-            **options,
+            **({"attn_implementation": "eager"} | options),
         )
     if wrong := {key: value for key, value in report.items() if value}:
         raise SystemExit(f"{name}: {wrong}")

@@ -251,10 +251,25 @@ WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
             "vocab_size_per_layer_input": 256,
         },
     ),
+    "gemma4_mixture": (
+        "gemma4",
+        {
+            "enable_moe_block": True,
+            "moe_intermediate_size": 32,
+            "num_experts": 8,
+            "top_k_experts": 3,
+        },
+    ),
     "gemma4_unified": ("gemma4", {"model_type": "gemma4_unified_text"}),
     "gemma4_values": ("gemma4", {"attention_k_eq_v": False, "global_head_dim": 16}),
     "gpt_neox_in_turn": ("gpt_neox", {"use_parallel_residual": False}),
     "falcon_one_norm": ("falcon_new", {"num_ln_in_parallel_attn": 1}),
     "falcon_in_turn": ("falcon", {"parallel_attn": False, "multi_query": False, "bias": True}),
+    "falcon_rw": (
+        "falcon",
+        {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+    ),
+    "cohere_norms": ("cohere", {"use_qk_norm": True}),
     "stablelm_parallel": ("stablelm", {"use_parallel_residual": True}),
+    "stablelm_norms": ("stablelm", {"qk_layernorm": True, "use_parallel_residual": True}),
 }

@@ -7,12 +7,14 @@ from functools import partial
 import pytest
 
 import answer_texts
+from lanewise.text.answers.braced_calls import GEMMA
 from lanewise.text.answers.calls import argument_schema
+from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
-from lanewise.text.answers.json_calls import HERMES
+from lanewise.text.answers.json_calls import APERTUS, COMMAND, HERMES, HUNYUAN
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.python_calls import LFM2, OLMO
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import THINK, Start
@@ -34,6 +36,7 @@ CITY = {
     "required": ["city", "days"],
 }
 TOOLS = {"weather": CITY, "now": None}
+BODY = GrammarSource.from_regex("[0-9]{3}")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,10 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def takes(tokenizer):
+    return taker(tokenizer)
+
+
+def taker(tokenizer):
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size + len(tokenizer.unused_ids))
 
     def takes(source, text, *, parse_special=True):
@@ -57,13 +64,34 @@ def grammar(form, tokenizer, start=Start.CONTENT, tools=TOOLS, **how):
     return form.call_grammar(tools, tokenizer, start, **how)
 
 
-@pytest.mark.parametrize("form", [DEEPSEEK, DEEPSEEK_V31, KIMI, LFM2], ids=lambda form: form.name)
-def test_calls_in_sections_and_lists(form, tokenizer, takes):
-    calls = PlainFormat(form)
-    write = answer_texts.listed if form is LFM2 else answer_texts.section
-    how = (partial(json.dumps, ensure_ascii=False),) if form is LFM2 else ()
+def braced(_form, calls):
+    return "".join(answer_texts.braced(*call) for call in calls)
+
+
+in_json = partial(json.dumps, ensure_ascii=False)
+WRITERS = {
+    **dict.fromkeys((DEEPSEEK, DEEPSEEK_V31, KIMI), answer_texts.section),
+    **dict.fromkeys((LFM2, OLMO), partial(answer_texts.listed, shown=in_json)),
+    **dict.fromkeys((HUNYUAN, APERTUS, COMMAND), answer_texts.objects),
+    GEMMA: braced,
+}
+
+
+@pytest.fixture(scope="module", params=["text", "tokens"])
+def either(request, takes):
+    """A tokenizer in which the tags of Gemma, Command and Apertus are text or control tokens."""
+    names = (*GEMMA.tags(), "<|START_ACTION|>", "<|END_ACTION|>", "<|tools_prefix|>")
+    names += ("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+    made = toy_tokenizer(names if request.param == "tokens" else ())
+    return made, taker(made)
+
+
+@pytest.mark.parametrize("form", WRITERS, ids=lambda form: form.name)
+def test_calls_in_sections_and_lists(form, either):
+    tokenizer, takes = either
+    calls, write = PlainFormat(form), WRITERS[form]
     bonn = {"city": "Bonn\n<b>", "days": 3}
-    one, two = (write(form, [("weather", bonn), ("now", {})][:n], *how) for n in (1, 2))
+    one, two = (write(form, [("weather", bonn), ("now", {})][:n]) for n in (1, 2))
     required, auto = (grammar(calls, tokenizer, required=required) for required in (True, False))
     single = grammar(calls, tokenizer, parallel=False)
     assert takes(required, one)
@@ -74,11 +102,11 @@ def test_calls_in_sections_and_lists(form, tokenizer, takes):
     assert not takes(single, two)
     assert not takes(required, "Let me see. " + one)
     assert not takes(auto, one + "and so on")
-    assert takes(required, write(form, [("weather", {**bonn, "unit": "F"})], *how))
-    assert takes(required, write(form, [("weather", {**bonn, "note": "n" * 9})], *how))
+    assert takes(required, write(form, [("weather", {**bonn, "unit": "F"})]))
+    assert takes(required, write(form, [("weather", {**bonn, "note": "n" * 9})]))
     changes = ({"days": "x"}, {"unit": "K"}, {"x": 1}, {"note": ""}, {"note": "1234567890"})
     for wrong in ({"city": "Bonn"}, *({**bonn, **change} for change in changes)):
-        assert not takes(auto, write(form, [("weather", wrong)], *how)), wrong
+        assert not takes(auto, write(form, [("weather", wrong)])), wrong
 
 
 def test_words_of_python_in_calls(tokenizer, takes):
@@ -89,6 +117,73 @@ def test_words_of_python_in_calls(tokenizer, takes):
         assert takes(source, f"{LFM2.begin}[{text}]{LFM2.end}"), text
     for text in ("f(a=1)", "f(b=1, a=None)", "f(b=2)", "f(a=null)", "f(", "g(x=1)"):
         assert not takes(source, f"{LFM2.begin}[{text}]{LFM2.end}"), text
+
+
+def test_words_of_json_too_in_calls_of_olmo(tokenizer, takes):
+    tools = {"f": {"properties": {"a": {"type": ["boolean", "null"]}, "b": {"enum": [1, True]}}}}
+    source = grammar(PlainFormat(OLMO), tokenizer, tools=tools)
+    for text in ("f()", "f(a=None)", "f(a=null)", "f(a=True, b=true)", "f(a=false)\nf(b=1)"):
+        assert takes(source, f"{OLMO.begin}{text}{OLMO.end}"), text
+    for text in ("f(a=1)", "f(b=2)", "f(), f()", "[f()]"):
+        assert not takes(source, f"{OLMO.begin}{text}{OLMO.end}"), text
+
+
+DEEP = {
+    "type": "object",
+    "properties": {
+        "b": {"type": "array", "items": {"$ref": "#/$defs/point"}, "minItems": 1, "maxItems": 2},
+        "A": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        "c": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "d": {"enum": ["x", "", 1, [True], {"k": None}]},
+        "e": {},
+    },
+    "$defs": {"point": {"properties": {"x": {"type": "number"}}, "required": ["x"]}},
+}
+
+
+def test_values_in_braces(either):
+    tokenizer, takes = either
+    source = grammar(PlainFormat(GEMMA), tokenizer, tools={"f": DEEP})
+    values = [
+        *({"b": value} for value in ([{"x": 1.5}], [{"x": 1}, {"x": 2, "y": ["a", {}]}])),
+        *({"A": "a{,}"}, {"A": 7}, {"c": {}}, {"c": {"one": 1, "two": 2}}),
+        *({"d": one} for one in ("x", "", 1, [True], {"k": None})),
+        *({"e": one} for one in ("", None, [], [1, ["a\n"]], {"k": {"l": "m"}})),
+        {"A": 1, "b": [{"x": 0}], "e": False},
+    ]
+    for one in values:
+        assert takes(source, answer_texts.braced("f", one)), one
+    wrong = [
+        *({"b": value} for value in ([], [{}], [{"x": "1"}], [{"x": 1}] * 3)),
+        *({"A": 1.5}, {"A": None}, {"c": {"one": "1"}}, {"d": "y"}, {"other": 1}),
+    ]
+    for one in wrong:
+        assert not takes(source, answer_texts.braced("f", one)), one
+    assert not takes(source, f"{GEMMA.begin}call:f{{c:{{}},b:[{{x:1}}]}}{GEMMA.end}")  # not sorted
+    with pytest.raises(GrammarError, match="'a:b'"):
+        grammar(PlainFormat(GEMMA), tokenizer, tools={"f": {"properties": {"a:b": {}}}})
+
+
+def test_content_may_stand_between_tags(either):
+    tokenizer, takes = either
+    call = answer_texts.objects(COMMAND, [("now", {})])
+    form = PlainFormat(COMMAND, content=COMMAND_RESPONSE)
+    auto = grammar(form, tokenizer, required=False)
+    body = form.body_grammar(BODY, tokenizer, Start.CONTENT)
+    both = grammar(form, tokenizer, required=False, body=BODY)
+    for text in ("Hi.", "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", "<|START_RESPONSE|>Hi.", call):
+        assert takes(auto, text), text
+    for text in ("123", "<|START_RESPONSE|>123<|END_RESPONSE|>"):
+        assert takes(body, text), text
+        assert takes(both, text), text
+    for text in ("12", "<|START_RESPONSE|>12<|END_RESPONSE|>", "<|END_RESPONSE|>123"):
+        assert not takes(body, text), text
+    assert takes(both, call)
+    assert not takes(grammar(form, tokenizer), "<|START_RESPONSE|>Hi.<|END_RESPONSE|>")
+    answer = PlainFormat(HUNYUAN, THINK, content=HUNYUAN_ANSWER)
+    body = answer.body_grammar(BODY, tokenizer, Start.OPEN)
+    assert takes(body, "<think>\nso\n</think>\n<answer>\n123\n</answer>")
+    assert takes(body, "123")
 
 
 @TAGGED
@@ -213,9 +308,6 @@ def test_harmony(tokenizer, takes):
     going_on = grammar(HARMONY, tokenizer, Start.CONTENT, required=False)
     assert takes(going_on, " and so on")
     assert takes(going_on, "<|end|><|start|>assistant" + CALL)
-
-
-BODY = GrammarSource.from_regex("[0-9]{3}")
 
 
 def test_a_form_of_content_holds_after_reasoning(tokenizer, takes):

@@ -9,14 +9,30 @@ import pytest
 
 import answer_texts
 from growth import grows_no_faster
+from lanewise.text.answers.braced_calls import GEMMA
+from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
-from lanewise.text.answers.json_calls import GRANITE, HERMES, NEMOTRON, PHI
+from lanewise.text.answers.json_calls import (
+    APERTUS,
+    COMMAND,
+    GRANITE,
+    HERMES,
+    HUNYUAN,
+    NEMOTRON,
+    PHI,
+)
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.python_calls import LFM2, OLMO
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
-from lanewise.text.answers.thinking import THINK, Start
+from lanewise.text.answers.thinking import (
+    APERTUS_THINK,
+    COMMAND_THINK,
+    GEMMA_THINK,
+    THINK,
+    Start,
+)
 from lanewise.text.detokenizer import MARK, StreamDecoder
 from toy_tokenizer import toy_tokenizer
 
@@ -120,11 +136,13 @@ def test_calls_between_tags(tokenizer, seed):
     check_cut(tokenizer, form, ids, seed, found)
 
 
-@pytest.mark.parametrize("form", [DEEPSEEK, DEEPSEEK_V31, KIMI, LFM2], ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "form", [DEEPSEEK, DEEPSEEK_V31, KIMI, LFM2, OLMO], ids=lambda form: form.name
+)
 @pytest.mark.parametrize("seed", range(N_ANSWERS // 2))
 def test_calls_in_sections_and_lists(sections, form, seed):
     rng = random.Random(seed)
-    make = answer_texts.in_python if form is LFM2 else answer_texts.in_section
+    make = answer_texts.in_python if form in (LFM2, OLMO) else answer_texts.in_section
     answer = make(rng, form)
     ids = sections.encode("".join(answer.parts), add_bos=False, parse_special=True)
     plain = PlainFormat(form, THINK)
@@ -132,6 +150,48 @@ def test_calls_in_sections_and_lists(sections, form, seed):
     assert found[:2] == ("", answer.content)
     assert [(name, json.loads(arguments)) for name, arguments in found[2]] == answer.calls
     check_cut(sections, plain, ids, seed, found)
+
+
+WITH_OBJECTS = {
+    "command": PlainFormat(COMMAND, COMMAND_THINK, content=COMMAND_RESPONSE),
+    "hunyuan": PlainFormat(HUNYUAN, THINK, content=HUNYUAN_ANSWER),
+    "apertus": PlainFormat(APERTUS, APERTUS_THINK),
+}
+CONTROL = (
+    *("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+    *("<|START_ACTION|>", "<|END_ACTION|>", "<|START_THINKING|>", "<|END_THINKING|>"),
+    *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|tools_prefix|>", "<|tools_suffix|>"),
+    *("<|inner_prefix|>", "<|inner_suffix|>", "<think>", "</think>", "<answer>", "</answer>"),
+)
+
+
+@pytest.fixture(scope="module", params=[(), CONTROL], ids=["text", "tokens"])
+def either(request):
+    """Tags as text, and as control tokens."""
+    return toy_tokenizer(request.param)
+
+
+@pytest.mark.parametrize("name", WITH_OBJECTS)
+@pytest.mark.parametrize("seed", range(N_ANSWERS // 2))
+def test_calls_in_lists_of_objects(either, name, seed):
+    form = WITH_OBJECTS[name]
+    answer = answer_texts.with_objects(random.Random(seed), form.calls, form.thinking, form.content)
+    ids = either.encode("".join(answer.parts), add_bos=False, parse_special=True)
+    found = check(either, form, ids, seed)
+    assert found[:2] == (answer.reasoning, answer.content)
+    assert [(name, json.loads(arguments)) for name, arguments in found[2]] == answer.calls
+    check_cut(either, form, ids, seed, found)
+
+
+@pytest.mark.parametrize("seed", range(N_ANSWERS // 2))
+def test_calls_in_braces(either, seed):
+    answer = answer_texts.in_braces(random.Random(seed))
+    form = PlainFormat(GEMMA, GEMMA_THINK)
+    ids = either.encode("".join(answer.parts), add_bos=False, parse_special=True)
+    found = check(either, form, ids, seed)
+    assert found[:2] == (answer.reasoning, answer.content)
+    assert [(name, json.loads(arguments)) for name, arguments in found[2]] == answer.calls
+    check_cut(either, form, ids, seed, found)
 
 
 # By hand: what a seed does not make.
@@ -249,6 +309,16 @@ CORNERS = [
         f"{LFM2.begin}[look(count=1e999, deep=true)]",
         ("", "", [("look", '{"count": "1e999", "deep": true}')]),
     ),
+    (OLMO, f"So {OLMO.begin}[f(a=true)]{OLMO.end} then", ("", "So  then", [("f", '{"a": true}')])),
+    (OLMO, f"{OLMO.begin}\nf()\n\ng(a=[1,\n2])", ("", "", [("f", "{}"), ("g", '{"a": [1, 2]}')])),
+    (GEMMA, f"a {GEMMA.begin} b", ("", f"a {GEMMA.begin} b", [])),
+    (GEMMA, f"{GEMMA.begin}call:f", ("", "", [])),
+    (
+        GEMMA,
+        f"So{GEMMA.begin}call:f{{a: None , b:[ oops,{GEMMA.quote}x{GEMMA.quote}],c:}}{GEMMA.end}.",
+        ("", "So.", [("f", '{"a": null, "b": ["oops", "x"], "c": }')]),
+    ),
+    (GEMMA, f'{GEMMA.begin}call:f{{a:{GEMMA.quote}"\\', ("", "", [("f", '{"a": "\\"\\\\')])),
     (HERMES, "\n<think>\n a b \n</think>\n\nc <think>", ("a b", "c <think>", [])),
     (HERMES, "<think>a", ("a", "", [])),
     (HERMES, "<thin", ("", "<thin", [])),
@@ -307,6 +377,10 @@ def test_reasoning_that_the_prompt_has_begun(tokenizer):
         (LFM2, LFM2.begin),
         (LFM2, f"{LFM2.begin}[f(a="),
         (LFM2, f"{LFM2.begin}[f(a='"),
+        (OLMO, f"{OLMO.begin}f()\n"),
+        (GEMMA, f"{GEMMA.begin}call:f{{a:"),
+        (GEMMA, f"{GEMMA.begin}call:f{{a:{GEMMA.quote}"),
+        (COMMAND, f"{COMMAND.begin}{{"),
     ],
 )
 @pytest.mark.parametrize("piece", ["  \n ", "<a<<"])

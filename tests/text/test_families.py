@@ -2,13 +2,28 @@
 
 import pytest
 
+from lanewise.text.answers.braced_calls import GEMMA
+from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER
 from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
-from lanewise.text.answers.json_calls import GENERIC, GRANITE, HERMES, LLAMA, MISTRAL, NEMOTRON, PHI
+from lanewise.text.answers.json_calls import (
+    APERTUS,
+    COMMAND,
+    GENERIC,
+    GRANITE,
+    HERMES,
+    HUNYUAN,
+    LLAMA,
+    MISTRAL,
+    NEMOTRON,
+    PHI,
+)
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.python_calls import LFM2, OLMO
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
 from lanewise.text.answers.thinking import (
+    APERTUS_THINK,
+    COMMAND_THINK,
     GEMMA_THINK,
     MISTRAL_THINK,
     SEED_THINK,
@@ -48,6 +63,11 @@ def test_published_templates(shared_data, name, calls, thinking):
         ("[TOOL_CALLS]' + name + '[ARGS]' [/THINK]", MISTRAL_NAMED, MISTRAL_THINK),
         ("[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'", MISTRAL_WITH_IDS, None),
         ("'<|channel>thought\\n' + thinking + '\\n<channel|>'", GENERIC, GEMMA_THINK),
+        ("'<|channel>thought\\n' {{ tools }}<|tool_call>call:<channel|>'", GEMMA, GEMMA_THINK),
+        ("{{ tools }}<function_calls>\n<|im_start|>assistant\n<think>", OLMO, THINK),
+        ("{{ tools }}<|inner_prefix|><|tools_prefix|>[", APERTUS, APERTUS_THINK),
+        ('{{ tools }}<|START_ACTION|>"tool_name"<|END_THINKING|>', COMMAND, COMMAND_THINK),
+        ("{{ tools }}<tool_calls>[{</tool_calls></think>", HUNYUAN, THINK),
         ("{{ tools }}<minimax:tool_call></think>", MINIMAX, THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "```json</think>", DEEPSEEK, THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "</think>", DEEPSEEK_V31, THINK),
@@ -63,6 +83,21 @@ def test_published_templates(shared_data, name, calls, thinking):
 def test_words_of_templates(text, calls, thinking):
     form = answer_format(ChatTemplate({"default": text}), tools=False)
     assert (form.calls, form.thinking) == (calls, thinking)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("<|START_RESPONSE|>{{ message.content }}<|END_RESPONSE|>", COMMAND_RESPONSE),
+        ("content.split('<answer>')", HUNYUAN_ANSWER),
+        ("hy_Assistant", HUNYUAN_ANSWER),
+        ("{{ message.content }}", None),
+    ],
+)
+def test_what_is_around_content(text, content):
+    form = answer_format(ChatTemplate({"default": text}), tools=False)
+    assert form.content == content
+    assert form.needs_parser(None) == (content is not None)
 
 
 def test_harmony_is_found_by_its_channels():

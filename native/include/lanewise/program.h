@@ -12,7 +12,7 @@ typedef enum lw_role {
     LW_ATTN_Q_BIAS = 7,
     LW_ATTN_K_BIAS = 8,
     LW_ATTN_V_BIAS = 9,
-    LW_ATTN_Q_NORM = 10,  // (1, head_dim)
+    LW_ATTN_Q_NORM = 10,  // (1, head_dim), or of all heads as lw_qk_norm says
     LW_ATTN_K_NORM = 11,
     LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim), of latent attention (hidden_size, n_heads * value_dim)
     LW_FFN_NORM = 13,
@@ -88,7 +88,13 @@ typedef enum lw_role {
     LW_LATENT_NORM = 71,        // (1, latent_rank)
     LW_LATENT_KEYS = 72,        // (n_heads * latent_rank, head_dim - rope_dim)
     LW_LATENT_VALUES = 73,      // (n_heads * value_dim, latent_rank)
-    LW_ROLE_COUNT = 74
+    // Of experts with own_norms, each (1, hidden_size) but the last.
+    LW_ROUTER_NORM = 74,
+    LW_EXPERTS_NORM = 75,
+    LW_SHARED_RESULT_NORM = 76,
+    LW_EXPERTS_RESULT_NORM = 77,
+    LW_ROUTER_SCALES = 78,  // (1, n_experts)
+    LW_ROLE_COUNT = 79
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -104,9 +110,11 @@ enum { LW_NO_ROPE = -1 };
 
 typedef enum lw_qk_norm {
     LW_QK_NORM_NONE = 0,
-    LW_QK_NORM_HEAD = 1,   // RMSNorm over each head of Q and K before they turn
-    LW_QK_NORM_WHOLE = 2,  // over all heads together
-    LW_QK_NORM_TURNED = 3  // over each head after they have turned
+    LW_QK_NORM_HEAD = 1,    // RMSNorm over each head of Q and K before they turn
+    LW_QK_NORM_WHOLE = 2,   // over all heads together
+    LW_QK_NORM_TURNED = 3,  // over each head after they have turned
+    // LayerNorm over each head before they turn: weights for each dimension of each head, no biases
+    LW_QK_NORM_LAYER = 4
 } lw_qk_norm;
 
 typedef struct lw_attention_config {
@@ -122,7 +130,8 @@ typedef struct lw_attention_config {
     lw_qk_norm qk_norm;
     uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value
     uint32_t alibi;              // 1: scores of head i fall by 2^(-8 (i + 1) / n_heads) for each token of distance; of
-                                 // other numbers than powers of two, as of the one below, then every second of twice
+                                 // other numbers than powers of two, as of the one below, then every second of twice;
+                                 // 2: by that times score_scale
     float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0, or Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
@@ -228,6 +237,10 @@ typedef struct lw_ffn_config {
     uint32_t shared_size;  // of an expert that all tokens have besides; 0 = none; else a multiple of 32
     uint32_t shared_gate;  // 1: times sigmoid of the shared router's product, else 1
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
+    // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared one FFN_NORM(x); the weight of an expert is
+    // multiplied by its LW_ROUTER_SCALES, last; what is added is FFN_RESULT_NORM(SHARED_RESULT_NORM(shared) +
+    // EXPERTS_RESULT_NORM(sum of the others)). With result_norms and a shared expert without a gate, in turn, no biases.
+    uint32_t own_norms;
 } lw_ffn_config;
 
 typedef enum lw_norm_kind {
@@ -252,7 +265,7 @@ typedef struct lw_layer_config {
     lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
     uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 where nothing comes after the norm
     // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
-    // of norms, nor with experts, nor with attention beside a state.
+    // of norms, nor with experts without own_norms, nor with attention beside a state.
     uint32_t result_norms;
     // 1: there is neither LW_ATTN_NORM nor LW_FFN_NORM, parts read x itself. Only with result_norms.
     uint32_t no_input_norms;

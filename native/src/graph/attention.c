@@ -5,14 +5,19 @@
 #include "graph/observe.h"
 #include "ops/math.h"
 
-// The RMSNorm of Q or K: of each head, or of all together.
+// The norm of Q or K: of each head, or of all together.
 static void normalize_heads(const lw_worker* w, const lw_attention_config* c, float* heads, size_t n_heads,
                             const float* norm) {
     if (norm == NULL) return;
+    const size_t dim = c->head_dim;
+    if (c->qk_norm == LW_QK_NORM_LAYER) {
+        for (size_t i = 0; i < n_heads * dim; i += dim)
+            w->ops->layernorm(heads + i, heads + i, norm + i, NULL, dim, w->c->rms_norm_eps);
+        return;
+    }
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE;
-    const size_t n = whole ? n_heads * c->head_dim : c->head_dim;
-    for (size_t i = 0; i < n_heads * c->head_dim; i += n)
-        w->ops->rmsnorm(heads + i, heads + i, norm, n, w->c->rms_norm_eps);
+    const size_t n = whole ? n_heads * dim : dim;
+    for (size_t i = 0; i < n_heads * dim; i += n) w->ops->rmsnorm(heads + i, heads + i, norm, n, w->c->rms_norm_eps);
 }
 
 static void turn_heads(const lw_worker* w, const lw_attention_config* c, size_t row, float* heads, size_t n_heads) {
@@ -33,7 +38,7 @@ static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t 
 
 // What the query at a position is multiplied by.
 static float query_scale(const lw_attention_config* c, uint32_t position) {
-    const float scale = c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
+    const float scale = lw_score_scale(c);
     if (c->position_beta == 0) return scale;
     const uint32_t turns = 1 + position / c->position_original;
     return scale * (float)(1 + (double)c->position_beta * lw_log((double)turns));

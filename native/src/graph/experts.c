@@ -129,15 +129,16 @@ static void take_items(lw_worker* w, const lw_layer* layer, size_t index, const 
     lw_gate_up_take(&g, first, first + n);
 }
 
-// A phase of gate and up, or of down, over all groups.
-static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activations* x, lw_operation operation) {
+// A phase of gate and up, or of down, over groups first .. last - 1.
+static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activations* x, lw_operation operation,
+                            size_t first, size_t last) {
     const lw_expert_buffers* e = &w->b->experts;
     size_t begin, end, all = 0;
-    for (size_t i = 0; i < e->n_groups; ++i) all += items_of(w, layer, &e->groups[i], operation);
+    for (size_t i = first; i < last; ++i) all += items_of(w, layer, &e->groups[i], operation);
     lw_taker items = lw_this_phase(w, all);
     while (lw_take_share(&items, &begin, &end)) {
         size_t before = 0;  // items of the groups before
-        for (size_t i = 0; before < end; ++i) {
+        for (size_t i = first; before < end; ++i) {
             const size_t n = items_of(w, layer, &e->groups[i], operation);
             const size_t from = begin > before ? begin - before : 0, to = end - before < n ? end - before : n;
             if (from < to) take_items(w, layer, i, x, operation, from, to - from);
@@ -145,7 +146,7 @@ static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activa
         }
     }
     const size_t matrices = operation == LW_OP_DOWN ? 1 : inner_matrices(layer);
-    for (size_t i = 0; i < e->n_groups; ++i) lw_count_products(w, matrices, e->groups[i].rows);
+    for (size_t i = first; i < last; ++i) lw_count_products(w, matrices, e->groups[i].rows);
     lw_end_phase(w, operation);
 }
 
@@ -181,7 +182,53 @@ static void combine(lw_worker* w, const lw_layer* layer) {
     lw_end_phase(w, LW_OP_COMBINE);
 }
 
+// x += what own_norms make of a row's results.
+static void combine_normed(lw_worker* w, const lw_layer* layer, size_t row) {
+    const lw_expert_buffers* e = &w->b->experts;
+    const size_t hidden = w->c->hidden_size, used = layer->config.ffn.n_used;
+    const float* weights = e->weights + row * (used + 1);
+    float *sum = w->b->norm + row * hidden, *shared = e->out + (chosen_rows(w, layer) + row) * hidden;
+    memset(sum, 0, hidden * sizeof *sum);
+    for (size_t i = 0; i < used; ++i)
+        w->ops->add_weighted(sum, e->out + e->slots[row * used + i] * hidden, hidden, weights[i]);
+    lw_normalize_row(w, sum, sum, layer->experts_result_norm, NULL, hidden);
+    lw_normalize_row(w, shared, shared, layer->shared_result_norm, NULL, hidden);
+    lw_add_vector(sum, shared, hidden);
+    lw_normalize_row(w, sum, sum, layer->ffn_result_norm, NULL, hidden);
+    lw_add_vector(w->b->x + row * hidden, sum, hidden);
+}
+
+// Router, shared expert and the others read norms of their own, which are made one after the other.
+static void experts_with_norms(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const bool gated = !layer->config.ffn.ungated;
+    const lw_matrix *shared[] = {&layer->up, gated ? &layer->gate : &layer->up},
+                    *inputs[] = {&layer->experts_up, gated ? &layer->experts_gate : &layer->experts_up};
+    lw_activations x =
+        lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){layer->router_norm, NULL, NULL, 1, false, NULL}, false);
+    lw_route(w, layer, &x);
+    const lw_norm before_shared = lw_norm_before_ffn(w, layer, NULL);
+    x = lw_normalize(w, LW_OP_FFN_NORM, before_shared, lw_any_reads_codes(w, shared, 2));
+    multiply_groups(w, layer, &x, LW_OP_GATE_UP, 0, 1);
+    const bool codes = lw_any_reads_codes(w, inputs, 2),
+               values = !lw_reads_codes(w, inputs[0]) || !lw_reads_codes(w, inputs[1]);
+    x = lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){layer->experts_norm, NULL, NULL, 1, false, NULL}, codes);
+    lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
+    if (w->rows > 1) gather(w, &x, codes, values);
+    multiply_groups(w, layer, &x, LW_OP_GATE_UP, 1, w->b->experts.n_groups);
+    multiply_groups(w, layer, &x, LW_OP_DOWN, 0, w->b->experts.n_groups);
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        combine_normed(w, layer, row);
+        lw_charge_row(w, LW_OP_COMBINE, w->c->hidden_size * (layer->config.ffn.n_used + 5), 0);
+    }
+    lw_end_phase(w, LW_OP_COMBINE);
+}
+
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    if (layer->config.ffn.own_norms) {
+        experts_with_norms(w, layer, index);
+        return;
+    }
     const bool gated = !layer->config.ffn.ungated;
     const lw_matrix* inputs[] = {&layer->experts_up, gated ? &layer->experts_gate : &layer->experts_up, &layer->up,
                                  gated ? &layer->gate : &layer->up};
@@ -193,7 +240,7 @@ void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_route(w, layer, &x);
     if (w->rows > 1) gather(w, &x, codes, values);
-    multiply_groups(w, layer, &x, LW_OP_GATE_UP);
-    multiply_groups(w, layer, &x, LW_OP_DOWN);
+    multiply_groups(w, layer, &x, LW_OP_GATE_UP, 0, w->b->experts.n_groups);
+    multiply_groups(w, layer, &x, LW_OP_DOWN, 0, w->b->experts.n_groups);
     combine(w, layer);
 }

@@ -80,6 +80,8 @@ static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t*
     }
     if (c->router == LW_ROUTER_TOP_SOFTMAX) softmax(w, weights, c->n_used);
     scale_weights(c, weights);
+    for (uint32_t i = 0; layer->router_scales != NULL && i < c->n_used; ++i)
+        weights[i] *= layer->router_scales[experts[i]];
 }
 
 static void add_group(const lw_worker* w, uint32_t expert, uint32_t first, uint32_t rows) {

@@ -105,12 +105,12 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     LW_RETURN_IF_FAILED(check_range(&at, "n_heads", c->n_heads, 1, 1024));
     LW_RETURN_IF_FAILED(check_range(&at, "n_kv_heads", c->n_kv_heads, 1, c->n_heads));
     LW_RETURN_IF_FAILED(check_range(&at, "head_dim", c->head_dim, 2, LW_MAX_HEAD_DIM));
-    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_TURNED));
+    LW_RETURN_IF_FAILED(check_range(&at, "qk_norm", (uint64_t)c->qk_norm, 0, LW_QK_NORM_LAYER));
     LW_RETURN_IF_FAILED(check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(check_range(&at, "output_gate", c->output_gate, 0, 2));
     LW_RETURN_IF_FAILED(check_flag(&at, "sinks", c->sinks));
-    LW_RETURN_IF_FAILED(check_flag(&at, "alibi", c->alibi));
+    LW_RETURN_IF_FAILED(check_range(&at, "alibi", c->alibi, 0, 2));
     LW_RETURN_IF_FAILED(check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
     LW_RETURN_IF_FAILED(check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
@@ -129,6 +129,12 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %salibi with %u heads, must be %u as in the first layer that has attention",
                        at.text, c->n_heads, first->n_heads);
+    if (c->alibi && (c->alibi != first->alibi || c->score_scale != first->score_scale))
+        return lw_fail(
+            LW_ERR_ARGUMENT,
+            "model config: %salibi is %u and score_scale %g, must be %u and %g as in the first layer that has"
+            " attention",
+            at.text, c->alibi, (double)c->score_scale, first->alibi, (double)first->score_scale);
     LW_RETURN_IF_FAILED(check_turned(&at, model, c));
     return check_latent(&at, model, c);
 }
@@ -217,6 +223,11 @@ static lw_status check_experts(const place* at, const lw_model_config* model, co
     LW_RETURN_IF_FAILED(check_range(at, "n_experts * size", (uint64_t)c->n_experts * c->size, 1, 1 << 30));
     LW_RETURN_IF_FAILED(
         check_range(at, "n_experts * hidden_size", (uint64_t)c->n_experts * model->hidden_size, 1, 1 << 30));
+    if (c->own_norms && (c->shared_size == 0 || c->shared_gate || c->bias || c->down_bias))
+        return lw_fail(
+            LW_ERR_ARGUMENT,
+            "model config: %sown_norms is 1, must be 0 with biases, a gate of the shared expert or without one",
+            at->text);
     if (c->size % LW_PANEL != 0 || c->shared_size % LW_PANEL != 0 || model->hidden_size % LW_PANEL != 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %ssize %u, shared_size %u and hidden_size %u must be multiples of %d", at->text,
@@ -241,7 +252,13 @@ static lw_status check_norms(const place* at, const lw_model_config* model, cons
         return lw_fail(LW_ERR_ARGUMENT, "model config: %sno_input_norms is 1, must be 0 where a norm replaces x",
                        at->text);
     const bool biases = c->attention.output_bias || c->ffn.bias || c->ffn.down_bias || model->norm_bias;
-    if (c->result_norms && (biases || c->ffn.kind == LW_FFN_EXPERTS))
+    if (c->ffn.own_norms && (!c->result_norms || c->wiring != LW_IN_TURN || c->ffn_norm_replaces || c->no_input_norms))
+        return lw_fail(
+            LW_ERR_ARGUMENT,
+            "model config: %sown_norms is 1, must be 0 without result_norms, beside attention, and where norms"
+            " replace or are missing",
+            at->text);
+    if (c->result_norms && (biases || (c->ffn.kind == LW_FFN_EXPERTS && !c->ffn.own_norms)))
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %sresult_norms is 1, must be 0 with experts, biases of results or norms",
                        at->text);
@@ -269,6 +286,7 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(check_range(&at, "size", c->size, 1, 1 << 19));
     LW_RETURN_IF_FAILED(check_flag(&at, "bias", c->bias));
     LW_RETURN_IF_FAILED(check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS || !c->bias));
+    LW_RETURN_IF_FAILED(check_range(&at, "own_norms", c->own_norms, 0, c->kind == LW_FFN_EXPERTS));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
     const lw_activation last = c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
     LW_RETURN_IF_FAILED(check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : last));

@@ -28,12 +28,15 @@ static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
 // Slope i of n heads, n a power of two.
 static float slope(uint32_t i, uint32_t n) { return (float)lw_exp(-8 * 0.6931471805599453 * (i + 1) / n); }
 
-static bool make_slopes(lw_model* model, uint32_t heads) {
+// Layers that have slopes have the same.
+static bool make_slopes(lw_model* model, const lw_attention_config* c) {
+    const uint32_t heads = c->n_heads;
     model->slopes = malloc(heads * sizeof *model->slopes);
     if (model->slopes == NULL) return false;
     uint32_t n = 1;
     while (2 * n <= heads) n *= 2;
-    for (uint32_t i = 0; i < heads; ++i) model->slopes[i] = i < n ? slope(i, n) : slope(2 * (i - n), 2 * n);
+    const float scale = c->alibi == 2 ? lw_score_scale(c) : 1;
+    for (uint32_t i = 0; i < heads; ++i) model->slopes[i] = scale * (i < n ? slope(i, n) : slope(2 * (i - n), 2 * n));
     return true;
 }
 
@@ -57,7 +60,7 @@ static bool fill_model(lw_model* model, const lw_model_config* config) {
         if (i > model->last_mixer && (c->attention.n_heads > 0 || c->state.kind != LW_NO_STATE)) model->last_mixer = i;
     }
     const uint64_t saved = lw_fp_enter();
-    ok = ok && make_slopes(model, lw_model_heads(model)->n_heads) && make_ones(model);
+    ok = ok && make_slopes(model, lw_model_heads(model)) && make_ones(model);
     for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
     lw_fp_restore(saved);
     return ok;

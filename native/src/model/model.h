@@ -2,6 +2,8 @@
 #ifndef LW_MODEL_MODEL_H
 #define LW_MODEL_MODEL_H
 
+#include <math.h>
+
 #include "kernels/kernel.h"
 #include "kernels/lane_ops.h"
 #include "memory.h"
@@ -27,6 +29,8 @@ typedef struct lw_layer {
     float *gate_bias, *up_bias, *down_bias;              // [outputs], in a layer of experts [n_experts][outputs]
     float *router_bias, *choice_bias;                    // [n_experts]
     float* shared_router;                                // [hidden_size]
+    // Of experts with own_norms: [hidden_size], and of each expert a number.
+    float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
     float *q_norm, *k_norm;                              // [head_dim], or [heads][head_dim]
     float* sinks;                                        // [n_heads]
     float *latent_query_norm, *latent_norm;              // [query_rank], [latent_rank]
@@ -121,6 +125,11 @@ static inline uint32_t lw_output_dim(const lw_attention_config* c) {
 // Of the first layer that has attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
     return &model->layers[model->first_attention].config.attention;
+}
+
+// What products of queries and keys are multiplied by.
+static inline float lw_score_scale(const lw_attention_config* c) {
+    return c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
 }
 
 // What a layer with a state convolves, and the values that its output projection reads.

@@ -113,7 +113,8 @@ static lw_slot dense_slot(lw_model* model, lw_role role, uint32_t index) {
 static lw_slot attention_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     const lw_attention_config* c = &l->config.attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE, norm = c->qk_norm != LW_QK_NORM_NONE;
+    const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,
+               norm = c->qk_norm != LW_QK_NORM_NONE;
     const bool here = lw_has_attention(l), latent = c->latent_rank > 0, own = here && !c->shares_kv && !latent,
                values = own && !c->values_are_keys;
     const uint32_t outputs = c->n_heads * lw_output_dim(c);
@@ -273,6 +274,24 @@ static lw_slot experts_slot(lw_layer* l, uint32_t hidden, lw_role role) {
     }
 }
 
+static lw_slot experts_norm_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const bool here = l->config.ffn.own_norms;
+    switch (role) {
+        case LW_ROUTER_NORM:
+            return vector("router norm", &l->router_norm, hidden, here);
+        case LW_EXPERTS_NORM:
+            return vector("experts' norm", &l->experts_norm, hidden, here);
+        case LW_SHARED_RESULT_NORM:
+            return vector("norm of the shared expert's result", &l->shared_result_norm, hidden, here);
+        case LW_EXPERTS_RESULT_NORM:
+            return vector("norm of the experts' result", &l->experts_result_norm, hidden, here);
+        case LW_ROUTER_SCALES:
+            return vector("router scales", &l->router_scales, l->config.ffn.n_experts, here);
+        default:
+            return (lw_slot){0};
+    }
+}
+
 bool lw_is_of_dense(lw_role role) { return role >= LW_DENSE && role <= LW_DENSE_NORM_BIAS; }
 
 lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
@@ -287,6 +306,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
     if (slot.name == NULL) slot = experts_slot(layer, hidden, role);
     if (slot.name == NULL) slot = norm_bias_slot(layer, hidden, role, model->config.norm_bias);
     if (slot.name == NULL) slot = result_norm_slot(layer, hidden, role);
+    if (slot.name == NULL) slot = experts_norm_slot(layer, hidden, role);
     if (slot.name == NULL) slot = per_layer_slot(layer, &model->config, role);
     return slot;
 }
@@ -294,7 +314,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
-           (role >= LW_PER_LAYER_GATE && role <= LW_LATENT_VALUES);
+           (role >= LW_PER_LAYER_GATE && role <= LW_ROUTER_SCALES);
 }
 
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {

@@ -50,6 +50,7 @@ CANNOT = "calibration cannot compute"
 COMPUTED = (
     *("biases of logits", "capped logits", "capped scores", "layers without norms of their input"),
     *("norms of queries and keys that have turned", "norms of values"),
+    "LayerNorm of queries and keys",
     *("an FFN beside attention", "layers whose results are scaled", "values that are keys"),
 )
 CHUNK_TOKENS = 2048  # rows computed at a time, which bounds what is held beside the hidden states
@@ -193,6 +194,9 @@ class Forward:
         y = y.reshape(x.shape[0], x.shape[1], -1, kind.head_dim)
         if norm is not None and kind.qk_norm == "head":
             y = self.rms(y, vectors.of[norm])
+        if norm is not None and kind.qk_norm == "layer":
+            centred = y - np.mean(y, axis=-1, keepdims=True, dtype=np.float32)
+            y = self.rms(centred, vectors.of[norm].reshape(-1, kind.head_dim))
         if role != Role.ATTN_V and kind.rope is not None:
             y = self.turns[kind.rope](y)
         if norm is not None and kind.qk_norm == "turned":
@@ -220,6 +224,8 @@ class Forward:
         if kind.score_softcap:
             cap = np.float32(kind.score_softcap)
             scores = cap * np.tanh(scores / cap)
+        if kind.alibi:
+            scores -= _falls(kind, tokens)
         scores += self._masks[kind.window]
         _softmax(scores, _sinks(kind, vectors))
         out: Floats = np.matmul(scores, v[:, :, None], dtype=np.float32)
@@ -330,6 +336,17 @@ def _mask(tokens: int, window: int | None) -> Floats:
     if window is not None:
         seen &= ages < window
     return np.where(seen, np.float32(0), np.float32(-np.inf)).astype(np.float32)
+
+
+def _falls(kind: Attention, tokens: int) -> Floats:
+    """What scores fall by as [kv heads, heads of each, query, key]."""
+    n = 1 << (kind.n_heads.bit_length() - 1)
+    heads = np.arange(kind.n_heads)
+    exponents = np.where(heads < n, 8 * (heads + 1) / n, 4 * (2 * (heads - n) + 1) / n)
+    slopes = 2.0**-exponents * (kind.score_scale if kind.scaled_alibi else 1)
+    ages = np.abs(np.arange(tokens)[:, None] - np.arange(tokens))
+    found: Floats = slopes.reshape(kind.n_kv_heads, -1, 1, 1).astype(np.float32) * ages
+    return found.astype(np.float32)
 
 
 def _sinks(kind: Attention, vectors: Vectors) -> Floats | None:

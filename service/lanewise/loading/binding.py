@@ -179,7 +179,7 @@ def attention_shapes(attention: Attention, hidden: int) -> dict[Role, Shape]:
         }
     if attention.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (1, head), Role.ATTN_K_NORM: (1, head)}
-    if attention.qk_norm == "whole":
+    if attention.qk_norm in ("whole", "layer"):
         shapes |= {Role.ATTN_Q_NORM: (1, queries), Role.ATTN_K_NORM: (1, keys)}
     if attention.sinks:
         shapes[Role.ATTN_SINKS] = (1, attention.n_heads)
@@ -298,6 +298,11 @@ def expert_shapes(ffn: Experts, hidden: int) -> dict[Role, Shape]:
         }
         if ffn.shared_gate:
             shapes[Role.SHARED_ROUTER] = (1, hidden)
+    if ffn.own_norms:
+        norms = (Role.ROUTER_NORM, Role.EXPERTS_NORM)
+        results = (Role.SHARED_RESULT_NORM, Role.EXPERTS_RESULT_NORM)
+        shapes |= dict.fromkeys((*norms, *results), (1, hidden))
+        shapes[Role.ROUTER_SCALES] = (1, ffn.n)
     return shapes if ffn.gated else without_gates(shapes)
 
 

@@ -104,6 +104,12 @@ class Role(IntEnum):
     LATENT_NORM = 71  # (latent_rank,)
     LATENT_KEYS = 72  # (n_heads * latent_rank, head_dim - rope_dim)
     LATENT_VALUES = 73  # (n_heads * value_dim, latent_rank)
+    # Of experts with own_norms, each (hidden_size,) but the last.
+    ROUTER_NORM = 74
+    EXPERTS_NORM = 75
+    SHARED_RESULT_NORM = 76
+    EXPERTS_RESULT_NORM = 77
+    ROUTER_SCALES = 78  # (n,)
 
 
 @dataclass(frozen=True)

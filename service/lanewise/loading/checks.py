@@ -92,6 +92,10 @@ def wiring_faults(layer: Layer) -> Iterable[str]:
             yield f"wiring {layer.wiring} without attention or an FFN"
         if layer.attn_norm_replaces or layer.ffn_norm_replaces:
             yield f"wiring {layer.wiring} with norms that replace"
+    if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
+        replaced = layer.ffn_norm_replaces or layer.no_input_norms
+        if not layer.result_norms or layer.wiring != "in_turn" or replaced:
+            yield "own_norms of experts without result_norms, beside attention or with other norms"
     if layer.no_input_norms and not layer.result_norms:
         yield "no_input_norms without result_norms"
     if layer.output_scale <= 0:
@@ -146,8 +150,9 @@ def result_norm_faults(layer: Layer, config: ModelConfig) -> Iterable[str]:
     if layer.ffn is None or (layer.attention is None) == (layer.state is None):
         yield "result_norms without an FFN and either attention or a state"
         return
-    if isinstance(layer.ffn, Experts) or layer.ffn.bias or layer.ffn.down_bias:
-        yield "result_norms with experts or a bias of down"
+    has_norms = not isinstance(layer.ffn, Experts) or layer.ffn.own_norms
+    if not has_norms or layer.ffn.bias or layer.ffn.down_bias:
+        yield "result_norms with experts without own_norms or a bias of down"
     if (layer.attention is not None and layer.attention.output_bias) or config.norm_bias:
         yield "result_norms with biases of attention's output or of norms"
     if config.residual_scale != 1.0:
@@ -222,6 +227,8 @@ def attention_faults(attention: Attention, ropes: tuple[Rope, ...]) -> Iterable[
         yield f"qk_norm is {attention.qk_norm!r}; one of {', '.join(QK_NORMS)} is needed"
     if attention.output_gate and attention.head_gate:
         yield "output_gate beside head_gate; one of them is needed at most"
+    if attention.scaled_alibi and not attention.alibi:
+        yield "scaled_alibi without alibi"
     if attention.rope is None:
         return
     if attention.rope >= len(ropes):
@@ -291,3 +298,5 @@ def expert_faults(ffn: Experts, hidden: int) -> Iterable[str]:
         yield "down_bias of experts that have biases each"
     if ffn.shared_gate and not ffn.shared_size:
         yield "shared_gate without a shared expert"
+    if ffn.own_norms and (not ffn.shared_size or ffn.shared_gate or ffn.bias or ffn.down_bias):
+        yield "own_norms without a shared expert, with its gate or with biases"

@@ -79,6 +79,14 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.SHARED_GATE: ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
         Role.SHARED_UP: ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
         Role.SHARED_DOWN: ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
+        Role.ROUTER_NORM: ("ffn_gate_inp.scale", "mlp.gate.norm.weight"),
+        Role.EXPERTS_NORM: ("pre_ffw_norm_2.weight", "mlp.experts.norm.weight"),
+        Role.SHARED_RESULT_NORM: (
+            "post_ffw_norm_1.weight",
+            "mlp.shared_expert.result_norm.weight",
+        ),
+        Role.EXPERTS_RESULT_NORM: ("post_ffw_norm_2.weight", "mlp.experts.result_norm.weight"),
+        Role.ROUTER_SCALES: ("ffn_down_exps.scale", "mlp.gate.scales"),
         Role.SHARED_ROUTER: ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
         # The names in GGUF files of Mamba 2; those of other families become these.
         Role.ATTN_GATE: ("attn_output_gate.weight", "self_attn.gate_proj.weight"),
@@ -108,7 +116,7 @@ def is_vector(role: Role) -> bool:
     """Return whether a role is a vector, stored with one dimension."""
     return (
         role in ORDERS
-        or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER)
+        or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))
     )

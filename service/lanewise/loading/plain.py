@@ -61,6 +61,8 @@ def further_kinds(config: ModelConfig) -> Iterator[str]:
             yield "layers without norms of their input"
         if layer.output_scale != 1.0:
             yield "layers whose results are scaled"
+        if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
+            yield "experts with norms of their own"
         if layer.attention is not None:
             yield from further_attention(layer.attention)
 
@@ -71,6 +73,8 @@ def further_attention(attention: Attention) -> Iterator[str]:
         yield "latent attention"
     if attention.qk_norm == "turned":
         yield "norms of queries and keys that have turned"
+    if attention.qk_norm == "layer":
+        yield "LayerNorm of queries and keys"
     if attention.score_softcap:
         yield "capped scores"
     if attention.values_are_keys:

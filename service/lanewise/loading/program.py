@@ -53,6 +53,7 @@ class Attention:
     output_bias: bool = False
     qk_norm: str = "none"  # of QK_NORMS
     alibi: bool = False  # scores fall with the distance: head by head from 1/2 down to 1/256
+    scaled_alibi: bool = False  # by that times score_scale; only with alibi
     sinks: bool = False  # one logit for each head in the denominator of the softmax
     score_scale: float = 0.0  # of the products of queries and keys; 0 becomes 1 / sqrt(head_dim)
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
@@ -91,8 +92,8 @@ class Attention:
 
 
 # RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection; over
-# each head after RoPE.
-QK_NORMS = ("none", "head", "whole", "turned")
+# each head after RoPE; LayerNorm over each head before RoPE, each with weights of its own.
+QK_NORMS = ("none", "head", "whole", "turned", "layer")
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,10 @@ class Experts:
     shared_size: int = 0  # of the shared expert; 0: there is none
     shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
     gated: bool = True
+    # The router, the experts and the shared one read norms of x of their own; the shared result and
+    # the sum of the others go through norms before they are added up. Weights of experts are
+    # multiplied by a number of each, last.
+    own_norms: bool = False
 
 
 # softmax over all logits, then the largest; the largest logits, then softmax over those; sigmoid.

@@ -15,15 +15,20 @@ from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import Sources
 
-QUERIES = (Role.ATTN_Q, Role.ATTN_Q_BIAS)
-KEYS = (Role.ATTN_K, Role.ATTN_K_BIAS)
+QUERIES = (Role.ATTN_Q, Role.ATTN_Q_BIAS, Role.ATTN_Q_NORM)
+KEYS = (Role.ATTN_K, Role.ATTN_K_BIAS, Role.ATTN_K_NORM)
 TURNED = (*QUERIES, *KEYS, Role.LATENT_DOWN)
 
 
 def heads_of(config: ModelConfig, role: Role, layer: int) -> int:
-    """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's."""
+    """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's.
+
+    A norm has rows of heads where each head has weights of its own.
+    """
     attention = config.layers[layer].attention
     if attention is None or role not in TURNED:
+        return 0
+    if role in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM) and attention.qk_norm != "layer":
         return 0
     return attention.n_heads if role in QUERIES else attention.n_kv_heads
 
@@ -66,12 +71,15 @@ def with_halves(config: ModelConfig, sources: Sources, column: int) -> Sources:
         if attention is None or turned_of(config, number) == attention.head_dim:
             continue
         for role in TURNED:
+            heads = heads_of(config, role, number)
+            if heads == 0:  # a norm that all heads share
+                continue
             name = TENSOR_NAMES[role][column].format(number)
             turned, size = turned_of(config, number), attention.head_dim
             if role is Role.LATENT_DOWN:
                 size = attention.latent_rank + turned
             first = size - turned if attention.latent_rank else 0
-            rows = in_halves(heads_of(config, role, number), size, turned, first)
+            rows = in_halves(heads, size, turned, first)
 
             def parts(_: Rows, name: str = name, rows: Rows = rows) -> Mapping[str, Rows]:
                 return {name: rows}

@@ -27,6 +27,7 @@ QK_NORMS = {
     "head": "LW_QK_NORM_HEAD",
     "whole": "LW_QK_NORM_WHOLE",
     "turned": "LW_QK_NORM_TURNED",
+    "layer": "LW_QK_NORM_LAYER",
 }
 ROUTERS = {
     "softmax": "LW_ROUTER_SOFTMAX",
@@ -124,11 +125,13 @@ class NativeProgram:
         lib = self._native.lib
         for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale", "score_softcap"):
             setattr(out, name, getattr(attention, name))
-        flags = ("qkv_bias", "output_bias", "sinks", "both_ways", "alibi", "output_gate")
+        flags = ("qkv_bias", "output_bias", "sinks", "both_ways", "output_gate")
         for name in ("latent_rank", "rope_dim", "value_dim", "query_rank", "latent_eps"):
             setattr(out, name, getattr(attention, name))
         for name in (*flags, "values_are_keys", "value_norm"):
             setattr(out, name, int(getattr(attention, name)))
+        if attention.alibi:
+            out.alibi = 2 if attention.scaled_alibi else 1
         if attention.head_gate:
             out.output_gate = 2
         if attention.kv_layer is not None:
@@ -170,7 +173,7 @@ class NativeProgram:
         out.divisor_extra, out.divisor_least = ffn.denominator_eps, ffn.denominator_least
         for name in ("n_used", "groups_used", "scale", "limit", "alpha", "shared_size"):
             setattr(out, name, getattr(ffn, name))
-        for name in ("router_bias", "choice_bias", "groups_by_best", "renormalize", "shared_gate"):
+        for name in ("router_bias", "choice_bias", "groups_by_best", "renormalize", "shared_gate", "own_norms"):
             setattr(out, name, int(getattr(ffn, name)))
         out.ungated = int(not ffn.gated)
         out.router = getattr(lib, ROUTERS[ffn.router])

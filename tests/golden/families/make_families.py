@@ -75,7 +75,9 @@ def in_blocks(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
 def load(name: str, record: Record) -> Any:
     """Return the model with the weights of its files."""
     quantized = QUANTIZATION in record["config"]
-    extra = {QUANTIZATION: Mxfp4Config(dequantize=True)} if quantized else {}
+    extra: dict[str, Any] = {QUANTIZATION: Mxfp4Config(dequantize=True)} if quantized else {}
+    if record["config"].get("alibi"):  # Falcon's eager attention adds it twice, to scores and mask
+        extra["attn_implementation"] = "sdpa"
     return loaded_by(
         class_of(record["config"]), name, record, experts_implementation="eager", **extra
     )

@@ -52,6 +52,8 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
             of = x if layer.wiring == "in_turn" else before
             normed = norm(config, own, Role.ATTN_NORM if one_norm else Role.FFN_NORM, of)
             result, near = ffn(layer.ffn, own, normed)
+            if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
+                result, near = with_own_norms(config, layer.ffn, own, x)
             margin = min(margin, near)
             if layer.result_norms:
                 result = norm(config, own, Role.FFN_RESULT_NORM, result)
@@ -125,6 +127,9 @@ def heads_of(
     heads = flat.reshape(len(flat), -1, c.head_dim)
     if c.qk_norm == "head" and weight is not None:
         heads = rms(heads, weight, eps)
+    if c.qk_norm == "layer" and weight is not None:
+        centred = heads - heads.mean(axis=-1, keepdims=True)
+        heads = rms(centred, weight.reshape(-1, c.head_dim), eps)
     if c.rope is not None:
         heads = turn(config.ropes[c.rope], heads)
     if c.qk_norm == "turned" and weight is not None:
@@ -194,6 +199,9 @@ def attention(
     out = np.zeros((n, c.n_heads, v.shape[2]))
     for head in range(c.n_heads):
         scores = capped(q[:, head] @ k[:, head // group].T * c.score_scale, c.score_softcap)
+        if c.alibi:
+            fall = alibi_slope(head, c.n_heads) * (c.score_scale if c.scaled_alibi else 1)
+            scores = scores - fall * (positions[:, None] - positions[None, :])
         scores = np.where(seen, scores, -np.inf)
         sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
         largest = np.maximum(scores.max(axis=1), sink)[:, None]
@@ -207,6 +215,14 @@ def attention(
         values = values * np.repeat(sigmoid(x @ own[Role.ATTN_GATE].T), c.head_dim, axis=1)
     result = values @ own[Role.ATTN_OUTPUT].T
     return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
+
+
+def alibi_slope(head: int, n_heads: int) -> float:
+    """As its inventors give it for every number of heads."""
+    n = 1 << (n_heads.bit_length() - 1)
+    return float(
+        2.0 ** (-8 * (head + 1) / n) if head < n else 2.0 ** (-4 * (2 * (head - n) + 1) / n)
+    )
 
 
 def recurrence(config: ModelConfig, c: State, own: Mapping[Role, Array], x: Array) -> Array:
@@ -345,6 +361,29 @@ def experts(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, flo
     """Token by token."""
     rows = [of_token(c, own, row) for row in x]
     return np.stack([result for result, _ in rows]), min(margin for _, margin in rows)
+
+
+def with_own_norms(
+    config: ModelConfig, c: Experts, own: Mapping[Role, Array], x: Array
+) -> tuple[Array, float]:
+    """The sum of the shared expert and of the others, each behind its norm."""
+    routed, read = (norm(config, own, role, x) for role in (Role.ROUTER_NORM, Role.EXPERTS_NORM))
+    normed = norm(config, own, Role.FFN_NORM, x)
+    both = activate(c, normed @ own[Role.SHARED_GATE].T, normed @ own[Role.SHARED_UP].T)
+    shared, sums, least = both @ own[Role.SHARED_DOWN].T, np.zeros_like(x), np.inf
+    for token in range(len(x)):
+        chosen, weights, margin = route(c, own, routed[token])
+        least = min(least, margin)
+        for expert, weight in zip(chosen, weights * own[Role.ROUTER_SCALES][chosen], strict=True):
+            gate, up = (
+                product(c, own, role, expert, read[token])
+                for role in (Role.EXPERTS_GATE, Role.EXPERTS_UP)
+            )
+            sums[token] += weight * product(
+                c, own, Role.EXPERTS_DOWN, expert, activate(c, gate, up)
+            )
+    result = norm(config, own, Role.SHARED_RESULT_NORM, shared)
+    return result + norm(config, own, Role.EXPERTS_RESULT_NORM, sums), float(least)
 
 
 def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:

@@ -92,7 +92,7 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes[Role.ATTN_GATE] = (q if c.output_gate else c.n_heads, hidden)
     if c.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
-    if c.qk_norm == "whole":
+    if c.qk_norm in ("whole", "layer"):
         shapes |= {Role.ATTN_Q_NORM: (q,), Role.ATTN_K_NORM: (kv,)}
     values = (Role.ATTN_V, Role.ATTN_V_BIAS)
     for role in values if c.values_are_keys or c.kv_layer is not None else ():
@@ -195,6 +195,9 @@ def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
         }
         if c.shared_gate:
             shapes[Role.SHARED_ROUTER] = (1, hidden)
+    if c.own_norms:
+        norms = ("ROUTER_NORM", "EXPERTS_NORM", "SHARED_RESULT_NORM", "EXPERTS_RESULT_NORM")
+        shapes |= {Role[name]: (hidden,) for name in norms} | {Role.ROUTER_SCALES: (c.n,)}
     if not c.gated:
         for role in (Role.EXPERTS_GATE, Role.EXPERTS_GATE_BIAS, Role.SHARED_GATE):
             shapes.pop(role, None)

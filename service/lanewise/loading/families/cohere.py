@@ -1,10 +1,11 @@
-"""Command R and Aya: attention and FFN side by side behind one LayerNorm without a bias."""
+"""Command R, R+ and Aya: attention and FFN side by side behind one LayerNorm without a bias."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.families.common import hf_attention, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import has, hf_attention, hf_gated, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
     arch_of,
@@ -13,9 +14,12 @@ from lanewise.loading.families.gguf import (
     gguf_model,
     gguf_n_layers,
 )
+from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
+from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 THETA, LOGIT_SCALE = 500000.0, 0.0625  # of configs that do not say
@@ -23,12 +27,11 @@ THETA, LOGIT_SCALE = 500000.0, 0.0625  # of configs that do not say
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json, where some have the context of their weights under another name."""
-    if fields.flag("use_qk_norm", default=False):
-        raise fields.fail("use_qk_norm", "false (LayerNorm of queries and keys is not supported)")
     context = fields.integer("max_position_embeddings")
     context = max(context, fields.integer("model_max_length", default=context))
     fields = fields.replacing({"max_position_embeddings": context})
-    layer = beside(hf_attention(fields, sources), hf_gated(fields, sources))
+    qk_norm = "layer" if fields.flag("use_qk_norm", default=False) else "none"
+    layer = beside(hf_attention(fields, sources, qk_norm=qk_norm), hf_gated(fields, sources))
     return hf_cohere(fields, "cohere", [layer] * hf_n_layers(fields, sources), THETA)
 
 
@@ -47,7 +50,8 @@ def hf_cohere(fields: Fields, name: str, layers: list[Layer], theta: float) -> M
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
-    layer = beside(gguf_attention(fields, sources), gguf_gated(fields, sources))
+    qk_norm = "layer" if has(sources, Role.ATTN_Q_NORM, GGUF) else "none"
+    layer = beside(gguf_attention(fields, sources, qk_norm=qk_norm), gguf_gated(fields, sources))
     layers = [layer] * gguf_n_layers(fields, sources)
     return gguf_cohere(fields, sources, "cohere", layers)
 
@@ -59,11 +63,32 @@ def gguf_cohere(fields: Fields, sources: Sources, name: str, layers: list[Layer]
     return replace(config, logit_scale=round_to_f32(scale))
 
 
+def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Make vectors of the norms of all heads."""
+    return with_flat_norms(sources, config, HF)
+
+
+def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+    """Make vectors of the norms of all heads."""
+    return with_flat_norms(sources, config, GGUF)
+
+
+def with_flat_norms(sources: Sources, config: ModelConfig, column: int) -> Sources:
+    """Make a vector of [heads, dimensions] in each layer whose heads have norms of their own."""
+    tensors = Rearranged(sources)
+    for number in range(config.n_layers if config.heads.qk_norm == "layer" else 0):
+        for role in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM):
+            tensors.ravel(usual(role, number, column), config.heads.head_dim)
+    return tensors.out
+
+
 FAMILY = Family(
     "cohere",
     from_hf,
     "command-r",
     from_gguf,
+    hf_tensors=hf_tensors,
+    gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,

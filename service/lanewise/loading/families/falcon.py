@@ -1,4 +1,4 @@
-"""Falcon 7B, 11B, 40B and 180B: attention and FFN side by side behind one LayerNorm or two."""
+"""Falcon: attention and FFN side by side behind one LayerNorm or two; RW has ALiBi instead."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     fields = fields.replacing(
         {new: fields.raw(old) for old, new in OLD_NAMES.items() if fields.is_set(old)}
     )
-    if fields.flag("alibi", default=False):
-        raise fields.fail("alibi", "false")
     hidden, bias = fields.integer("hidden_size"), fields.flag("bias", default=False)
     fields = fields.replacing({"num_key_value_heads": n_kv_heads(fields)})
     attention = replace(hf_attention(fields, sources, qkv_bias=bias), output_bias=bias)
+    if fields.flag("alibi", default=False):
+        attention = replace(attention, rope=None, alibi=True, scaled_alibi=True)
     size = fields.integer("ffn_hidden_size", default=4 * hidden)
     layer = Layer(
         attention, Plain(size, bias, curve(fields, "activation", CURVE)), wiring=wiring(fields)

@@ -1,4 +1,4 @@
-"""Gemma 4, dense: larger heads where there is no window, keys of others, inputs of each layer."""
+"""Gemma 4: larger heads where there is no window, keys of others, inputs of each layer, experts."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ from lanewise.loading.families.common import (
     hf_ropes_of_kinds,
 )
 from lanewise.loading.families.encoders import norm_eps
+from lanewise.loading.families.experts import (
+    flatten_gguf_experts,
+    gguf_experts,
+    layers_of_experts,
+    stack_hf_experts,
+)
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import CURVE, cap, root_scale
 from lanewise.loading.families.gguf import (
@@ -35,7 +41,7 @@ from lanewise.loading.families.naming import one_number, usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF, HF
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
@@ -43,7 +49,6 @@ GLOBAL_HEAD_DIM, WINDOW, PERIOD = 512, 512, 6  # of configs that do not say
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = dict.fromkeys(KINDS, "rope_theta")
 MUST_BE = {
-    "enable_moe_block": (False,),
     "use_bidirectional_attention": (None, "vision"),
     "attention_bias": (False,),
 }
@@ -51,6 +56,20 @@ HARMLESS = (
     *("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
     *("cache_implementation", "vocab_size_per_layer_input"),
 )
+# Of layers with experts.
+OF_MIXTURE = {
+    "router.proj.weight": Role.ROUTER,
+    "router.scale": Role.ROUTER_NORM,
+    "router.per_expert_scale": Role.ROUTER_SCALES,
+    "pre_feedforward_layernorm_2.weight": Role.EXPERTS_NORM,
+    "post_feedforward_layernorm_1.weight": Role.SHARED_RESULT_NORM,
+    "post_feedforward_layernorm_2.weight": Role.EXPERTS_RESULT_NORM,
+}
+SHARED = {
+    Role.FFN_GATE: Role.SHARED_GATE,
+    Role.FFN_UP: Role.SHARED_UP,
+    Role.FFN_DOWN: Role.SHARED_DOWN,
+}
 PER_LAYER_SIZE = 256  # of configs that do not say, where there is a table
 # Of layers that read the keys and values of others, whose files may have them for nothing.
 UNUSED = (Role.ATTN_K, Role.ATTN_V, Role.ATTN_K_NORM)
@@ -77,7 +96,11 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     size = fields.integer("intermediate_size")
     wider = size * (2 if fields.flag("use_double_wide_mlp", default=False) else 1)
     activation = curve(fields, "hidden_activation", CURVE)
-    ffns = [Gated(size if n < n_own else wider, activation=activation) for n in range(n_layers)]
+    ffns: list[Gated | Experts] = [
+        Gated(size if n < n_own else wider, activation=activation) for n in range(n_layers)
+    ]
+    if fields.flag("enable_moe_block", default=False):
+        ffns = [hf_mixture(fields, one) for one in ffns]
     table = has(sources, Role.PER_LAYER_EMBEDDING, HF)
     hidden = fields.integer("hidden_size")
     return ModelConfig(
@@ -94,6 +117,21 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         per_layer_size=fields.integer(
             "hidden_size_per_layer_input", default=PER_LAYER_SIZE if table else 0, least=0
         ),
+    )
+
+
+def hf_mixture(fields: Fields, dense: Gated | Experts) -> Experts:
+    """Return experts beside what is the FFN of all tokens elsewhere."""
+    size = fields.integer("expert_intermediate_size", default=0, least=0)
+    return Experts(
+        n=fields.integer("num_experts"),
+        n_used=fields.integer("top_k_experts"),
+        size=fields.integer("moe_intermediate_size", default=size or None),
+        router="softmax",
+        renormalize=True,
+        activation=dense.activation,
+        shared_size=dense.size,
+        own_norms=True,
     )
 
 
@@ -166,7 +204,7 @@ def hf_overrides(fields: Fields, kinds: Sequence[str]) -> dict[str, int]:
 
 
 def layers_of(
-    attentions: Sequence[Attention], ffns: Sequence[Gated], scales: Sequence[float]
+    attentions: Sequence[Attention], ffns: Sequence[Gated | Experts], scales: Sequence[float]
 ) -> tuple[Layer, ...]:
     """Return layers that end with a multiplication."""
     return tuple(
@@ -183,6 +221,14 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         tensors.drop(f"{folder}.layer_scalar")
         for name, role in gemma3.OF_LAYER.items():
             tensors.rename(f"{folder}.{name}.weight", usual(role, number))
+    for number, experts in layers_of_experts(config):
+        stack_hf_experts(tensors, number, experts, "experts")
+        folder = f"model.layers.{number}"
+        for name, role in OF_MIXTURE.items():
+            tensors.rename(f"{folder}.{name}", usual(role, number))
+        for role, shared in SHARED.items():
+            tensors.rename(usual(role, number), usual(shared, number))
+        tensors.multiply_rows(usual(Role.ROUTER_NORM, number), config.hidden_size**-0.5)
     drop_unused(tensors, config, HF)
     return tensors.out
 
@@ -215,7 +261,12 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
         n_own,
         fields.source,
     )
-    ffns = [Gated(size, activation=CURVE) for size in gguf_sizes(fields, n_layers)]
+    sizes = gguf_sizes(fields, n_layers)
+    ffns: list[Gated | Experts] = [Gated(size, activation=CURVE) for size in sizes]
+    if has(sources, Role.ROUTER, GGUF):
+        experts = gguf_experts(fields, sources, "softmax", renormalize=True)
+        experts = replace(experts, activation=CURVE, own_norms=True)
+        ffns = [replace(experts, shared_size=size) for size in sizes]
     layers = layers_of(attentions, ffns, scales)
     rope, context = gguf_rope(fields, sources, whole.head_dim, THETAS[KINDS[0]], truncate=True)
     turned = fields.integer(f"{arch}.rope.dimension_count_swa", default=windowed.head_dim)
@@ -275,9 +326,13 @@ def gguf_attentions(
 
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Leave out the scales, which have been read."""
-    tensors = Rearranged(sources)
+    tensors = Rearranged(flatten_gguf_experts(sources, config))
     for number in range(config.n_layers):
         tensors.drop(f"blk.{number}.layer_output_scale.weight")
+    for number, _ in layers_of_experts(config):
+        for role, shared in SHARED.items():
+            tensors.rename(usual(role, number, GGUF), usual(shared, number, GGUF))
+        tensors.multiply_rows(usual(Role.ROUTER_NORM, number, GGUF), config.hidden_size**-0.5)
     drop_unused(tensors, config, GGUF)
     return tensors.out
 

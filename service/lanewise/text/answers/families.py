@@ -11,37 +11,18 @@ from typing import Any, Protocol
 
 from lanewise.text.answers import harmony
 from lanewise.text.answers.calls import CallFormat, CallParser, Tools, with_ids
+from lanewise.text.answers.content_tags import ContentSplitter, ContentTags
 from lanewise.text.answers.explained import explained, with_tools_in_system
-from lanewise.text.answers.json_calls import (
-    GENERIC,
-    GRANITE,
-    HERMES,
-    LLAMA,
-    MISTRAL,
-    NEMOTRON,
-    PHI,
-    PYTHON_TAG,
-)
-from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
-from lanewise.text.answers.python_calls import LFM2
+from lanewise.text.answers.json_calls import PYTHON_TAG
 from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols, text_up_to, unlike
-from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
-from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
-from lanewise.text.answers.thinking import (
-    GEMMA_THINK,
-    MISTRAL_THINK,
-    SEED_THINK,
-    THINK,
-    Start,
-    ThinkingSplitter,
-    ThinkingTags,
-)
+from lanewise.text.answers.signs import call_format, content_tags, thinking_tags
+from lanewise.text.answers.thinking import Start, ThinkingSplitter, ThinkingTags
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarSource
 from lanewise.text.tokenizer import Tokenizer
 
 SWITCH = "enable_thinking"  # a variable of many templates
-GAP = r"GAP: /\s{1,4}/"  # between a tag and what it announces
+GAP = r"GAP: /\s{1,8}/"  # between a tag and what it announces
 Messages = Sequence[Mapping[str, Any]]
 Listed = Sequence[Mapping[str, Any]]  # tools, as templates get them
 
@@ -174,6 +155,7 @@ class PlainFormat(AnswerFormat):
     calls: CallFormat
     thinking: ThinkingTags | None = None
     tools_in_system: bool = False  # the template looks for tools there
+    content: ContentTags | None = None  # around content
 
     @property
     def marks_calls(self) -> bool:  # type: ignore[override]
@@ -193,14 +175,16 @@ class PlainFormat(AnswerFormat):
         return messages, tools
 
     def needs_parser(self, tools: Tools | None) -> bool:
-        """For calls and for reasoning."""
-        return bool(tools) or self.thinking is not None
+        """For calls, for reasoning and for what is around content."""
+        return bool(tools) or self.thinking is not None or self.content is not None
 
     def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Those of calls and those around reasoning."""
         tags = self.calls.begin, *self.calls.tags()
         if self.thinking is not None:
             tags += self.thinking.begin, self.thinking.end
+        if self.content is not None:
+            tags += self.content.begin, self.content.end
         return _ids(tags, tokenizer)
 
     def start_of(self, prompt: str, continued: str | None) -> Start:
@@ -227,7 +211,8 @@ class PlainFormat(AnswerFormat):
             rules.append(f"rest: {symbols(self.calls.begin, tokenizer)} calls")
             return lark([*self._start_rules(tokenizer, start, "rest", "rest"), *rules])
         if body is not None:
-            rules.append(f"rest: @body | {symbols(self.calls.begin, tokenizer)} calls")
+            body_rule = self._in_tags("@body", tokenizer)
+            rules.append(f"rest: {body_rule} | {symbols(self.calls.begin, tokenizer)} calls")
             rules = [*self._start_rules(tokenizer, start, "rest", "rest"), *rules]
             return body.after(lark(rules).text)
         rules += [*self._optional(tokenizer, "rest", "TEXT"), *self._behind_tag(tools, tokenizer)]
@@ -243,15 +228,24 @@ class PlainFormat(AnswerFormat):
         self, body: GrammarSource, tokenizer: Tokenizer, start: Start
     ) -> GrammarSource:
         """Reasoning, then the body."""
-        if start is Start.CONTENT:
+        shown = self._in_tags("@body", tokenizer)
+        if start is Start.CONTENT and self.content is None:
             return body
-        rules = [*self._start_rules(tokenizer, start, "@body", "@body"), ANY_TEXT]
+        rules = [*self._start_rules(tokenizer, start, shown, shown), ANY_TEXT]
         return body.after(lark(rules).text)
 
     def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
         """Reads reasoning, then calls."""
         splitter = None if self.thinking is None else ThinkingSplitter(self.thinking, start)
-        return _PlainParser(splitter, self.calls.parser(tools) if tools else None)
+        content = None if self.content is None else ContentSplitter(self.content)
+        return _PlainParser(splitter, content, self.calls.parser(tools) if tools else None)
+
+    def _in_tags(self, rule: str, tokenizer: Tokenizer) -> str:
+        """What is content, perhaps between tags."""
+        if self.content is None:
+            return rule
+        begin, end = (symbols(tag, tokenizer) for tag in (self.content.begin, self.content.end))
+        return rf"({begin} /\s{{0,4}}/)? {rule} (/\s{{0,4}}/ {end})?"
 
     def _start_rules(self, tokenizer: Tokenizer, start: Start, rest: str, first: str) -> list[str]:
         """``start``: reasoning and ``rest``, or ``first`` where there need not be reasoning."""
@@ -274,7 +268,10 @@ class PlainFormat(AnswerFormat):
             return [f"{rule}: NO_CALL | {before}calls", r"NO_CALL: /([^{](.|\n)*)?/"]
         parts = tokenizer.split_special(begin)
         if isinstance(parts[0], int):
-            return [f"{rule}: {text} ({joined(parts)} calls)?"]
+            shown = text
+            if self.content is not None and _ids((self.content.begin,), tokenizer):
+                shown = self._in_tags(text, tokenizer)
+            return [f"{rule}: {shown} ({joined(parts)} calls)?"]
         # Text goes on until the tag is complete: from there on the grammar decides.
         tag, called = begin.rstrip(), f"{rule}_called"
         return [
@@ -301,8 +298,14 @@ class PlainFormat(AnswerFormat):
 
 
 class _PlainParser:
-    def __init__(self, splitter: ThinkingSplitter | None, calls: CallParser | None) -> None:
+    def __init__(
+        self,
+        splitter: ThinkingSplitter | None,
+        content: ContentSplitter | None,
+        calls: CallParser | None,
+    ) -> None:
         self._splitter = splitter
+        self._content = content
         self._calls = calls
 
     @property
@@ -316,6 +319,8 @@ class _PlainParser:
         reasoning = ""
         if self._splitter is not None:
             reasoning, text = self._splitter.push(text, last=last)
+        if self._content is not None:
+            text = self._content.push(text, last=last)
         if self._calls is not None:
             text = self._calls.push(text, last=last)
         return reasoning, text
@@ -334,42 +339,7 @@ def _format_of(text: str) -> AnswerFormat:
     if harmony.is_harmony(text):
         return HARMONY
     in_system = re.search(r"message\[['\"]tools['\"]\]|message\.tools\b", text) is not None
-    return PlainFormat(_call_format(text), _thinking(text), tools_in_system=in_system)
-
-
-def _call_format(text: str) -> CallFormat:
-    if "[TOOL_CALLS]" in text:
-        if "[ARGS]" in text:
-            return MISTRAL_WITH_IDS if "[CALL_ID]" in text else MISTRAL_NAMED
-        return MISTRAL
-    if DEEPSEEK.begin in text and re.search(r"\btools\b", text):
-        return DEEPSEEK if "```json" in text else DEEPSEEK_V31
-    if KIMI.begin in text:
-        return KIMI
-    if "<|tool_list_start|>" in text or LFM2.begin in text:
-        return LFM2
-    if "<TOOLCALL>" in text:
-        return NEMOTRON
-    if "<seed:tool_call>" in text:
-        return SEED
-    if "<tool_call>" in text:
-        if "<arg_key>" in text:
-            return GLM_TIGHT if "</arg_key><arg_value>" in text else GLM
-        return QWEN3_CODER if "<function=" in text else HERMES
-    if "<minimax:tool_call>" in text:
-        return MINIMAX
-    if "<|/tool|>" in text or "<|/tool_call|>" in text:
-        return PHI
-    if "<|tool_call|>" in text:
-        return GRANITE
-    if PYTHON_TAG in text or '"parameters": ' in text:
-        return LLAMA
-    return HERMES if re.search(r"\btools\b", text) else GENERIC
-
-
-def _thinking(text: str) -> ThinkingTags | None:
-    known = (SEED_THINK, MISTRAL_THINK, GEMMA_THINK, THINK)
-    return next((tags for tags in known if tags.end in text), None)
+    return PlainFormat(call_format(text), thinking_tags(text), in_system, content_tags(text))
 
 
 def _ids(tags: tuple[str, ...], tokenizer: Tokenizer) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from lanewise.text.answers.calls import (
     LONGEST_HEAD,
@@ -23,17 +24,23 @@ PYTHON_TAG = "<|python_tag|>"  # Llama 3 may put it before a call
 CHARACTERS = r'[^"\\\x00-\x1f]*'
 NAME = rf'"{CHARACTERS}(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{{4}}){CHARACTERS})*"'
 OPENINGS = ("{",)
-HEAD = re.compile(rf'\s*\{{"name": ({NAME}), "(?:arguments|parameters)": (?=\{{)')
+HEAD = '{"name": NAME, "KEY": '
+NUMBER = r"[0-9]{1,4}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JsonCalls(CallFormat):
-    """How a family writes calls: begin, call, between, call … end."""
+    """How a family writes calls: begin, call, between, call … end.
+
+    A call is ``head``, arguments, a brace and ``after_call``. In ``head`` stand ``NAME`` for the
+    function's name, ``KEY`` for the key of the arguments and ``NUMBER`` for any number.
+    """
 
     name: str
     begin: str
     between: str | None  # None: one call at most
     end: str
+    head: str = HEAD
     arguments: str = "arguments"  # the key of the arguments
     after_call: str = ""
     id_length: int | None = None  # of ids that its template accepts; None: any
@@ -43,18 +50,30 @@ class JsonCalls(CallFormat):
         """The texts around the objects."""
         return self.begin, self.between or "", self.end, self.after_call, PYTHON_TAG
 
+    @cached_property
+    def head_pattern(self) -> re.Pattern[str]:
+        """What stands before a call's arguments; the group is the function's name."""
+        words = {"NAME": f"({NAME})", "KEY": "(?:arguments|parameters)", "NUMBER": NUMBER}
+        parts = re.split("(NAME|KEY|NUMBER)", self.head)
+        pattern = "".join(words.get(part, re.escape(part)) for part in parts)
+        return re.compile(rf"\s*{pattern}(?=\{{)")
+
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function."""
         after = symbols(self.after_call, tokenizer)
         rules = [f"call: ({any_call(tools)}) {after}"]
         for i, (name, parameters) in enumerate(tools.items()):
-            head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
-            arguments = arguments_rule(parameters)
-            rules.append(f'call_{i}: {quoted(head)} {arguments} "}}"')
+            head = self._head_rule(name)
+            rules.append(f'call_{i}: {head} {arguments_rule(parameters)} "}}"')
         more = ""
         if parallel and self.between is not None:
             more = f"({symbols(self.between, tokenizer)} call)*"
         return [f"calls: call {more} {symbols(self.end, tokenizer)}", *rules]
+
+    def _head_rule(self, name: str) -> str:
+        head = self.head.replace("KEY", self.arguments)
+        parts = (part.replace("NAME", json.dumps(name)) for part in head.split("NUMBER"))
+        return f" /{NUMBER}/ ".join(map(quoted, parts))
 
     def openings(self, tools: Tools) -> tuple[str, ...]:
         """An object."""
@@ -76,6 +95,18 @@ MISTRAL = JsonCalls("mistral", begin="[TOOL_CALLS][", between=", ", end="]", id_
 PHI = JsonCalls("phi", begin="<|tool_call|>[", between=", ", end="]<|/tool_call|>")
 GRANITE = JsonCalls("granite", begin="<|tool_call|>[", between=", ", end="]")
 NEMOTRON = JsonCalls("nemotron", begin="<TOOLCALL>[", between=", ", end="]</TOOLCALL>")
+HUNYUAN = JsonCalls("hunyuan", begin="<tool_calls>[", between=", ", end="]</tool_calls>")
+APERTUS = JsonCalls(
+    "apertus", begin="<|tools_prefix|>[", between=", ", end="]<|tools_suffix|>", head="{NAME: "
+)
+COMMAND = JsonCalls(
+    "command",
+    begin="<|START_ACTION|>[\n    ",
+    between=",\n    ",
+    end="\n]<|END_ACTION|>",
+    head='{"tool_call_id": "NUMBER", "tool_name": NAME, "KEY": ',
+    arguments="parameters",
+)
 LLAMA = JsonCalls("llama", begin="", between=None, end="", arguments="parameters")
 # For templates that know no tools: the most widespread format, explained in the prompt.
 GENERIC = JsonCalls(
@@ -113,7 +144,9 @@ class _ObjectParser(JsonCallParser):
         return False
 
     def _head(self) -> bool:
-        match = HEAD.match(self._text, 0, LONGEST_HEAD)  # a bound on what each piece costs
+        match = self._form.head_pattern.match(
+            self._text, 0, LONGEST_HEAD
+        )  # a bound on what each piece costs
         if match is None:
             return False
         return self._begin_arguments(json.loads(match[1]), self._text[match.end() :])

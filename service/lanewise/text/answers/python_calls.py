@@ -1,4 +1,4 @@
-"""Calls written as Python does, ``[name(key="value"), …]``: LFM2."""
+"""Calls written as Python does, ``[name(key="value"), …]`` or one a line: LFM2, OLMo 3."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ KEY_START = re.compile(r"""[^\s()\[\]{}"',=]++\s*+""")
 
 @dataclass(frozen=True)
 class PythonCalls(CallFormat):
-    """How a family writes calls: begin, a list of calls, end."""
+    """How a family writes calls: begin, calls, which may be a list, end."""
 
     name: str
     begin: str
     end: str
+    brackets: tuple[str, str] = ("[", "]")
+    between: str = ", "
+    json_words: bool = False  # true, false and null too
     takes_tools: bool = True
 
     def tags(self) -> tuple[str, ...]:
@@ -44,12 +47,13 @@ class PythonCalls(CallFormat):
 
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function, and two for each of its properties."""
-        calls, *rules = calls_again(tools, ", ", tokenizer, parallel=parallel)
+        calls, *rules = calls_again(tools, self.between, tokenizer, parallel=parallel)
         body = calls.removeprefix("calls: ")
-        rules.insert(0, f'calls: "[" {body} "]" {symbols(self.end, tokenizer)}')
+        before, after = map(quoted, self.brackets)
+        rules.insert(0, f"calls: {before} {body} {after} {symbols(self.end, tokenizer)}")
         for i, (name, parameters) in enumerate(tools.items()):
             rules.append(f'call_{i}: {quoted(name)} "(" call_{i}_first_0 ")"')
-            rules += _arguments(f"call_{i}", parameters)
+            rules += _arguments(f"call_{i}", parameters, self.json_words)
         return rules
 
     def parser(self, tools: Tools) -> CallParser:
@@ -58,9 +62,17 @@ class PythonCalls(CallFormat):
 
 
 LFM2 = PythonCalls("lfm2", begin="<|tool_call_start|>", end="<|tool_call_end|>")
+OLMO = PythonCalls(
+    "olmo",
+    begin="<function_calls>",
+    end="</function_calls>",
+    brackets=("", ""),
+    between="\n",
+    json_words=True,
+)
 
 
-def _arguments(rule: str, parameters: Parameters) -> Iterator[str]:
+def _arguments(rule: str, parameters: Parameters, json_words: bool) -> Iterator[str]:
     """Rules of all arguments in their order: ``first_0`` before any, ``next_i`` after some."""
     schema = argument_schema(parameters)
     properties, required = schema.get("properties", {}), schema.get("required", ())
@@ -69,7 +81,7 @@ def _arguments(rule: str, parameters: Parameters) -> Iterator[str]:
     for i, (key, value) in enumerate(properties.items()):
         if KEY_START.fullmatch(key) is None or key != key.strip():
             raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
-        one = f"{quoted(key + '=')} ({_value_rule(PropertySchema(value, schema))})"
+        one = f"{quoted(key + '=')} ({_value_rule(PropertySchema(value, schema), json_words)})"
         for kind, comma in (("first", ""), ("next", '", " ')):
             skipped = "" if key in required else f" | {rule}_{kind}_{i + 1}"
             yield f"{rule}_{kind}_{i}: {comma}{one} {rule}_next_{i + 1}{skipped}"
@@ -77,15 +89,16 @@ def _arguments(rule: str, parameters: Parameters) -> Iterator[str]:
         yield f'{rule}_{kind}_{len(properties)}: ""'
 
 
-def _value_rule(schema: PropertySchema) -> str:
+def _value_rule(schema: PropertySchema, json_words: bool) -> str:
     """A value: Python's words, and JSON, which for numbers and strings Python reads alike."""
     choices = schema.choices()
+    if choices is None and schema.types <= {"null", "boolean"}:
+        choices = [None] if "null" in schema.types else []
+        choices += [True, False] if "boolean" in schema.types else []
     if choices is not None:
-        return " | ".join(quoted(_python(one)) for one in choices)
-    if schema.types <= {"null", "boolean"}:
-        words = [*(["None"] if "null" in schema.types else [])]
-        words += ["True", "False"] if "boolean" in schema.types else []
-        return " | ".join(map(quoted, words))
+        shown = dict.fromkeys(map(_python, choices))
+        shown |= dict.fromkeys(map(json.dumps, choices)) if json_words else {}
+        return " | ".join(map(quoted, shown))
     if schema.grammar is not None:
         return json_rule(schema.standalone())
     return f"%json {styled(schema.standalone())}"
@@ -135,6 +148,7 @@ class _PythonCallParser(CallParser):
         self._value_parts: list[str] = []
         self._value_end = _ValueEnd()
         self._is_first = True
+        self._in_list = bool(form.brackets[0])
 
     def _head(self) -> bool:
         match = NAME.match(self._text, 0, LONGEST_HEAD)
@@ -195,8 +209,15 @@ class _PythonCallParser(CallParser):
             if self._text.startswith(tag):
                 self._text = self._text[len(tag) :]
                 self._state = self._head if tag == "," else self._after
+                if tag == self._form.end and not self._in_list:
+                    self._no_call()
                 return True
-        return not self._could_become(self._form.end) and self._no_call()
+        if self._could_become(self._form.end):
+            return False
+        if self._in_list:
+            return self._no_call()
+        self._state = self._head
+        return True
 
 
 def _json_of(text: str, schema: PropertySchema | None) -> str:

@@ -41,6 +41,8 @@ THINK = ThinkingTags("<think>", "</think>")
 SEED_THINK = ThinkingTags("<seed:think>", "</seed:think>")
 MISTRAL_THINK = ThinkingTags("[THINK]", "[/THINK]")
 GEMMA_THINK = ThinkingTags("<|channel>thought", "<channel|>")
+COMMAND_THINK = ThinkingTags("<|START_THINKING|>", "<|END_THINKING|>")
+APERTUS_THINK = ThinkingTags("<|inner_prefix|>", "<|inner_suffix|>")
 
 
 class ThinkingSplitter:

@@ -65,8 +65,8 @@ class PropertySchema:
 
     def lengths(self) -> tuple[int, int] | None:
         """How many characters a string has at least and at most, if that is few."""
-        schema = self._resolved(self._schema, MOST_REFERENCES)
-        if not self.is_text or not isinstance(schema, Mapping):
+        schema = self.resolved()
+        if not self.is_text:
             return None
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         if type(least) is int and type(most) is int and 0 <= least <= most <= MOST_COUNTED:
@@ -75,13 +75,16 @@ class PropertySchema:
 
     def choices(self) -> list[Any] | None:
         """All values there may be, if they are listed."""
-        schema = self._resolved(self._schema, MOST_REFERENCES)
-        if not isinstance(schema, Mapping):
-            return None
+        schema = self.resolved()
         if "const" in schema:
             return [schema["const"]]
         found = schema.get("enum")
         return list(found) if isinstance(found, list) and found else None
+
+    def resolved(self) -> Mapping[str, Any]:
+        """The schema that a reference leads to; without keywords if there is none."""
+        schema = self._resolved(self._schema, MOST_REFERENCES)
+        return schema if isinstance(schema, Mapping) else {}
 
     def standalone(self) -> Any:
         """The schema with the definitions that it refers to."""

@@ -1,0 +1,89 @@
+"""Tags around an answer's content, which are no part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lanewise.text.answers.calls import split_at
+
+
+@dataclass(frozen=True, slots=True)
+class ContentTags:
+    """What a family may write around its content."""
+
+    begin: str
+    end: str
+
+
+COMMAND_RESPONSE = ContentTags("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+HUNYUAN_ANSWER = ContentTags("<answer>", "</answer>")
+
+
+class ContentSplitter:
+    """Takes content in pieces; leaves out the tags around it, and space on their inner sides.
+
+    The first tag counts where the content begins, which it need not do with one; the last where
+    nothing but space comes after it.
+    """
+
+    def __init__(self, tags: ContentTags) -> None:
+        self._tags = tags
+        self._text = ""  # not yet understood
+        self._shown = ""  # found by the last push
+        self._held: list[str] = []  # space, perhaps around a tag, that may be the end
+        self._state: Callable[[], bool] = self._open
+
+    def push(self, text: str, *, last: bool = False) -> str:
+        """Take more text; return what of it is content."""
+        self._text += text
+        self._shown = ""
+        while self._state():
+            pass
+        if last and self._state != self._ended:
+            self._show_held()
+            self._shown, self._text = self._shown + self._text, ""
+        return self._shown
+
+    def _open(self) -> bool:
+        text = self._text.lstrip()
+        if text.startswith(self._tags.begin):
+            self._text, self._state = text[len(self._tags.begin) :], self._begun
+        elif self._tags.begin.startswith(text):
+            return False
+        else:
+            self._state = self._content
+        return True
+
+    def _begun(self) -> bool:
+        self._text = self._text.lstrip()
+        if not self._text:
+            return False
+        self._state = self._content
+        return True
+
+    def _content(self) -> bool:
+        before, found, self._text = split_at(self._text, self._tags.end)
+        shown = before.rstrip()
+        if shown:
+            self._show_held()
+            self._shown += shown
+        self._held.append(before[len(shown) :])
+        if found:
+            self._held.append(self._tags.end)
+            self._state = self._ended
+        return found
+
+    def _ended(self) -> bool:
+        text = self._text.lstrip()
+        if not text:
+            self._held.append(self._text)
+            self._text = ""
+            return False
+        self._show_held()
+        self._state = self._content
+        return True
+
+    def _show_held(self) -> None:
+        self._shown += "".join(self._held)
+        self._held.clear()
