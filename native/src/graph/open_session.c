@@ -51,6 +51,7 @@ static void widen(lw_widths* widths, const lw_layer* layer, bool float_activatio
 
 static void measure(lw_session* s) {
     s->widths = (lw_widths){.hidden = s->model->config.hidden_size, .gated = s->model->config.per_layer_size};
+    s->widths.mtp = lw_model_mtp(s->model) != NULL ? 2 * s->widths.hidden : 0;
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i)
         widen(&s->widths, &s->model->layers[i], s->config.float_activations);
     for (uint32_t i = 0; s->model->config.pooled && i <= s->model->config.n_dense; ++i)
@@ -58,7 +59,7 @@ static void measure(lw_session* s) {
 }
 
 static size_t widest_input(const lw_widths* w) {
-    const size_t of_ffn = larger(larger(w->gated, w->expert), w->dense);
+    const size_t of_ffn = larger(larger(larger(w->gated, w->expert), w->dense), w->mtp);
     return lw_round_up(larger(larger(larger(w->hidden, w->q), w->mixed), of_ffn), LW_SEGMENT);
 }
 
@@ -125,6 +126,10 @@ static void take_buffers(arena* a, lw_session* s) {
     b->k = take(a, row * w->kv);
     b->v = take(a, row * w->kv);
     b->attn = take(a, row * w->q);
+    const size_t mtp = lw_model_mtp(model) != NULL ? w->hidden : 0;
+    b->hidden = take(a, row * mtp);
+    b->mtp_inputs = take(a, row * 2 * mtp);
+    b->predicted = take(a, s->config.n_states * mtp * sizeof(float));
     b->layer_inputs = take(a, row * model->config.n_layers * model->config.per_layer_size);
     b->attn_gate = take(a, row * w->attn_gate);
     b->mixed_in = take(a, row * w->mixed_in);

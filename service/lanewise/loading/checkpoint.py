@@ -97,6 +97,11 @@ class Role(IntEnum):
     PER_LAYER_GATE = 65  # (P, hidden_size), in every layer
     PER_LAYER_OUT = 66  # (hidden_size, P), in every layer
     PER_LAYER_RESULT_NORM = 67  # (hidden_size,), in every layer
+    # Of a layer that predicts further tokens.
+    MTP_EMBEDDING_NORM = 68
+    MTP_HIDDEN_NORM = 69
+    MTP_PROJECTION = 70  # (hidden_size, 2 * hidden_size), of the embedding first
+    MTP_NORM = 71
 
 
 @dataclass(frozen=True)

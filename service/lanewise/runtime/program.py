@@ -67,6 +67,7 @@ class NativeProgram:
             out.result_norms = int(layer.result_norms)
             out.no_input_norms = int(layer.no_input_norms)
             out.wiring = getattr(native.lib, WIRINGS[layer.wiring])
+            out.mtp = int(layer.mtp)
             out.output_scale = 0 if layer.output_scale == 1.0 else layer.output_scale
         pooling = config.pooling
         dense = ffi.new("lw_dense_config[]", 0 if pooling is None else len(pooling.dense))
