@@ -68,7 +68,7 @@ static double measure_step(lw_session* session, uint32_t rows) {
     for (uint32_t i = 0; i < blocks; ++i) table[i] = i;
     for (uint32_t i = 0; i < rows; ++i) tokens[i] = 1 + i;
     const lw_batch batch = {1,    1,    blocks, tokens, start, &context, table, &row, NULL,
-                            NULL, NULL, 0,      NULL,   0,     NULL,     NULL,  NULL};
+                            NULL, NULL, 0,      NULL,   0,     NULL,     NULL,  NULL, LW_RUN_MODEL};
     const double begin = now_ns();
     bench_check(lw_step(session, &batch, logits, NULL));
     const double took = now_ns() - begin;

@@ -1,16 +1,19 @@
 """``bench --replay``: recordings are read or refused, and every token comes out as recorded."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from family_models import write_case
+from family_models import family_model, write_case
 from lanewise.commands import bench
 from lanewise.commands.bench_replay import ANSWER_MARK, ReplayRunner, _requests, read_recordings
+from lanewise.engine import prediction_head
 from lanewise.engine.engine import Engine
 from lanewise.engine.row_costs import RowCosts
 from lanewise.runtime import Draw, Sampled, Sampling
 from lanewise.settings import BenchSettings, SettingsError
+from mtp_models import cyclic_tensors, write_directory
 from toy_tokenizer import toy_tokenizer
 
 LINE = "the quick brown fox jumps over the lazy dog. "
@@ -94,3 +97,31 @@ def test_a_model_that_keeps_a_state_replays_with_guesses(
     assert [one["batch"] for one in report["replays"]] == [1, 2]
     for one in report["replays"]:
         assert 0 < one["accepted_tokens"] <= one["draft_tokens"]
+
+
+class Nothing(RowCosts):
+    """Costs of a head that takes next to no time."""
+
+    def seconds(self, rows: int) -> float:
+        return 0.001
+
+
+@pytest.mark.native
+def test_a_head_of_the_model_guesses_what_is_recorded(library, capsys, monkeypatch, tmp_path):
+    """Of a model whose head counts on: nothing else can guess a text without repeats."""
+    monkeypatch.setattr(RowCosts, "are_known", True)
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 1.0)
+    monkeypatch.setattr(prediction_head, "RowCosts", Nothing)
+    alphabet = "".join(map(chr, range(33, 100)))
+    path = tmp_path / "counts.txt"
+    path.write_text(f"{alphabet[:20]}\n{ANSWER_MARK}\n{alphabet[20:]}")
+    model = family_model("qwen3_5")
+    folder = write_directory("qwen3_5", tmp_path / "model", *cyclic_tensors(model))
+    settings = BenchSettings(model=str(folder), replay=(str(path),), batch=(1,), threads=1)
+    counts = {}
+    for draft in (None, "mtp"):
+        bench.run(replace(settings, repeat=1, json=True, draft=draft))
+        [one] = json.loads(capsys.readouterr().out)["replays"]
+        counts[draft] = one["draft_tokens"], one["accepted_tokens"]
+    assert counts[None] == (0, 0)
+    assert counts["mtp"][0] == counts["mtp"][1] > 20

@@ -25,7 +25,9 @@ MACS_PER_TOKEN = 2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256 + 512 * 256
 def random_model(monkeypatch, library):
     """Every model argument leads to a Q4_0 model with random weights."""
     monkeypatch.setattr(opening, "resolve_model", lambda argument: argument)
-    monkeypatch.setattr(opening, "open_checkpoint", lambda path: random_checkpoint(TensorType.Q4_0))
+    monkeypatch.setattr(
+        opening, "open_checkpoint", lambda path, mtp=False: random_checkpoint(TensorType.Q4_0)
+    )
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from lanewise import cli
 from lanewise.commands import bench
 from lanewise.runtime import Limits
+from mtp_models import write_directory
 
 pytestmark = pytest.mark.native
 
@@ -105,6 +106,15 @@ def test_an_instance(plan_json):
     assert one["tokens_s"] < four["tokens_s"] < 4 * one["tokens_s"]
     cost = report["machine"]["price"]["usd_hour"] / 3600 / one["tokens_s"] * 1e6
     assert one["usd_per_million_tokens"] == pytest.approx(cost)
+
+
+def test_a_head_of_the_model_takes_memory(plan_json, tmp_path):
+    path = write_directory("qwen3_5", tmp_path)
+    asked = f"{path} --instance c7g.4xlarge --users 1 --prompt-tokens 20 --answer-tokens 10"
+    plain, both = plan_json(asked), plan_json(asked + " --draft mtp")
+    assert both["memory"]["weight_bytes"] > plain["memory"]["weight_bytes"]
+    # One of four layers has attention, and the head too.
+    assert both["model"]["kv_token_bytes"] == 2 * plain["model"]["kv_token_bytes"]
 
 
 def test_what_is_known_better_than_the_table_is_used(plan_json):

@@ -150,6 +150,11 @@ static void test_layers(void) {
     SPOILT((good.layers[0].wiring = LW_PARALLEL, good.layers[0].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
            "wiring is 1, must be 0 to 0");
     SPOILT(good.layers[0].output_scale = -1, "output_scale is -1");
+    SPOILT(good.layers[0].mtp = 1, "layer 0: mtp is 1, must be 0 to 0");
+    SPOILT(good.layers[1].mtp = 2, "layer 1: mtp is 2, must be 0 to 1");
+    SPOILT((good.layers[1].mtp = 1, a->window = 5), "layer 1: mtp is 1, must be 0 but with attention to all tokens");
+    SPOILT((good.layers[1].mtp = 1, good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
+           "layer 1: mtp is 1, must be 0 but with an FFN");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
     SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
     SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED_SWIGLU, f->limit = f->alpha = 1),

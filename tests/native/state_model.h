@@ -11,11 +11,12 @@ enum { N_LAYERS = 4 };
 
 typedef struct mixed {
     lw_rope rope;
-    lw_layer_config layers[N_LAYERS];
+    lw_layer_config layers[N_LAYERS + 1];
     lw_model_config model;
 } mixed;
 
 static mixed good;
+static bool has_head;  // one more layer, which is a prediction head
 
 // A short convolution, attention, a delta rule alone, and a state space beside attention with an FFN of squares.
 static inline void set_good(void) {
@@ -40,7 +41,9 @@ static inline void set_good(void) {
     good.layers[3].state.norm_size = 64;
     good.layers[3].ffn = (lw_ffn_config){.kind = LW_FFN_PLAIN, .size = FFN, .activation = LW_RELU_SQUARED};
     good.model = uniform_model(&alike, &good.rope, good.layers);
-    good.model.n_layers = N_LAYERS;
+    good.layers[N_LAYERS] = uniform_layer(&alike);
+    good.layers[N_LAYERS].mtp = 1;
+    good.model.n_layers = N_LAYERS + has_head;
 }
 
 // With `rate` for that of the second head of layer 2, unless it is NULL.

@@ -181,6 +181,42 @@ static void test_without_logits(const lw_model* model) {
     lw_session_close(session);
 }
 
+// One token more of some sequences, of which one guess came true.
+static void run_head(lw_session* session, uint32_t first, uint32_t end, lw_runs runs, bool started, uint32_t accepted,
+                     float out[][VOCAB]) {
+    static many_sequences m;
+    lw_finished times;
+    const bool again = runs == LW_RUN_HEAD_AGAIN;
+    begin(&m);
+    for (uint32_t s = first; s < end; ++s) add(&m, s, s, again ? 20 : 19, 1, 0, 0, again ? 0 : accepted);
+    m.batch.runs = runs;
+    if (started)
+        expect(lw_session_start(session, &m.batch, out[first], NULL) == LW_OK &&
+                   lw_session_finish(session, &times) == LW_OK,
+               "a head that is started");
+    else
+        expect(lw_step(session, &m.batch, out[first], NULL) == LW_OK, "a head alone");
+}
+
+// A head gives each sequence its own, alone and beside others.
+static void test_heads(const lw_model* model) {
+    static many_sequences m;
+    static float alone[2][N_SEQS][VOCAB], together[2][N_SEQS][VOCAB];
+    for (uint32_t threads = 1; threads < 4; ++threads) {
+        lw_session* session = open_guessing(model, threads);
+        begin(&m);
+        for (uint32_t s = 0; s < N_SEQS; ++s) add(&m, s, s, 0, 20, 2, 1, 0);
+        expect(lw_step(session, &m.batch, m.logits[0], NULL) == LW_OK, "a step before the head's");
+        for (uint32_t s = 0; threads == 1 && s < N_SEQS; ++s)
+            for (int i = 0; i < 2; ++i) run_head(session, s, s + 1, LW_RUN_HEAD + i, false, 1, alone[i]);
+        for (int i = 0; i < 2; ++i) run_head(session, 0, N_SEQS, LW_RUN_HEAD + i, threads == 2, 1, together[i]);
+        expect(memcmp(alone, together, sizeof alone) == 0, "what heads predict has its bits");
+        run_head(session, 0, N_SEQS, LW_RUN_HEAD, false, 0, together[0]);
+        expect(memcmp(alone, together, sizeof alone) != 0, "the test can fail: another row before");
+        lw_session_close(session);
+    }
+}
+
 static void refuse(lw_session* session, many_sequences* m, const char* says) {
     ARGUMENT(lw_step(session, &m->batch, m->logits[0], NULL), says);
     ARGUMENT(lw_session_start(session, &m->batch, m->logits[0], NULL), says);
@@ -290,5 +326,11 @@ int main(void) {
     test_refusals(model);
     test_a_step_that_is_skipped(model);
     lw_model_close(model);
+    has_head = true;
+    lw_model* guessing = new_model();
+    for (uint32_t threads = 1; threads < 4; ++threads) test_bits(guessing, threads, threads == 2);
+    test_without_logits(guessing);
+    test_heads(guessing);
+    lw_model_close(guessing);
     return report();
 }

@@ -131,8 +131,8 @@ static void run_step(lw_session* session, const step* now, uint32_t* done, bool 
         rows[n++] = total - 1;
         start[n] = total;
     }
-    const lw_batch batch = {n,    n, blocks_per_seq, ids, start, lens, tables, rows, NULL, NULL,
-                            NULL, 0, NULL,           0,   NULL,  NULL, NULL};
+    const lw_batch batch = {n,    n, blocks_per_seq, ids, start, lens, tables, rows,        NULL, NULL,
+                            NULL, 0, NULL,           0,   NULL,  NULL, NULL,   LW_RUN_MODEL};
     check(lw_step(session, &batch, out, NULL));
     free(tables);
 }

@@ -12,6 +12,7 @@ from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.planning.work import cached_token_bytes, moved_state_bytes, work_of
 from lanewise.runtime import BLOCK_TOKENS, Model
+from mtp_models import write_directory
 
 pytestmark = pytest.mark.native
 
@@ -51,6 +52,22 @@ def test_states_are_read_and_written(library, tmp_path):
     assert moved == 2 * 4 * 2 * (3 * 288 + 6 * 16 * 32)
     with Model.load(random_checkpoint(TensorType.F32)) as model:
         assert moved_state_bytes(model) == 0
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
+def test_of_a_head_a_step_runs_the_projection_keys_and_values(name, library, tmp_path):
+    path = write_directory(name, tmp_path)
+    with open_checkpoint(path) as plain, open_checkpoint(path, mtp=True) as checkpoint:
+        without, work = work_of(plain, None, 1.0), work_of(checkpoint, None, 1.0)
+        with Model.load(checkpoint) as model:
+            info = model.info
+    hidden, keys = checkpoint.config.hidden_size, checkpoint.config.heads
+    more = 2 * hidden**2 + 2 * hidden * keys.n_kv_heads * keys.head_dim
+    weights, before = (sum(one.weights for one in each.matrices) for each in (work, without))
+    assert weights - before == more
+    assert weights == info.matrix_weights
+    assert work.held_bytes - without.held_bytes > 4 * more
+    assert (work.n_layers, work.values) == (without.n_layers, without.values)
 
 
 def test_experts_without_a_gate(library, tmp_path):

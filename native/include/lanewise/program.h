@@ -94,7 +94,12 @@ typedef enum lw_role {
     LW_SHARED_RESULT_NORM = 76,
     LW_EXPERTS_RESULT_NORM = 77,
     LW_ROUTER_SCALES = 78,  // (1, n_experts)
-    LW_ROLE_COUNT = 79
+    // Of a layer that is a prediction head (lw_layer_config.mtp):
+    LW_MTP_EMBEDDING_NORM = 79,  // (1, hidden_size)
+    LW_MTP_HIDDEN_NORM = 80,     // (1, hidden_size)
+    LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): inputs of the embedding first
+    LW_MTP_NORM = 82,            // (1, hidden_size), in the place of the output norm
+    LW_ROLE_COUNT = 83
 } lw_role;
 
 // Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
@@ -271,6 +276,12 @@ typedef struct lw_layer_config {
     uint32_t no_input_norms;
     lw_wiring wiring;    // not LW_IN_TURN only with attention and an FFN, and where no norm replaces x
     float output_scale;  // x is multiplied by it at the layer's end; 0 = 1
+    // 1: no layer of the model, but a head that predicts the token after next (multi-token prediction). Its x at token t is
+    // projection (embedding_norm(embedding of t), hidden_norm(h)), h the row before t behind the output norm, or behind
+    // LW_MTP_NORM where the head itself made it. It attends to its own rows from the second token on, and the model's head
+    // makes logits of LW_MTP_NORM's result. Only the last of several layers: with attention to all tokens and an FFN, in
+    // turn, without a state. Then the place of a sequence's states keeps the last h, also where no layer has a state.
+    uint32_t mtp;
 } lw_layer_config;
 
 // Something that rows go through after pooling: y = activation(dense y + bias), then perhaps a norm.

@@ -6,7 +6,7 @@ enum { LW_MAX_KV_GROUPS = 16 };
 // one group, any block those of any group.
 typedef struct lw_kv_layout {
     uint64_t block_bytes;
-    uint64_t state_bytes;  // of one sequence without guesses; 0 where no layer has a state
+    uint64_t state_bytes;  // of one sequence without guesses; 0 without states and prediction head
     uint64_t guess_bytes;  // more for each of max_guesses
     uint32_t n_groups;
     // Tokens that each sees at most in the layers of a group, its own included; 0 = all.
@@ -14,9 +14,9 @@ typedef struct lw_kv_layout {
 } lw_kv_layout;
 
 typedef struct lw_session_config {
-    uint32_t n_threads;    // threads that compute, the calling one included; 1 to 256
-    uint32_t n_blocks;     // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
-    uint32_t n_states;     // places for the states of sequences; 0 unless layers of the model have one
+    uint32_t n_threads;  // threads that compute, the calling one included; 1 to 256
+    uint32_t n_blocks;   // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
+    uint32_t n_states;   // places for the states of sequences; 0 unless layers have one, or there is a prediction head
     uint32_t max_guesses;  // rows of one sequence in one step that may be guesses (lw_batch); 0 unless n_states > 0
     uint32_t max_batch_tokens;  // most tokens in one step
     uint32_t max_batch_logits;  // most rows of logits in one step
@@ -65,6 +65,18 @@ typedef struct lw_draw {  // one token to draw from one row of logits
     int64_t forced_token;     // >= 0: return this token and its log-probability; below = draw
 } lw_draw;
 
+// What a batch runs.
+typedef enum lw_runs {
+    LW_RUN_MODEL = 0,
+    // The prediction head alone, which the model must have (lw_layer_config.mtp): one token of each sequence, behind a
+    // context of at least one, and a row of logits of each. They are of the token after it. Its h is that of the
+    // sequence's place, with `accepted` guesses counted; places stay as they are. Keys and values go to the cache, where
+    // a batch of the model writes its own over them.
+    LW_RUN_HEAD = 1,
+    // Likewise, h being what the head itself made of the sequence's place in a batch before.
+    LW_RUN_HEAD_AGAIN = 2
+} lw_runs;
+
 // One ragged batch: sequence s owns tokens query_start[s] .. query_start[s+1]-1, which follow the context_lens[s]
 // tokens already in its blocks; both together are at most 2^31. Its blocks, in order, are row table_rows[s] of
 // block_tables, for each group of layers; they must cover all its tokens. Blocks that none of the batch's tokens see in any
@@ -94,6 +106,7 @@ typedef struct lw_batch {
     const uint32_t* state_copies;  // [n_state_copies][2] likewise of places of states, guesses and all
     const uint32_t* guesses;       // [n_seqs] below the sequence's tokens, at most max_guesses; NULL = 0
     const uint32_t* accepted;      // [n_seqs] at most the guesses that its place remembers; NULL = 0
+    lw_runs runs;
 } lw_batch;
 
 typedef struct lw_sampled {
@@ -112,7 +125,7 @@ typedef struct lw_finished {  // when a started step was run: nanoseconds of CLO
 } lw_finished;
 
 typedef struct lw_counters {  // since the session was opened
-    uint64_t steps;
+    uint64_t steps;           // of the model, and their tokens; all else counts batches of a prediction head, too
     uint64_t tokens;
     uint64_t gemv_calls;  // matrix products with one row
     uint64_t gemm_calls;  // with more

@@ -195,6 +195,11 @@ static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, 
     }
 }
 
+// A prediction head has nothing at the first token, and one query in each tile: that sees all but this.
+static size_t window_of(const lw_worker* w, const lw_layer* layer, const lw_tile* tile) {
+    return layer->config.mtp ? w->b->position[tile->first_row] : layer->config.attention.window;
+}
+
 bool lw_attend(lw_worker* w, uint32_t index) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
@@ -220,7 +225,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .kv_head = latent ? 0 : head,
                                       .n_tokens = tile->n_tokens,
                                       .first_position = w->b->position[tile->first_row],
-                                      .window = c->window,
+                                      .window = window_of(w, layer, tile),
                                       .length = tile->length,
                                       .group = group,
                                       .q = q + (tile->first_row * tile_jobs + head) * q_cols,

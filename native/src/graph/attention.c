@@ -96,8 +96,7 @@ static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
         if (n > LW_BLOCK_TOKENS - offset) n = LW_BLOCK_TOKENS - offset;
         const uint32_t block = lw_block_table(w->s, batch, sequence, place.group)[position / LW_BLOCK_TOKENS];
         const lw_kv_rows rows = {n, w->b->k + row * kv_size, w->b->v + row * kv_size};
-        if (!lw_kv_write(kv, w->ops, place.slot, block, (uint32_t)offset, rows))
-            atomic_store(&w->step->non_finite, true);
+        if (!lw_kv_write(kv, w->ops, place.slot, block, (uint32_t)offset, rows)) lw_note_non_finite(w);
     }
 }
 
@@ -108,12 +107,13 @@ static size_t rows_together(const lw_worker* w) {
     return n < 1 ? 1 : n < MOST ? n : MOST;
 }
 
-static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index) {
+static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index, bool with_queries) {
     const size_t together = rows_together(w);
     lw_taker items = lw_this_phase(w, (w->rows + together - 1) / together);
     for (size_t item; lw_take_item(&items, &item);) {
         const size_t first = item * together, end = first + together < w->rows ? first + together : w->rows;
-        for (size_t row = first; row < end; ++row) rotate_row(w, layer, row);
+        for (size_t row = first; row < end; ++row)
+            with_queries ? rotate_row(w, layer, row) : make_keys_and_values(w, layer, row);
         if (!layer->config.attention.shares_kv) store_rows(w, index, first, end);
     }
     lw_end_phase(w, LW_OP_ROTATE);
@@ -140,12 +140,14 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
 bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const bool latent = layer->config.attention.latent_rank > 0;
     if (latent) lw_make_latent_queries(w, layer);
-    rotate_and_store(w, layer, index);
+    rotate_and_store(w, layer, index, true);
     if (latent) lw_absorb_keys(w, layer);
     const bool have_codes = lw_attend(w, index);
     if (latent) lw_expand_values(w, layer);
     return have_codes;
 }
+
+void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index) { rotate_and_store(w, layer, index, false); }
 
 void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes) {
     const lw_activations values = attention_values(w, layer, have_codes);

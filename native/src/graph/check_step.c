@@ -121,6 +121,25 @@ static lw_status check_states(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
+// A batch of the prediction head.
+static lw_status check_head(const lw_session* s, const lw_batch* b) {
+    if ((unsigned)b->runs > LW_RUN_HEAD_AGAIN)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0 to %d", (int)b->runs, LW_RUN_HEAD_AGAIN);
+    if (b->runs == LW_RUN_MODEL) return LW_OK;
+    if (lw_model_mtp(s->model) == NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0: the model has no prediction head", (int)b->runs);
+    if (b->n_logits != b->n_seqs || b->n_state_copies > 0)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "batch: %u rows of logits and %u copies of states, of a prediction head must be %u and 0",
+                       b->n_logits, b->n_state_copies, b->n_seqs);
+    for (uint32_t i = 0; i < b->n_seqs; ++i)
+        if (b->query_start[i + 1] - b->query_start[i] != 1 || b->context_lens[i] == 0)
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "batch: sequence %u has %u tokens behind %u, for a prediction head must be 1 behind some", i,
+                           b->query_start[i + 1] - b->query_start[i], b->context_lens[i]);
+    return LW_OK;
+}
+
 static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     LW_RETURN_IF_FAILED(check_arrays(b));
     if (b->n_seqs == 0 || b->query_start[0] != 0)
@@ -132,6 +151,7 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     for (uint32_t i = 0; i < tokens; ++i) LW_RETURN_IF_FAILED(check_token(s, b->token_ids[i]));
     LW_RETURN_IF_FAILED(check_logit_rows(s, b, tokens));
     LW_RETURN_IF_FAILED(check_copies(s, b));
+    LW_RETURN_IF_FAILED(check_head(s, b));
     LW_RETURN_IF_FAILED(check_states(s, b));
     return lw_check_adapters(s, b);
 }

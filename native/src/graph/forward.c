@@ -63,10 +63,9 @@ static void finish_logits(lw_worker* w) {
 
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    const lw_activations x =
-        lw_normalize(w, LW_OP_OUTPUT_NORM,
-                     (lw_norm){w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL},
-                     lw_reads_codes(w, head));
+    lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL};
+    if (w->step->batch->runs != LW_RUN_MODEL) by.weight = lw_model_mtp(w->model)->mtp_norm;
+    const lw_activations x = lw_normalize(w, LW_OP_OUTPUT_NORM, by, lw_reads_codes(w, head));
     lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
     const lw_product product = lw_product_at(w, head, w->step->logits, false);
     lw_multiply(w, LW_OP_HEAD, &product, 1, &x);
@@ -83,6 +82,43 @@ static void scale_rows(lw_worker* w, float scale) {
         lw_charge_row(w, LW_OP_COMBINE, 2 * hidden, 0);
     }
     lw_end_phase(w, LW_OP_COMBINE);
+}
+
+static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
+    for (uint32_t i = first; i < end; ++i) {
+        const lw_layer* layer = &w->model->layers[i];
+        if (lw_has_attention(layer) || lw_has_state(layer)) lw_mix(w, layer, i);
+        if (w->rows == 0) return;  // nobody asked for logits: keys, values and states are all there is to do
+        if (layer->config.ffn.kind == LW_FFN_EXPERTS)
+            lw_experts(w, layer, i);
+        else if (layer->config.ffn.kind != LW_FFN_NONE)
+            lw_ffn(w, layer, i);
+        if (w->c->per_layer_size > 0) lw_add_layer_input(w, layer, i);
+        if (layer->config.output_scale != 0) scale_rows(w, layer->config.output_scale);
+    }
+}
+
+static void run_model(lw_worker* w) {
+    const bool has_head = lw_model_mtp(w->model) != NULL;
+    embed(w);
+    if (w->c->per_layer_size > 0) lw_make_layer_inputs(w);
+    run_layers(w, 0, w->c->n_layers - has_head);
+    if (w->c->pooled) {
+        lw_pool_texts(w);
+        return;
+    }
+    if (has_head) lw_keep_hidden(w);
+    if (w->rows > 0) logits(w);
+    if (has_head) lw_feed_head(w);
+}
+
+// The prediction head alone.
+static void run_head(lw_worker* w) {
+    embed(w);  // for the angles
+    lw_enter_head(w);
+    run_layers(w, w->c->n_layers - 1, w->c->n_layers);
+    lw_leave_head(w);
+    logits(w);
 }
 
 static void run_step(void* context, unsigned thread) {
@@ -102,25 +138,11 @@ static void run_step(void* context, unsigned thread) {
     lw_profile_begin(w.profile);
     if (thread == 0 && s->announce != NULL) s->announce(s->ahead);
     lw_states_copy(&s->states, state->batch->state_copies, state->batch->n_state_copies, thread, s->config.n_threads);
-    embed(&w);
-    if (w.c->per_layer_size > 0) lw_make_layer_inputs(&w);
-    for (uint32_t i = 0; i < w.c->n_layers; ++i) {
-        const lw_layer* layer = &w.model->layers[i];
-        if (lw_has_attention(layer) || lw_has_state(layer)) lw_mix(&w, layer, i);
-        if (w.rows == 0) return;  // nobody asked for logits: keys, values and states are all there is to do
-        if (layer->config.ffn.kind == LW_FFN_EXPERTS)
-            lw_experts(&w, layer, i);
-        else if (layer->config.ffn.kind != LW_FFN_NONE)
-            lw_ffn(&w, layer, i);
-        if (w.c->per_layer_size > 0) lw_add_layer_input(&w, layer, i);
-        if (layer->config.output_scale != 0) scale_rows(&w, layer->config.output_scale);
-    }
-    if (w.c->pooled) {
-        lw_pool_texts(&w);
-        return;
-    }
-    logits(&w);
-    lw_draw_rows(&w);
+    if (state->batch->runs == LW_RUN_MODEL)
+        run_model(&w);
+    else
+        run_head(&w);
+    if (w.rows > 0 && !w.c->pooled) lw_draw_rows(&w);
 }
 
 // Token, sequence and position of each row.
@@ -158,7 +180,9 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_o
         atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&session->projected, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);
-    ++session->counters.steps;
-    session->counters.tokens += state.n_rows;
+    if (batch->runs == LW_RUN_MODEL) {
+        ++session->counters.steps;
+        session->counters.tokens += state.n_rows;
+    }
     return outcome(&state);
 }

@@ -52,7 +52,7 @@ static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index)
     lw_multiply(w, LW_OP_QKV, products, n, &x);
 }
 
-static void keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
+void lw_keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
     for (size_t i = 0; i < batch->n_logits; ++i)  // rows ascend, so none is overwritten before it is read
         memmove(buffer + i * cols, buffer + batch->logit_rows[i] * cols, cols * sizeof(float));
 }
@@ -61,12 +61,12 @@ static void keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
 static void keep_logit_rows(lw_worker* w, const lw_layer* layer) {
     const lw_batch* batch = w->step->batch;
     if (w->thread == 0 && batch->n_logits < w->rows) {
-        keep_rows(w->b->x, w->c->hidden_size, batch);
-        if (w->b->before != NULL) keep_rows(w->b->before, w->c->hidden_size, batch);
-        if (w->c->per_layer_size > 0) keep_rows(w->b->layer_inputs, w->c->n_layers * w->c->per_layer_size, batch);
-        if (lw_has_attention(layer)) keep_rows(w->b->attn, layer->attn_output.cols, batch);
-        if (lw_has_state(layer)) keep_rows(w->b->mixed, layer->state_out.cols, batch);
-        if (layer->state_gate.rows > 0) keep_rows(w->b->state_gate, layer->state_out.cols, batch);
+        lw_keep_rows(w->b->x, w->c->hidden_size, batch);
+        if (w->b->before != NULL) lw_keep_rows(w->b->before, w->c->hidden_size, batch);
+        if (w->c->per_layer_size > 0) lw_keep_rows(w->b->layer_inputs, w->c->n_layers * w->c->per_layer_size, batch);
+        if (lw_has_attention(layer)) lw_keep_rows(w->b->attn, layer->attn_output.cols, batch);
+        if (lw_has_state(layer)) lw_keep_rows(w->b->mixed, layer->state_out.cols, batch);
+        if (layer->state_gate.rows > 0) lw_keep_rows(w->b->state_gate, layer->state_out.cols, batch);
     }
     w->rows = batch->n_logits;
     w->adapted = w->step->adapted_logits;

@@ -57,6 +57,7 @@ static void widen(lw_widths* widths, const lw_layer* layer, bool float_activatio
 
 static void measure(lw_session* s) {
     s->widths = (lw_widths){.hidden = s->model->config.hidden_size, .gated = s->model->config.per_layer_size};
+    s->widths.mtp = lw_model_mtp(s->model) != NULL ? 2 * s->widths.hidden : 0;
     for (uint32_t i = 0; i < s->model->config.n_layers; ++i)
         widen(&s->widths, &s->model->layers[i], s->config.float_activations);
     for (uint32_t i = 0; s->model->config.pooled && i <= s->model->config.n_dense; ++i)
@@ -64,7 +65,7 @@ static void measure(lw_session* s) {
 }
 
 static size_t widest_input(const lw_widths* w) {
-    const size_t of_ffn = larger(larger(w->gated, w->expert), w->dense);
+    const size_t of_ffn = larger(larger(larger(w->gated, w->expert), w->dense), w->mtp);
     const size_t of_attention = larger(larger(w->q, w->query_rank), w->head_part);
     return lw_round_up(larger(larger(larger(w->hidden, of_attention), w->mixed), of_ffn), LW_SEGMENT);
 }
@@ -136,6 +137,10 @@ static void take_buffers(arena* a, lw_session* s) {
     b->latent_query = take(a, row * w->query_rank);
     b->absorbed = take(a, row * w->absorbed);
     b->latents = take(a, row * w->latents);
+    const size_t mtp = lw_model_mtp(model) != NULL ? w->hidden : 0;
+    b->hidden = take(a, row * mtp);
+    b->mtp_inputs = take(a, row * 2 * mtp);
+    b->predicted = take(a, s->config.n_states * mtp * sizeof(float));
     b->layer_inputs = take(a, row * model->config.n_layers * model->config.per_layer_size);
     b->attn_gate = take(a, row * w->attn_gate);
     b->mixed_in = take(a, row * w->mixed_in);

@@ -108,24 +108,27 @@ typedef struct lw_widths {
     bool float_experts;                // some of their matrices read floats
     size_t dense;                      // outputs of dense heads, hidden_size among them; 0 unless the model is pooled
     size_t attn_gate;                  // floats of gates of attention
+    size_t mtp;                        // inputs of the projection of a prediction head; 0 without
     size_t mixed_in, mixed;            // of layers with a state: outputs of the first product, results
     size_t state_gate, n_state_heads;  // those of them that have heads
 } lw_widths;
 
-typedef struct lw_buffers {     // rows = tokens of the batch
-    float* x;                   // [rows][hidden_size] residual stream
-    float* norm;                // [rows][hidden_size] normalized, the input of float matrices
-    float* before;              // likewise x before attention, NULL unless an FFN beside it reads that
-    float *q, *k, *v;           // [rows][heads * head_dim]; of latent attention k is what rows of the cache are made of
-    float* latent_query;        // [rows][query_rank]
-    float* absorbed;            // [rows][n_heads * lw_key_dim] queries of rows of the cache
-    float* latents;             // [rows][n_heads * latent_rank] their results
-    float* layer_inputs;        // [rows][n_layers * per_layer_size]
-    float* attn;                // [rows][n_heads * head_dim]
-    float* attn_gate;           // likewise
-    float* mixed_in;            // [rows][outputs of a layer's LW_STATE_IN]
-    float *mixed, *state_gate;  // [rows][its inner]
-    float *decay, *beta;        // [rows][n_heads] of a layer with a state
+typedef struct lw_buffers {  // rows = tokens of the batch
+    float* x;                // [rows][hidden_size] residual stream
+    float* norm;             // [rows][hidden_size] normalized, the input of float matrices
+    float* before;           // likewise x before attention, NULL unless an FFN beside it reads that
+    float *q, *k, *v;        // [rows][heads * head_dim]; of latent attention k is what rows of the cache are made of
+    float* latent_query;     // [rows][query_rank]
+    float* absorbed;         // [rows][n_heads * lw_key_dim] queries of rows of the cache
+    float* latents;          // [rows][n_heads * latent_rank] their results
+    float *hidden, *mtp_inputs;  // [rows][hidden_size] and [rows][2 * hidden_size], of a prediction head
+    float* predicted;            // [n_states][hidden_size] what it made last for the sequence of each place
+    float* layer_inputs;         // [rows][n_layers * per_layer_size]
+    float* attn;                 // [rows][n_heads * head_dim]
+    float* attn_gate;            // likewise
+    float* mixed_in;             // [rows][outputs of a layer's LW_STATE_IN]
+    float *mixed, *state_gate;   // [rows][its inner]
+    float *decay, *beta;         // [rows][n_heads] of a layer with a state
     // [places][max_guesses] rows of those three, of guesses of the step before that came true
     float *accepted_in, *accepted_decay, *accepted_beta;
     float *gate, *up;  // [segments of the FFN][rows][LW_SEGMENT], or [rows][its size] if down is float

@@ -5,6 +5,7 @@
 #include <string.h>
 
 static size_t layer_floats(const lw_model* model, uint32_t layer, uint32_t max_guesses) {
+    if (model->layers[layer].config.mtp) return (1 + (size_t)max_guesses) * lw_hidden_stride(model);
     return lw_lay_out_state(&model->layers[layer].config.state, model->config.hidden_size, max_guesses).end;
 }
 

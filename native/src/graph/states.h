@@ -6,6 +6,9 @@
 // [key_dim][columns], which are what a thread works on at a time: with rows of whole heads they would share half of a
 // cache's sets. All f32.
 //
+// That of a prediction head is the row behind the output norm of the last token, then those of the guesses that came behind
+// it, [1 + max_guesses][lw_hidden_stride].
+//
 // So a place holds a state that has seen no guess, and what guesses would do to it: those that come true are brought in by
 // the next step, which reads the state anyway, and the others are forgotten where they lie.
 #ifndef LW_GRAPH_STATES_H
@@ -25,7 +28,12 @@ typedef struct lw_states {
     uint32_t* n_copied;   // [n_places] what n_begun is behind its copies
 } lw_states;
 
-// 0 where no layer has a state.
+// Floats of a row in the part of a prediction head.
+static inline size_t lw_hidden_stride(const lw_model* model) {
+    return lw_round_up(model->config.hidden_size, LW_LANES);
+}
+
+// 0 where no layer has a state, and none is a prediction head.
 uint64_t lw_state_place_bytes(const lw_model* model, uint32_t max_guesses);
 // False without memory; what is there then is closed by lw_states_close.
 bool lw_states_open(const lw_model* model, uint32_t n_places, uint32_t max_guesses, lw_states* out);

@@ -35,7 +35,7 @@ static void clear_partner(const lw_activations* x, size_t row, size_t first, siz
 
 void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
                           const float* values) {
-    if (!w->ops->quantize(x, row, first, n, values)) atomic_store(&w->step->non_finite, true);
+    if (!w->ops->quantize(x, row, first, n, values)) lw_note_non_finite(w);
     clear_partner(x, row, first, n);
 }
 

@@ -29,12 +29,17 @@ typedef struct lw_worker {
     size_t phase;
     // Rows being worked on: all tokens; after the last attention those with logits, of a pooled model its results'.
     size_t rows;
+    bool feeds_head;                        // what is not finite fails no step: nothing but guesses comes of it
     lw_spans adapted;                       // those of them that have adapters
     size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of the last lw_project
     size_t projected;                       // low-rank inputs that there will be after it, in this step
     void* scratch;
     lw_profile_thread* profile;  // or NULL
 } lw_worker;
+
+static inline void lw_note_non_finite(const lw_worker* w) {
+    if (!w->feeds_head) atomic_store(&w->step->non_finite, true);
+}
 
 // This thread's way through the items of the phase it has come to.
 static inline lw_taker lw_this_phase(const lw_worker* w, size_t items) {
@@ -152,12 +157,16 @@ void lw_expand_values(lw_worker* w, const lw_layer* layer);
 // Rotates and stores what a layer's products gave, and attends; true as above. Then x += the output projection (attention.c).
 bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes);
+// Rotates and stores keys and values only.
+void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index);
 // Runs what the products gave through a layer's state; b->codes stay as they are. Then likewise (recur.c).
 void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_add_state(lw_worker* w, const lw_layer* layer, uint32_t index);
 // x += what mixes rows of norm(x), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are
 // those that go on (mixer.c).
 void lw_mix(lw_worker* w, const lw_layer* layer, uint32_t index);
+// Moves those rows of a buffer that get logits to its beginning.
+void lw_keep_rows(float* buffer, size_t cols, const lw_batch* batch);
 // x += ffn(norm(x)) likewise: ffn.c, experts.c.
 void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);
@@ -165,6 +174,14 @@ void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);
 // of its own.
 void lw_make_layer_inputs(lw_worker* w);
 void lw_add_layer_input(lw_worker* w, const lw_layer* layer, uint32_t index);
+// Of models with a prediction head (mtp.c). Where it runs alone, in the place of the layers before it: x becomes what it
+// reads. Behind it: what it made is kept for its next run.
+void lw_enter_head(lw_worker* w);
+void lw_leave_head(lw_worker* w);
+// Behind the layers of a step: rows behind the output norm are kept, and w->rows are those that get logits. Behind the
+// logits: the head's keys and values of all tokens, and what the next step begins with.
+void lw_keep_hidden(lw_worker* w);
+void lw_feed_head(lw_worker* w);
 // What a pooled model has behind its layers, into the step's output (pool.c).
 void lw_pool_texts(lw_worker* w);
 // A phase of draws, one for each row of logits (draw.c).

@@ -330,6 +330,28 @@ static lw_status check_pooled(const place* at, const lw_model_config* c) {
     return LW_OK;
 }
 
+static lw_status check_mtp(const lw_model_config* c, uint32_t layer) {
+    const lw_layer_config* l = &c->layers[layer];
+    place at;
+    snprintf(at.text, sizeof at.text, "layer %u: ", layer);
+    LW_RETURN_IF_FAILED(check_range(&at, "mtp", l->mtp, 0, layer > 0 && layer + 1 == c->n_layers && !c->pooled));
+    if (!l->mtp) return LW_OK;
+    const bool plain = !l->attn_norm_replaces && !l->ffn_norm_replaces && !l->result_norms && l->wiring == LW_IN_TURN;
+    const lw_attention_config* a = &l->attention;
+    if (!plain || l->state.kind != LW_NO_STATE || l->ffn.kind == LW_FFN_NONE || c->per_layer_size > 0 ||
+        c->norm != LW_NORM_RMS)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %smtp is 1, must be 0 but with an FFN, parts in turn, RMS norms before them only,"
+                       " and without a state or a per_layer_size",
+                       at.text);
+    if (a->n_heads == 0 || a->window > 0 || a->shares_kv || a->values_are_keys)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %smtp is 1, must be 0 but with attention to all tokens, of keys and values of its"
+                       " own",
+                       at.text);
+    return LW_OK;
+}
+
 static lw_status check_per_layer(const lw_model_config* c) {
     static const place model = {""};
     LW_RETURN_IF_FAILED(check_range(&model, "per_layer_size", c->per_layer_size, 0, c->pooled ? 0 : 4096));
@@ -393,6 +415,7 @@ lw_status lw_check_config(const lw_model_config* c) {
                                                                : check_no_attention(c, i));
         LW_RETURN_IF_FAILED(check_state(c, i));
         LW_RETURN_IF_FAILED(check_ffn(c, i));
+        LW_RETURN_IF_FAILED(check_mtp(c, i));
     }
     for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
     LW_RETURN_IF_FAILED(check_per_layer(c));

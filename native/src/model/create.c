@@ -59,6 +59,7 @@ static bool fill_model(lw_model* model, const lw_model_config* config) {
         if (c->attention.n_heads > 0) model->first_attention = i;
         if (i > model->last_mixer && (c->attention.n_heads > 0 || c->state.kind != LW_NO_STATE)) model->last_mixer = i;
     }
+    if (ok && lw_model_mtp(model) != NULL) model->last_mixer = UINT32_MAX;
     const uint64_t saved = lw_fp_enter();
     ok = ok && make_slopes(model, lw_model_heads(model)) && make_ones(model);
     for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
@@ -300,6 +301,11 @@ static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_la
     if (of > 1) out->expert_bytes += bytes / of * parts;
 }
 
+// Of a prediction head a step makes the keys and values only.
+static bool is_of_step(const lw_layer* l, const lw_matrix* matrix) {
+    return !l->config.mtp || matrix == &l->mtp_projection || matrix == &l->k || matrix == &l->v;
+}
+
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
     if (model == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_describe: model and out must not be NULL");
@@ -309,7 +315,9 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
         for (int m = 0; m < LW_LAYER_MATRICES; ++m) {
             const lw_ffn_config* ffn = &model->layers[i].config.ffn;
             const bool chosen = m >= LW_FIRST_OF_EXPERTS && ffn->kind == LW_FFN_EXPERTS;
-            count_matrix(lw_layer_matrix(&model->layers[i], m), out, true, chosen ? ffn->n_used : 1,
+            const uint32_t parts = chosen ? ffn->n_used : 1;
+            const lw_matrix* matrix = lw_layer_matrix(&model->layers[i], m);
+            count_matrix(matrix, out, true, is_of_step(&model->layers[i], matrix) ? parts : 0,
                          chosen ? ffn->n_experts : 1);
         }
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);

@@ -17,12 +17,14 @@ typedef struct lw_layer {
     lw_matrix latent_query, latent_down, latent_keys, latent_values;  // the last two stacked
     lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
     lw_matrix per_layer_gate, per_layer_out;
+    lw_matrix mtp_projection;
     lw_matrix gate, up, down;  // of the FFN; in a layer of experts, of the shared one
     lw_matrix router;
-    lw_matrix experts_gate, experts_up, experts_down;  // stacked
-    float *attn_norm, *ffn_norm;                       // [hidden_size], NULL without what comes after it
-    float *attn_result_norm, *ffn_result_norm;         // [hidden_size], NULL without
-    float* per_layer_result_norm;                      // likewise
+    lw_matrix experts_gate, experts_up, experts_down;        // stacked
+    float *attn_norm, *ffn_norm;                             // [hidden_size], NULL without what comes after it
+    float *attn_result_norm, *ffn_result_norm;               // [hidden_size], NULL without
+    float* per_layer_result_norm;                            // likewise
+    float *mtp_embedding_norm, *mtp_hidden_norm, *mtp_norm;  // likewise
     // NULL without:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
@@ -31,12 +33,12 @@ typedef struct lw_layer {
     float* shared_router;                                // [hidden_size]
     // Of experts with own_norms: [hidden_size], and of each expert a number.
     float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
-    float *q_norm, *k_norm;                              // [head_dim], or [heads][head_dim]
-    float* sinks;                                        // [n_heads]
-    float *latent_query_norm, *latent_norm;              // [query_rank], [latent_rank]
-    float* state_conv;                                   // [channels][taps]
-    float *state_conv_bias, *state_norm;                 // [channels], see LW_STATE_NORM
-    float *state_decay_bias, *state_rate, *state_skip;   // [n_heads]
+    float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
+    float* sinks;                                       // [n_heads]
+    float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
+    float* state_conv;                                  // [channels][taps]
+    float *state_conv_bias, *state_norm;                // [channels], see LW_STATE_NORM
+    float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]
     // [inputs] which value is input j of the matrices after it, or NULL: as they come
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
@@ -66,7 +68,9 @@ struct lw_model {
     lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
     uint32_t first_attention;  // the first layer that has attention
-    uint32_t last_mixer;       // the last one that has attention or a state
+    // The last layer that has attention or a state: only rows with logits go on behind it. UINT32_MAX with a prediction
+    // head, which reads all.
+    uint32_t last_mixer;
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;   // rows 0: without
     lw_matrix per_layer_embedding, per_layer_projection;  // likewise
@@ -86,7 +90,7 @@ struct lw_model {
 };
 
 // The matrices of a layer, in the order a step reads them; of those that it does not have, rows is 0.
-enum { LW_LAYER_MATRICES = 23, LW_FIRST_OF_EXPERTS = 20 };
+enum { LW_LAYER_MATRICES = 24, LW_FIRST_OF_EXPERTS = 21 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
     lw_matrix* const all[LW_LAYER_MATRICES] = {&l->latent_query,
                                                &l->latent_down,
@@ -107,6 +111,7 @@ static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
                                                &l->down,
                                                &l->per_layer_gate,
                                                &l->per_layer_out,
+                                               &l->mtp_projection,
                                                &l->router,
                                                &l->experts_gate,
                                                &l->experts_up,
@@ -120,6 +125,12 @@ static inline bool lw_has_state(const lw_layer* layer) { return layer->config.st
 // Values of a head that the output projection reads.
 static inline uint32_t lw_output_dim(const lw_attention_config* c) {
     return c->latent_rank > 0 ? c->value_dim : c->head_dim;
+}
+
+// The prediction head, which is the last layer; NULL without.
+static inline const lw_layer* lw_model_mtp(const lw_model* model) {
+    const lw_layer* last = &model->layers[model->config.n_layers - 1];
+    return last->config.mtp ? last : NULL;
 }
 
 // Of the first layer that has attention.

@@ -89,6 +89,22 @@ static lw_slot per_layer_slot(lw_layer* l, const lw_model_config* c, lw_role rol
     }
 }
 
+static lw_slot mtp_slot(lw_layer* l, uint32_t hidden, lw_role role) {
+    const bool here = l->config.mtp;
+    switch (role) {
+        case LW_MTP_EMBEDDING_NORM:
+            return vector("prediction head's norm of embeddings", &l->mtp_embedding_norm, hidden, here);
+        case LW_MTP_HIDDEN_NORM:
+            return vector("prediction head's norm of hidden rows", &l->mtp_hidden_norm, hidden, here);
+        case LW_MTP_PROJECTION:
+            return matrix("prediction head's projection", &l->mtp_projection, hidden, 2 * hidden, here);
+        case LW_MTP_NORM:
+            return vector("prediction head's output norm", &l->mtp_norm, hidden, here);
+        default:
+            return (lw_slot){0};
+    }
+}
+
 uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
     return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
 }
@@ -308,13 +324,13 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
     if (slot.name == NULL) slot = result_norm_slot(layer, hidden, role);
     if (slot.name == NULL) slot = experts_norm_slot(layer, hidden, role);
     if (slot.name == NULL) slot = per_layer_slot(layer, &model->config, role);
+    if (slot.name == NULL) slot = mtp_slot(layer, hidden, role);
     return slot;
 }
 
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
-           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
-           (role >= LW_PER_LAYER_GATE && role <= LW_ROUTER_SCALES);
+           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) || (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM);
 }
 
 uint32_t lw_role_layers(const lw_model* model, lw_role role) {

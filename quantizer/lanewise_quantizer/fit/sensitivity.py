@@ -71,6 +71,7 @@ COSTS = {
     Role.PER_LAYER_PROJECTION: 1.0,
     Role.PER_LAYER_GATE: 0.5,
     Role.PER_LAYER_OUT: 0.7,
+    Role.MTP_PROJECTION: 0.0,  # which has no part in any answer
 }
 
 

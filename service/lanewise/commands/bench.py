@@ -35,7 +35,7 @@ from lanewise.runtime import (
     measure_limits,
     raise_failed,
 )
-from lanewise.settings import BenchSettings, SettingsError
+from lanewise.settings import MTP, BenchSettings, SettingsError
 
 MAX_STEP_TOKENS = 512
 # Coprime to every vocabulary size in use, so that the tokens of a prompt are all different.
@@ -64,7 +64,7 @@ class Test:
 
 def run(settings: BenchSettings) -> None:
     """Run all tests and print a table or a JSON object."""
-    with open_model(settings) as opened:
+    with open_model(settings, mtp=settings.draft == MTP) as opened:
         if settings.replay:
             _replay(settings, opened)
             return

@@ -22,6 +22,7 @@ from lanewise.engine.block_pool import blocks_for
 from lanewise.engine.config import EngineConfig
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.prediction_head import PredictionHead
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.runtime import Batch, Counters, Draw, Sampled, Session
 from lanewise.settings import BenchSettings, SettingsError
@@ -152,7 +153,8 @@ def _replay(
         max_guesses=config.max_draft,
     )
     metrics = Metrics(_facts(opened, config))
-    engine = Engine(ReplayRunner(session, [recording.tokens] * batch), config, metrics)
+    head = PredictionHead(session, config) if opened.model.config.has_mtp else None
+    engine = Engine(ReplayRunner(session, [recording.tokens] * batch), config, metrics, head)
     engine.start()
     plain = [replace(request, max_draft=0) for request in requests]
     try:

@@ -50,13 +50,16 @@ def threads_of(settings: ComputeSettings) -> int:
 
 
 @contextmanager
-def open_model(settings: ModelSettings, longest: int | None = None) -> Iterator[Opened]:
+def open_model(
+    settings: ModelSettings, longest: int | None = None, mtp: bool = False
+) -> Iterator[Opened]:
     """Load the model of ``settings``; it is closed when the block is left.
 
     ``longest`` is how many tokens its texts will have at most, None: as many as the model allows.
+    With ``mtp`` it must have a head that predicts further tokens, which is loaded too.
     """
     threads = threads_of(settings)
-    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+    with open_checkpoint(resolve_model(settings.model), mtp=mtp) as checkpoint:
         checkpoint.limit_context(longest)
         tuning.prepare(settings.isa, cpu_name(), enabled=settings.autotune)
         set_fetch_ahead(settings.fetch_ahead)

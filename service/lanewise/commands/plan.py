@@ -20,7 +20,7 @@ from lanewise.planning.work import ModelWork, cached_token_bytes, moved_state_by
 from lanewise.runtime import KvLayout, Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_name
-from lanewise.settings import BenchSettings, PlanSettings, Settings, SettingsError
+from lanewise.settings import MTP, BenchSettings, PlanSettings, Settings, SettingsError
 
 SYSTEM_SHARE = 0.03  # of an instance's memory: what its system keeps
 DECODE_TOKENS = 32  # of each decode test on this machine
@@ -102,7 +102,7 @@ def _asked(settings: PlanSettings, instance: Instance | None) -> Asked:
 def _plan_here(settings: PlanSettings) -> Planned:
     """Load the model and measure it with contexts and numbers of users as they are planned."""
     limit = _limit(settings, None)  # before the model takes its part
-    with open_model(settings) as opened:
+    with open_model(settings, mtp=settings.draft == MTP) as opened:
         longest = opened.model.config.context_length
         _check_lengths(settings, longest)
         context = settings.prompt_tokens + settings.answer_tokens // 2
@@ -126,7 +126,7 @@ def _plan_here(settings: PlanSettings) -> Planned:
 
 def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planned:
     """Read what the model's matrices are, but none of them."""
-    with open_checkpoint(resolve_model(settings.model)) as checkpoint:
+    with open_checkpoint(resolve_model(settings.model), mtp=settings.draft == MTP) as checkpoint:
         _check_lengths(settings, checkpoint.config.context_length)
         weights = held_name(checkpoint, settings.weights)
         kv_type = resolve_kv_type(settings.kv_cache_dtype, weights)

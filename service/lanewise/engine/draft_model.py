@@ -9,6 +9,7 @@ random numbers: the more alike the models, the more often both draw the same tok
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,43 @@ class _Run:
     reader: Reader
     wanted: int
     guessed: list[int] = field(default_factory=list)
+
+
+class Drafter(Protocol):
+    """Something that guesses for many sequences at once: a model, or a head of the model."""
+
+    costs: RowCosts
+
+    def reader(self, sequence: Sequence) -> Reader:
+        """For a sequence that may be guessed."""
+
+    def room(self, sequence: Sequence) -> int:
+        """Most tokens that can be guessed now."""
+
+    def guess(
+        self, wanted: Items[tuple[Sequence, Reader, int]], block_tables: NDArray[np.uint32]
+    ) -> list[list[int]]:
+        """At most so many tokens for each sequence, whose blocks have room for them."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+def draft_sampling(sequence: Sequence, usable: NDArray[np.uint32], vocab_size: int) -> Sampling:
+    """How guesses for a sequence are drawn: as its request asks, of ``usable`` tokens."""
+    params, mask = sequence.request.params, usable
+    if params.allowed_token_ids is not None:
+        ids = [one for one in params.allowed_token_ids if one < vocab_size]
+        mask = mask & allowed_mask(vocab_size, ids)
+    return Sampling(
+        temperature=params.temperature if mask.any() else 0.0,
+        top_p=max(params.top_p, float(np.finfo(np.float32).tiny)),
+        min_p=params.min_p,
+        top_k=params.top_k,
+        mask=mask if mask.any() else usable,
+        seed=params.seed,
+        choice=sequence.request.choice,
+    )
 
 
 def settle(sequence: Sequence, reader: Reader) -> None:
@@ -71,21 +109,7 @@ class DraftModel:
 
     def reader(self, sequence: Sequence) -> Reader:
         """For a sequence that may be guessed."""
-        params = sequence.request.params
-        mask = self._mask
-        if params.allowed_token_ids is not None:
-            ids = [one for one in params.allowed_token_ids if one < self._vocab_size]
-            mask = mask & allowed_mask(self._vocab_size, ids)
-        sampling = Sampling(
-            temperature=params.temperature if mask.any() else 0.0,
-            top_p=max(params.top_p, float(np.finfo(np.float32).tiny)),
-            min_p=params.min_p,
-            top_k=params.top_k,
-            mask=mask if mask.any() else self._mask,
-            seed=params.seed,
-            choice=sequence.request.choice,
-        )
-        return Reader(sampling)
+        return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
 
     def room(self, sequence: Sequence) -> int:
         """Most tokens that can be guessed before the draft model's context ends."""

@@ -14,7 +14,7 @@ from lanewise.engine.config import EngineConfig
 from lanewise.engine.constraint import Constraint, ConstraintError
 from lanewise.engine.deadlines import TimeLimits
 from lanewise.engine.delivery import Outbox, deliver
-from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.draft_model import Drafter
 from lanewise.engine.engine_thread import EngineThread
 from lanewise.engine.jobs import JobMaker
 from lanewise.engine.masks import MaskFiller
@@ -52,7 +52,7 @@ class Engine(EngineThread):
         runner: ModelRunner,
         config: EngineConfig,
         metrics: Metrics,
-        draft: DraftModel | None = None,
+        draft: Drafter | None = None,
     ) -> None:
         self.config = config
         admission = Admission(self.largest_request, config.max_queued_tokens, metrics)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from lanewise.engine.draft_model import DraftModel, Reader, settle
+from lanewise.engine.draft_model import Drafter, Reader, settle
 from lanewise.engine.expected import Expected
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # are rather too high, as what is never tried is never known.
 KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last also for what is longer
 LAST_LENGTH = len(KIND_OF_LENGTH) - 1
-DRAFTED = 5  # by the draft model
+DRAFTED = 5  # by a draft model or the model's own head
 FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
@@ -66,7 +66,7 @@ class Guesser:
         self._chances = list(FIRST_CHANCES)
         self._most = most
         self.promise: list[float] = []  # chances of its last guess, if that was worth its rows
-        self.reader: Reader | None = None  # of the draft model
+        self.reader: Reader | None = None  # of what drafts
 
     def most(self, sequence: Sequence) -> int:
         """Tokens that may be guessed now: the last one that the sequence may have is drawn."""
@@ -133,7 +133,7 @@ class Guesses:
 class Speculator:
     """Decides which guesses each step runs."""
 
-    def __init__(self, most: int, draft: DraftModel | None = None) -> None:
+    def __init__(self, most: int, draft: Drafter | None = None) -> None:
         self._most = most  # guessed tokens of one sequence in one step
         self._draft = draft
         self._wait_s = FIRST_WAIT_S
@@ -298,7 +298,7 @@ class Speculator:
         self,
         step: Step,
         scheduler: Scheduler,
-        draft: DraftModel,
+        draft: Drafter,
         decodes: list[tuple[Turn, Guesser]],
         added: Guesses,
     ) -> None:
@@ -337,9 +337,7 @@ class Speculator:
                 added.tried.append((turn, guesser, guess))
         added.draft_s = time.perf_counter() - began
 
-    def _best_length(
-        self, step: Step, draft: DraftModel, chances: list[float], added: Guesses
-    ) -> int:
+    def _best_length(self, step: Step, draft: Drafter, chances: list[float], added: Guesses) -> int:
         """Tokens that the draft model should guess for each sequence, for the best pace."""
         if not chances:
             return 0

@@ -124,6 +124,9 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
     shapes: dict[Role, Shape] = {}
     orders: dict[Role, Shape] = {}
     own = config.per_layer_size
+    if layer.mtp:
+        shapes |= {Role.MTP_EMBEDDING_NORM: (1, hidden), Role.MTP_HIDDEN_NORM: (1, hidden)}
+        shapes |= {Role.MTP_PROJECTION: (hidden, 2 * hidden), Role.MTP_NORM: (1, hidden)}
     if own:
         orders |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
         orders[Role.PER_LAYER_RESULT_NORM] = (1, hidden)
@@ -136,9 +139,10 @@ def layer_shapes(config: ModelConfig, number: int) -> dict[Role, Shape]:
             del orders[Role.ATTN_INPUT_ORDER]
     if layer.state is not None:
         shapes |= state_shapes(layer.state, hidden)
-    if shapes and config.norm_bias:
+    mixes = layer.attention is not None or layer.state is not None
+    if mixes and config.norm_bias:
         shapes[Role.ATTN_NORM_BIAS] = (1, hidden)
-    if shapes and layer.result_norms:
+    if mixes and layer.result_norms:
         shapes[Role.ATTN_RESULT_NORM] = (1, hidden)
     if layer.no_input_norms:
         shapes.pop(Role.ATTN_NORM, None)

@@ -110,6 +110,11 @@ class Role(IntEnum):
     SHARED_RESULT_NORM = 76
     EXPERTS_RESULT_NORM = 77
     ROUTER_SCALES = 78  # (n,)
+    # Of a layer that predicts further tokens.
+    MTP_EMBEDDING_NORM = 79
+    MTP_HIDDEN_NORM = 80
+    MTP_PROJECTION = 81  # (hidden_size, 2 * hidden_size), of the embedding first
+    MTP_NORM = 82
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,13 @@ from lanewise.loading.sentences import SentenceModel
 from lanewise.loading.weights_files import WEIGHTS, other_weights
 
 
-def open_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None) -> Checkpoint:
+def open_checkpoint(
+    path: Path, overrides: Mapping[str, Any] | None = None, mtp: bool = False
+) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
 
-    ``overrides`` take the place of keys of a directory's config.json. Raises ModelFileError for
+    ``overrides`` take the place of keys of a directory's config.json. With ``mtp`` it must have a
+    head that predicts further tokens, which is left out otherwise. Raises ModelFileError for
     anything that cannot be served.
     """
     path = Path(path)
@@ -37,16 +40,16 @@ def open_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None) -> C
             " or a hub id"
         )
     if is_directory:
-        return open_directory(path, overrides or {})
+        return open_directory(path, overrides or {}, mtp)
     if overrides:
         raise ModelFileError(
             f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, which"
             " says by its metadata whether it scores texts; leave them out"
         )
-    return open_gguf(path)
+    return open_gguf(path, mtp)
 
 
-def open_directory(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
+def open_directory(path: Path, overrides: Mapping[str, Any], mtp: bool = False) -> Checkpoint:
     """Open a Hugging Face directory, or one that we packed or quantized."""
     config = path / "config.json"
     if not config.is_file():
@@ -62,7 +65,13 @@ def open_directory(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
         raise ModelFileError(
             f"{path}: modules.json has it make vectors, {TOKENS} score texts; accepted: one of both"
         )
-    opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling)
+    if mtp and (packed or judges or sentences is not None):
+        raise ModelFileError(
+            f"{path}: a head that predicts further tokens is asked for (mtp), which packed"
+            " directories and models that score or make vectors do not have; accepted: the"
+            " directory or GGUF file as it was published"
+        )
+    opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling, mtp)
     try:
         if judges and not (packed and opened.config.pooling):  # packed ones may be already
             make_judge(opened)

@@ -240,6 +240,11 @@ class Layer:
 
     Where ``wiring`` is not "in_turn" there are attention and ffn, both of the same x, attention
     added first; "parallel_one_norm": of the same norm(x).
+
+    With ``mtp``, only of the last one, it is no layer of the model but a head that predicts the
+    token after next: its x at token t is projection(norm(embedding of t), norm(h)), h the row
+    before t behind the output norm, or behind its own norm, where the head made it itself. It
+    attends to its own rows, from the second token on; the model's head makes its logits.
     """
 
     attention: Attention | None
@@ -251,6 +256,7 @@ class Layer:
     no_input_norms: bool = False
     wiring: str = "in_turn"  # of WIRINGS
     output_scale: float = 1.0  # x is multiplied by it at the layer's end
+    mtp: bool = False
 
 
 WIRINGS = ("in_turn", "parallel", "parallel_one_norm")
@@ -325,7 +331,7 @@ class ModelConfig:
 
     @property
     def n_layers(self) -> int:
-        """How many layers there are."""
+        """How many layers there are, a head that predicts further tokens among them."""
         return len(self.layers)
 
     @property
@@ -335,8 +341,16 @@ class ModelConfig:
 
     @property
     def has_states(self) -> bool:
-        """Whether some layer keeps a state of each sequence."""
-        return any(layer.state is not None for layer in self.layers)
+        """Whether something is kept of each sequence beside keys and values.
+
+        Those are states of layers, and the row that a head which predicts further tokens begins at.
+        """
+        return self.has_mtp or any(layer.state is not None for layer in self.layers)
+
+    @property
+    def has_mtp(self) -> bool:
+        """Whether the last layer is a head that predicts further tokens."""
+        return self.layers[-1].mtp
 
     def ffn_size(self, layer: int) -> int:
         """The inner size of a layer's FFN, or of each expert; 0 if it has none."""

@@ -1,6 +1,7 @@
 """What a model's tokens cost: bytes read, numbers multiplied."""
 
 from collections import Counter
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import Checkpoint, Role
@@ -9,6 +10,7 @@ from lanewise.loading.program import (
     Attention,
     Experts,
     Gated,
+    Layer,
     ModelConfig,
     Plain,
     ShortConv,
@@ -20,6 +22,8 @@ from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
 # Numbers of a token that each part of a layer handles beside products: norm and quantization of
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
 NORMS = 4
+# What a step multiplies of a head that predicts further tokens: the rest runs between steps.
+FED = (Role.MTP_PROJECTION, Role.ATTN_K, Role.ATTN_V)
 STATE_PASSES = 3  # over the state of a head: it shrinks, something is added, a result is read
 
 
@@ -111,6 +115,8 @@ def work_of(
         looked_up = {Role.PER_LAYER_EMBEDDING, *({Role.TOKEN_EMBEDDING} - {head})}
         if is_vector(tensor.role) or tensor.role in looked_up:
             continue
+        if tensor.role not in FED and config.layers[tensor.layer].mtp:
+            continue
         part = share if tensor.role in EXPERTS else 1.0
         key = (kind.name.lower(), tensor.role is head, tensor.role in EXPERTS)
         numbers, size = found.get(key, (0.0, 0.0))
@@ -127,9 +133,9 @@ def work_of(
             + _attention_values(one.attention)
             + _state_values(one.state, config.hidden_size)
             + _ffn_values(one.ffn)
-            for one in config.layers
+            for one in _layers_of(config)
         ),
-        n_layers=len(config.layers),
+        n_layers=len(_layers_of(config)),
         windows=_windows(config),
         kv_token_bytes=kv_token_bytes,
         held_bytes=held,
@@ -143,7 +149,12 @@ def _windows(config: ModelConfig) -> WindowShares:
 
 
 def _attentions(config: ModelConfig) -> list[Attention]:
-    return [layer.attention for layer in config.layers if layer.attention is not None]
+    return [layer.attention for layer in _layers_of(config) if layer.attention is not None]
+
+
+def _layers_of(config: ModelConfig) -> Items[Layer]:
+    """Without a head that predicts further tokens: what its guesses cost, they are to gain."""
+    return config.layers[: config.n_layers - config.has_mtp]
 
 
 def _state_values(state: State | None, hidden: int) -> float:

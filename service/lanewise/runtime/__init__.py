@@ -30,7 +30,7 @@ from lanewise.runtime.session import (
     Session,
     StepRefusedError,
 )
-from lanewise.runtime.step_arrays import Batch
+from lanewise.runtime.step_arrays import RUN_HEAD, RUN_HEAD_AGAIN, RUN_MODEL, Batch
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -40,6 +40,9 @@ __all__ = [
     "NONFINITE",
     "NO_TOKEN",
     "POOLINGS",
+    "RUN_HEAD",
+    "RUN_HEAD_AGAIN",
+    "RUN_MODEL",
     "Adapter",
     "Batch",
     "Counters",

@@ -68,6 +68,7 @@ class NativeProgram:
             out.result_norms = int(layer.result_norms)
             out.no_input_norms = int(layer.no_input_norms)
             out.wiring = getattr(native.lib, WIRINGS[layer.wiring])
+            out.mtp = int(layer.mtp)
             out.output_scale = 0 if layer.output_scale == 1.0 else layer.output_scale
         pooling = config.pooling
         dense = ffi.new("lw_dense_config[]", 0 if pooling is None else len(pooling.dense))
@@ -173,7 +174,14 @@ class NativeProgram:
         out.divisor_extra, out.divisor_least = ffn.denominator_eps, ffn.denominator_least
         for name in ("n_used", "groups_used", "scale", "limit", "alpha", "shared_size"):
             setattr(out, name, getattr(ffn, name))
-        for name in ("router_bias", "choice_bias", "groups_by_best", "renormalize", "shared_gate", "own_norms"):
+        for name in (
+            "router_bias",
+            "choice_bias",
+            "groups_by_best",
+            "renormalize",
+            "shared_gate",
+            "own_norms",
+        ):
             setattr(out, name, int(getattr(ffn, name)))
         out.ungated = int(not ffn.gated)
         out.router = getattr(lib, ROUTERS[ffn.router])

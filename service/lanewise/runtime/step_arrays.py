@@ -20,6 +20,8 @@ from lanewise.runtime.sampling import (
     draw_error,
 )
 
+RUN_MODEL, RUN_HEAD, RUN_HEAD_AGAIN = 0, 1, 2  # lw_runs
+
 
 @dataclass
 class Batch:
@@ -49,6 +51,7 @@ class Batch:
     state_copies: Sequence[tuple[int, int]] = ()  # likewise of places of states
     guesses: Sequence[int] | None = None  # of each sequence; None: nobody has one
     accepted: Sequence[int] | None = None  # likewise
+    runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,7 @@ class StepArrays:
         if batch.query_start[-1] != n_tokens:
             raise ValueError(f"query_start ends at {batch.query_start[-1]} for {n_tokens} tokens")
         self.batch.n_seqs = n_seqs
+        self.batch.runs = batch.runs
         self.batch.n_logits = len(batch.logit_rows)
         self._copy("token_ids", batch.token_ids)
         self._copy("query_start", batch.query_start)

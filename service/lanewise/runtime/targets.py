@@ -38,6 +38,7 @@ MATRICES = frozenset(
         Role.PER_LAYER_PROJECTION,
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
+        Role.MTP_PROJECTION,
     }
 )
 

@@ -9,7 +9,7 @@ from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.settings import Settings, SettingsError
+from lanewise.settings import MTP, Settings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.topology import Placement
 
@@ -59,7 +59,7 @@ def open_draft(
 
     Raises SettingsError when its vocabulary is another one.
     """
-    if settings.draft is None or not settings.speculation:
+    if settings.draft in (None, MTP) or not settings.speculation:
         return None
     with open_checkpoint(resolve_model(settings.draft)) as checkpoint:
         if checkpoint.config.has_states:

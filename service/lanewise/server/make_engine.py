@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from lanewise import __version__, host
 from lanewise.engine.adapters import Adapters
 from lanewise.engine.config import EngineConfig
-from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.draft_model import Drafter, DraftModel
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.prediction_head import PredictionHead
 from lanewise.engine.states import blocks_between, blocks_per_snapshot
 from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
@@ -66,7 +67,11 @@ def make_engine(
         n_snapshots=config.n_snapshots or 0,
         state_bytes=cache.state_bytes,
     )
-    guesses = None if draft is None else _run_draft(draft, threads, config)
+    guesses: Drafter | None = None
+    if draft is not None:
+        guesses = _run_draft(draft, threads, config)
+    elif model.config.has_mtp:
+        guesses = PredictionHead(session, config)
     return Engine(session, config, Metrics(facts), guesses)
 
 

@@ -15,7 +15,7 @@ from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.server.model_text import Text, make_text, text_of_pooled
 from lanewise.server.progress import progress_of
-from lanewise.settings import Settings
+from lanewise.settings import MTP, Settings
 
 if TYPE_CHECKING:
     from lanewise.runtime import Model
@@ -27,7 +27,11 @@ def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tup
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
     with (
         host.garbage_left_alone(for_good=True),
-        open_checkpoint(resolve_model(settings.model), settings.hf_overrides) as checkpoint,
+        open_checkpoint(
+            resolve_model(settings.model),
+            settings.hf_overrides,
+            mtp=settings.speculation and settings.draft == MTP,
+        ) as checkpoint,
     ):
         checkpoint.limit_context(settings.max_model_len)
         if checkpoint.config.is_for_short_context:

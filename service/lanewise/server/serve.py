@@ -54,9 +54,7 @@ def serve(
         if text.pooling is not None:
             engine = make_encoder(settings, model, threads, limit, text.pooling.max_tokens)
         else:
-            draft = None
-            if not model.config.has_states:  # with which nothing is guessed
-                draft = open_draft(settings, tokenizer, threads, model.placement)
+            draft = open_draft(settings, tokenizer, threads, model.placement)
             if draft is not None:
                 models.enter_context(draft.model)
             adapters = make_adapters(settings, model)

@@ -24,7 +24,7 @@ from lanewise.settings.commands import (
 )
 from lanewise.settings.groups import grouped
 from lanewise.settings.key_files import with_keys_of_files
-from lanewise.settings.kinds import SettingsError, parse_size
+from lanewise.settings.kinds import MTP, SettingsError, parse_size
 from lanewise.settings.knobs import (
     ComputeSettings,
     ModelSettings,
@@ -47,6 +47,7 @@ from lanewise.settings.reading import (
 
 __all__ = [
     "EVERY_SETTINGS",
+    "MTP",
     "QUANTIZED_FORMATS",
     "BenchSettings",
     "ChatSettings",

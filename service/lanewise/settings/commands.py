@@ -8,6 +8,7 @@ from lanewise.settings.kinds import (
     COUNTS,
     KEYS,
     LOADED_AS,
+    MTP,
     SIZE,
     SWITCH,
     TEMPERATURE,
@@ -26,6 +27,7 @@ from lanewise.settings.knobs import (
     WeightSettings,
 )
 
+MTP_DRAFT = knob(choice(MTP), "with the model's own head that guesses further tokens, as in serve")
 # What `lanewise quantize` can make of matrices; quantizer/FORMAT.md describes each.
 QUANTIZED_FORMATS = (
     *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
@@ -77,6 +79,7 @@ class BenchSettings(ReportSettings):
         ),
     )
     draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
+    draft: str | None = field(default=None, metadata=MTP_DRAFT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +232,7 @@ class PlanSettings(ReportSettings):
         default=256, metadata=knob(integer(1), "tokens of each prompt, all new")
     )
     answer_tokens: int = field(default=128, metadata=knob(integer(2), "tokens of each answer"))
+    draft: str | None = field(default=None, metadata=MTP_DRAFT)
     context: int | None = field(
         default=None,
         metadata=knob(

@@ -203,7 +203,9 @@ class Settings(ModelSettings):
     draft: str | None = field(
         default=None,
         metadata=knob(
-            TEXT, "a small model of the same vocabulary that guesses too; named like the model"
+            TEXT,
+            "a small model of the same vocabulary that guesses too, named like the model; or mtp:"
+            " the head for this that the model brings along (Qwen 3.5, Qwen3-Next, GLM 4.5)",
         ),
     )
     draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)

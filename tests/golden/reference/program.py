@@ -30,46 +30,74 @@ Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vector
 
 def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
     """Logits [tokens][vocab_size], and how near any choice of experts came to another one."""
+    rows, margin = hidden_rows(config, weights, tokens)
+    return logits_of_rows(config, weights, rows), margin
+
+
+def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
+    """Rows behind the output norm, without a head that predicts further tokens; and the margin."""
     x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
     if config.learned_positions:
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
     inputs = layer_inputs(config, weights, tokens, x)
     stored: dict[int, tuple[Array, Array]] = {}
-    for index, layer in enumerate(config.layers):
-        own = {role: value for (role, i), value in weights.items() if i == index}
-        before = x
-        if layer.attention is not None or layer.state is not None:
-            normed, result = norm(config, own, Role.ATTN_NORM, x), np.zeros_like(x)
-            if layer.attention is not None:
-                result = result + attention(config, index, own, normed, stored)
-            if layer.state is not None:
-                result = result + recurrence(config, layer.state, own, normed)
-            if layer.result_norms:
-                result = norm(config, own, Role.ATTN_RESULT_NORM, result)
-            x = x + config.residual_scale * result
-        if layer.ffn is not None:
-            one_norm = layer.wiring == "parallel_one_norm"
-            of = x if layer.wiring == "in_turn" else before
-            normed = norm(config, own, Role.ATTN_NORM if one_norm else Role.FFN_NORM, of)
-            result, near = ffn(layer.ffn, own, normed)
-            if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
-                result, near = with_own_norms(config, layer.ffn, own, x)
-            margin = min(margin, near)
-            if layer.result_norms:
-                result = norm(config, own, Role.FFN_RESULT_NORM, result)
-            x = x + config.residual_scale * result
+    for index in range(config.n_layers - config.has_mtp):
+        own = of_layer(weights, index)
+        x, near = through_layer(config, index, own, x, stored)
+        margin = min(margin, near)
         if config.per_layer_size:
-            assert layer.ffn is not None
-            gate = ffn_curve(layer.ffn, x @ own[Role.PER_LAYER_GATE].T)
+            kind = config.layers[index].ffn
+            assert kind is not None
+            gate = ffn_curve(kind, x @ own[Role.PER_LAYER_GATE].T)
             result = gate * inputs[:, index] @ own[Role.PER_LAYER_OUT].T
             x = x + norm(config, own, Role.PER_LAYER_RESULT_NORM, result)
-        x = x * layer.output_scale
+        x = x * config.layers[index].output_scale
+    return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), float(margin)
+
+
+def logits_of_rows(config: ModelConfig, weights: Weights, rows: Array) -> Array:
+    """Of rows behind an output norm."""
     head = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
-    first = {role: value for (role, i), value in weights.items() if i == 0}
-    logits = norm(config, first, Role.OUTPUT_NORM, x) @ head.T * config.logit_scale
+    logits = rows @ head.T * config.logit_scale
     if config.output_bias:
         logits = logits + weights[Role.OUTPUT_BIAS, 0]
-    return np.asarray(capped(logits, config.logit_softcap)), float(margin)
+    return capped(logits, config.logit_softcap)
+
+
+def of_layer(weights: Weights, index: int) -> dict[Role, Array]:
+    """The tensors of one layer; of the first with those of the model."""
+    return {role: value for (role, i), value in weights.items() if i == index}
+
+
+def through_layer(
+    config: ModelConfig,
+    index: int,
+    own: Mapping[Role, Array],
+    x: Array,
+    stored: dict[int, tuple[Array, Array]],
+) -> tuple[Array, float]:
+    """x behind attention or a state and the FFN; and how near a choice of experts was."""
+    layer, before, margin = config.layers[index], x, np.inf
+    if layer.attention is not None or layer.state is not None:
+        normed, result = norm(config, own, Role.ATTN_NORM, x), np.zeros_like(x)
+        if layer.attention is not None:
+            result = result + attention(config, index, own, normed, stored)
+        if layer.state is not None:
+            result = result + recurrence(config, layer.state, own, normed)
+        if layer.result_norms:
+            result = norm(config, own, Role.ATTN_RESULT_NORM, result)
+        x = x + config.residual_scale * result
+    if layer.ffn is not None:
+        one_norm = layer.wiring == "parallel_one_norm"
+        of = x if layer.wiring == "in_turn" else before
+        normed = norm(config, own, Role.ATTN_NORM if one_norm else Role.FFN_NORM, of)
+        result, margin = ffn(layer.ffn, own, normed)
+        if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
+            result, margin = with_own_norms(config, layer.ffn, own, x)
+        if layer.result_norms:
+            result = norm(config, own, Role.FFN_RESULT_NORM, result)
+        x = x + config.residual_scale * result
+    return x, margin
 
 
 def layer_inputs(config: ModelConfig, weights: Weights, tokens: list[int], x: Array) -> Array:

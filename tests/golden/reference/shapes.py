@@ -37,6 +37,9 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
         shapes.pop(Role.FFN_NORM, None)
     if of_layer.no_input_norms:
         shapes.pop(Role.ATTN_NORM, None)
+    if of_layer.mtp:
+        shapes |= {Role.MTP_EMBEDDING_NORM: (hidden,), Role.MTP_HIDDEN_NORM: (hidden,)}
+        shapes |= {Role.MTP_PROJECTION: (hidden, 2 * hidden), Role.MTP_NORM: (hidden,)}
     if own := config.per_layer_size:
         shapes |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
         shapes[Role.PER_LAYER_RESULT_NORM] = (hidden,)

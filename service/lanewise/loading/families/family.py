@@ -49,4 +49,5 @@ class Family:
     harmless: tuple[str, ...] = ()  # keys of config.json that this family's files have for nothing
     # What config.json means where it does not say, of families whose published ones leave out much.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    has_mtp: bool = False  # files may have a head that predicts further tokens (mtp.py)
     own_quantizations: tuple[str, ...] = ()  # quant_methods whose tensors hf_tensors reads itself

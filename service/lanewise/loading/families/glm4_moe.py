@@ -106,4 +106,5 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
+    has_mtp=True,
 )

@@ -66,5 +66,6 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
+    has_mtp=True,
     harmless=HARMLESS,
 )

@@ -44,5 +44,6 @@ FAMILY = Family(
     hf_tensors=qwen3_5.hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
+    has_mtp=True,
     harmless=(*qwen3_5.HARMLESS, "intermediate_size"),
 )

@@ -50,7 +50,10 @@ STEP = 4  # of layers one has attention
 HEAD_DIM, PARTIAL = 256, 0.25  # of configs that do not say
 MTP = "mtp."  # tensors that guess further tokens
 # Norms whose weights are stored less 1: not that of a state.
-NORMS = (Role.ATTN_NORM, Role.FFN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM)
+NORMS = (
+    *(Role.ATTN_NORM, Role.FFN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM),
+    *(Role.MTP_EMBEDDING_NORM, Role.MTP_HIDDEN_NORM, Role.MTP_NORM),
+)
 MROPE = ("mrope_section", "mrope_interleaved")  # which of a text's three equal positions turn what
 
 
@@ -265,4 +268,5 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
+    has_mtp=True,
 )

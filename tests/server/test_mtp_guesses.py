@@ -1,0 +1,168 @@
+"""Guesses of a model's own head, with the real library: the same bits as without."""
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from family_models import family_model, write_case
+from lanewise.engine import prediction_head
+from lanewise.engine.engine import Engine
+from lanewise.engine.prompt_lookup import PromptLookup
+from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.row_costs import RowCosts
+from lanewise.host import GIB, MIB, MemoryLimit
+from lanewise.loading.checkpoint import ModelFileError
+from lanewise.runtime import BLOCK_TOKENS
+from lanewise.server import make_engine as making
+from lanewise.server import opening
+from lanewise.server.draft import open_draft
+from lanewise.settings import Settings
+from mtp_models import cyclic_tensors, write_directory
+from toy_server import metric, outputs_of
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library", "rows_are_free")]
+
+LIMIT = MemoryLimit(GIB, "test", dedicated=True)
+CONTEXT = {"max_position_embeddings": 512}
+SYSTEM = list(b"what many have in common, and is longer than a few blocks of the cache are; " * 2)
+# Of a model that may write three letters only many guesses come true, and many do not.
+ABC = (97, 98, 99)
+FAMILIES = ["qwen3_5", "qwen3_5_moe", "glm4_moe"]
+
+
+@pytest.fixture(autouse=True)
+def rows_are_free(monkeypatch):
+    """Every step takes as long as any other; only the head guesses."""
+    monkeypatch.setattr(RowCosts, "are_known", True)
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 1.0)
+    monkeypatch.setattr(prediction_head, "RowCosts", Nothing)
+    monkeypatch.setattr(PromptLookup, "find", lambda self, tokens: (0, 0))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def path(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("m") / request.param
+    return str(write_directory(request.param, folder, **CONTEXT))
+
+
+@contextmanager
+def running(path: str, **changes):
+    """An engine as ``lanewise serve`` makes it."""
+    settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4, max_step_tokens=64)
+    settings = replace(settings, served_model_name=("toy",), **changes)
+    model, text = opening.open_model(settings, 2, LIMIT)
+    assert open_draft(settings, text.tokenizer, 2, None) is None
+    with model:
+        engine = making.make_engine(settings, model, None, text.tokenizer, 2, LIMIT, None)
+        engine.start()
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
+
+class Nothing(RowCosts):
+    """Costs of a head that takes next to no time."""
+
+    def seconds(self, rows: int) -> float:
+        return 0.001
+
+
+def asked() -> list[GenerationRequest]:
+    """Prompts with a common beginning, greedy and seeded."""
+    params = SamplingParams(seed=3, max_tokens=70, logprobs=2, allowed_token_ids=ABC)
+    kinds = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "seed": 9}]
+    return [
+        GenerationRequest([*SYSTEM[: 40 * i + 30], *b"abcab" * i], replace(params, **kinds[i % 3]))
+        for i in range(4)
+    ]
+
+
+async def together(engine: Engine, requests: list[GenerationRequest]):
+    return await asyncio.gather(*[outputs_of(engine, one) for one in requests])
+
+
+def sampled(outputs) -> list:
+    return [one.sampled for one in outputs[0]]
+
+
+def count(engine: Engine, name: str) -> float:
+    return metric(engine, f"vllm:spec_decode_num_{name}_total")
+
+
+@pytest.fixture(scope="module")
+def plain(path):
+    """What is answered without speculation, one after the other."""
+    with running(path, speculation=False, prefix_cache=False) as engine:
+        return [sampled(asyncio.run(outputs_of(engine, one))) for one in asked()]
+
+
+def test_answers_are_those_without_a_head(path, plain):
+    with running(path, draft="mtp") as engine:
+        assert [sampled(one) for one in asyncio.run(together(engine, asked()))] == plain
+        assert 20 < count(engine, "accepted_tokens") <= count(engine, "draft_tokens")
+        # The next turn goes on behind an answer of which much was guessed, and from the cache.
+        tokens = [one.token for one in plain[0]]
+        params = SamplingParams(seed=1, max_tokens=30, allowed_token_ids=ABC)
+        turn_two = GenerationRequest([*asked()[0].prompt, *tokens, *b"abc"], params)
+        hits, before = metric(engine, "vllm:prefix_cache_hits_total"), count(engine, "drafts")
+        second = asyncio.run(outputs_of(engine, turn_two))
+        assert metric(engine, "vllm:prefix_cache_hits_total") > hits
+        assert count(engine, "drafts") > before
+    with running(path, speculation=False, prefix_cache=False) as engine:
+        assert sampled(second) == sampled(asyncio.run(outputs_of(engine, turn_two)))
+
+
+def test_a_crowd_that_is_preempted_gets_them_too(path, plain, monkeypatch):
+    plan = making.plan_cache
+    small = {"blocks": 14, "max_model_len": 13 * BLOCK_TOKENS, "max_seqs": 8, "n_snapshots": 6}
+    monkeypatch.setattr(making, "plan_cache", lambda *given: replace(plan(*given), **small))
+    with running(path, draft="mtp", max_seqs=8, draft_tokens=5) as engine:
+        got = asyncio.run(together(engine, asked() * 2))
+        assert [sampled(one) for one in got] == plain * 2
+        assert metric(engine, "vllm:num_preemptions_total") > 0
+        assert count(engine, "accepted_tokens") > 20
+
+
+def test_a_head_that_knows_what_comes_is_right_every_time(tmp_path):
+    """Of a model that counts through the alphabet, whose head does too."""
+    model = family_model("qwen3_5")
+    head, tensors = cyclic_tensors(model)
+    path = write_directory("qwen3_5", tmp_path / "m", head, tensors, **CONTEXT)
+    params = SamplingParams(temperature=0.0, seed=0, max_tokens=61)
+    requests = [GenerationRequest([7, first], params) for first in (20, 90, 150)]
+    with running(str(path), draft="mtp", draft_tokens=4) as engine:
+        got = asyncio.run(together(engine, requests))
+        accepted, guessed = count(engine, "accepted_tokens"), count(engine, "draft_tokens")
+        drafts = count(engine, "drafts")
+    for request, outputs in zip(requests, got, strict=True):
+        first = request.prompt[-1] + 1
+        assert [one.token for one in sampled(outputs)] == list(range(first, first + 61))
+    assert accepted == guessed
+    # Four guesses a step, but where one was begun before the last token was there.
+    assert accepted > 2 * drafts
+    assert accepted > 90
+
+
+def test_a_model_without_a_head_is_refused(tmp_path):
+    path = write_case("qwen3_5", tmp_path / "m")
+    with pytest.raises(ModelFileError, match=r"made without it; accepted: one that has mtp\.fc"):
+        opening.open_model(Settings(model=str(path), draft="mtp"), 2, LIMIT)
+    settings = Settings(model=str(path), draft="mtp", speculation=False)
+    model, _ = opening.open_model(settings, 2, LIMIT)
+    with model:
+        assert not model.config.has_mtp
+
+
+@pytest.mark.parametrize("weights", [None, "attention=q8_0"])
+def test_a_head_that_fails_guesses_no_more(weights, tmp_path):
+    model = family_model("qwen3_5")
+    head, tensors = cyclic_tensors(model)
+    head["model.layers.4.eh_proj.weight"][:] = 3e38  # rows become infinite
+    path = write_directory("qwen3_5", tmp_path / "m", head, tensors, **CONTEXT)
+    params = SamplingParams(temperature=0.0, seed=0, max_tokens=20)
+    with running(str(path), draft="mtp", weights=weights) as engine:
+        outputs = asyncio.run(outputs_of(engine, GenerationRequest([7, 20], params)))
+    assert [one.token for one in sampled(outputs)] == list(range(21, 41))
