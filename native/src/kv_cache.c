@@ -10,7 +10,8 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
     const bool latent = config->latent_rank > 0;
     const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
     // 8-bit codes are multiplied in groups of four dimensions or tokens: keys are padded as values are.
-    const size_t key_dim = type == LW_I8 ? lw_round_up(head_dim, LW_LANES) : head_dim, scales = type == LW_I8 ? 2 * sizeof(float) : 0;
+    const size_t key_dim = type == LW_I8 ? lw_round_up(head_dim, LW_LANES) : head_dim,
+                 scales = type == LW_I8 ? 2 * sizeof(float) : 0;
     const size_t stored = key_dim + (latent ? 0 : value_dim);
     const size_t head_bytes = LW_BLOCK_TOKENS * (stored * element_bytes(type) + scales);
     *out = (lw_kv_cache){.type = type,

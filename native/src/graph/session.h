@@ -240,8 +240,9 @@ enum { LW_LATENT_HEADS = 16 };  // most heads of a job that share latent rows
 // there are heads.
 static inline size_t lw_tile_jobs(const lw_attention_config* c, size_t least) {
     if (c->latent_rank == 0) return c->n_kv_heads;
-    size_t parts = (c->n_heads + LW_LATENT_HEADS - 1) / LW_LATENT_HEADS;
-    if (parts < least) parts = least < c->n_heads ? least : c->n_heads;
+    size_t parts = 1 + (c->n_heads - 1) / LW_LATENT_HEADS;
+    if (parts < least) parts = least;
+    if (parts >= c->n_heads) return c->n_heads;
     while (c->n_heads % parts != 0) ++parts;
     return parts;
 }
