@@ -129,14 +129,14 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %salibi with %u heads, must be %u as in the first layer that has attention",
                        at.text, c->n_heads, first->n_heads);
+    LW_RETURN_IF_FAILED(check_latent(&at, model, c));
     if (c->alibi && (c->alibi != first->alibi || c->score_scale != first->score_scale))
         return lw_fail(
             LW_ERR_ARGUMENT,
             "model config: %salibi is %u and score_scale %g, must be %u and %g as in the first layer that has"
             " attention",
             at.text, c->alibi, (double)c->score_scale, first->alibi, (double)first->score_scale);
-    LW_RETURN_IF_FAILED(check_turned(&at, model, c));
-    return check_latent(&at, model, c);
+    return check_turned(&at, model, c);
 }
 
 // Of what a layer does not have, each of `bytes` bytes.
