@@ -274,37 +274,46 @@ def test_a_program_without_biases_of_convolutions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "module", "message"),
     [
-        ("lfm2", "layers.0.conv.in_proj", "conv.in_proj.lora_A.weight' is not supported"),
-        ("qwen3_next", "layers.0.linear_attn.out_proj", "lora_A.weight' is not supported"),
-        ("qwen3_next", "layers.0.self_attn.k_proj", "layer 0 of the model has no such matrix"),
+        ("lfm2", "layers.0.conv.in_proj", "lora_B has shape (64, 4); the model needs (192, 4)"),
+        ("lfm2", "layers.0.conv.conv", "conv.weight' is F32 [64, 4]; rows of 3 values"),
+        ("qwen3_next", "layers.0.self_attn.k_proj", "is not supported; accepted for layer 0 are"),
+        ("qwen3_next", "layers.0.mlp.gate", "layers.0.mlp.gate is not supported"),
         ("falcon_h1", "layers.0.self_attn.k_proj", "adapters of falcon_h1 are not supported: its"),
     ],
 )
-def test_adapters_of_what_has_a_state_are_refused_by_name(
+def test_adapters_of_what_the_layer_lacks_are_refused_by_name(
     name: str, module: str, message: str, tmp_path: Path
 ) -> None:
     assert message in refused_adapter(name, module, 64, tmp_path)
 
 
-@pytest.mark.parametrize("outputs", [96, 192])
-def test_adapters_of_queries_beside_a_gate_are_refused(outputs: int, tmp_path: Path) -> None:
-    """As the file has them, two for each head; those of queries alone would miss the gate."""
-    message = refused_adapter("qwen3_next", "layers.1.self_attn.q_proj", outputs, tmp_path)
-    assert "it makes queries and the gate of attention's output" in message
-    assert message.endswith(
-        "lora_A and lora_B of self_attn.k_proj, self_attn.v_proj, self_attn.o_proj"
-    )
+def test_adapters_of_queries_beside_a_gate_change_both(tmp_path: Path) -> None:
+    """The module's rows are two for each of a head: those of queries alone are refused."""
+    module = "layers.1.self_attn.q_proj"
+    assert "192 rows are needed" in refused_adapter("qwen3_next", module, 96, tmp_path / "half")
+    config = program_of(write_case("qwen3_next", tmp_path / "hf"))
+    files = open_adapter(zero_adapter(module, 192, tmp_path / "whole"), config)
+    assert [(one.role, one.layer) for one in files.matrices] == [
+        (Role.ATTN_Q, 1),
+        (Role.ATTN_GATE, 1),
+    ]
+    files.close()
 
 
-def refused_adapter(name: str, module: str, outputs: int, tmp_path: Path) -> str:
-    """What is said of an adapter of one module with so many outputs."""
-    config = program_of(write_case(name, tmp_path / "hf"))
+def zero_adapter(module: str, outputs: int, folder: Path) -> Path:
+    """Write an adapter of one module with so many outputs."""
     key = f"base_model.model.model.{module}.lora"
     tensors = {
         f"{key}_A.weight": np.zeros((4, 64), np.float32),
         f"{key}_B.weight": np.zeros((outputs, 4), np.float32),
     }
-    folder = write_adapter(tmp_path / "lora", tensors, lora_config(4, 8.0))
+    return write_adapter(folder, tensors, lora_config(4, 8.0))
+
+
+def refused_adapter(name: str, module: str, outputs: int, tmp_path: Path) -> str:
+    """What is said of an adapter of one module with so many outputs."""
+    config = program_of(write_case(name, tmp_path / "hf"))
+    folder = zero_adapter(module, outputs, tmp_path / "lora")
     with pytest.raises(ModelFileError) as caught:
         open_adapter(folder, config)
     return str(caught.value)
@@ -335,13 +344,7 @@ def test_lfm3_has_gates_of_heads_and_norms_of_results_where_its_config_says_so(
 def test_adapters_of_queries_beside_gates_of_heads_are_read(tmp_path: Path) -> None:
     """Whose module makes queries alone."""
     config = program_of(write_case("lfm3", tmp_path / "hf"))
-    key = "base_model.model.model.layers.1.self_attn.q_proj.lora"
-    tensors = {
-        f"{key}_A.weight": np.zeros((4, 64), np.float32),
-        f"{key}_B.weight": np.zeros((96, 4), np.float32),
-    }
-    folder = write_adapter(tmp_path / "lora", tensors, lora_config(4, 8.0))
-    files = open_adapter(folder, config)
+    files = open_adapter(zero_adapter("layers.1.self_attn.q_proj", 96, tmp_path / "lora"), config)
     assert [(one.role, one.layer) for one in files.matrices] == [(Role.ATTN_Q, 1)]
     files.close()
 

@@ -157,4 +157,145 @@ static const lw_adapter* adapter_of(const variant* v, uint32_t seq) {
     return has_adapters(v) && !without_adapters && of[seq] >= 0 ? adapters[of[seq]] : NULL;
 }
 
+// Experts with every router there is. Layer 1 always has the other kind.
+static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
+    lw_ffn_config c = {.kind = LW_FFN_EXPERTS,
+                       .size = v->ffn,
+                       .n_experts = 6,
+                       .n_used = 2,
+                       .n_groups = 1,
+                       .groups_used = 1,
+                       .scale = 1};
+    if (v->layers == UNGATED_EXPERTS) {
+        c.ungated = 1;
+        c.bias = v->bias;
+        c.down_bias = !v->bias;
+        c.activation = layer == 0 ? LW_RELU_SQUARED : LW_GELU;
+        c.router = LW_ROUTER_SIGMOID;
+        c.choice_bias = c.renormalize = 1;
+        c.divisor_extra = 1e-20f;
+        c.shared_size = layer == 0 ? 96 : 0;
+    } else if (v->layers == SINKS_AND_EXPERTS) {
+        c.bias = c.router_bias = 1;
+        c.router = LW_ROUTER_TOP_SOFTMAX;
+        c.activation = LW_CLAMPED_SWIGLU;
+        c.limit = 0.5f;
+        c.alpha = 1.702f;
+    } else if (layer == 0) {
+        c.router = LW_ROUTER_SOFTMAX;
+        c.renormalize = 1;
+        c.shared_size = 64;
+        c.shared_gate = 1;
+    } else {
+        c.router = LW_ROUTER_SIGMOID;
+        c.choice_bias = c.renormalize = 1;
+        c.n_groups = 3;
+        c.groups_used = 2;
+        c.n_used = 3;
+        c.divisor_extra = 1e-20f;
+        c.scale = 2.5f;
+        c.shared_size = 96;
+    }
+    return c;
+}
+
+// Whole models' sizes where matrices are quantized; small odd ones where they are not. The last layer of a variant with
+// SSD is nothing but that.
+static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
+    const bool large = v->matrices != LW_F32;
+    if (v->layers != BOTH && layer != state_layer(v)) {
+        out->attention.output_gate = v->layers == DELTAS;
+        return;
+    }
+    if (v->layers != BOTH) out->attention = (lw_attention_config){0};
+    if (v->layers == BOTH) out->attention.output_gate = layer == 0 ? 2 : 0;
+    out->state = (lw_state_config){.kind = LW_SHORT_CONV, .taps = large ? 3 : 5};
+    if (v->layers == SHORT_CONVS) return;
+    out->state = (lw_state_config){.kind = v->layers == DELTAS ? LW_GATED_DELTA : LW_SSD,
+                                   .taps = 4,
+                                   .n_heads = large ? 4 : 3,
+                                   .value_dim = large ? 128 : 48,
+                                   .n_key_heads = large ? 2 : 1,
+                                   .key_dim = large ? 64 : 16,
+                                   .keys_in_turn = large,
+                                   .norm_eps = 1e-5f};
+    if (v->layers == DELTAS) {
+        out->ffn.kind = large ? LW_FFN_GATED : LW_FFN_PLAIN;
+        out->ffn.activation = large ? LW_SILU : LW_RELU_SQUARED;
+        return;
+    }
+    out->state.value_dim = large ? 64 : 16;
+    out->state.conv_bias = large;
+    out->state.norm_size = large ? 128 : 0;
+    if (v->layers == SSDS || (!large && layer == 1)) out->ffn = (lw_ffn_config){.kind = LW_FFN_NONE};
+}
+
+static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
+    lw_attention_config* a = &out->attention;
+    if (v->layers >= SHORT_CONVS && v->layers <= BOTH) change_state_layer(v, layer, out);
+    if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS || v->layers == UNGATED_EXPERTS)
+        out->ffn = experts_of(v, layer);
+    if (v->layers == SINKS_AND_EXPERTS) {
+        a->window = layer == 0 ? 24 : 0;
+        a->sinks = a->output_bias = 1;
+    }
+    if (v->layers == OTHER_HEADS && layer == 1) {  // Gemma 4's: half as many KV heads of eight times the size
+        a->n_heads = v->heads / 2 + v->heads % 2;
+        a->n_kv_heads = v->kv_heads / 2 + v->kv_heads % 2;
+        a->head_dim = v->head_dim * 8;
+        a->window = 0;
+        a->values_are_keys = a->value_norm = 1;
+    }
+    if (v->layers == LATENT) make_latent(v, layer, a);
+    if (v->layers == SHARED) {
+        a->shares_kv = layer == 1;
+        a->n_heads = layer == 1 ? 2 * v->heads : v->heads;
+        a->value_norm = layer == 0;
+    }
+    if (v->layers == PER_LAYER) {
+        out->result_norms = 1;
+        out->ffn.activation = LW_GELU_TANH;
+        out->output_scale = layer == 1 ? 0.375f : 0;
+    }
+    if (v->layers == OWN_NORMS) {
+        out->ffn = experts_of(v, 0);
+        out->ffn.bias = out->ffn.down_bias = out->ffn.shared_gate = 0;
+        out->ffn.shared_size = 96;
+        out->ffn.activation = LW_GELU_TANH;
+        out->ffn.own_norms = out->result_norms = 1;
+    }
+    if (v->layers == FALLING) {
+        a->alibi = layer == 0 ? 2 : 0;
+        a->rope = layer == 0 ? LW_NO_ROPE : a->rope;
+        a->qk_norm = layer == 0 ? LW_QK_NORM_NONE : LW_QK_NORM_LAYER;
+    }
+    if (v->layers == BESIDE) {
+        out->wiring = layer == 0 ? LW_PARALLEL : LW_PARALLEL_ONE_NORM;
+        a->output_bias = out->ffn.bias = layer == 0;
+    }
+    if (v->layers == CAPPED) {
+        a->score_softcap = layer == 0 ? 0.75f : 0;
+        a->qk_norm = layer == 0 ? LW_QK_NORM_TURNED : a->qk_norm;
+        out->result_norms = 1;
+        out->no_input_norms = layer == 1;
+        out->output_scale = layer == 0 ? 0.625f : 0;
+        out->ffn.activation = LW_XIELU;
+        out->ffn.kind = layer == 0 ? LW_FFN_PLAIN : LW_FFN_GATED;
+        out->ffn.alpha = 0.875f;
+        out->ffn.limit = 1.375f;
+    }
+    if (v->layers != ODD_ONES) return;
+    a->qk_norm = LW_QK_NORM_WHOLE;
+    a->window = layer == 0 ? 0 : 24;
+    a->rope = layer == 0 ? 1 : LW_NO_ROPE;
+    a->score_scale = layer == 0 ? 0.11f : 0;
+    a->position_beta = layer == 0 ? 0.1f : 0;
+    a->position_original = 8;
+    out->ffn.bias = 1;
+}
+
+static uint32_t per_layer_size(const variant* v) {
+    return v->layers != PER_LAYER ? 0 : v->matrices == LW_F32 ? 30 : 64;
+}
+
 #endif

@@ -5,11 +5,12 @@ import numpy as np
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import ModelConfig
 from tests.golden.reference import program
+from tests.golden.reference.parts import Array, norm
 
 
 def predicted_logits(
     config: ModelConfig, weights: program.Weights, tokens: list[int], guesses: list[int]
-) -> tuple[program.Array, float]:
+) -> tuple[Array, float]:
     """What the head makes of a text and guesses behind it, [1 + guesses][vocab_size]; the margin.
 
     The model has run all tokens but the last. Row t, from 1 on, is of token t and the row before
@@ -22,13 +23,13 @@ def predicted_logits(
     for end in range(len(tokens), len(text) + 1):
         embedded = embedding[text[1:end]] * config.embedding_scale
         parts = (
-            program.norm(config, own, Role.MTP_EMBEDDING_NORM, embedded),
-            program.norm(config, own, Role.MTP_HIDDEN_NORM, before),
+            norm(config, own, Role.MTP_EMBEDDING_NORM, embedded),
+            norm(config, own, Role.MTP_HIDDEN_NORM, before),
         )
         x = np.concatenate(parts, axis=1) @ own[Role.MTP_PROJECTION].T
         x, near = program.through_layer(config, index, own, x, {})
         margin = min(margin, near)
-        last = program.norm(config, own, Role.MTP_NORM, x[-1:] * config.layers[index].output_scale)
+        last = norm(config, own, Role.MTP_NORM, x[-1:] * config.layers[index].output_scale)
         logits.append(program.logits_of_rows(config, weights, last)[0])
         before = np.concatenate([before, last])
     return np.stack(logits), float(margin)

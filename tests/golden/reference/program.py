@@ -8,23 +8,21 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import (
     Attention,
     Experts,
-    Gated,
     GatedDelta,
     ModelConfig,
-    Plain,
     Rope,
     ShortConv,
     Ssd,
     State,
 )
+from tests.golden.reference.ffn import ffn, ffn_curve, with_own_norms
+from tests.golden.reference.parts import Array, norm, rms, sigmoid, silu, softplus
 
-Array = NDArray[np.float64]
 Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vectors (size,)
 
 
@@ -114,29 +112,6 @@ def layer_inputs(config: ModelConfig, weights: Weights, tokens: list[int], x: Ar
 def capped(x: Array, cap: float) -> Array:
     """Softcap; none where the cap is 0."""
     return np.asarray(cap * np.tanh(x / cap)) if cap else x
-
-
-def norm(config: ModelConfig, own: Mapping[Role, Array], role: Role, x: Array) -> Array:
-    """The model's kind of norm with the weight of a role; x itself where there is none."""
-    if role not in own:
-        return x
-    if config.norm == "rms":
-        return rms(x, own[role], config.rms_norm_eps)
-    centred = x - x.mean(axis=-1, keepdims=True)
-    normed = rms(centred, own[role], config.rms_norm_eps)
-    return normed + own[Role[f"{role.name}_BIAS"]] if config.norm_bias else normed
-
-
-def ffn(c: Gated | Plain | Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
-    """What a layer's FFN gives, and how near a choice of experts came to another one."""
-    if isinstance(c, Experts):
-        return experts(c, own, x)
-    return (plain if isinstance(c, Plain) else gated)(c, own, x), np.inf
-
-
-def rms(x: Array, weight: Array, eps: float) -> Array:
-    """RMSNorm over the last axis."""
-    return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight)
 
 
 def product_of(own: Mapping[Role, Array], role: Role, x: Array) -> Array:
@@ -331,16 +306,6 @@ def dual(c: Ssd, own: Mapping[Role, Array], mixed: Array, steps: Array) -> Array
     return out
 
 
-def softplus(x: Array) -> Array:
-    """ln(1 + exp(x))."""
-    return np.asarray(np.logaddexp(x, 0))
-
-
-def silu(x: Array) -> Array:
-    """x sigmoid(x)."""
-    return x * sigmoid(x)
-
-
 def turn(rope: Rope, heads: Array) -> Array:
     """RoPE: the first ``rotated`` dimensions of [tokens][heads][head_dim], half by half."""
     half = rope.rotated // 2
@@ -352,146 +317,3 @@ def turn(rope: Rope, heads: Array) -> Array:
     a, b = heads[..., :half], heads[..., half : rope.rotated]
     parts = (a * cosine - b * sine, b * cosine + a * sine, heads[..., rope.rotated :])
     return np.concatenate(parts, axis=-1)
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x))."""
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
-    """down(activation(gate x) * up x)."""
-    gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
-    if c.bias:
-        gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
-    result = ffn_curve(c, gate) * up @ own[Role.FFN_DOWN].T
-    return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
-
-
-def plain(c: Plain, own: Mapping[Role, Array], x: Array) -> Array:
-    """down(activation(up x))."""
-    up = x @ own[Role.FFN_UP].T
-    if c.bias:
-        up = up + own[Role.FFN_UP_BIAS]
-    result = ffn_curve(c, up) @ own[Role.FFN_DOWN].T
-    return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
-
-
-def ffn_curve(c: Gated | Plain | Experts, x: Array) -> Array:
-    """One of FFN_CURVES."""
-    if c.activation != "xielu":
-        return curve(c.activation, x)
-    below = c.limit * (np.expm1(np.minimum(x, -1e-6)) - x) + x / 2
-    return np.asarray(np.where(x > 0, c.alpha * x * x + x / 2, below))
-
-
-def experts(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
-    """Token by token."""
-    rows = [of_token(c, own, row) for row in x]
-    return np.stack([result for result, _ in rows]), min(margin for _, margin in rows)
-
-
-def with_own_norms(
-    config: ModelConfig, c: Experts, own: Mapping[Role, Array], x: Array
-) -> tuple[Array, float]:
-    """The sum of the shared expert and of the others, each behind its norm."""
-    routed, read = (norm(config, own, role, x) for role in (Role.ROUTER_NORM, Role.EXPERTS_NORM))
-    normed = norm(config, own, Role.FFN_NORM, x)
-    both = activate(c, normed @ own[Role.SHARED_GATE].T, normed @ own[Role.SHARED_UP].T)
-    shared, sums, least = both @ own[Role.SHARED_DOWN].T, np.zeros_like(x), np.inf
-    for token in range(len(x)):
-        chosen, weights, margin = route(c, own, routed[token])
-        least = min(least, margin)
-        for expert, weight in zip(chosen, weights * own[Role.ROUTER_SCALES][chosen], strict=True):
-            gate, up = (
-                product(c, own, role, expert, read[token])
-                for role in (Role.EXPERTS_GATE, Role.EXPERTS_UP)
-            )
-            sums[token] += weight * product(
-                c, own, Role.EXPERTS_DOWN, expert, activate(c, gate, up)
-            )
-    result = norm(config, own, Role.SHARED_RESULT_NORM, shared)
-    return result + norm(config, own, Role.EXPERTS_RESULT_NORM, sums), float(least)
-
-
-def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
-    """The sum over the experts of one token, and the margin of their choice."""
-    chosen, weights, margin = route(c, own, x)
-    total = np.zeros(len(x))
-    for expert, weight in zip(chosen, weights, strict=True):
-        gate = product(c, own, Role.EXPERTS_GATE, expert, x) if c.gated else None
-        up = product(c, own, Role.EXPERTS_UP, expert, x)
-        inner = activate(c, gate, up)
-        total += weight * product(c, own, Role.EXPERTS_DOWN, expert, inner)
-    if c.shared_size:
-        gate = own[Role.SHARED_GATE] @ x if c.gated else None
-        inner = activate(c, gate, own[Role.SHARED_UP] @ x)
-        share = sigmoid(own[Role.SHARED_ROUTER].ravel() @ x) if c.shared_gate else 1.0
-        total += share * (own[Role.SHARED_DOWN] @ inner)
-    if c.down_bias:
-        total += own[Role.FFN_DOWN_BIAS]
-    return total, margin
-
-
-def product(c: Experts, own: Mapping[Role, Array], role: Role, expert: int, x: Array) -> Array:
-    """What the matrix of one expert gives, and its bias."""
-    result = own[role].reshape(c.n, -1, len(x))[expert] @ x
-    if c.bias:
-        result = result + own[Role[f"{role.name}_BIAS"]].reshape(c.n, -1)[expert]
-    return np.asarray(result)
-
-
-def activate(c: Experts, gate: Array | None, up: Array) -> Array:
-    """What goes into the down projection."""
-    if gate is None:
-        return curve(c.activation, up)
-    if c.activation != "clamped":
-        return curve(c.activation, gate) * up
-    gate, up = np.minimum(gate, c.limit), np.clip(up, -c.limit, c.limit)
-    return gate * sigmoid(c.alpha * gate) * (up + 1)
-
-
-def curve(name: str, x: Array) -> Array:
-    """One of CURVES."""
-    if name == "silu":
-        return silu(x)
-    if name == "gelu":
-        return np.asarray(x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2)
-    if name == "gelu_tanh":
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-        return np.asarray(x * (1 + np.tanh(inner)) / 2)
-    return np.asarray(np.maximum(x, 0) ** {"relu": 1, "relu_squared": 2}[name])
-
-
-def softmax(x: Array) -> Array:
-    """Over all of x."""
-    terms = np.exp(x - x.max())
-    return np.asarray(terms / terms.sum())
-
-
-def largest(keys: Array, n: int) -> tuple[Array, float]:
-    """The n largest, the first of equal ones first; and how far the next one is."""
-    order = np.argsort(-keys, kind="stable")
-    left = keys[order[n:]]
-    return order[:n], float(keys[order[n - 1]] - left[0]) if len(left) else np.inf
-
-
-def route(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, Array, float]:
-    """The experts of a token and their weights, the largest first; and how far the next one is."""
-    logits = own[Role.ROUTER] @ x
-    if c.router_bias:
-        logits = logits + own[Role.ROUTER_BIAS]
-    scores = {"softmax": softmax, "sigmoid": sigmoid}.get(c.router, np.asarray)(logits)
-    keys = scores + own[Role.ROUTER_CHOICE_BIAS] if c.choice_bias else scores.copy()
-    margin = np.inf
-    if c.groups_used < c.groups:
-        of_groups = keys.reshape(c.groups, -1)
-        counted = 1 if c.groups_by_best else 2
-        best = np.sort(of_groups, axis=1)[:, -counted:].sum(axis=1)
-        kept, margin = largest(best, c.groups_used)
-        of_groups[[g for g in range(c.groups) if g not in kept]] = -np.inf
-    chosen, near = largest(keys, c.n_used)
-    weights = softmax(scores[chosen]) if c.router == "top_softmax" else scores[chosen]
-    if c.renormalize:
-        weights = weights / max(weights.sum() + c.denominator_eps, c.denominator_least)
-    return chosen, weights * c.scale, min(margin, near)
