@@ -83,9 +83,9 @@ void lw_model_close(lw_model* model);
 // not while a batch that names it is run or started. LW_ERR_ARGUMENT when inputs of the model's matrices are in an order
 // of their own.
 lw_status lw_adapter_create(const lw_model* model, lw_adapter** out);
-// Makes the product with one matrix, of LW_ATTN_Q, K, V, OUTPUT, LW_FFN_GATE, UP or DOWN, W x + B (scale * (A x)):
-// A has shape (rank, inputs), B (outputs, rank), both of one type, F32, F16 or BF16, in which they are held. Each matrix
-// once, and while the model is open.
+// Makes the product with one matrix, of LW_ATTN_Q, K, V, GATE, OUTPUT, LW_STATE_IN, GATE, DECAY, BETA, OUT, LW_FFN_GATE, UP
+// or DOWN, but Q of latent attention, W x + B (scale * (A x)): A has shape (rank, inputs), B (outputs, rank), both of one
+// type, F32, F16 or BF16, in which they are held. Each matrix once, and while the model is open.
 lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, const lw_tensor* a, const lw_tensor* b,
                           float scale);
 // Bytes of weights that it holds; 0 for NULL.
