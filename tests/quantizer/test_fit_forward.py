@@ -115,7 +115,7 @@ def test_random_programs_are_computed_as_their_definition_says():
         error = np.abs(found - wanted).max() / np.abs(wanted).max()
         assert error < 2e-4, (number, error, config)
     assert unclear <= N_PROGRAMS // 10
-    assert refused <= N_PROGRAMS // 2
+    assert refused <= N_PROGRAMS * 3 // 5  # latent attention among them
 
 
 def mean_of(x, behind=None):

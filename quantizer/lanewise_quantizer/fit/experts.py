@@ -157,9 +157,10 @@ def _largest(keys: Floats, n: int) -> npt.NDArray[np.intp]:
 
 
 def _keep_groups(ffn: Experts, keys: Floats) -> None:
-    """Leave only the groups that may be chosen from: those whose two best are best together."""
+    """Leave only the groups that may be chosen from: of the best expert, or best two together."""
     groups = keys.reshape(len(keys), ffn.groups, -1)
-    best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+    counted = 1 if ffn.groups_by_best else 2
+    best = np.sort(groups, axis=2)[:, :, -counted:].sum(axis=2)
     kept = np.zeros((len(keys), ffn.groups), bool)
     np.put_along_axis(kept, _largest(best, ffn.groups_used), values=True, axis=1)
     groups[~kept] = -np.inf
