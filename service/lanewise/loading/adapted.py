@@ -73,6 +73,8 @@ def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> M
 
 def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part]:
     """Take a module's lora_B (outputs, rank) apart; ModelFileError if it is no matrix here."""
+    if ".experts." in module:  # all of a layer's are one tensor
+        raise not_supported(b.where, config)
     family = family_named(config.architecture)
     named = family.hf_tensors(text_tensors({f"{module}.weight": b}, b.where), config)
     found = 0
