@@ -64,11 +64,12 @@ async def render_all(texts: dict[str, str]) -> dict[str, dict[str, str | None]]:
 
 
 # What templates would refuse or lose is said in other words: see tests/text/test_conversation.py.
+CALLS = {"tool calls", "parallel calls", "calls with reasoning"}
 BRIDGED = {
-    "tags.jinja": {"system", "tool calls"},
-    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja": {"tool calls"},
-    "google-gemma-2-2b-it.jinja": {"system", "tool calls"},
-    "microsoft-Phi-3.5-mini-instruct.jinja": {"tool calls"},
+    "tags.jinja": {"system", "reasoning content", *CALLS},
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja": CALLS,
+    "google-gemma-2-2b-it.jinja": {"system", "reasoning content", *CALLS},
+    "microsoft-Phi-3.5-mini-instruct.jinja": CALLS,
 }
 
 
