@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
     for (uint32_t step = prompt ? 0 : 1; step <= steps; ++step) {
         const uint32_t n = step ? 1 : prompt, start[] = {0, n}, row = n - 1;
         const lw_batch batch = {1,    1,    blocks, ids,  start, &context, table, &row, NULL,
-                                NULL, NULL, 0,      NULL, 0,     NULL,     NULL,  NULL};
+                                NULL, NULL, 0,      NULL, 0,     NULL,     NULL,  NULL, 0};
         check(lw_step(session, &batch, logits, NULL));
         context += n;
     }
