@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import check_values, has, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.common import check_values, has, hf_model
 from lanewise.loading.families.experts import (
+    EPS,
     GATING,
     flatten_gguf_experts,
     gguf_experts,
+    hf_dense_first,
+    hf_routed_experts,
     sparse_layers,
 )
 from lanewise.loading.families.family import Family
@@ -20,14 +23,12 @@ from lanewise.loading.families.gguf import (
     arch_of,
     gguf_gated,
     gguf_model,
-    gguf_n_layers,
+    gguf_trunk_layers,
 )
 from lanewise.loading.families.latent import (
-    EPS,
     MTP,
     gguf_latent_attention,
     gguf_latent_tensors,
-    hf_experts,
     hf_latent_attention,
     hf_latent_tensors,
     unscaled,
@@ -50,25 +51,17 @@ GLM_VOCABULARY = 154880  # of GLM-4.7-Flash, whose first files do not say how ex
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_values(fields, MUST_BE)
-    n_layers = hf_n_layers(fields, sources)
     grouped = fields.text("topk_method", default=PLAIN) == GROUPED
-    experts = hf_experts(fields, "softmax", renormalize=False, groups=grouped)
-    experts = replace(experts, groups_by_best=experts.groups > 1, renormalize=False)
+    experts = hf_routed_experts(fields, "softmax", renormalize=False, groups=grouped)
+    experts = replace(experts, groups_by_best=experts.groups > 1)
     first = fields.integer("first_k_dense_replace", default=0, least=0)
-    is_sparse = [number >= first for number in range(n_layers)]
-    gated = hf_gated(fields, sources)
-    layers = sparse_layers(hf_latent_attention(fields), experts, gated, is_sparse)
+    layers = hf_dense_first(fields, sources, hf_latent_attention(fields), experts, first)
     return hf_model(fields, "deepseek_v2", layers)
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata; the last layers may guess further tokens and are not counted."""
-    arch, n_layers = arch_of(fields), gguf_n_layers(fields, sources)
-    key = f"{arch}.nextn_predict_layers"
-    further = fields.integer(key, default=0, least=0)
-    if further >= n_layers:
-        raise fields.fail(key, f"a number below the number of layers, {n_layers},")
-    n_layers -= further
+    arch, n_layers = arch_of(fields), gguf_trunk_layers(fields, sources)
     attention, gated = gguf_latent_attention(fields), gguf_gated(fields, sources)
     is_sparse = [has(sources, Role.ROUTER, GGUF, number) for number in range(n_layers)]
     if any(is_sparse):

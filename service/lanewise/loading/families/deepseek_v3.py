@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import check_values, hf_gated, hf_model, hf_n_layers
-from lanewise.loading.families.experts import sparse_layers
+from lanewise.loading.families.common import check_values, hf_model
+from lanewise.loading.families.experts import hf_dense_first, hf_routed_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
     MTP,
-    hf_experts,
     hf_latent_attention,
     hf_latent_tensors,
 )
@@ -27,11 +26,8 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 def config_of(fields: Fields, sources: Sources, name: str, first: int) -> ModelConfig:
     """Return a model whose layers are experts from number ``first`` on."""
     check_values(fields, MUST_BE)
-    n_layers = hf_n_layers(fields, sources)
-    experts = hf_experts(fields, "sigmoid", renormalize=True)
-    is_sparse = [number >= first for number in range(n_layers)]
-    gated = hf_gated(fields, sources)
-    layers = sparse_layers(hf_latent_attention(fields), experts, gated, is_sparse)
+    experts = hf_routed_experts(fields, "sigmoid", renormalize=True)
+    layers = hf_dense_first(fields, sources, hf_latent_attention(fields), experts, first)
     return hf_model(fields, name, layers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import check_activation, has
+from lanewise.loading.families.common import check_activation, has, hf_gated, hf_n_layers
 from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_uniform
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
@@ -17,6 +17,7 @@ from lanewise.loading.sources import Sources
 GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # of GGUF's expert_gating_func
 EXPERT_ROLES = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
 PARTS = ("gate_proj", "up_proj", "down_proj")
+EPS = round_to_f32(1e-20)  # beside the sum that weights of routed experts are divided by
 
 
 def sparse_layers(
@@ -189,6 +190,48 @@ def hf_shared_experts(fields: Fields, renormalize: bool) -> Experts:
         shared_size=fields.integer("shared_expert_intermediate_size"),
         shared_gate=True,
     )
+
+
+def hf_routed_experts(
+    fields: Fields, router: str, renormalize: bool, groups: bool = True
+) -> Experts:
+    """Return the experts of a config.json of DeepSeek's kind.
+
+    ``renormalize`` is what the family has where the file does not say; without ``groups`` the
+    choice is not limited to some of them.
+    """
+    check_activation(fields)
+    size = fields.integer("moe_intermediate_size")
+    n_groups = fields.integer("n_group", default=1)
+    groups_used = fields.integer("topk_group", default=1)
+    return Experts(
+        n=fields.integer("n_routed_experts"),
+        n_used=fields.integer("num_experts_per_tok"),
+        size=size,
+        router=router,
+        choice_bias=router == "sigmoid",
+        groups=n_groups if groups else 1,
+        groups_used=groups_used if groups else 1,
+        renormalize=fields.flag("norm_topk_prob", default=renormalize),
+        denominator_eps=EPS,
+        scale=round_to_f32(fields.number("routed_scaling_factor", default=1.0)),
+        shared_size=size * fields.integer("n_shared_experts", default=0, least=0),
+    )
+
+
+def hf_dense_first(
+    fields: Fields, sources: Sources, attention: Attention, experts: Experts, first: int
+) -> list[Layer]:
+    """Return layers of a config.json that are experts from number ``first`` on, gated before."""
+    is_sparse = [number >= first for number in range(hf_n_layers(fields, sources))]
+    return sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
+
+
+def stack_routed_experts(tensors: Rearranged, config: ModelConfig) -> None:
+    """Make matrices of all experts in "mlp", and name those that all rows have."""
+    for number, experts in layers_of_experts(config):
+        stack_hf_experts(tensors, number, experts)
+        rename_shared(tensors, number, "mlp.shared_experts")
 
 
 def rename_shared(tensors: Rearranged, layer: int, folder: str) -> None:

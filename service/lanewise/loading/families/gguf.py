@@ -100,6 +100,15 @@ def gguf_n_layers(fields: Fields, sources: Sources) -> int:
     return n_layers
 
 
+def gguf_trunk_layers(fields: Fields, sources: Sources) -> int:
+    """Return the number of layers without the last ones, which guess further tokens."""
+    key = f"{arch_of(fields)}.nextn_predict_layers"
+    n_layers, further = gguf_n_layers(fields, sources), fields.integer(key, default=0, least=0)
+    if further >= n_layers:
+        raise fields.fail(key, f"a number below the number of layers, {n_layers},")
+    return n_layers - further
+
+
 def gguf_model(
     fields: Fields,
     sources: Sources,

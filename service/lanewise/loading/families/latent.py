@@ -7,24 +7,19 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.checks import check_heads
-from lanewise.loading.families.common import check_activation, check_values
-from lanewise.loading.families.experts import (
-    layers_of_experts,
-    rename_shared,
-    stack_hf_experts,
-)
+from lanewise.loading.families.common import check_values
+from lanewise.loading.families.experts import stack_routed_experts
 from lanewise.loading.families.gguf import arch_of, gguf_uniform
 from lanewise.loading.families.ministral3 import scaled
 from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import HF
-from lanewise.loading.program import Attention, Experts, ModelConfig, Rope
+from lanewise.loading.program import Attention, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.rope import rope_settings, yarn_scale
 from lanewise.loading.sources import Sources
 
-EPS = round_to_f32(1e-20)  # beside the sum that chosen weights are divided by
 NORM_EPS = round_to_f32(1e-6)  # of norms of latents, whatever the config says of others
 MUST_BE = {
     "attention_bias": (False, None),
@@ -73,31 +68,6 @@ def score_scale(head_dim: int, factor: float, all_dims: float) -> float:
     return round_to_f32(head_dim**-0.5 * yarn_scale(factor, all_dims) ** 2)
 
 
-def hf_experts(fields: Fields, router: str, renormalize: bool, groups: bool = True) -> Experts:
-    """Return the experts of a config.json of DeepSeek's kind.
-
-    ``renormalize`` is what the family has where the file does not say; without ``groups`` the
-    choice is not limited to some of them.
-    """
-    check_activation(fields)
-    size = fields.integer("moe_intermediate_size")
-    n_groups = fields.integer("n_group", default=1)
-    groups_used = fields.integer("topk_group", default=1)
-    return Experts(
-        n=fields.integer("n_routed_experts"),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=size,
-        router=router,
-        choice_bias=router == "sigmoid",
-        groups=n_groups if groups else 1,
-        groups_used=groups_used if groups else 1,
-        renormalize=fields.flag("norm_topk_prob", default=renormalize),
-        denominator_eps=EPS,
-        scale=round_to_f32(fields.number("routed_scaling_factor", default=1.0)),
-        shared_size=size * fields.integer("n_shared_experts", default=0, least=0),
-    )
-
-
 def hf_latent_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give matrices their usual parts and names; leave out layers that guess further tokens."""
     tensors = Rearranged(sources)
@@ -108,9 +78,7 @@ def hf_latent_tensors(sources: Sources, config: ModelConfig) -> Sources:
         if layer.attention.query_rank:
             tensors.rename(f"{folder}.q_b_proj.weight", usual(Role.ATTN_Q, number))
         split_keys_and_values(tensors, f"{folder}.kv_b_proj.weight", layer.attention, number, HF)
-    for number, experts in layers_of_experts(config):
-        stack_hf_experts(tensors, number, experts)
-        rename_shared(tensors, number, "mlp.shared_experts")
+    stack_routed_experts(tensors, config)
     return tensors.out
 
 

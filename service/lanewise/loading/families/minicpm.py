@@ -27,12 +27,25 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     n_layers = hf_n_layers(fields, sources)
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     config = hf_model(fields, "minicpm", [layer] * n_layers, tied=True)
-    base = fields.number("dim_model_base", default=config.hidden_size)
-    depth = fields.number("scale_depth", default=math.sqrt(n_layers))
+    return hf_multiplied(fields, config, 1.0)
+
+
+def hf_multiplied(fields: Fields, config: ModelConfig, embedding: float) -> ModelConfig:
+    """Return a model with the multipliers of its config; ``embedding`` if that has none."""
+    return multiplied(
+        config,
+        fields.number("scale_emb", default=embedding),
+        fields.number("scale_depth", default=math.sqrt(config.n_layers)),
+        fields.number("dim_model_base", default=config.hidden_size),
+    )
+
+
+def multiplied(config: ModelConfig, embedding: float, depth: float, base: float) -> ModelConfig:
+    """Return a model whose embeddings, layers' results and logits are multiplied."""
     return replace(
         config,
-        embedding_scale=round_to_f32(fields.number("scale_emb", default=1.0)),
-        residual_scale=round_to_f32(depth / math.sqrt(n_layers)),
+        embedding_scale=round_to_f32(embedding),
+        residual_scale=round_to_f32(depth / math.sqrt(config.n_layers)),
         logit_scale=round_to_f32(base / config.hidden_size),
     )
 

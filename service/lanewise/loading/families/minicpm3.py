@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from lanewise.loading.families.common import hf_gated, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_model, gguf_n_layers
@@ -14,7 +11,7 @@ from lanewise.loading.families.latent import (
     hf_latent_attention,
     hf_latent_tensors,
 )
-from lanewise.loading.formats import round_to_f32
+from lanewise.loading.families.minicpm import hf_multiplied, multiplied
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig
@@ -29,22 +26,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     n_layers = hf_n_layers(fields, sources)
     layer = Layer(hf_latent_attention(fields), hf_gated(fields, sources))
     config = hf_model(fields, "minicpm3", [layer] * n_layers, tied=True)
-    return multiplied(
-        config,
-        fields.number("scale_emb", default=EMBEDDING),
-        fields.number("scale_depth", default=math.sqrt(n_layers)),
-        fields.number("dim_model_base", default=config.hidden_size),
-    )
-
-
-def multiplied(config: ModelConfig, embedding: float, depth: float, base: float) -> ModelConfig:
-    """Return a model with its multipliers."""
-    return replace(
-        config,
-        embedding_scale=round_to_f32(embedding),
-        residual_scale=round_to_f32(depth / math.sqrt(config.n_layers)),
-        logit_scale=round_to_f32(base / config.hidden_size),
-    )
+    return hf_multiplied(fields, config, EMBEDDING)
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:

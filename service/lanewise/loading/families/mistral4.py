@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.families import deepseek_v2
-from lanewise.loading.families.common import hf_gated, hf_model, hf_n_layers
-from lanewise.loading.families.experts import sparse_layers
+from lanewise.loading.families.common import hf_model
+from lanewise.loading.families.experts import hf_dense_first, hf_routed_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
     MTP,
-    hf_experts,
     hf_latent_attention,
     hf_latent_tensors,
 )
@@ -29,11 +28,9 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     beta = settings.number(BETA, default=0.0, zero=True)
     original = settings.integer("original_max_position_embeddings", default=1)
     attention = scaled(hf_latent_attention(fields), beta, original)
-    experts = hf_experts(fields, "softmax", renormalize=True)
-    n_layers = hf_n_layers(fields, sources)
+    experts = hf_routed_experts(fields, "softmax", renormalize=True)
     first = fields.integer("first_k_dense_replace", default=0, least=0)
-    is_sparse = [number >= first for number in range(n_layers)]
-    layers = sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
+    layers = hf_dense_first(fields, sources, attention, experts, first)
     key = "rope_parameters" if fields.is_set("rope_parameters") else "rope_scaling"
     given = fields.raw(key)
     if isinstance(given, dict):

@@ -11,6 +11,7 @@ from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import has, hf_attention, hf_model
 from lanewise.loading.families.experts import (
+    EPS,
     first_sparse,
     flatten_gguf_experts,
     gguf_experts,
@@ -41,7 +42,6 @@ KINDS = {
     **dict.fromkeys(("E", "moe"), "experts"),
 }
 CURVE = "relu_squared"
-EPS = round_to_f32(1e-20)  # beside the sum that chosen weights are divided by
 HARMLESS = (
     *mamba2.HARMLESS,
     *("num_hidden_layers", "expand", "residual_in_fp32", "rescale_prenorm_residual"),

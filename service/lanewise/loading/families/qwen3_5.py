@@ -5,13 +5,16 @@ from __future__ import annotations
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_gated, hf_n_layers
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import gguf_gated, gguf_model
+from lanewise.loading.families.gguf import (
+    gguf_gated,
+    gguf_model,
+    gguf_trunk_layers,
+)
 from lanewise.loading.families.qwen3_next import (
     gguf_delta_layers,
     gguf_named,
     hf_delta_model,
     named,
-    trunk_layers,
 )
 from lanewise.loading.families.states import give
 from lanewise.loading.json_files import Fields
@@ -48,7 +51,7 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
-    ffns: list[Gated | Experts] = [gguf_gated(fields, sources)] * trunk_layers(fields, sources)
+    ffns: list[Gated | Experts] = [gguf_gated(fields, sources)] * gguf_trunk_layers(fields, sources)
     layers = gguf_delta_layers(fields, sources, ffns, in_turn=True)
     return gguf_model(fields, sources, NAME, layers)
 

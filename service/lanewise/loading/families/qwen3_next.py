@@ -27,8 +27,8 @@ from lanewise.loading.families.gguf import (
     arch_of,
     gguf_attention,
     gguf_model,
-    gguf_n_layers,
     gguf_post_attention_norm,
+    gguf_trunk_layers,
 )
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import (
@@ -186,18 +186,9 @@ def gguf_delta_model(fields: Fields, sources: Sources, name: str, in_turn: bool)
     ``in_turn``: the heads that have a head of keys lie apart from each other.
     """
     experts = gguf_experts(fields, sources, "softmax", renormalize=True, shared_gate=True)
-    ffns: list[Gated | Experts] = [experts] * trunk_layers(fields, sources)
+    ffns: list[Gated | Experts] = [experts] * gguf_trunk_layers(fields, sources)
     layers = gguf_delta_layers(fields, sources, ffns, in_turn)
     return gguf_model(fields, sources, name, layers)
-
-
-def trunk_layers(fields: Fields, sources: Sources) -> int:
-    """Return the number of layers without those that guess further tokens."""
-    key = f"{arch_of(fields)}.nextn_predict_layers"
-    n_layers, further = gguf_n_layers(fields, sources), fields.integer(key, default=0, least=0)
-    if further >= n_layers:
-        raise fields.fail(key, f"a number below the number of layers, {n_layers},")
-    return n_layers - further
 
 
 def gguf_delta_layers(
