@@ -47,15 +47,12 @@ class ArgumentRules:
         schema = argument_schema(parameters)
         return self._object(schema, schema, 0)
 
-    def _add(self, body: str) -> str:
-        name = f"value_{self._count}"
+    def _name(self, kind: str = "value") -> str:
         self._count += 1
-        self.rules.append(f"{name}: {body}")
-        return name
+        return f"{kind}_{self._count}"
 
-    def _add_terminal(self, body: str) -> str:
-        name = f"KEY_{self._count}"
-        self._count += 1
+    def _add(self, body: str, kind: str = "value") -> str:
+        name = self._name(kind)
         self.rules.append(f"{name}: {body}")
         return name
 
@@ -94,7 +91,7 @@ class ArgumentRules:
         if isinstance(value, Mapping) and value and depth < MOST_DEEP:
             shown = self._value(value, root, depth + 1)
         names = "|".join(map(re.escape, schema.get("properties", {})))
-        key = self._add_terminal(f"/{KEY}/" + (f" & ~/{names}/" if names else ""))
+        key = self._add(f"/{KEY}/" + (f" & ~/{names}/" if names else ""), "KEY")
         return self._add(f'{key} ":" {shown}')
 
     def _value(self, schema: Any, root: Mapping[str, Any], depth: int) -> str:
@@ -125,8 +122,7 @@ class ArgumentRules:
         lengths = found.lengths()
         if lengths is None:
             return f"{self._begin} string_end"
-        name = f"value_{self._count}"
-        self._count += 1
+        name = self._name()
         text = f"/(.|\\n){{{lengths[0]},{lengths[1]}}}/"
         self.rules.append(text_up_to(name, self._quote, self._tokenizer, text))
         return f"{self._begin} {name}"

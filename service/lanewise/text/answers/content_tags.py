@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from lanewise.text.answers.calls import split_at
+from lanewise.text.answers.tags import TagReader, Tags
+
+COMMAND_RESPONSE = Tags("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+HUNYUAN_ANSWER = Tags("<answer>", "</answer>")
 
 
-@dataclass(frozen=True, slots=True)
-class ContentTags:
-    """What a family may write around its content."""
-
-    begin: str
-    end: str
-
-
-COMMAND_RESPONSE = ContentTags("<|START_RESPONSE|>", "<|END_RESPONSE|>")
-HUNYUAN_ANSWER = ContentTags("<answer>", "</answer>")
-
-
-class ContentSplitter:
+class ContentSplitter(TagReader):
     """Takes content in pieces; leaves out the tags around it, and space on their inner sides.
 
     The first tag counts where the content begins, which it need not do with one; the last where
     nothing but space comes after it.
     """
 
-    def __init__(self, tags: ContentTags) -> None:
-        self._tags = tags
-        self._text = ""  # not yet understood
+    def __init__(self, tags: Tags) -> None:
+        super().__init__(tags)
         self._shown = ""  # found by the last push
         self._held: list[str] = []  # space, perhaps around a tag, that may be the end
-        self._state: Callable[[], bool] = self._open
 
     def push(self, text: str, *, last: bool = False) -> str:
         """Take more text; return what of it is content."""
@@ -45,20 +32,7 @@ class ContentSplitter:
             self._shown, self._text = self._shown + self._text, ""
         return self._shown
 
-    def _open(self) -> bool:
-        text = self._text.lstrip()
-        if text.startswith(self._tags.begin):
-            self._text, self._state = text[len(self._tags.begin) :], self._begun
-        elif self._tags.begin.startswith(text):
-            return False
-        else:
-            self._state = self._content
-        return True
-
-    def _begun(self) -> bool:
-        self._text = self._text.lstrip()
-        if not self._text:
-            return False
+    def _inside(self) -> bool:
         self._state = self._content
         return True
 

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from lanewise.text.answers import harmony
 from lanewise.text.answers.calls import CallFormat, CallParser, Tools, with_ids
-from lanewise.text.answers.content_tags import ContentSplitter, ContentTags
+from lanewise.text.answers.content_tags import ContentSplitter
 from lanewise.text.answers.explained import explained, with_tools_in_system
 from lanewise.text.answers.json_calls import PYTHON_TAG
 from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols, text_up_to, unlike
 from lanewise.text.answers.signs import call_format, content_tags, thinking_tags
+from lanewise.text.answers.tags import Tags
 from lanewise.text.answers.thinking import Start, ThinkingSplitter, ThinkingTags
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarSource
@@ -155,7 +156,7 @@ class PlainFormat(AnswerFormat):
     calls: CallFormat
     thinking: ThinkingTags | None = None
     tools_in_system: bool = False  # the template looks for tools there
-    content: ContentTags | None = None  # around content
+    content: Tags | None = None  # around content
 
     @property
     def marks_calls(self) -> bool:  # type: ignore[override]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from lanewise.text.answers.calls import split_at
+from lanewise.text.answers.tags import TagReader, Tags
 
 
 class Start(Enum):
@@ -18,11 +18,8 @@ class Start(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingTags:
+class ThinkingTags(Tags):
     """What a family writes around its reasoning."""
-
-    begin: str
-    end: str
 
     def start_of(self, prompt: str) -> Start:
         """What comes after a prompt, which may end with one of the tags."""
@@ -45,19 +42,18 @@ COMMAND_THINK = ThinkingTags("<|START_THINKING|>", "<|END_THINKING|>")
 APERTUS_THINK = ThinkingTags("<|inner_prefix|>", "<|inner_suffix|>")
 
 
-class ThinkingSplitter:
+class ThinkingSplitter(TagReader):
     """Takes an answer's text in pieces; tells its reasoning, without space around, from the rest.
 
     The rest begins without space if there was reasoning.
     """
 
     def __init__(self, tags: ThinkingTags, start: Start) -> None:
-        self._tags = tags
-        self._text = ""  # not yet understood
+        super().__init__(tags)
         self._reasoning = self._rest = ""  # found by the last push
         self._space = ""  # at the end of the reasoning so far
         states = {Start.OPEN: self._open, Start.THOUGHT: self._begun, Start.CONTENT: self._content}
-        self._state: Callable[[], bool] = states[start]
+        self._state = states[start]
 
     def push(self, text: str, *, last: bool = False) -> tuple[str, str]:
         """Take more text; return reasoning and other text."""
@@ -71,24 +67,7 @@ class ThinkingSplitter:
             self._rest, self._text = self._text, ""
         return self._reasoning, self._rest
 
-    def _open(self) -> bool:
-        text = self._text.lstrip()
-        if text.startswith(self._tags.begin):
-            self._text, self._state = text[len(self._tags.begin) :], self._begun
-        elif self._tags.begin.startswith(text):
-            return False
-        else:
-            self._state = self._content
-        return True
-
-    def _begun(self) -> bool:
-        self._text = self._text.lstrip()
-        if not self._text:
-            return False
-        self._state = self._thought
-        return True
-
-    def _thought(self) -> bool:
+    def _inside(self) -> bool:
         before, found, self._text = split_at(self._text, self._tags.end)
         words = self._space + before
         shown = words.rstrip()
@@ -99,11 +78,7 @@ class ThinkingSplitter:
         return found
 
     def _after(self) -> bool:
-        self._text = self._text.lstrip()
-        if not self._text:
-            return False
-        self._state = self._content
-        return True
+        return self._skip_space(self._content)
 
     def _content(self) -> bool:
         self._rest, self._text = self._rest + self._text, ""
