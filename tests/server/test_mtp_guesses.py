@@ -1,8 +1,6 @@
 """Guesses of a model's own head, with the real library: the same bits as without."""
 
 import asyncio
-from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -12,23 +10,25 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.row_costs import RowCosts
-from lanewise.host import GIB, MIB, MemoryLimit
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.runtime import BLOCK_TOKENS
-from lanewise.server import make_engine as making
 from lanewise.server import opening
-from lanewise.server.draft import open_draft
 from lanewise.settings import Settings
 from mtp_models import cyclic_tensors, write_directory
+from state_engines import (
+    CONTEXT,
+    LIMIT,
+    alone,
+    asked_for_letters,
+    leave_few_blocks,
+    next_turn,
+    running,
+    sampled,
+    together,
+)
 from toy_server import metric, outputs_of
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library", "rows_are_free")]
 
-LIMIT = MemoryLimit(GIB, "test", dedicated=True)
-CONTEXT = {"max_position_embeddings": 512}
-SYSTEM = list(b"what many have in common, and is longer than a few blocks of the cache are; " * 2)
-# Of a model that may write three letters only many guesses come true, and many do not.
-ABC = (97, 98, 99)
 FAMILIES = ["qwen3_5", "qwen3_5_moe", "glm4_moe"]
 
 
@@ -47,45 +47,11 @@ def path(request, tmp_path_factory):
     return str(write_directory(request.param, folder, **CONTEXT))
 
 
-@contextmanager
-def running(path: str, **changes):
-    """An engine as ``lanewise serve`` makes it."""
-    settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4, max_step_tokens=64)
-    settings = replace(settings, served_model_name=("toy",), **changes)
-    model, text = opening.open_model(settings, 2, LIMIT)
-    assert open_draft(settings, text.tokenizer, 2, None) is None
-    with model:
-        engine = making.make_engine(settings, model, None, text.tokenizer, 2, LIMIT, None)
-        engine.start()
-        try:
-            yield engine
-        finally:
-            engine.stop()
-
-
 class Nothing(RowCosts):
     """Costs of a head that takes next to no time."""
 
     def seconds(self, rows: int) -> float:
         return 0.001
-
-
-def asked() -> list[GenerationRequest]:
-    """Prompts with a common beginning, greedy and seeded."""
-    params = SamplingParams(seed=3, max_tokens=70, logprobs=2, allowed_token_ids=ABC)
-    kinds = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "seed": 9}]
-    return [
-        GenerationRequest([*SYSTEM[: 40 * i + 30], *b"abcab" * i], replace(params, **kinds[i % 3]))
-        for i in range(4)
-    ]
-
-
-async def together(engine: Engine, requests: list[GenerationRequest]):
-    return await asyncio.gather(*[outputs_of(engine, one) for one in requests])
-
-
-def sampled(outputs) -> list:
-    return [one.sampled for one in outputs[0]]
 
 
 def count(engine: Engine, name: str) -> float:
@@ -94,19 +60,15 @@ def count(engine: Engine, name: str) -> float:
 
 @pytest.fixture(scope="module")
 def plain(path):
-    """What is answered without speculation, one after the other."""
-    with running(path, speculation=False, prefix_cache=False) as engine:
-        return [sampled(asyncio.run(outputs_of(engine, one))) for one in asked()]
+    return alone(path)
 
 
 def test_answers_are_those_without_a_head(path, plain):
     with running(path, draft="mtp") as engine:
-        assert [sampled(one) for one in asyncio.run(together(engine, asked()))] == plain
+        assert [sampled(one) for one in asyncio.run(together(engine, asked_for_letters()))] == plain
         assert 20 < count(engine, "accepted_tokens") <= count(engine, "draft_tokens")
         # The next turn goes on behind an answer of which much was guessed, and from the cache.
-        tokens = [one.token for one in plain[0]]
-        params = SamplingParams(seed=1, max_tokens=30, allowed_token_ids=ABC)
-        turn_two = GenerationRequest([*asked()[0].prompt, *tokens, *b"abc"], params)
+        turn_two = next_turn(plain[0])
         hits, before = metric(engine, "vllm:prefix_cache_hits_total"), count(engine, "drafts")
         second = asyncio.run(outputs_of(engine, turn_two))
         assert metric(engine, "vllm:prefix_cache_hits_total") > hits
@@ -116,11 +78,9 @@ def test_answers_are_those_without_a_head(path, plain):
 
 
 def test_a_crowd_that_is_preempted_gets_them_too(path, plain, monkeypatch):
-    plan = making.plan_cache
-    small = {"blocks": 14, "max_model_len": 13 * BLOCK_TOKENS, "max_seqs": 8, "n_snapshots": 6}
-    monkeypatch.setattr(making, "plan_cache", lambda *given: replace(plan(*given), **small))
+    leave_few_blocks(monkeypatch)
     with running(path, draft="mtp", max_seqs=8, draft_tokens=5) as engine:
-        got = asyncio.run(together(engine, asked() * 2))
+        got = asyncio.run(together(engine, asked_for_letters() * 2))
         assert [sampled(one) for one in got] == plain * 2
         assert metric(engine, "vllm:num_preemptions_total") > 0
         assert count(engine, "accepted_tokens") > 20

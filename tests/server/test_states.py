@@ -2,45 +2,33 @@
 
 import asyncio
 import logging
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from family_models import write_case
-from lanewise.engine.engine import Engine
 from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.host import GIB, MIB, HostError, MemoryLimit
+from lanewise.host import MIB, HostError
 from lanewise.server import opening
 from lanewise.server.draft import open_draft
-from lanewise.server.make_engine import make_engine, plan_cache
+from lanewise.server.make_engine import plan_cache
 from lanewise.settings import Settings, SettingsError
+from state_engines import (
+    CONTEXT,
+    LIMIT,
+    SYSTEM,
+    running,
+    sampled,
+    together,
+)
 from toy_server import metric, outputs_of
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
-
-LIMIT = MemoryLimit(GIB, "test", dedicated=True)
-CONTEXT = {"max_position_embeddings": 512}
-SYSTEM = list(b"what many have in common, and is longer than a few blocks of the cache are; " * 2)
 
 
 @pytest.fixture(scope="module", params=["lfm2", "qwen3_next"])
 def path(request, tmp_path_factory):
     return str(write_case(request.param, tmp_path_factory.mktemp("m") / request.param, **CONTEXT))
-
-
-@contextmanager
-def running(path: str, **changes):
-    settings = Settings(model=path, kv_memory=16 * MIB, max_seqs=4, max_step_tokens=64)
-    settings = replace(settings, served_model_name=("toy",), **changes)
-    model, text = opening.open_model(settings, 2, LIMIT)
-    with model:
-        engine = make_engine(settings, model, None, text.tokenizer, 2, LIMIT, None)
-        engine.start()
-        try:
-            yield engine
-        finally:
-            engine.stop()
 
 
 def asked() -> list[GenerationRequest]:
@@ -54,14 +42,6 @@ def asked() -> list[GenerationRequest]:
     ]
     first = [GenerationRequest([*SYSTEM, *question], params) for question in questions]
     return [*first, GenerationRequest(list(b"short"), replace(params, max_tokens=70))]
-
-
-async def together(engine: Engine, requests: list[GenerationRequest]):
-    return await asyncio.gather(*[outputs_of(engine, one) for one in requests])
-
-
-def sampled(outputs) -> list:
-    return [one.sampled for one in outputs[0]]
 
 
 def test_answers_are_the_same_bits_with_and_without_snapshots(path):
