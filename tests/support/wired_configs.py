@@ -260,7 +260,10 @@ WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
             "top_k_experts": 3,
         },
     ),
-    "gemma4_unified": ("gemma4", {"model_type": "gemma4_unified_text"}),
+    "gemma4_unified": (
+        "gemma4",
+        {"model_type": "gemma4_unified_text", "architectures": ["Gemma4UnifiedForCausalLM"]},
+    ),
     "gemma4_values": ("gemma4", {"attention_k_eq_v": False, "global_head_dim": 16}),
     "gpt_neox_in_turn": ("gpt_neox", {"use_parallel_residual": False}),
     "falcon_one_norm": ("falcon_new", {"num_ln_in_parallel_attn": 1}),

@@ -9,6 +9,7 @@ With --check nothing is written: what is committed must be what comes out now.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import AutoConfig, Mxfp4Config
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -43,16 +44,24 @@ Floats = NDArray[np.float32]
 
 
 def class_of(config: dict[str, Any]) -> Any:
-    """Return the class that a config names: not all text models of others are found by theirs."""
-    return getattr(transformers, config["architectures"][0])
+    """Return the class that a config names: not all text models of others are found by theirs.
+
+    A family that transformers reads as another's (InternLM 3: Llama) has no class of its name.
+    """
+    return getattr(transformers, config["architectures"][0], AutoModelForCausalLM)
+
+
+def made(folder: Path) -> Any:
+    """Return the model of a folder's config.json, with random weights."""
+    config = AutoConfig.from_pretrained(folder)
+    kind = class_of(json.loads(Path(folder, "config.json").read_text()))
+    return kind.from_config(config) if kind is AutoModelForCausalLM else kind._from_config(config)
 
 
 def written(config: dict[str, Any]) -> Record:
     """Return config.json and the shapes of the tensors that transformers writes for a config."""
     plain = {key: value for key, value in config.items() if key != QUANTIZATION}
-    record = written_by(
-        lambda folder: class_of(config)._from_config(AutoConfig.from_pretrained(folder)), plain
-    )
+    record = written_by(made, plain)
     if QUANTIZATION in config:
         record["config"][QUANTIZATION] = config[QUANTIZATION]
         record["tensors"] = in_blocks(record["tensors"])
