@@ -1,6 +1,9 @@
 """Whoever asked for something hears of it, whenever the sandbox is closed."""
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +26,15 @@ def job(number: int) -> bytes:
     return pack_job(
         "compile", {"kind": "regex", "text": text, "before": "", "vocabulary": "vocabulary"}
     )
+
+
+def sockets() -> set[str]:
+    """The open sockets of this process."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return {name for name in found if name.startswith("socket:")}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -77,3 +89,23 @@ def test_a_job_that_is_begun_again_in_the_slow_lane_ends_with_the_sandbox():
         return [end.reason for end in ends[2:]]
 
     assert asyncio.run(close_then()) == ["stopped", "stopped"]
+
+
+def test_a_zygote_that_owes_an_answer_leaves_no_socket_behind():
+    """Closed while a worker is being forked: nobody but the one who waits may close the socket."""
+
+    async def close_then() -> tuple[str, set[str]]:
+        before = sockets()
+        sandbox = ENDLESS.sandbox(100, uncounted())
+        await sandbox.prepare(VOCABULARY)
+        assert sandbox.zygote_pid is not None
+        os.kill(sandbox.zygote_pid, signal.SIGSTOP)
+        asked = asyncio.create_task(sandbox.grammars.run(job(0), VOCABULARY, 0))
+        await asyncio.sleep(0.05)
+        await sandbox.close()
+        with pytest.raises(SandboxError) as caught:
+            await asyncio.wait_for(asked, 60)
+        await asyncio.sleep(0.1)  # whoever waits has been told
+        return caught.value.reason, sockets() - before
+
+    assert asyncio.run(close_then()) == ("stopped", set())

@@ -126,6 +126,7 @@ class Zygote:
         self._lock = asyncio.Lock()
         self.made: set[str] = set()
         self.is_gone = False
+        self._is_killed = False
 
     @classmethod
     async def start(cls) -> Zygote:
@@ -137,6 +138,9 @@ class Zygote:
             except OSError as error:
                 ours.close()
                 raise ProcessGoneError(f"no process can be started: {error.strerror}") from error
+            except BaseException:
+                ours.close()  # a process that is being started ends with it
+                raise
         return cls(process, Channel(ours))
 
     async def fork(self, limits: WorkerLimits) -> Worker:
@@ -174,25 +178,32 @@ class Zygote:
     async def _ask_in_turn(self, message: Mapping[str, Any], passed: socket.socket | None) -> Any:
         packed = wire.pack(message)
         fd = None if passed is None else os.dup(passed.fileno())
-        async with self._lock:
-            try:
-                if fd is not None:
-                    head, packed = packed[: wire.HEADER.size], packed[wire.HEADER.size :]
-                    socket.send_fds(self._channel.sock, [head], [fd])
-                return await self._channel.ask(packed, wire.PIECE)
-            except (ProcessGoneError, OSError) as error:
-                self.is_gone = True
-                raise ProcessGoneError(str(error)) from error
-            finally:
-                if fd is not None:
-                    os.close(fd)
+        try:
+            async with self._lock:
+                return await self._ask_alone(packed, fd)
+        except (ProcessGoneError, OSError) as error:
+            self.is_gone = True
+            raise ProcessGoneError(str(error)) from error
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    async def _ask_alone(self, packed: bytes, fd: int | None) -> Any:
+        try:
+            if fd is not None:
+                head, packed = packed[: wire.HEADER.size], packed[wire.HEADER.size :]
+                socket.send_fds(self._channel.sock, [head], [fd])
+            return await self._channel.ask(packed, wire.PIECE)
+        finally:
+            if self._is_killed:
+                self._channel.close()
 
     def kill(self) -> None:
         """End it, and with it all workers."""
-        self.is_gone = True
+        self.is_gone = self._is_killed = True
         self._process.kill()
         self._process.wait()
-        if not self._lock.locked():  # else whoever waits for an answer finds the end of it
+        if not self._lock.locked():  # else whoever waits for an answer finds the end, and closes
             self._channel.close()
 
 
