@@ -45,7 +45,7 @@ test: setup                         ## everything this machine can run; -rs prin
 
 test-all: export LANEWISE_API_CASES := 10000
 test-all: export LANEWISE_ALL_CPUS := 1
-test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, whole steps on every emulated CPU instead of one of each level, all clients, live alerts and Ray
+test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, whole steps and the image on every emulated CPU instead of one of each level, all clients, live alerts and Ray
 	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
 	$(MAKE) test-alerts
 	$(MAKE) test-ray
@@ -81,9 +81,9 @@ test-native: build/native/.built    ## the C library's own test programs
 
 # Whole models once, not in every batch and number of threads; long contexts not at all: what they run is run by others.
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+	build/sanitize/test_golden --quick > build/sanitize/test_golden.out & golden=$$!; \
 	find build/sanitize -maxdepth 1 -name 'test_*' -type f ! -name '*.*' ! -name test_golden ! -name test_long_context \
-		| sort | $(RUN_EACH)
-	build/sanitize/test_golden --quick > build/sanitize/test_golden.out
+		| sort | $(RUN_EACH); code=$$?; wait $$golden && exit $$code
 
 sanitize-threads: build/threads/.built  ## everything with threads under ThreadSanitizer; it does not know vector code
 	build/threads/test_threads scalar
