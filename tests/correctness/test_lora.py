@@ -2,18 +2,21 @@
 
 import math
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from family_gguf import write_gguf as write_model_gguf
-from family_models import family_model, write_model
+from family_models import family_model, write_case, write_model
+from gguf_states import MULTIPLIED
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
 from lora_files import lora_config, lora_tensors, merged, write_adapter
+from opened_models import write_as_packed
 from tiny_models import FAMILIES, TinyModel, prompt, tiny_model, write_gguf, write_hf
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
@@ -140,18 +143,43 @@ OWN_MODULES = {
     ),
     "nemotron_h": (*ATTENTION, "in_proj", "out_proj", "up_proj", "down_proj"),
     "granitemoehybrid": (*ATTENTION, "in_proj", "out_proj"),
+    "gpt2": ("c_attn", "c_proj", "c_fc"),
+    "falcon_h1": (*ATTENTION, *GATED, "in_proj", "out_proj"),
+    "falcon_h1_norm": (*ATTENTION, *GATED, "in_proj", "out_proj"),
 }
+INPUTS_FIRST = ("gpt2",)  # what directories have of matrices; A and B are as ever
 
 
-@pytest.mark.parametrize("kind", ["hf", "gguf"])
-@pytest.mark.parametrize("name", OWN_MODULES)
+def turned(model):
+    """The model with the matrices of its layers turned around where its family has inputs first."""
+    if model.name not in INPUTS_FIRST:
+        return model
+    tensors = {
+        name: array.T.copy() if ".h." in name and array.ndim == 2 else array
+        for name, array in model.tensors.items()
+    }
+    return replace(model, tensors=tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in OWN_MODULES
+        for kind in ("hf", "gguf")
+        # Whose GGUF files do not say what has multiplied their tensors.
+        if kind == "hf" or not name.startswith(MULTIPLIED)
+    ],
+)
 def test_an_adapter_has_the_modules_of_its_family(name, kind, tmp_path):
     model = family_model(name)
-    tensors = lora_tensors(model, rank=4, seed=6, modules=OWN_MODULES[name])
+    tensors = lora_tensors(turned(model), rank=4, seed=6, modules=OWN_MODULES[name])
     adapted = {key.split(".lora_")[0].rpartition(".")[2] for key in tensors}
     assert adapted == set(OWN_MODULES[name])
-    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8))
-    whole = write_model(merged(model, tensors, lambda _: 2.0), tmp_path / "merged")
+    config = lora_config(4, 8, fan_in_fan_out=name in INPUTS_FIRST)
+    path = write_adapter(tmp_path / "adapter", tensors, config)
+    sum_of = turned(merged(turned(model), tensors, lambda _: 2.0))
+    whole = write_model(sum_of, tmp_path / "merged")
     with opened(whole) as (_, session):
         expected = logits(session)
     base = tmp_path / "base.gguf"
@@ -165,6 +193,34 @@ def test_an_adapter_has_the_modules_of_its_family(name, kind, tmp_path):
     assert np.array_equal(found[1:2], plain)
     assert np.array_equal(found[2], found[0])
     assert np.abs(plain - expected).max() / np.abs(expected).max() > 0.05
+
+
+def test_an_adapter_of_multiplied_matrices_beside_packed_ones(tmp_path):
+    """And one in BF16, whose rows are not rounded once more."""
+    model = family_model("falcon_h1")
+    tensors = lora_tensors(model, rank=4, seed=8, modules=OWN_MODULES["falcon_h1"])
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8), "BF16")
+    with opened(write_model(merged(model, tensors, lambda _: 2.0), tmp_path / "whole")) as (_, one):
+        expected = logits(one)
+    packed = write_as_packed(write_model(model, tmp_path / "base"), tmp_path / "packed")
+    with opened(packed, 4) as (base, session):
+        adapter = load(base, path)
+        assert_close(logits(session, [adapter]), expected)
+        adapter.close()
+
+
+def test_an_adapter_of_multiplied_matrices_is_refused_where_nothing_says_by_what(tmp_path):
+    model = family_model("falcon_h1")
+    tensors = lora_tensors(model, rank=4, seed=8, modules=("k_proj",))
+    path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8))
+    with open_checkpoint(write_model_gguf(model, tmp_path / "m.gguf")) as checkpoint:
+        config = checkpoint.config
+    with pytest.raises(ModelFileError, match=r"self_attn\.k_proj: matrices .* multiplied by what"):
+        open_adapter(path, config)
+    with open_checkpoint(write_case("falcon_h1", tmp_path / "hf")) as checkpoint:
+        config = replace(checkpoint.config, row_multipliers=(1.0, 2.0))
+    with pytest.raises(ModelFileError, match="multiplied by what only its config"):
+        open_adapter(path, config)
 
 
 @pytest.mark.parametrize("dtypes", ["F16", "BF16", "F32 BF16 F16"])

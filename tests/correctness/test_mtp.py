@@ -211,6 +211,22 @@ def test_several_sequences_have_their_own_rows(model, tokens):
     assert found_last.tobytes() == alone[1][2].tobytes()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sequence_without_tokens_keeps_its_row(model, tokens, first):
+    """That of the last guess that a batch without tokens of its own says was right, if it does."""
+    with open_session(model) as session:
+        run_prompt(session, tokens[:20], 20)
+        wanted = predict(session, 1, 20, tokens[20:22])
+    for accepted in (0, 2):
+        with open_session(model) as session:
+            text, guesses = [*tokens[:20], 5], [accepted + 1]  # the last one is wrong
+            session.step(Batch(text, [0, 21], [0], TABLES, [0], [1], guesses=guesses))
+            starts, places = ([0, 0, 3], [1, 2]) if first else ([0, 3, 3], [2, 1])
+            contexts, right = ([20, 0], [accepted, 0]) if first else ([0, 20], [0, accepted])
+            session.step(Batch([7, 8, 9], starts, contexts, TABLES, [2], places, accepted=right))
+            assert predict(session, 1, 20, tokens[20:22]).tobytes() == wanted.tobytes()
+
+
 def test_what_cannot_be_asked_of_a_head_is_refused(model, tokens):
     good = {"token_ids": [1], "query_start": [0, 1], "context_lens": [5], "logit_rows": [0]}
     two = {"token_ids": [1, 2], "query_start": [0, 2], "logit_rows": [1]}

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from family_configs import CASES
-from family_gguf import gguf_arrays, write_gguf
-from family_models import Arrays, FamilyModel, family_model, write_case, write_model
+from family_gguf import write_gguf
+from family_models import Arrays, family_model, write_case, write_model
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
@@ -21,6 +21,7 @@ from lanewise.loading.program import Attention, Experts, ModelConfig
 from lora_files import lora_config, write_adapter
 from raw_safetensors import write_raw
 from scaled_by_others import fp8, of_blocks
+from unsplit_latent import OLD, Kind, keys_and_values, of_rank, unsplit, write_blocks
 
 
 def program_of(path: Path) -> ModelConfig:
@@ -39,26 +40,6 @@ def bytes_of(path: Path) -> dict[tuple[Role, int], bytes]:
         return {(one.role, one.layer): bytes(one.data) for one in checkpoint.tensors}
 
 
-def unsplit(model: FamilyModel) -> Arrays:
-    """A GGUF file's tensors as they were before keys and values were stored apart."""
-    arrays = {
-        name: array
-        for name, array in gguf_arrays(model).items()
-        if not name.endswith(("attn_k_b.weight", "attn_v_b.weight"))
-    }
-    for number in range(model.config["num_hidden_layers"]):
-        name = f"model.layers.{number}.self_attn.kv_b_proj.weight"
-        arrays[f"blk.{number}.attn_kv_b.weight"] = model.tensors[name]
-    return arrays
-
-
-OLD = {
-    "attention.head_count_kv": 4,
-    "attention.key_length": 48,
-    "attention.value_length": 32,
-}
-
-
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
 def test_first_gguf_files_have_keys_and_values_in_one(name: str, tmp_path: Path) -> None:
     model = family_model(name)
@@ -68,27 +49,36 @@ def test_first_gguf_files_have_keys_and_values_in_one(name: str, tmp_path: Path)
     assert bytes_of(old) == bytes_of(new)
 
 
-def test_codes_of_keys_in_one_with_values_are_refused(tmp_path: Path) -> None:
-    """They would have to be turned around; what converters write now has them apart."""
-    model, arrays = family_model("deepseek_v2"), unsplit(family_model("deepseek_v2"))
-    path, kind = tmp_path / "old.gguf", gguf.GGMLQuantizationType.Q8_0
-    codes = gguf.quantize(arrays["blk.1.attn_kv_b.weight"], kind)
-    writer_arrays = arrays | {"blk.1.attn_kv_b.weight": codes}
-    write_typed(model, path, writer_arrays, {"blk.1.attn_kv_b.weight": kind})
-    with pytest.raises(ModelFileError, match=r"attn_k_b\.weight' is Q8_0 .* rows become columns"):
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1", "IQ4_NL", "Q2_K", "Q4_K", "Q6_K"])
+def test_blocks_of_keys_in_one_with_values_are_turned_around(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys become Q8_0, values keep their blocks; layers of floats are as ever."""
+    model = of_rank("deepseek_v2", 256)
+    path, weights = write_blocks(model, tmp_path / "old.gguf", {1: Kind[kind], 2: Kind[kind]})
+    new = write_gguf(model, tmp_path / "new.gguf")
+    caplog.set_level("INFO")
+    found, plain = bytes_of(path), bytes_of(new)
+    assert "keys of 2 layers are made again in Q8_0" in caplog.text
+    assert program_of(path) == program_of(new)
+    for layer in (1, 2):
+        keys, values = keys_and_values(model, weights[layer])
+        turned = np.ascontiguousarray(keys.swapaxes(1, 2)).reshape(-1, keys.shape[1])
+        expected = gguf.quantize(turned, Kind.Q8_0).tobytes()
+        assert found.pop((Role.LATENT_KEYS, layer)) == expected
+        rows = np.frombuffer(found.pop((Role.LATENT_VALUES, layer)), np.uint8)
+        read = gguf.dequantize(rows.reshape(values.shape[0] * values.shape[1], -1), Kind[kind])
+        assert np.array_equal(read.reshape(values.shape), values)
+    assert found.items() <= plain.items()
+
+
+def test_blocks_that_are_not_read_here_are_refused(tmp_path: Path) -> None:
+    model = of_rank("deepseek_v2", 256)
+    path, _ = write_blocks(model, tmp_path / "old.gguf", {1: Kind.IQ2_XS})
+    with pytest.raises(
+        ModelFileError, match=r"1\.attn_k_b\.weight' is IQ2_XS .* rows become columns"
+    ):
         open_checkpoint(path)
-
-
-def write_typed(model: FamilyModel, path: Path, arrays: Arrays, kinds: dict[str, Any]) -> None:
-    """Write a GGUF file some of whose arrays are bytes of other types."""
-    original = gguf.GGUFWriter.add_tensor
-
-    def add(self: gguf.GGUFWriter, name: str, array: Any, **more: Any) -> None:
-        original(self, name, array, raw_dtype=kinds.get(name), **more)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf.GGUFWriter, "add_tensor", add)
-        write_gguf(model, path, OLD, arrays)
 
 
 def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from family_gguf import n_layers_of
 from family_models import family_model, write_case, write_model
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.json_files import Fields
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.rearranging import to_f32
+from lanewise.loading.stored_program import program_as_json, read_program
 from mtp_models import CASE_NAMES, as_published, head_tensors, write_directory, write_file
 
 
@@ -31,6 +33,36 @@ def test_a_head_is_left_out_unless_it_is_asked_for(name: str, tmp_path: Path) ->
         assert not plain.config.has_mtp
         assert values_of(directory) == values_of(plain)
         assert (file.config.n_layers, file.config.has_mtp) == (plain.config.n_layers, False)
+
+
+def test_a_head_is_read_if_there_is_one(tmp_path: Path) -> None:
+    """And one that is not read is no error."""
+    with open_checkpoint(write_directory("qwen3_next", tmp_path / "hf"), mtp=None) as opened:
+        assert opened.config.has_mtp
+    with open_checkpoint(write_file("glm4_moe", tmp_path / "m.gguf"), mtp=None) as opened:
+        assert opened.config.has_mtp
+    for name in ("qwen3_5", "llama"):
+        with open_checkpoint(write_case(name, tmp_path / name), mtp=None) as opened:
+            assert not opened.config.has_mtp
+
+
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_a_stored_program_has_its_head(name: str, tmp_path: Path) -> None:
+    with open_checkpoint(write_directory(name, tmp_path / "hf"), mtp=True) as opened:
+        stored = program_as_json(opened.config)
+        assert read_program(Fields(stored, "m")) == opened.config
+    *layers, head = stored["layers"]
+    faults = {
+        "not the last of several": [[head], [head, *layers]],
+        "without attention or FFN": [
+            [*layers, {key: value for key, value in head.items() if key != "attention"}],
+            [*layers, {"attention": head["attention"], "mtp": True}],
+        ],
+    }
+    for message, programs in faults.items():
+        for program in programs:
+            with pytest.raises(ModelFileError, match=f"mtp of a layer .*{message}"):
+                read_program(Fields({**stored, "layers": program}, "m"))
 
 
 @pytest.mark.parametrize("name", CASE_NAMES)

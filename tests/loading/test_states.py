@@ -278,7 +278,7 @@ def test_a_program_without_biases_of_convolutions(tmp_path: Path) -> None:
         ("lfm2", "layers.0.conv.conv", "conv.weight' is F32 [64, 4]; rows of 3 values"),
         ("qwen3_next", "layers.0.self_attn.k_proj", "is not supported; accepted for layer 0 are"),
         ("qwen3_next", "layers.0.mlp.gate", "layers.0.mlp.gate is not supported"),
-        ("falcon_h1", "layers.0.self_attn.k_proj", "adapters of falcon_h1 are not supported: its"),
+        ("falcon_h1", "layers.0.mamba.conv1d", "mamba.conv1d is not supported; accepted for"),
     ],
 )
 def test_adapters_of_what_the_layer_lacks_are_refused_by_name(
@@ -363,8 +363,8 @@ def test_falcons_multipliers_are_in_its_tensors_or_scales(tmp_path: Path) -> Non
             1,
         )
         layers = (replace(hf.config.layers[0], attention=gguf.config.heads),) * 2
-        scales = {"embedding_scale": 1.0, "logit_scale": 1.0}
-        assert replace(hf.config, layers=layers, **scales) == gguf.config
+        ends = {"embedding_scale": 1.0, "logit_scale": 1.0, "row_multipliers": None}
+        assert replace(hf.config, layers=layers, **ends) == gguf.config
         of_gguf = {(t.role, t.layer): t for t in gguf.tensors}
         for tensor in hf.tensors:
             if tensor.role not in (

@@ -5,12 +5,15 @@ import asyncio
 import pytest
 
 from family_models import family_model, write_case
+from lanewise import cli
 from lanewise.engine import prediction_head
 from lanewise.engine.engine import Engine
 from lanewise.engine.prompt_lookup import PromptLookup
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.row_costs import RowCosts
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.formats import TensorType
+from lanewise.loading.opening import open_checkpoint
 from lanewise.server import opening
 from lanewise.settings import Settings
 from mtp_models import cyclic_tensors, write_directory
@@ -84,6 +87,42 @@ def test_a_crowd_that_is_preempted_gets_them_too(path, plain, monkeypatch):
         assert [sampled(one) for one in got] == plain * 2
         assert metric(engine, "vllm:num_preemptions_total") > 0
         assert count(engine, "accepted_tokens") > 20
+
+
+def test_a_packed_model_has_its_head(path, plain, tmp_path):
+    """The same tokens as the directory it was packed from, with and without the head."""
+    folder = str(tmp_path / "packed")
+    assert cli.main(["pack", path, "-o", folder]) == 0
+    with running(folder, draft="mtp") as engine:
+        assert [sampled(one) for one in asyncio.run(together(engine, asked_for_letters()))] == plain
+        assert count(engine, "accepted_tokens") > 20
+    assert alone(folder) == plain
+    again = str(tmp_path / "again")
+    assert cli.main(["pack", folder, "-o", again, "--isa", "scalar"]) == 0
+    with running(again, draft="mtp") as engine:
+        assert [sampled(one) for one in asyncio.run(together(engine, asked_for_letters()))] == plain
+        assert count(engine, "accepted_tokens") > 20
+
+
+def test_a_head_is_packed_in_the_format_of_the_rest(path, tmp_path):
+    folder = str(tmp_path / "packed")
+    assert cli.main(["pack", path, "-o", folder, "--weights", "q8_0"]) == 0
+    with open_checkpoint(folder, mtp=True) as packed:
+        types = {tensor.role: tensor.type for tensor in packed.tensors if tensor.rows > 1}
+    assert types[Role.MTP_PROJECTION] == types[Role.ATTN_OUTPUT] == TensorType.Q8_0
+    with running(path, draft="mtp", weights="q8_0") as engine:
+        wanted = [sampled(one) for one in asyncio.run(together(engine, asked_for_letters()))]
+    with running(folder, draft="mtp") as engine:
+        got = asyncio.run(together(engine, asked_for_letters()))
+        assert [sampled(one) for one in got] == wanted
+        assert count(engine, "drafts") > 0
+
+
+def test_a_model_packed_without_a_head_has_none(tmp_path):
+    folder = tmp_path / "packed"
+    assert cli.main(["pack", str(write_case("qwen3_5", tmp_path / "m")), "-o", str(folder)]) == 0
+    with pytest.raises(ModelFileError, match="made without it; accepted: what `lanewise pack`"):
+        opening.open_model(Settings(model=str(folder), draft="mtp"), 2, LIMIT)
 
 
 def test_a_head_that_knows_what_comes_is_right_every_time(tmp_path):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lanewise.text.answers.braced_calls import GEMMA
+from lanewise.text.answers.content_tags import ContentTags
 from lanewise.text.answers.json_calls import JsonCalls
 from lanewise.text.answers.python_calls import PythonCalls
 from lanewise.text.answers.sectioned_calls import SectionedCalls
 from lanewise.text.answers.tagged_calls import TaggedCalls
-from lanewise.text.answers.tags import Tags
 from lanewise.text.answers.thinking import ThinkingTags
 
 WORDS = (
@@ -183,7 +183,7 @@ def listed(
 
 
 def with_objects(
-    rng: random.Random, form: JsonCalls, thinking: ThinkingTags, content: Tags | None
+    rng: random.Random, form: JsonCalls, thinking: ThinkingTags, content: ContentTags | None
 ) -> Answer:
     """Reasoning or none, then text between tags or none, or calls in one list."""
     answer = Answer()
@@ -193,7 +193,9 @@ def with_objects(
     if content is None or rng.random() < 0.5:
         answer.content = f"Well{words(rng)}." if rng.random() < 0.5 else ""
         tags = content is not None and answer.content and rng.random() < 0.7
-        shown = f"{content.begin}{answer.content}{content.end}" if tags else answer.content
+        label = content.label if content is not None and rng.random() < 0.7 else ""
+        shown = f"{label if answer.content else ''}{answer.content}"
+        shown = f"{content.begin}{shown}{content.end}" if tags else shown
         answer.parts.append(shown)
         if content is not None:
             return answer

@@ -10,7 +10,7 @@ import pytest
 import answer_texts
 from growth import grows_no_faster
 from lanewise.text.answers.braced_calls import GEMMA
-from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER
+from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER, HUNYUAN_LABELLED
 from lanewise.text.answers.families import HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import (
@@ -155,6 +155,7 @@ def test_calls_in_sections_and_lists(sections, form, seed):
 WITH_OBJECTS = {
     "command": PlainFormat(COMMAND, COMMAND_THINK, content=COMMAND_RESPONSE),
     "hunyuan": PlainFormat(HUNYUAN, THINK, content=HUNYUAN_ANSWER),
+    "hunyuan with a label": PlainFormat(HUNYUAN, THINK, content=HUNYUAN_LABELLED),
     "apertus": PlainFormat(APERTUS, APERTUS_THINK),
 }
 CONTROL = (
@@ -358,6 +359,36 @@ def test_reasoning_that_the_prompt_has_begun(tokenizer):
     ids = ids_of(tokenizer, ["so\n</think>\n\nYes"])
     assert check(tokenizer, form, ids, 3, Start.THOUGHT) == ("so", "Yes", [])
     assert check(tokenizer, form, ids, 3, Start.CONTENT) == ("", "so\n</think>\n\nYes", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("助手：好的。", "好的。"),
+        ("\n助手： 好的，助手：", "好的，助手："),
+        ("<think>\n\n</think>\n<answer>\n助手：Yes.\n</answer>", "Yes."),
+        ("<answer>助手：</answer>", ""),
+        ("助手：助手：好", "助手：好"),
+        ("好的，助手：好", "好的，助手：好"),
+        ("助手好", "助手好"),
+        ("<answer>助手</answer>", "助手"),
+        (" 助手", " 助手"),
+    ],
+)
+def test_the_label_of_an_answer_is_no_content(tokenizer, text, content):
+    ids = ids_of(tokenizer, [text])
+    form = PlainFormat(HUNYUAN, THINK, content=HUNYUAN_LABELLED)
+    others = PlainFormat(HUNYUAN, THINK, content=HUNYUAN_ANSWER)
+    for seed in range(10):
+        assert check(tokenizer, form, ids, seed) == ("", content, [])
+        assert ("助手：" in text) == ("助手：" in check(tokenizer, others, ids, seed)[1])
+    assert check(tokenizer, form, ids, 3, Start.CONTENT)[1].endswith(content)
+
+
+def test_a_message_that_is_continued_has_its_label_already(tokenizer):
+    form = PlainFormat(HUNYUAN, THINK, content=HUNYUAN_LABELLED)
+    ids = ids_of(tokenizer, ["助手：<answer>好</answer>\n"])
+    assert check(tokenizer, form, ids, 3, Start.MIDDLE) == ("", "助手：<answer>好", [])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from lanewise.text.answers.braced_calls import GEMMA
-from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER
+from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER, HUNYUAN_LABELLED
 from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
 from lanewise.text.answers.json_calls import (
     APERTUS,
@@ -91,6 +91,8 @@ def test_words_of_templates(text, calls, thinking):
         ("<|START_RESPONSE|>{{ message.content }}<|END_RESPONSE|>", COMMAND_RESPONSE),
         ("content.split('<answer>')", HUNYUAN_ANSWER),
         ("hy_Assistant", HUNYUAN_ANSWER),
+        ("<tool_calls>[{},...]</tool_calls>，否则，以助手：开头进行回复", HUNYUAN_LABELLED),
+        ("以助手：开头", None),
         ("{{ message.content }}", None),
     ],
 )
@@ -115,7 +117,10 @@ def test_the_prompt_tells_whether_reasoning_has_begun():
     assert form.start_of("<|assistant|><think>\n", None) is Start.THOUGHT
     assert form.start_of("<|assistant|><think>\n\n</think>\n\n", None) is Start.CONTENT
     assert form.start_of("<think>\nso", "<think>\nso") is Start.THOUGHT
-    assert form.start_of("Yes, and", "Yes, and") is Start.CONTENT
+    assert form.start_of("Yes, and", "Yes, and") is Start.MIDDLE
+    plain = answer_format(ChatTemplate({"default": "{{ message.content }}"}), tools=False)
+    assert plain.start_of("<|assistant|>\n", None) is Start.CONTENT
+    assert plain.start_of("Yes, and", "Yes, and") is Start.MIDDLE
 
 
 def test_gemma_4_has_thought_nothing_where_its_prompt_says_so():

@@ -93,14 +93,26 @@ static void store_keys(lw_worker* w, const lw_layer* head, uint32_t index) {
     lw_store_keys(w, head, index);
 }
 
+// Of a sequence without tokens in the batch: the last of its guesses that were right is its last token.
+static void take_accepted(const lw_worker* w, uint32_t sequence) {
+    const uint32_t accepted = w->step->batch->accepted != NULL ? w->step->batch->accepted[sequence] : 0;
+    if (accepted == 0) return;
+    memcpy(kept_row(w, sequence, 0), kept_row(w, sequence, accepted), w->c->hidden_size * sizeof(float));
+}
+
 // The rows that the next step, or the head, begins with: nobody reads those of the step before any more.
 static void keep_last_rows(lw_worker* w) {
     const lw_batch* batch = w->step->batch;
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, batch->n_seqs);
     for (size_t sequence; lw_take_item(&items, &sequence);) {
+        const uint32_t end = batch->query_start[sequence + 1];
+        if (end == batch->query_start[sequence]) {
+            take_accepted(w, (uint32_t)sequence);
+            continue;
+        }
         const size_t guesses = batch->guesses != NULL ? batch->guesses[sequence] : 0;
-        const size_t first = batch->query_start[sequence + 1] - 1 - guesses;
+        const size_t first = end - 1 - guesses;
         for (size_t i = 0; i <= guesses; ++i)
             memcpy(kept_row(w, (uint32_t)sequence, i), w->b->hidden + (first + i) * hidden, hidden * sizeof(float));
         lw_charge_row(w, LW_OP_COMBINE, 2 * (1 + guesses) * hidden, 0);

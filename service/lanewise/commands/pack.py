@@ -17,7 +17,7 @@ def run(settings: PackSettings) -> None:
     folder = Path(settings.output).expanduser()
     check_folder(folder)  # before minutes of packing
     with (
-        open_checkpoint(resolve_model(settings.model)) as checkpoint,
+        open_checkpoint(resolve_model(settings.model), mtp=None) as checkpoint,
         load_model(checkpoint, settings, threads_of(settings)) as model,
     ):
         tensors = [model.packed(tensor) for tensor in checkpoint.tensors]

@@ -16,7 +16,7 @@ from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families.table import family_named
 from lanewise.loading.names import HF, TENSOR_NAMES, is_vector
 from lanewise.loading.program import GatedDelta, ModelConfig
-from lanewise.loading.rearranging import Rows
+from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.text_part import text_tensors
 from lanewise.loading.turned_rows import heads_of, in_halves, turned_of
@@ -28,11 +28,6 @@ ADAPTED = (
     *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
 )
 RATES = (Role.STATE_DECAY, Role.STATE_BETA)
-# Families whose weights are not those that their adapters were trained on.
-CHANGED = {
-    "falcon_h1": "its weights have been multiplied by what its config.json says",
-    "gpt2": "its files have matrices with inputs first",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +39,6 @@ class Part:
     rows: int
     data: memoryview
     inputs: Rows | None = None  # of lora_A, that stand at each place; None: as they are
-
-
-def check_family(config: ModelConfig, where: str) -> None:
-    """Refuse adapters of families whose weights they were not trained on."""
-    if config.architecture in CHANGED:
-        raise ModelFileError(
-            f"{where}: adapters of {config.architecture} are not supported:"
-            f" {CHANGED[config.architecture]}"
-        )
 
 
 def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> ModelFileError:
@@ -75,8 +61,12 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
     """Take a module's lora_B (outputs, rank) apart; ModelFileError if it is no matrix here."""
     if ".experts." in module:  # all of a layer's are one tensor
         raise not_supported(b.where, config)
-    family = family_named(config.architecture)
-    named = family.hf_tensors(text_tensors({f"{module}.weight": b}, b.where), config)
+    family, name = family_named(config.architecture), f"{module}.weight"
+    own = Rearranged({name: b})
+    if family.hf_inputs_first:
+        own.transpose(name)  # as the module's weight is
+    named = family.hf_tensors(text_tensors(own.out, b.where), config)
+    named = family.lora_values(named, config)
     found = 0
     for name, tensor in named.items():
         role, layer = _role_of(name, config)

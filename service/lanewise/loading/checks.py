@@ -59,6 +59,7 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
         _raise(source, result_norm_faults(layer, config))
         _raise(source, wiring_faults(layer))
     _raise(source, shared_kv_faults(config))
+    _raise(source, mtp_faults(config))
     _raise(source, pooling_faults(config))
     return config
 
@@ -120,6 +121,17 @@ def shared_kv_faults(config: ModelConfig) -> Iterable[str]:
                 f"layer {number} reads keys and values of layer {own.kv_layer}, whose heads or"
                 " window are others"
             )
+
+
+def mtp_faults(config: ModelConfig) -> Iterable[str]:
+    """What is wrong with a head that predicts further tokens."""
+    if any(layer.mtp for layer in config.layers[:-1]) or (config.has_mtp and config.n_layers == 1):
+        yield "mtp of a layer that is not the last of several"
+    if not config.has_mtp:
+        return
+    head = config.layers[-1]
+    if head.attention is None or head.ffn is None or head.state is not None:
+        yield "mtp of a layer without attention or FFN, or with a state"
 
 
 def state_faults(state: State) -> Iterable[str]:

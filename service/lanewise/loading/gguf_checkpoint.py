@@ -17,7 +17,7 @@ from lanewise.loading.harmless import refuse_unknown_metadata
 from lanewise.loading.heads import with_embedding, with_pooling
 from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
-from lanewise.loading.mtp import with_mtp
+from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import GGUF
 from lanewise.loading.sources import SourceTensor
 
@@ -32,10 +32,10 @@ OTHER_KINDS = {
 }
 
 
-def open_gguf(path: Path, mtp: bool = False) -> Checkpoint:
+def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
     """Open a GGUF file, with the head that predicts further tokens if ``mtp``.
 
-    Raises ModelFileError for anything that cannot be served.
+    With None it is read if there is one. Raises ModelFileError for anything that cannot be served.
     """
     files = open_parts(path)
     try:
@@ -47,11 +47,13 @@ def open_gguf(path: Path, mtp: bool = False) -> Checkpoint:
         sources = with_embedding(read_sources(files), GGUF)
         assert family.from_gguf is not None
         config = check_program(family.from_gguf(fields, sources), str(path))
-        if mtp:
-            config, sources = with_mtp(family, config, sources, GGUF, str(path))
         if config.pooling is None:
             pooling, sources = gguf_text_pooling(fields, sources)
             config, sources = with_pooling(config, sources, pooling, GGUF)
+        if mtp:
+            config, sources = with_mtp(family, config, sources, GGUF, str(path))
+        elif mtp is None and config.pooling is None:
+            config, sources = with_mtp_if_there(family, config, sources, GGUF, str(path))
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)

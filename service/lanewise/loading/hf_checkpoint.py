@@ -16,7 +16,7 @@ from lanewise.loading.heads import SCORES, settle_head, take_scores, with_embedd
 from lanewise.loading.json_files import Fields
 from lanewise.loading.judges import is_judge
 from lanewise.loading.mapped_file import close_all
-from lanewise.loading.mtp import with_mtp
+from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.quantization import Scheme, find_quantization, read_quantization
@@ -28,12 +28,13 @@ from lanewise.loading.weights_files import open_weights, read_sources
 
 
 def open_hugging_face(
-    path: Path, config: Fields, pooling: Pooling | None = None, mtp: bool = False
+    path: Path, config: Fields, pooling: Pooling | None = None, mtp: bool | None = False
 ) -> Checkpoint:
     """Open a directory, ``config`` being its config.json.
 
     ``pooling`` takes the place of the head of a model that writes text; with ``mtp`` the head that
-    predicts further tokens is read. Raises ModelFileError for anything that cannot be served.
+    predicts further tokens is read, with None if there is one. Raises ModelFileError for anything
+    that cannot be served.
     """
     family, fields = family_of(config)
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
@@ -49,6 +50,8 @@ def open_hugging_face(
         model, sources = read_program(family, fields, sources)
         if mtp:
             model, sources = with_mtp(family, model, sources, HF, str(path))
+        elif mtp is None and model.pooling is None and not _scores(config):
+            model, sources = with_mtp_if_there(family, model, sources, HF, str(path))
         scores: dict[str, SourceTensor] = {}
         if model.pooling is None and _scores(config):
             model, sources, scores = take_scores(model, sources, str(path))

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from lanewise.loading.adapted import ADAPTED, check_family, not_supported, parts_of
+from lanewise.loading.adapted import ADAPTED, not_supported, parts_of
 from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.families.family import as_they_are
+from lanewise.loading.families.table import family_named
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.program import ModelConfig
@@ -43,7 +45,6 @@ PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("bias", (None, "none"), "'none' (biases of adapters are not supported)"),
     ("use_dora", (None, False), "false (DoRA is not supported)"),
     ("lora_bias", (None, False), "false (biases of adapters are not supported)"),
-    ("fan_in_fan_out", (None, False), "false"),
     ("use_qalora", (None, False), "false (QALoRA is not supported)"),
     ("modules_to_save", (None, []), "null (modules trained as a whole are not supported)"),
     ("trainable_token_indices", (None, [], {}), "null (trained tokens are not supported)"),
@@ -125,7 +126,6 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
     Raises ModelFileError, naming file and field, when it is damaged, made for another model, of a
     rank above ``max_rank`` or of a kind that is not supported.
     """
-    check_family(config, str(path))
     if not (path / CONFIG).is_file():
         raise ModelFileError(
             f"{path}: {CONFIG} is missing; an adapter is a directory with {CONFIG} and {WEIGHTS}"
@@ -138,6 +138,10 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
     _check_sizes(path)
     settings = Fields(read_object(path / CONFIG), str(path / CONFIG))
     _check_plain(settings)
+    if family_named(config.architecture).hf_inputs_first:
+        settings.flag("fan_in_fan_out", default=False)  # of the module's weight, not of A and B
+    elif settings.values.get("fan_in_fan_out") not in (None, False):
+        raise settings.fail("fan_in_fan_out", "false")
     scales = _Scales(settings)
     file = SafetensorsFile(path / WEIGHTS)
     try:
@@ -242,7 +246,10 @@ def _matrices(
     if not pairs:
         raise ModelFileError(f"{file.path}: no tensors; lora_A and lora_B of modules are needed")
     used = {tensor.dtype for pair in pairs.values() for tensor in pair.values()}
-    mixed = len(used) > 1  # the library wants one type; F32 holds the others exactly
+    # The library wants one type, and F32 holds the others exactly; rows that are multiplied would
+    # be rounded to their own.
+    is_changed = family_named(config.architecture).lora_values is not as_they_are
+    mixed = len(used) > 1 or is_changed
     return [
         matrix
         for module, pair in pairs.items()

@@ -13,6 +13,7 @@ from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families.family import Family
 from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
 from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
 
 # Of Qwen's directories, by what the usual names have behind "model.layers.{}.".
@@ -67,6 +68,24 @@ def with_mtp(
         named[norm] = named[TENSOR_NAMES[Role.OUTPUT_NORM][column]]
     head = _head_layer(config)
     return replace(config, layers=(*config.layers, head)), named
+
+
+def with_mtp_if_there(
+    family: Family, config: ModelConfig, sources: dict[str, SourceTensor], column: int, where: str
+) -> tuple[ModelConfig, dict[str, SourceTensor]]:
+    """Return the same, or program and tensors as they are where there is none that is read."""
+    try:
+        return with_mtp(family, config, sources, column, where)
+    except ModelFileError:
+        return config, sources
+
+
+def without_mtp(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sources]:
+    """Return program and tensors, of a file of ours that has the head, without it."""
+    layers = config.layers[:-1]
+    tensors = Rearranged(sources)
+    tensors.drop_layers_from("model.layers.", len(layers))
+    return replace(config, layers=layers), tensors.out
 
 
 def _usual(name: str, number: int, column: int) -> str:

@@ -20,13 +20,13 @@ from lanewise.loading.weights_files import WEIGHTS, other_weights
 
 
 def open_checkpoint(
-    path: Path, overrides: Mapping[str, Any] | None = None, mtp: bool = False
+    path: Path, overrides: Mapping[str, Any] | None = None, mtp: bool | None = False
 ) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
 
     ``overrides`` take the place of keys of a directory's config.json. With ``mtp`` it must have a
-    head that predicts further tokens, which is left out otherwise. Raises ModelFileError for
-    anything that cannot be served.
+    head that predicts further tokens, which is left out otherwise; None: it is read if there is
+    one. Raises ModelFileError for anything that cannot be served.
     """
     path = Path(path)
     try:
@@ -49,7 +49,9 @@ def open_checkpoint(
     return open_gguf(path, mtp)
 
 
-def open_directory(path: Path, overrides: Mapping[str, Any], mtp: bool = False) -> Checkpoint:
+def open_directory(
+    path: Path, overrides: Mapping[str, Any], mtp: bool | None = False
+) -> Checkpoint:
     """Open a Hugging Face directory, or one that we packed or quantized."""
     config = path / "config.json"
     if not config.is_file():
@@ -65,13 +67,17 @@ def open_directory(path: Path, overrides: Mapping[str, Any], mtp: bool = False) 
         raise ModelFileError(
             f"{path}: modules.json has it make vectors, {TOKENS} score texts; accepted: one of both"
         )
-    if mtp and (packed or judges or sentences is not None):
-        raise ModelFileError(
-            f"{path}: a head that predicts further tokens is asked for (mtp), which packed"
-            " directories and models that score or make vectors do not have; accepted: the"
-            " directory or GGUF file as it was published"
-        )
-    opened = open_packed(path, fields) if packed else open_hugging_face(path, fields, pooling, mtp)
+    if judges or sentences is not None:
+        if mtp:
+            raise ModelFileError(
+                f"{path}: a head that predicts further tokens is asked for (mtp), which models that"
+                " score or make vectors do not have; accepted: one that writes text"
+            )
+        mtp = False
+    if packed:
+        opened = open_packed(path, fields, mtp)
+    else:
+        opened = open_hugging_face(path, fields, pooling, mtp)
     try:
         if judges and not (packed and opened.config.pooling):  # packed ones may be already
             make_judge(opened)

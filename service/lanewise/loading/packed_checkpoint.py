@@ -11,10 +11,11 @@ from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Packing
 from lanewise.loading.families.table import FAMILIES
 from lanewise.loading.formats import TABLE_BYTES, TensorType, has_table, row_bytes
 from lanewise.loading.json_files import Fields
+from lanewise.loading.mtp import without_mtp
 from lanewise.loading.names import HF
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.safetensors import SafetensorsFile, SafetensorsTensor
-from lanewise.loading.sources import SourceTensor
+from lanewise.loading.sources import Sources, SourceTensor
 from lanewise.loading.stored_program import AGAIN, read_first_version, read_program
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
 
@@ -32,8 +33,11 @@ def is_packed(config: Fields) -> bool:
     return isinstance(found, Mapping) and found.get("quant_method") == METHOD
 
 
-def open_packed(path: Path, config: Fields) -> Checkpoint:
-    """Open one of our directories; raises ModelFileError for anything that cannot be served."""
+def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpoint:
+    """Open one of our directories, without the head that predicts further tokens if not ``mtp``.
+
+    With None it is read if there is one. Raises ModelFileError for anything that cannot be served.
+    """
     packed = Fields(config.values["quantization_config"], f"{config.source}: quantization_config")
     if packed.integer("version") not in (FIRST_VERSION, FORMAT_VERSION):
         raise packed.fail("version", f"{FORMAT_VERSION} ({AGAIN})")
@@ -42,9 +46,16 @@ def open_packed(path: Path, config: Fields) -> Checkpoint:
         model_config = read_config(packed, len(file.tensors))
         tokenizer = read_tokenizer_files(path, model_config.vocab_size)
         numerics = read_numerics(file)
-        sources = {
+        sources: Sources = {
             name: source_tensor(file, tensor, numerics) for name, tensor in file.tensors.items()
         }
+        if mtp and not model_config.has_mtp:
+            raise ModelFileError(
+                f"{path}: a head that predicts further tokens is asked for (mtp), and the directory"
+                " was made without it; accepted: what `lanewise pack` makes of a model that has one"
+            )
+        if model_config.has_mtp and mtp is False:
+            model_config, sources = without_mtp(model_config, sources)
         tensors = bind_tensors(model_config, sources, HF, False, str(path))
     except BaseException:
         file.close()

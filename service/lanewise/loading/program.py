@@ -316,6 +316,9 @@ class ModelConfig:
     # Rows that are added to the embedding's, by position and, in pooled models, by token type.
     learned_positions: bool = False
     n_token_types: int = 0
+    # What the family has multiplied rows of its matrices by as they were loaded, in an order of its
+    # own; adapters were trained without that. None: nothing, or not known.
+    row_multipliers: tuple[float, ...] | None = None
 
     def for_context(self, longest: int) -> ModelConfig:
         """Return the program for texts of up to ``longest`` tokens, which may turn otherwise."""

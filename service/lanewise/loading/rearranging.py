@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanewise.loading.blocks import GROUP, LAYOUTS, q8_rows, weights_of
 from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
 from lanewise.loading.formats import VECTOR_TYPES, TensorType, row_bytes
 from lanewise.loading.sources import Sources, SourceTensor
@@ -255,17 +256,42 @@ class Rearranged:
         self._transpose(name, dims=2)
 
     def transpose_parts(self, name: str, n: int) -> None:
-        """Turn around each of the ``n`` parts of a matrix of floats, which lie in its rows."""
+        """Turn around each of the ``n`` parts of a matrix, which lie in its rows.
+
+        Floats keep their type; blocks become Q8_0, rounded once from the weights they stand for.
+        """
         source = self.out[name]
-        if source.type not in VECTOR_TYPES:
-            raise ModelFileError(
-                f"{source.where}: tensor {name!r} is {_shown(source)}, whose rows become columns,"
-                f" for which one of {', '.join(kind.name for kind in VECTOR_TYPES)} is needed"
-            )
         outputs, inputs = source.shape
+        kind = source.type
+        if isinstance(kind, TensorType) and kind in LAYOUTS and outputs // n % GROUP == 0:
+            self._turn_blocks(name, kind, n)
+            return
+        if kind not in VECTOR_TYPES:
+            accepted = ", ".join(kind.name for kind in (*VECTOR_TYPES, *LAYOUTS))
+            raise ModelFileError(
+                f"{source.where}: tensor {name!r} is {_shown(source)}, of which each {outputs // n}"
+                f" rows become columns; accepted: {accepted}, of blocks a multiple of {GROUP} rows"
+            )
         self.out[name] = replace(source, shape=(n, outputs // n, inputs))
         self._transpose(name, dims=3)
         self.out[name] = replace(self.out[name], shape=(n * inputs, outputs // n))
+
+    def _turn_blocks(self, name: str, kind: TensorType, n: int) -> None:
+        source = self.out[name]
+        outputs, inputs = source.shape
+        wide = row_bytes(TensorType.Q8_0, outputs // n)
+
+        def make() -> memoryview:
+            parts = np.frombuffer(source.view(), np.uint8).reshape(n, outputs // n, -1)
+            made = np.empty((n, inputs, wide), np.uint8)
+            for turned, rows in zip(made, parts, strict=True):
+                turned[:] = q8_rows(np.ascontiguousarray(weights_of(kind, rows).T))
+            source.release()
+            return made.reshape(-1).data.cast("B")
+
+        turned = replace(source, type=TensorType.Q8_0)
+        shape = (n * inputs, outputs // n)
+        self.out[name] = self._made(turned, shape, n * inputs * wide, make)
 
     def _transpose(self, name: str, dims: int) -> None:
         source = self.out.get(name)

@@ -40,7 +40,7 @@ STATES: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
 }
 # What a layer is made of, each perhaps: one of each of these.
 PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATES, KINDS)
-LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms", "no_input_norms")
+LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms", "no_input_norms", "mtp")
 LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")
 # What a layer was when all were alike, and the angles: fields of version 1.
 FIRST_FIELDS = {

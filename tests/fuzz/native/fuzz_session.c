@@ -2,7 +2,7 @@
 //
 // What is right must give the bits that each sequence gives alone, from its first token, at level scalar; what is wrong
 // must be refused and change nothing.
-#include "session_steps.h"
+#include "session_heads.h"
 #include "session_wrong.h"
 
 typedef struct fuzzed {
@@ -30,6 +30,10 @@ static void open_session(fuzzed* f) {
     if (f->config.max_batch_logits > f->config.max_batch_tokens)
         f->config.max_batch_logits = f->config.max_batch_tokens;
     const lw_model* model = tiny_model(f->variant, f->level);
+    if (tiny_variants[f->variant].kind == TINY_LATENT && f->config.kv_type == LW_I8) {
+        FUZZ_CHECK(lw_session_open(model, &f->config, &f->session) == LW_ERR_ARGUMENT, "latent rows of codes");
+        f->config.kv_type = LW_F16;
+    }
     f->config.groups_by_window = take_flag(f->in);
     lw_kv_layout layout;
     FUZZ_CHECK(lw_model_kv_layout(model, f->config.kv_type, f->config.groups_by_window, &layout) == LW_OK, "layout");
@@ -68,6 +72,7 @@ static one_step* new_step(fuzzed* f) {
     if (step == NULL) exit(2);
     step->n_groups = f->n_groups;
     step->has_states = f->has_states;
+    step->has_head = tiny_has_head(&tiny_variants[f->variant]);
     const lw_adapter* const* adapters =
         f->config.max_adapter_rank > 0 ? (const lw_adapter* const*)tiny_adapters[f->variant][f->level] : NULL;
     take_step(f->in, step, &f->config, f->sequences, adapters, f->n_begun > 0, f->n_drawn);
@@ -119,6 +124,34 @@ static void begin_step(fuzzed* f) {
     FUZZ_CHECK(status == LW_OK, "start: %s", lw_last_error());
     f->n_drawn = step->batch.draws != NULL ? step->batch.n_logits : 0;
     f->begun[f->n_begun++] = step;
+}
+
+// What the prediction head makes of some sequences, and again of what it made; some of them are refused.
+static void run_heads(fuzzed* f) {
+    finish_all(f);
+    release_all(f);
+    const lw_adapter* const* adapters =
+        f->config.max_adapter_rank > 0 ? (const lw_adapter* const*)tiny_adapters[f->variant][f->level] : NULL;
+    heads h;
+    take_heads(f->in, &h, &f->config, f->sequences, f->n_groups, adapters);
+    for (h.n_known = 1; h.n_rows > 0 && h.n_known <= h.n_steps; ++h.n_known) {
+        one_step* step = calloc(1, sizeof *step);
+        if (step == NULL) exit(2);
+        const bool is_wrong = take_byte(f->in) < 20;
+        take_head_step(f->in, &h, step, f->n_drawn, f->drawn);
+        if (is_wrong) spoil_head(f->in, step);
+        const lw_status status = lw_step(f->session, &step->batch, step->logits, step->results);
+        FUZZ_CHECK(status == (is_wrong ? LW_ERR_ARGUMENT : LW_OK), "a head's step (%s) gives %d: %s",
+                   is_wrong ? step->fault : "right", (int)status, lw_last_error());
+        if (is_wrong) {
+            free(step);
+            return;
+        }
+        compare_heads(&h, step, f->variant, f->config.kv_type);
+        f->n_drawn = step->batch.draws != NULL ? step->batch.n_logits : 0;
+        for (uint32_t i = 0; i < f->n_drawn; ++i) f->drawn[i] = step->results[i].token;
+        free(step);
+    }
 }
 
 // A step with one fault, which must be refused and write nothing.
@@ -186,12 +219,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_input in = {data, size};
     const uint8_t model = take_byte(&in);
     fuzzed f = {.in = &in, .variant = model % TINY_WITHOUT_STATES, .level = take_below(&in, TINY_LEVELS)};
-    if (model >= 160) f.variant = TINY_WITHOUT_STATES + model % (TINY_VARIANTS - TINY_WITHOUT_STATES);
+    if (model >= 128) f.variant = TINY_WITHOUT_STATES + model % (TINY_VARIANTS - TINY_WITHOUT_STATES);
     if (tiny_model(f.variant, f.level) == NULL) return 0;
     open_session(&f);
     while (in.left > 0) {
         const uint32_t what = take_below(&in, 16);
-        if (what < 5)
+        if (what < 5 && tiny_has_head(&tiny_variants[f.variant]) && take_flag(&in))
+            run_heads(&f);
+        else if (what < 5)
             run_step(&f);
         else if (what < 9)
             begin_step(&f);

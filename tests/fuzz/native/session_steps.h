@@ -32,6 +32,7 @@ typedef struct one_step {
     uint32_t copies[2 * MOST_GROUPS * SEQUENCE_BLOCKS], state_copies[2];
     uint32_t guesses[SEQUENCES], accepted[SEQUENCES];
     bool has_states;  // then a sequence's is in the place that its row of the tables has
+    bool has_head;    // that predicts
     const lw_adapter* adapters[SEQUENCES];
     lw_draw draws[MOST_LOGITS];
     lw_sampling samplings[MOST_LOGITS];

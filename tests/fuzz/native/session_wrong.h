@@ -110,6 +110,11 @@ static inline bool spoil(fuzz_input* in, one_step* s, const lw_session_config* c
             s->accepted[row] = c->max_guesses + 1 + take_byte(in), s->fault = "accepted";
             break;
         case 13:
+            if (take_flag(in)) {
+                b->runs = (lw_runs)((s->has_head ? LW_RUN_HEAD_AGAIN : LW_RUN_MODEL) + 1 + take_byte(in));
+                s->fault = "runs";
+                break;
+            }
             s->state_copies[0] = s->has_states ? c->n_states + take_byte(in) : 0;
             s->state_copies[1] = 0;
             b->state_copies = s->state_copies;

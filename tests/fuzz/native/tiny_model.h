@@ -7,8 +7,9 @@
 #include "uniform_model.h"
 
 enum {
-    TINY_VARIANTS = 6,
-    TINY_WITHOUT_STATES = 4,
+    TINY_VARIANTS = 10,
+    TINY_WITHOUT_STATES = 6,  // the first ones; in the rest sequences have places for their states
+    TINY_MOST_LAYERS = 3,
     TINY_ADAPTERS = 2,
     TINY_LEVELS = 5,
     TINY_VOCAB = 50,
@@ -16,8 +17,19 @@ enum {
 };
 
 // What layers are besides: experts, with sinks and a window in the first one; a delta rule in the first one, and attention
-// with a gate in the second; attention beside a state space in the first one, a short convolution in the second.
-typedef enum tiny_kind { TINY_ALIKE, TINY_MIXTURE, TINY_STATES, TINY_BESIDE } tiny_kind;
+// with a gate in the second; attention beside a state space in the first one, a short convolution in the second; latent
+// attention, of a window and with a latent query in the first one; experts with norms of their own; a prediction head, the
+// last one, behind layers alike, or behind those with a delta rule.
+typedef enum tiny_kind {
+    TINY_ALIKE,
+    TINY_MIXTURE,
+    TINY_STATES,
+    TINY_BESIDE,
+    TINY_LATENT,
+    TINY_OWN_NORMS,
+    TINY_HEAD,
+    TINY_STATES_HEAD
+} tiny_kind;
 
 typedef struct tiny_variant {
     uniform_config config;
@@ -26,7 +38,7 @@ typedef struct tiny_variant {
 } tiny_variant;
 
 // What they have between them: tied and untied, biases, QK norm, a window, heads that share keys, odd head sizes, experts,
-// states.
+// latent attention, states, prediction heads.
 static const tiny_variant tiny_variants[TINY_VARIANTS] = {
     {{.n_layers = 2,
       .hidden_size = 24,
@@ -84,6 +96,32 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
     {{.n_layers = 2,
       .hidden_size = 64,
       .ffn_size = 96,
+      .n_heads = 3,
+      .n_kv_heads = 1,
+      .head_dim = 40,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q8_0,
+     TINY_LATENT},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 32,
+      .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 16,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .tied_embeddings = 1,
+      .qk_norm = 1,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q4_0,
+     TINY_OWN_NORMS},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 96,
       .n_heads = 2,
       .n_kv_heads = 1,
       .head_dim = 32,
@@ -106,9 +144,38 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .rope_theta = 10000},
      LW_F32,
      TINY_BESIDE},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 96,
+      .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 16,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .tied_embeddings = 1,
+      .qkv_bias = 1,
+      .rms_norm_eps = 1e-5f,
+      .rope_theta = 10000},
+     LW_Q4_0,
+     TINY_HEAD},
+    {{.n_layers = 3,
+      .hidden_size = 64,
+      .ffn_size = 96,
+      .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 32,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q8_0,
+     TINY_STATES_HEAD},
 };
 
+static inline bool tiny_has_head(const tiny_variant* v) { return v->kind == TINY_HEAD || v->kind == TINY_STATES_HEAD; }
+
 static inline void tiny_state(tiny_kind kind, uint32_t layer, lw_layer_config* c) {
+    if (kind == TINY_STATES_HEAD) kind = TINY_STATES;
     const lw_state_config heads = {.kind = kind == TINY_STATES ? LW_GATED_DELTA : LW_SSD,
                                    .taps = 4,
                                    .n_heads = 2,
@@ -123,22 +190,40 @@ static inline void tiny_state(tiny_kind kind, uint32_t layer, lw_layer_config* c
     if ((kind == TINY_STATES) == (layer == 0)) c->attention = (lw_attention_config){0};
 }
 
+static inline void tiny_latent(uint32_t layer, lw_attention_config* c) {
+    c->latent_rank = c->value_dim = 32;
+    c->rope_dim = 8;
+    c->latent_eps = 1e-6f;
+    c->query_rank = layer == 0 ? 32 : 0;
+    c->window = layer == 0 ? 35 : 0;
+}
+
 static inline lw_layer_config tiny_layer(const tiny_variant* v, uint32_t layer) {
     lw_layer_config c = uniform_layer(&v->config);
-    if (v->kind == TINY_STATES || v->kind == TINY_BESIDE) tiny_state(v->kind, layer, &c);
-    if (v->kind != TINY_MIXTURE) return c;
-    c.attention.sinks = c.attention.output_bias = 1;
+    const bool is_last = layer + 1 == v->config.n_layers, has_head = tiny_has_head(v),
+               mixture = v->kind == TINY_MIXTURE;
+    if (v->kind == TINY_STATES || v->kind == TINY_BESIDE || (v->kind == TINY_STATES_HEAD && !is_last))
+        tiny_state(v->kind, layer, &c);
+    if (v->kind == TINY_LATENT) tiny_latent(layer, &c.attention);
+    if (v->kind == TINY_HEAD && !is_last) c.attention.window = 35;
+    c.mtp = has_head && is_last;
+    c.result_norms = v->kind == TINY_OWN_NORMS;
+    if (!mixture && v->kind != TINY_OWN_NORMS) return c;
+    c.attention.sinks = c.attention.output_bias = mixture;
     c.attention.window = layer == 0 ? 35 : 0;
     c.ffn = (lw_ffn_config){.kind = LW_FFN_EXPERTS,
                             .size = v->config.ffn_size,
-                            .bias = 1,
+                            .bias = mixture,
+                            .activation = mixture ? LW_SILU : LW_GELU_TANH,
                             .n_experts = 5,
                             .n_used = 2,
                             .n_groups = 1,
                             .groups_used = 1,
+                            .renormalize = !mixture,
                             .scale = 1,
-                            .shared_size = layer == 0 ? 64 : 0,
-                            .shared_gate = 1};
+                            .shared_size = layer == 0 || !mixture ? 64 : 0,
+                            .shared_gate = mixture,
+                            .own_norms = !mixture};
     return c;
 }
 
@@ -159,9 +244,11 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
     const uniform_config* c = &v->config;
     const lw_layer_config of_layer = tiny_layer(v, layer);
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, hidden = c->hidden_size;
-    const bool mixture = v->kind == TINY_MIXTURE, attends = of_layer.attention.n_heads > 0;
-    const uint32_t size = mixture ? 0 : c->ffn_size, n = of_layer.ffn.n_experts, shared = of_layer.ffn.shared_size;
-    const uint32_t one = mixture ? 1 : 0;
+    const lw_attention_config* attention = &of_layer.attention;
+    const bool attends = attention->n_heads > 0, own = of_layer.ffn.own_norms, norms = of_layer.result_norms;
+    const uint32_t size = of_layer.ffn.kind == LW_FFN_EXPERTS ? 0 : c->ffn_size, n = of_layer.ffn.n_experts;
+    const uint32_t one = v->kind == TINY_MIXTURE ? 1 : 0, shared = of_layer.ffn.shared_size;
+    const uint32_t rank = attention->latent_rank, keys = attends && rank == 0 ? kv : 0;
     const lw_state_config* state = &of_layer.state;
     const bool short_conv = state->kind == LW_SHORT_CONV, heads = state->n_heads > 0;
     const uint32_t inner = short_conv ? hidden : state->n_heads * state->value_dim;
@@ -171,16 +258,16 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
         [LW_OUTPUT] = {c->tied_embeddings ? 0 : c->vocab_size, hidden},
         [LW_OUTPUT_NORM] = {1, hidden},
         [LW_ATTN_NORM] = {1, hidden},
-        [LW_ATTN_Q] = {attends ? q : 0, hidden},
-        [LW_ATTN_K] = {attends ? kv : 0, hidden},
-        [LW_ATTN_V] = {attends ? kv : 0, hidden},
-        [LW_ATTN_GATE] = {of_layer.attention.output_gate ? q : 0, hidden},
+        [LW_ATTN_Q] = {attends ? q : 0, attention->query_rank > 0 ? attention->query_rank : hidden},
+        [LW_ATTN_K] = {keys, hidden},
+        [LW_ATTN_V] = {keys, hidden},
+        [LW_ATTN_GATE] = {attention->output_gate ? q : 0, hidden},
         [LW_ATTN_Q_BIAS] = {c->qkv_bias ? 1 : 0, q},
         [LW_ATTN_K_BIAS] = {c->qkv_bias ? 1 : 0, kv},
         [LW_ATTN_V_BIAS] = {c->qkv_bias ? 1 : 0, kv},
         [LW_ATTN_Q_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
         [LW_ATTN_K_NORM] = {c->qk_norm ? 1 : 0, c->head_dim},
-        [LW_ATTN_OUTPUT] = {attends ? hidden : 0, q},
+        [LW_ATTN_OUTPUT] = {attends ? hidden : 0, rank > 0 ? c->n_heads * attention->value_dim : q},
         [LW_ATTN_OUTPUT_BIAS] = {one, hidden},
         [LW_ATTN_SINKS] = {one, c->n_heads},
         [LW_FFN_NORM] = {1, hidden},
@@ -197,7 +284,7 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
         [LW_SHARED_GATE] = {shared, hidden},
         [LW_SHARED_UP] = {shared, hidden},
         [LW_SHARED_DOWN] = {shared > 0 ? hidden : 0, shared},
-        [LW_SHARED_ROUTER] = {shared > 0 ? 1 : 0, hidden},
+        [LW_SHARED_ROUTER] = {shared > 0 && of_layer.ffn.shared_gate ? 1 : 0, hidden},
         [LW_STATE_IN] = {short_conv ? 3 * hidden : channels, hidden},
         [LW_STATE_GATE] = {heads ? inner : 0, hidden},
         [LW_STATE_DECAY] = {state->n_heads, hidden},
@@ -209,6 +296,23 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
         [LW_STATE_SKIP] = {state->kind == LW_SSD ? 1 : 0, state->n_heads},
         [LW_STATE_NORM] = {state->kind == LW_GATED_DELTA ? 1 : 0, state->value_dim},
         [LW_STATE_OUT] = {inner > 0 ? hidden : 0, inner},
+        [LW_ATTN_RESULT_NORM] = {norms, hidden},
+        [LW_FFN_RESULT_NORM] = {norms, hidden},
+        [LW_ROUTER_NORM] = {own, hidden},
+        [LW_EXPERTS_NORM] = {own, hidden},
+        [LW_SHARED_RESULT_NORM] = {own, hidden},
+        [LW_EXPERTS_RESULT_NORM] = {own, hidden},
+        [LW_ROUTER_SCALES] = {own, n},
+        [LW_LATENT_QUERY] = {attention->query_rank, hidden},
+        [LW_LATENT_QUERY_NORM] = {attention->query_rank > 0, attention->query_rank},
+        [LW_LATENT_DOWN] = {rank > 0 ? rank + attention->rope_dim : 0, hidden},
+        [LW_LATENT_NORM] = {rank > 0, rank},
+        [LW_LATENT_KEYS] = {c->n_heads * rank, c->head_dim - attention->rope_dim},
+        [LW_LATENT_VALUES] = {c->n_heads * attention->value_dim, rank},
+        [LW_MTP_EMBEDDING_NORM] = {of_layer.mtp, hidden},
+        [LW_MTP_HIDDEN_NORM] = {of_layer.mtp, hidden},
+        [LW_MTP_PROJECTION] = {of_layer.mtp ? hidden : 0, 2 * hidden},
+        [LW_MTP_NORM] = {of_layer.mtp, hidden},
     };
     *rows = shapes[role][0];
     *cols = shapes[role][1];
@@ -229,9 +333,10 @@ static inline lw_status tiny_load(lw_model* model, const tiny_variant* v, lw_rol
 }
 
 static inline lw_status tiny_create(const tiny_variant* v, const char* isa, lw_model** out) {
-    lw_layer_config layers[2];
-    for (uint32_t i = 0; i < 2; ++i) layers[i] = tiny_layer(v, i);
-    const lw_rope rope = uniform_rope(&v->config);
+    lw_layer_config layers[TINY_MOST_LAYERS];
+    for (uint32_t i = 0; i < v->config.n_layers; ++i) layers[i] = tiny_layer(v, i);
+    lw_rope rope = uniform_rope(&v->config);
+    if (v->kind == TINY_LATENT) rope.rotated = layers[0].attention.rope_dim;
     const lw_model_config config = uniform_model(&v->config, &rope, layers);
     return lw_model_create(&config, isa, 1, out);
 }
@@ -252,7 +357,8 @@ static lw_adapter* tiny_adapters[TINY_VARIANTS][TINY_LEVELS][TINY_ADAPTERS];
 static inline void tiny_adapt(lw_adapter* adapter, const tiny_variant* v, lw_role role, uint32_t rank, int which) {
     uint32_t rows, cols;
     tiny_shape(v, role, v->config.n_layers - 1, &rows, &cols);
-    if (rows == 0) return;  // experts and states are not adapted
+    // Experts, states and queries of latent attention are not adapted.
+    if (rows == 0 || (v->kind == TINY_LATENT && role == LW_ATTN_Q)) return;
     float* a = tiny_values((size_t)rank * cols, 77u * role + (unsigned)which, 0.5f);
     float* b = tiny_values((size_t)rank * rows, 78u * role + (unsigned)which, 0.5f);
     const lw_tensor ta = {.data = a, .n_bytes = 4ull * rank * cols, .type = LW_F32, .rows = rank, .cols = cols};

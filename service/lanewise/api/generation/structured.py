@@ -49,7 +49,7 @@ async def _budgeted(
 ) -> CompiledGrammar | BudgetedGrammar | None:
     grammar = await _grammar_of(ask, rendered, state, request)
     form, start, chat = rendered.form, rendered.start, ask.input
-    if form is None or start is Start.CONTENT or not isinstance(chat, Conversation):
+    if form is None or start.is_content or not isinstance(chat, Conversation):
         return grammar
     budget = chat.thinking_budget
     if budget is None or budget >= state.max_model_len:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import has, hf_attention, hf_gated, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
@@ -31,6 +31,11 @@ OF_LAYER = {
     "feed_forward.up_proj": Role.FFN_UP,
     "feed_forward.down_proj": Role.FFN_DOWN,
 }
+# Whose rows are multiplied, in the order of ModelConfig.row_multipliers.
+MULTIPLIED = (
+    *(Role.ATTN_OUTPUT, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_OUT),
+    *(Role.FFN_GATE, Role.FFN_DOWN),
+)
 HARMLESS = (
     *mamba2.HARMLESS,
     *("mamba_use_mlp", "mlp_expansion_factor", "attn_layer_indices", "num_logits_to_keep"),
@@ -94,8 +99,10 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     attention = replace(attention, score_scale=round_to_f32(scale))
     layer = Layer(attention, hf_gated(fields, sources), state=hf_state(fields))
     config = hf_model(fields, "falcon_h1", [layer] * hf_n_layers(fields, sources))
+    rows = (by.attention_in * by.attention_out, by.z, by.steps, by.state_out, by.gate, by.down)
     return replace(
         config,
+        row_multipliers=rows,
         embedding_scale=round_to_f32(fields.number("embedding_multiplier", default=1.0)),
         logit_scale=round_to_f32(fields.number("lm_head_multiplier", default=1.0)),
     )
@@ -151,17 +158,31 @@ def hf_values(fields: Fields, sources: Sources, config: ModelConfig) -> Sources:
         assert isinstance(layer.state, Ssd)
         keys = layer.state.n_key_heads * layer.state.key_dim
         channels = np.repeat(by.convolved, (layer.state.inner, keys, keys))
-        for role, factors in (
-            (Role.ATTN_OUTPUT, by.attention_in * by.attention_out),
-            (Role.STATE_GATE, by.z),
-            (Role.STATE_DECAY, by.steps),
-            (Role.STATE_CONV, channels.repeat(layer.state.taps)),
-            (Role.STATE_OUT, by.state_out),
-            (Role.FFN_GATE, by.gate),
-            (Role.FFN_DOWN, by.down),
-        ):
-            tensors.multiply_rows(usual(role, number), factors)
+        taps = channels.repeat(layer.state.taps)
+        tensors.multiply_rows(usual(Role.STATE_CONV, number), taps)
+    return multiplied(tensors.out, config)
+
+
+def multiplied(sources: Sources, config: ModelConfig) -> Sources:
+    """Multiply rows of matrices by the model's numbers."""
+    assert config.row_multipliers is not None
+    tensors = Rearranged(sources)
+    for number in range(config.n_layers):
+        for role, by in zip(MULTIPLIED, config.row_multipliers, strict=True):
+            tensors.multiply_rows(usual(role, number), by)
     return tensors.out
+
+
+def lora_values(sources: Sources, config: ModelConfig) -> Sources:
+    """Multiply rows of lora_B as those of the matrices that they are added to."""
+    if config.row_multipliers is None or len(config.row_multipliers) != len(MULTIPLIED):
+        where = next(iter(sources.values())).where
+        raise ModelFileError(
+            f"{where}: matrices of this falcon_h1 have been multiplied by what only its config.json"
+            " says, so that no adapter fits; accepted: the model's directory, and what this version"
+            " packs or quantizes of it"
+        )
+    return multiplied(sources, config)
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -190,6 +211,7 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     hf_values=hf_values,
+    lora_values=lora_values,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
     harmless=HARMLESS,

@@ -40,6 +40,9 @@ class Family:
     from_gguf: Program | None = None
     hf_tensors: Rename = as_they_are
     hf_values: Revalue = valued_as_they_are  # of tensors that hf_tensors has named
+    # Rows of lora_B that hf_tensors has named, with what has been done to those of their matrices.
+    lora_values: Rename = as_they_are
+    hf_inputs_first: bool = False  # matrices of directories are [inputs, outputs], lora_B is not
     gguf_tensors: Rename = as_they_are
     # Q and K rows of such files alternate the halves of each head.
     gguf_interleaved_rope: bool = False

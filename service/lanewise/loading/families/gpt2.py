@@ -99,6 +99,7 @@ FAMILY = Family(
     "gpt2",
     from_gguf,
     hf_tensors=hf_tensors,
+    hf_inputs_first=True,
     gguf_tensors=phi.gguf_tensors,
     gguf_is_usual=False,
     harmless=HARMLESS,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lanewise.loading.blocks import LAYOUTS
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import check_values
@@ -19,6 +21,8 @@ from lanewise.loading.program import Attention, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.rope import rope_settings, yarn_scale
 from lanewise.loading.sources import Sources
+
+logger = logging.getLogger(__name__)
 
 NORM_EPS = round_to_f32(1e-6)  # of norms of latents, whatever the config says of others
 MUST_BE = {
@@ -144,6 +148,7 @@ def unscaled(rope: Rope, fields: Fields) -> Rope:
 
 def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig, column: int) -> None:
     """Give matrices of heads their usual shapes, and those of queries their usual name."""
+    remade = 0
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
         if layer.attention.query_rank:
@@ -152,6 +157,13 @@ def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig, column: int) -
         parts = [usual(role, number, column) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES)]
         if all(part in tensors.out for part in parts):
             tensors.drop(name)  # the same matrices once more
+        remade += name in tensors.out and tensors.out[name].type in LAYOUTS
         split_keys_and_values(tensors, name, layer.attention, number, column)
         for part in parts:
             tensors.flatten(part)
+    if remade:
+        logger.info(
+            "%s: keys of %d layers are made again in Q8_0, which attn_kv_b.weight has in one with"
+            " values; a file that is converted anew has them as they were quantized",
+            *(next(iter(tensors.out.values())).where, remade),
+        )

@@ -11,12 +11,11 @@ from typing import Any, Protocol
 
 from lanewise.text.answers import harmony
 from lanewise.text.answers.calls import CallFormat, CallParser, Tools, with_ids
-from lanewise.text.answers.content_tags import ContentSplitter
+from lanewise.text.answers.content_tags import ContentSplitter, ContentTags
 from lanewise.text.answers.explained import explained, with_tools_in_system
 from lanewise.text.answers.json_calls import PYTHON_TAG
 from lanewise.text.answers.rules import ANY_TEXT, joined, lark, quoted, symbols, text_up_to, unlike
 from lanewise.text.answers.signs import call_format, content_tags, thinking_tags
-from lanewise.text.answers.tags import Tags
 from lanewise.text.answers.thinking import Start, ThinkingSplitter, ThinkingTags
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarSource
@@ -156,7 +155,7 @@ class PlainFormat(AnswerFormat):
     calls: CallFormat
     thinking: ThinkingTags | None = None
     tools_in_system: bool = False  # the template looks for tools there
-    content: Tags | None = None  # around content
+    content: ContentTags | None = None  # around content
 
     @property
     def marks_calls(self) -> bool:  # type: ignore[override]
@@ -191,7 +190,7 @@ class PlainFormat(AnswerFormat):
     def start_of(self, prompt: str, continued: str | None) -> Start:
         """Reasoning, if there is any."""
         if self.thinking is None:
-            return Start.CONTENT
+            return Start.CONTENT if continued is None else Start.MIDDLE
         if continued is not None:
             return self.thinking.continued(continued)
         return self.thinking.start_of(prompt)
@@ -230,7 +229,7 @@ class PlainFormat(AnswerFormat):
     ) -> GrammarSource:
         """Reasoning, then the body."""
         shown = self._in_tags("@body", tokenizer)
-        if start is Start.CONTENT and self.content is None:
+        if start.is_content and self.content is None:
             return body
         rules = [*self._start_rules(tokenizer, start, shown, shown), ANY_TEXT]
         return body.after(lark(rules).text)
@@ -238,7 +237,7 @@ class PlainFormat(AnswerFormat):
     def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
         """Reads reasoning, then calls."""
         splitter = None if self.thinking is None else ThinkingSplitter(self.thinking, start)
-        content = None if self.content is None else ContentSplitter(self.content)
+        content = None if self.content is None else ContentSplitter(self.content, start)
         return _PlainParser(splitter, content, self.calls.parser(tools) if tools else None)
 
     def _in_tags(self, rule: str, tokenizer: Tokenizer) -> str:
@@ -251,7 +250,7 @@ class PlainFormat(AnswerFormat):
     def _start_rules(self, tokenizer: Tokenizer, start: Start, rest: str, first: str) -> list[str]:
         """``start``: reasoning and ``rest``, or ``first`` where there need not be reasoning."""
         tags = self.thinking
-        if tags is None or start is Start.CONTENT:
+        if tags is None or start.is_content:
             return [f"start: {rest}"]
         thought = [r"SPACE: /\s{1,4}/", text_up_to("thought", tags.end, tokenizer)]
         after = "" if rest == "rest" and first != "rest" else "SPACE? "

@@ -6,7 +6,12 @@ import re
 
 from lanewise.text.answers.braced_calls import GEMMA
 from lanewise.text.answers.calls import CallFormat
-from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER
+from lanewise.text.answers.content_tags import (
+    COMMAND_RESPONSE,
+    HUNYUAN_ANSWER,
+    HUNYUAN_LABELLED,
+    ContentTags,
+)
 from lanewise.text.answers.json_calls import (
     APERTUS,
     COMMAND,
@@ -24,7 +29,6 @@ from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
 from lanewise.text.answers.python_calls import LFM2, OLMO
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
-from lanewise.text.answers.tags import Tags
 from lanewise.text.answers.thinking import (
     APERTUS_THINK,
     COMMAND_THINK,
@@ -84,8 +88,10 @@ def thinking_tags(text: str) -> ThinkingTags | None:
     return next((tags for tags in known if tags.end in text or tags.begin in text), None)
 
 
-def content_tags(text: str) -> Tags | None:
+def content_tags(text: str) -> ContentTags | None:
     """What may be around content."""
     if COMMAND_RESPONSE.begin in text:
         return COMMAND_RESPONSE
+    if HUNYUAN.begin in text and HUNYUAN_LABELLED.label in text:
+        return HUNYUAN_LABELLED
     return HUNYUAN_ANSWER if HUNYUAN_ANSWER.begin in text or "hy_Assistant" in text else None

@@ -15,6 +15,12 @@ class Start(Enum):
     OPEN = "open"  # reasoning if it says so
     THOUGHT = "thought"  # reasoning: the prompt has the tag before it
     CONTENT = "content"
+    MIDDLE = "middle"  # content of which there is a part already
+
+    @property
+    def is_content(self) -> bool:
+        """Whether no reasoning is to come."""
+        return self in (Start.CONTENT, Start.MIDDLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class ThinkingTags(Tags):
     def continued(self, message: str) -> Start:
         """What comes after the first part of an answer."""
         is_inside = message.rfind(self.begin) > message.rfind(self.end)
-        return Start.THOUGHT if is_inside else Start.CONTENT
+        return Start.THOUGHT if is_inside else Start.MIDDLE
 
 
 THINK = ThinkingTags("<think>", "</think>")
@@ -52,8 +58,8 @@ class ThinkingSplitter(TagReader):
         super().__init__(tags)
         self._reasoning = self._rest = ""  # found by the last push
         self._space = ""  # at the end of the reasoning so far
-        states = {Start.OPEN: self._open, Start.THOUGHT: self._begun, Start.CONTENT: self._content}
-        self._state = states[start]
+        states = {Start.OPEN: self._open, Start.THOUGHT: self._begun}
+        self._state = states.get(start, self._content)
 
     def push(self, text: str, *, last: bool = False) -> tuple[str, str]:
         """Take more text; return reasoning and other text."""
