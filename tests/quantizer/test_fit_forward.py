@@ -13,14 +13,8 @@ from lanewise.loading.plain import further_kinds
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain, Pooling
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.experts import STACKED
-from lanewise_quantizer.fit.forward import (
-    COMPUTED,
-    STEPS,
-    check_computable,
-    embedded,
-    matrices_of,
-    run,
-)
+from lanewise_quantizer.fit.forward import COMPUTED, check_computable, embedded, run
+from lanewise_quantizer.fit.layer import STEPS, matrices_of
 from lanewise_quantizer.fit.mixture import LEAST_TOKENS, fitted_tokens
 from lanewise_quantizer.fit.recurrence import KEPT
 from lanewise_quantizer.fit.source import Source
@@ -126,9 +120,21 @@ def mean_of(x, behind=None):
     return left.T @ scaled / len(rows)
 
 
+def begun(source, ids):
+    """A text before the first layer."""
+    rows = None
+    if source.config.per_layer_size:
+        rows = source.rows(Role.PER_LAYER_EMBEDDING, ids)
+    return embedded(source.config, source.rows(Role.TOKEN_EMBEDDING, ids), rows)
+
+
 @pytest.mark.parametrize(
     "name",
-    [*("qwen3_moe_dense", "gpt_oss", "qwen2_moe", "granite", "smollm3"), *WITH_STATES],
+    [
+        *("qwen3_moe_dense", "gpt_oss", "qwen2_moe", "granite", "smollm3"),
+        "gemma4_small",
+        *WITH_STATES,
+    ],
 )
 def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
     """Every matrix but routers once, experts in order; what the head is given is the model's."""
@@ -149,16 +155,17 @@ def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
                 assert part.moment.tokens == ids.size  # 48 are few: all are borrowed
                 part.take(part.weights)
 
-        text = embedded(config, source(Role.TOKEN_EMBEDDING)[ids])
-        beside = text.copy()
+        text, beside = begun(source, ids), begun(source, ids)
         head = calibrate(source, text, Quantizer(keep, keep_parts), beside)
         expected = run(config, source, ids)
-        size = np.abs(text).max()
-        assert np.abs(text - beside).max() < 1e-5 * size
+        size = np.abs(text.x).max()
+        assert np.abs(text.x - beside.x).max() < 1e-5 * size
         assert np.abs(head.drift).max() < 1e-4 * np.abs(head.sum).max()
         np.testing.assert_allclose(head.mean(), mean_of(expected), rtol=1e-3, atol=1e-5)
         wanted = {(r, n) for n in range(config.n_layers) for r in matrices_of(config, n)}
         single = {key for key in wanted if key[0] not in (*STACKED, *KEPT, Role.ROUTER)}
+        if config.per_layer_size:
+            single.add((Role.PER_LAYER_PROJECTION, 0))
         assert sorted(matrices) == sorted(single)
         assert parts == [
             (role, n, number)
@@ -202,7 +209,7 @@ def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path
             return replaced[role, layer]
 
         embedding = source(Role.TOKEN_EMBEDDING)
-        head = calibrate(source, embedding[ids], Quantizer.of(quantize))
+        head = calibrate(source, begun(source, ids), Quantizer.of(quantize))
         layers = range(source.config.n_layers)
         assert order == [(r, layer) for layer in layers for step in STEPS for r in step]
 
@@ -234,8 +241,8 @@ def test_drift_is_from_the_inputs_of_the_model_as_it_is(tmp_path):
             key = (role, layer)
             return replaced[key] if key in replaced else source(role, layer)
 
-        embedding = source(Role.TOKEN_EMBEDDING)
-        head = calibrate(source, embedding[ids], Quantizer.of(quantize), embedding[ids])
+        texts = begun(source, ids), begun(source, ids)
+        head = calibrate(source, texts[0], Quantizer.of(quantize), texts[1])
         assert not moments[Role.ATTN_Q, 0].drift.any()
         assert moments[Role.FFN_GATE, 0].drift.any()
         assert moments[Role.FFN_DOWN, 0].missing.any()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.program import Gated, Plain
+from lanewise.loading.program import Experts, Gated, Plain
 from lanewise_quantizer.fit.experts import relu_squared, sigmoid
 
 Floats = npt.NDArray[np.float32]
@@ -19,7 +19,7 @@ NORMAL_P = (
 NORMAL_Q = (6.6224479e-5, 1.90118331e-3, 2.97833132e-2, 0.259680016, 1.0)
 
 
-def activated(ffn: Gated | Plain, x: Floats) -> Floats:
+def activated(ffn: Gated | Plain | Experts, x: Floats) -> Floats:
     """The curve of an FFN, one of ``FFN_CURVES``, of each value."""
     if ffn.activation == "xielu":
         below = np.float32(ffn.limit) * (np.expm1(np.minimum(x, np.float32(-1e-6))) - x)
