@@ -35,7 +35,7 @@ def test_matrices_are_quantized_but_for_positions(name, options, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "cb2"])
-@pytest.mark.parametrize("name", ["gemma4_small"])
+@pytest.mark.parametrize("name", ["gemma4_small", "gemma4_mixture"])
 def test_calibrated_families_are_nearer_to_their_source_on_such_text(name, kind, tmp_path):
     plain, fitted = errors_on_text(written_family(name, tmp_path), tmp_path, kind)
     assert fitted < 0.8 * plain

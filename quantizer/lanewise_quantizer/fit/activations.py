@@ -1,4 +1,4 @@
-"""What FFNs that are not experts make of their gate, or of up where they have none."""
+"""What FFNs and experts make of their gate, or of up where they have none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.program import Experts, Gated, Plain
-from lanewise_quantizer.fit.experts import relu_squared, sigmoid
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,3 +42,26 @@ def share(curve: str, x: Floats) -> Floats:
     if curve == "gelu_tanh":
         return sigmoid(np.float32(1.5957691) * (x + np.float32(0.044715) * x * x * x))
     return sigmoid(x)
+
+
+def silu(gate: Floats, up: Floats) -> Floats:
+    """gate * sigmoid(gate) * up, in the place of ``gate``."""
+    gate *= sigmoid(gate)
+    gate *= up
+    return gate
+
+
+def relu_squared(x: Floats) -> Floats:
+    """max(x, 0)^2."""
+    positive = np.maximum(x, np.float32(0))
+    return np.asarray(positive * positive)
+
+
+def sigmoid(x: Floats) -> Floats:
+    """1 / (1 + exp(-x))."""
+    out = np.maximum(x, np.float32(-80))
+    np.negative(out, out=out)
+    np.exp(out, out=out)
+    out += np.float32(1)
+    np.divide(np.float32(1), out, out=out)
+    return out

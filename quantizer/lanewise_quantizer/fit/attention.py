@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Attention, ModelConfig, Rope
 from lanewise.loading.rope import frequencies
-from lanewise_quantizer.fit.experts import sigmoid
+from lanewise_quantizer.fit.activations import sigmoid
 from lanewise_quantizer.fit.layer import BIASES, Vectors, rms
 
 Floats = npt.NDArray[np.float32]

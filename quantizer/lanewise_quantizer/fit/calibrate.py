@@ -193,31 +193,34 @@ def _experts(
     assert isinstance(ffn, Experts)
     router = source(Role.ROUTER, vectors.number)
 
-    def rows_of(states: Floats, like: Rows | None) -> Rows:
-        normed = forward.norm(states, vectors.ffn_norm).reshape(-1, states.shape[-1])
-        routes = route(ffn, router, vectors.of, normed)
-        return Rows(ffn, normed, routes, None if like is None else like.fitted)
+    def rows_of(states: States, like: Rows | None) -> tuple[Rows, Floats]:
+        read = forward.read_by_experts(states.x, vectors)
+        routes = route(ffn, router, vectors.of, read.router)
+        return Rows(ffn, read.experts, routes, None if like is None else like.fitted), read.shared
 
-    rows = rows_of(before.x.x, None)
-    beside = None if before.y is None else rows_of(before.y.x, rows)
+    rows, always = rows_of(before.x, None)
+    beside = always_beside = None
+    if before.y is not None:
+        beside, always_beside = rows_of(before.y, rows)
     quantize_experts(source, vectors.number, vectors.of, rows, beside, quantizer.parts)
+    products = [rows.out] if beside is None else [rows.out, beside.out]
     if ffn.shared_size:
-        _shared(source, vectors, rows, beside, quantizer.one)
-    for states, found in zip(streams.both(), (rows, beside), strict=False):
-        if found is not None:
-            product = found.out.reshape(states.x.shape)
-            forward.add(states.x, product, Role.EXPERTS_DOWN, vectors)
+        both = _shared(source, vectors, always, always_beside, quantizer.one)
+        products = [
+            forward.together(product, other, vectors)
+            for product, other in zip(products, both, strict=True)
+        ]
+    for states, product in zip(streams.both(), products, strict=True):
+        forward.add(states.x, product.reshape(states.x.shape), Role.EXPERTS_DOWN, vectors)
 
 
 def _shared(
-    source: Source,
-    vectors: Vectors,
-    rows: Rows,
-    beside: Rows | None,
-    quantize: Quantize,
-) -> None:
-    """Quantize the expert that all tokens go to, and add what it gives."""
-    ffn, layer = rows.ffn, vectors.number
+    source: Source, vectors: Vectors, x: Floats, beside: Floats | None, quantize: Quantize
+) -> list[Floats]:
+    """Quantize the expert that all tokens go to; returns what it gives for its rows x, and what it
+    gives unquantized for those ``beside`` if they are given."""
+    ffn, layer = vectors.layer.ffn, vectors.number
+    assert isinstance(ffn, Experts)
     roles = roles_of(ffn, SHARED)
     *first, down = (source(role, layer) for role in roles)
 
@@ -225,14 +228,15 @@ def _shared(
         *gate, up = (x @ one.T for one in matrices)
         return activate(ffn, gate[0] if gate else None, up)
 
-    moment = moment_of(rows.x, None if beside is None else beside.x)
+    moment = moment_of(x, beside)
     made = [
         quantize(role, layer, weights, moment)
         for role, weights in zip(roles[:-1], first, strict=True)
     ]
-    inner = inner_of(rows.x, made)
-    unquantized = None if beside is None else inner_of(beside.x, first)
+    inner = inner_of(x, made)
+    unquantized = None if beside is None else inner_of(beside, first)
     last = quantize(Role.SHARED_DOWN, layer, down, moment_of(inner, unquantized))
-    rows.out += shared_part(ffn, vectors.of, rows.x, inner @ last.T)
+    results = [shared_part(ffn, vectors.of, x, inner @ last.T)]
     if beside is not None and unquantized is not None:
-        beside.out += shared_part(ffn, vectors.of, beside.x, unquantized @ down.T)
+        results.append(shared_part(ffn, vectors.of, beside, unquantized @ down.T))
+    return results

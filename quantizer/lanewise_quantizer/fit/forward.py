@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.plain import further_kinds
-from lanewise.loading.program import Experts, Gated, Layer, ModelConfig, Plain
-from lanewise_quantizer.fit.activations import activated
+from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
+from lanewise_quantizer.fit.activations import activated, silu
 from lanewise_quantizer.fit.attention import Attending
-from lanewise_quantizer.fit.experts import mixed, silu
+from lanewise_quantizer.fit.experts import Read, mixed, shared
 from lanewise_quantizer.fit.layer import (
     BIASES,
     RESULT_NORMS,
@@ -44,6 +44,7 @@ COMPUTED = (
     "LayerNorm of queries and keys",
     *("an FFN beside attention", "layers whose results are scaled", "values that are keys"),
     *("keys and values of other layers", "inputs that each layer has for itself"),
+    "experts with norms of their own",
 )
 
 
@@ -53,9 +54,7 @@ def check_computable(config: ModelConfig) -> None:
     if config.pooling is not None:
         odd = "encoders"
     for layer in config.layers:
-        if not has_computable_ffn(layer):
-            odd = "experts of other activations than silu with a gate and relu^2 without"
-        elif layer.attn_norm_replaces or layer.ffn_norm_replaces:
+        if layer.attn_norm_replaces or layer.ffn_norm_replaces:
             odd = "norms after each addition"
     odd = next((kind for kind in further_kinds(config) if kind not in COMPUTED), odd)
     if odd is not None:
@@ -63,14 +62,6 @@ def check_computable(config: ModelConfig) -> None:
             f"{config.architecture}: {CANNOT} {odd} yet; accepted are models that make logits,"
             " with a norm, if any, before attention and before what is behind it"
         )
-
-
-def has_computable_ffn(layer: Layer) -> bool:
-    """Return whether a layer has no experts, or those that are gated by silu or plain."""
-    ffn = layer.ffn
-    if not isinstance(ffn, Experts):
-        return True
-    return ffn.activation in (("silu", "clamped") if ffn.gated else ("relu_squared",))
 
 
 class Forward:
@@ -175,10 +166,12 @@ class Forward:
         for last, inner in zip(ends, inners, strict=True):  # which all read the same x
             self.add(x, inner @ weights[last].T, last, vectors)
         if isinstance(vectors.layer.ffn, Experts):
-            normed = self.norm(before.x, vectors.ffn_norm)
-            rows = normed.reshape(-1, normed.shape[-1])
-            product = mixed(vectors.layer.ffn, weights, vectors.of, rows).reshape(normed.shape)
-            self.add(x, product, Role.EXPERTS_DOWN, vectors)
+            ffn, read = vectors.layer.ffn, self.read_by_experts(before.x, vectors)
+            product = mixed(ffn, weights, vectors.of, read)
+            if ffn.shared_size:
+                always = shared(ffn, weights, vectors.of, read.shared)
+                product = self.together(product, always, vectors)
+            self.add(x, product.reshape(x.shape), Role.EXPERTS_DOWN, vectors)
         elif vectors.layer.ffn is not None:
             inner = self.inputs(Role.FFN_DOWN, before, weights, vectors)
             self.add(x, inner @ weights[Role.FFN_DOWN].T, Role.FFN_DOWN, vectors)
@@ -186,6 +179,26 @@ class Forward:
             inner = self.inputs(Role.PER_LAYER_OUT, states, weights, vectors)
             self.add(x, inner @ weights[Role.PER_LAYER_OUT].T, Role.PER_LAYER_OUT, vectors)
         self.end(x, vectors)
+
+    def read_by_experts(self, x: Floats, vectors: Vectors) -> Read:
+        """What a layer's router, experts and shared expert read of hidden states."""
+
+        def rows(norm: Norm) -> Floats:
+            return self.norm(x, norm).reshape(-1, x.shape[-1])
+
+        normed = rows(vectors.ffn_norm)
+        if Role.ROUTER_NORM not in vectors.of:
+            return Read(normed, normed, normed)
+        routed, experts = (
+            rows(Norm(vectors.of[role])) for role in (Role.ROUTER_NORM, Role.EXPERTS_NORM)
+        )
+        return Read(routed, experts, normed)
+
+    def together(self, experts: Floats, shared: Floats, vectors: Vectors) -> Floats:
+        """The sum of what experts and the shared one give, each behind its norm if it has one."""
+        of = vectors.of
+        shared = self.norm(shared, Norm(of.get(Role.SHARED_RESULT_NORM)))
+        return self.norm(experts, Norm(of.get(Role.EXPERTS_RESULT_NORM))) + shared
 
     def end(self, x: Floats, vectors: Vectors) -> None:
         """What a layer does to the hidden states when all has been added, in place."""
