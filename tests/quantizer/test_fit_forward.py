@@ -14,10 +14,11 @@ from lanewise.loading.program import Attention, Layer, ModelConfig, Plain, Pooli
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.experts import STACKED
 from lanewise_quantizer.fit.forward import COMPUTED, check_computable, embedded, run
-from lanewise_quantizer.fit.layer import STEPS, matrices_of
+from lanewise_quantizer.fit.layer import BY_HEAD, STEPS, matrices_of
 from lanewise_quantizer.fit.mixture import LEAST_TOKENS, fitted_tokens
 from lanewise_quantizer.fit.recurrence import KEPT
 from lanewise_quantizer.fit.source import Source
+from latent_programs import with_latent_layers
 from tests.correctness.test_programs import (
     random_program,
     random_weights,
@@ -83,6 +84,8 @@ def test_random_programs_are_computed_as_their_definition_says():
         config = random_program(rng)
         if number % 2:
             config = with_further_kinds(np.random.default_rng([number, 1]), config)
+        if number % 3 == 0:
+            config = with_latent_layers(np.random.default_rng([number, 2]), config)
         try:
             check_computable(config)
         except ModelFileError:
@@ -120,6 +123,14 @@ def mean_of(x, behind=None):
     return left.T @ scaled / len(rows)
 
 
+def whole_parts(source, role, layer):
+    """Of all experts or heads [parts, outputs, inputs]."""
+    of_heads = role in BY_HEAD
+    n = source.config.heads.n_heads if of_heads else source.n_experts(layer)
+    weights = source(role, layer)
+    return weights.reshape(n, -1, weights.shape[1])
+
+
 def begun(source, ids):
     """A text before the first layer."""
     rows = None
@@ -151,7 +162,7 @@ def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
         def keep_parts(role, layer, made):
             for number, part in enumerate(made):
                 parts.append((role, layer, number))
-                assert np.array_equal(part.weights, source.expert(role, layer, number))
+                assert np.array_equal(part.weights, whole_parts(source, role, layer)[number])
                 assert part.moment.tokens == ids.size  # 48 are few: all are borrowed
                 part.take(part.weights)
 
@@ -163,7 +174,8 @@ def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
         assert np.abs(head.drift).max() < 1e-4 * np.abs(head.sum).max()
         np.testing.assert_allclose(head.mean(), mean_of(expected), rtol=1e-3, atol=1e-5)
         wanted = {(r, n) for n in range(config.n_layers) for r in matrices_of(config, n)}
-        single = {key for key in wanted if key[0] not in (*STACKED, *KEPT, Role.ROUTER)}
+        in_parts = (*BY_HEAD, *STACKED)
+        single = {key for key in wanted if key[0] not in (*in_parts, *KEPT, Role.ROUTER)}
         if config.per_layer_size:
             single.add((Role.PER_LAYER_PROJECTION, 0))
         assert sorted(matrices) == sorted(single)
@@ -171,8 +183,8 @@ def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
             (role, n, number)
             for n in range(config.n_layers)
             for role in matrices_of(config, n)
-            if role in STACKED
-            for number in range(source.n_experts(n))
+            if role in in_parts
+            for number in range(len(whole_parts(source, role, n)))
         ]
 
 
@@ -194,6 +206,16 @@ def test_encoders_are_not_calibrated():
         check_computable(config)
 
 
+def of_single(one):
+    """Parts of matrices as if each were one."""
+
+    def parts(role, layer, made):
+        for part in made:
+            part.take(one(role, layer, part.weights, part.moment))
+
+    return Quantizer(one, parts)
+
+
 def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path):
     """With matrices replaced by others, moments and outputs are those of the others' model."""
     with open_checkpoint(written("qwen3", "safetensors", tmp_path)) as checkpoint:
@@ -209,7 +231,7 @@ def test_each_matrix_is_quantized_once_on_inputs_of_the_quantized_model(tmp_path
             return replaced[role, layer]
 
         embedding = source(Role.TOKEN_EMBEDDING)
-        head = calibrate(source, begun(source, ids), Quantizer.of(quantize))
+        head = calibrate(source, begun(source, ids), of_single(quantize))
         layers = range(source.config.n_layers)
         assert order == [(r, layer) for layer in layers for step in STEPS for r in step]
 
@@ -242,7 +264,7 @@ def test_drift_is_from_the_inputs_of_the_model_as_it_is(tmp_path):
             return replaced[key] if key in replaced else source(role, layer)
 
         texts = begun(source, ids), begun(source, ids)
-        head = calibrate(source, texts[0], Quantizer.of(quantize), texts[1])
+        head = calibrate(source, texts[0], of_single(quantize), texts[1])
         assert not moments[Role.ATTN_Q, 0].drift.any()
         assert moments[Role.FFN_GATE, 0].drift.any()
         assert moments[Role.FFN_DOWN, 0].missing.any()

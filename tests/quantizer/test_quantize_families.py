@@ -34,15 +34,38 @@ def test_matrices_are_quantized_but_for_positions(name, options, tmp_path):
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.1
 
 
-@pytest.mark.parametrize("kind", ["q4_0", "cb2"])
-@pytest.mark.parametrize("name", ["gemma4_small", "gemma4_mixture"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("gemma4_small", "q4_0"), ("gemma4_small", "cb2"), ("gemma4_mixture", "q4_0")),
+        *(("deepseek_v2", "q4_0"), ("deepseek_v3", "cb4"), ("glm4_moe_lite", "q4_0")),
+        *(("minicpm3", "q4_0"), ("youtu", "cb2"), ("mistral4", "q4_0")),
+    ],
+)
 def test_calibrated_families_are_nearer_to_their_source_on_such_text(name, kind, tmp_path):
     plain, fitted = errors_on_text(written_family(name, tmp_path), tmp_path, kind)
     assert fitted < 0.8 * plain
 
 
-def test_bits_of_what_layers_have_for_themselves_are_measured_on_a_text(tmp_path):
-    source, out = written_family("gemma4_small", tmp_path), tmp_path / "q"
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("gemma4_small", Role.PER_LAYER_EMBEDDING), ("minicpm3", Role.LATENT_VALUES)],
+)
+def test_further_matrices_become_a_trellis_which_only_a_text_makes(name, role, tmp_path):
+    source, out = written_family(name, tmp_path), tmp_path / "q"
+    text = tiny_models.write_text(tmp_path / "text.txt")
+    options = ["--format", "t2", "--calibrate", str(text), "--calibration-tokens", "512"]
+    assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
+    with open_checkpoint(out) as checkpoint:
+        types = {tensor.type.name for tensor in checkpoint.tensors if tensor.role is role}
+    assert types == {"T2"}
+    exact, found = logits_of(source), logits_of(out)
+    assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 1
+
+
+@pytest.mark.parametrize("name", ["gemma4_small", "minicpm3"])
+def test_bits_of_further_matrices_are_measured_on_a_text(name, tmp_path):
+    source, out = written_family(name, tmp_path), tmp_path / "q"
     text = tiny_models.write_text(tmp_path / "text.txt")
     options = ["--bits", "5.5", "--calibrate", str(text), "--calibration-tokens", "256"]
     assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
@@ -74,12 +97,3 @@ def test_an_interrupted_run_looks_up_the_tables_that_it_has(stop_after, tmp_path
     assert len(calls) == len(set(calls))  # none was made twice
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (cut / path.name).read_bytes(), path.name
-
-
-def test_latent_attention_is_not_calibrated_yet(tmp_path, capsys):
-    source, output = written_family("minicpm3", tmp_path), tmp_path / "q"
-    text = tiny_models.write_text(tmp_path / "text.txt")
-    options = ["--format", "q4_0", "--calibrate", str(text)]
-    assert cli.main(["quantize", str(source), "-o", str(output), *options]) == 1
-    assert "minicpm3: calibration cannot compute latent attention yet" in capsys.readouterr().err
-    assert not output.exists()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Attention, ModelConfig, Rope
 from lanewise.loading.rope import frequencies
+from lanewise_quantizer.fit import latent
 from lanewise_quantizer.fit.activations import sigmoid
 from lanewise_quantizer.fit.layer import BIASES, Vectors, rms
 
@@ -59,6 +60,10 @@ class Attending:
         ``stored`` has K and V of layers that others read; those of this one are written there.
         """
         kind = vectors.attention
+        if kind.latent_rank:
+            sums = self.latent_sums(x, weights, vectors)
+            found = latent.by_head(sums, weights[Role.LATENT_VALUES])
+            return np.ascontiguousarray(found).reshape(*x.shape[:2], -1)
         q = self.heads(x, Role.ATTN_Q, weights[Role.ATTN_Q], vectors)
         k, v = self.keys_and_values(x, weights, vectors, stored)
         out = self.mixed(q, k, v, vectors)
@@ -67,6 +72,24 @@ class Attending:
         if kind.head_gate:
             out *= sigmoid(x @ weights[Role.ATTN_GATE].T).repeat(kind.head_dim, axis=-1)
         return out
+
+    def latent_queries(self, x: Floats, weights: Matrices, vectors: Vectors) -> Floats:
+        """What LATENT_KEYS is given, [windows, tokens, heads, inputs]."""
+        return latent.queries(x, weights, vectors, self._turn(vectors))[0]
+
+    def latent_sums(self, x: Floats, weights: Matrices, vectors: Vectors) -> Floats:
+        """What LATENT_VALUES is given, [windows, tokens, heads, inputs]."""
+        turn = self._turn(vectors)
+        still, turned = latent.queries(x, weights, vectors, turn)
+        long = latent.by_head(still, weights[Role.LATENT_KEYS])
+        q = _placed(vectors.attention, np.concatenate([long, turned], axis=-1))
+        k, v = latent.rows(x, weights, vectors, turn)
+        out = self.mixed(q.swapaxes(1, 2), k, v, vectors)
+        return out.reshape(*x.shape[:2], vectors.attention.n_heads, -1)
+
+    def _turn(self, vectors: Vectors) -> Turn:
+        assert vectors.attention.rope is not None
+        return self.turns[vectors.attention.rope]
 
     def keys_and_values(
         self, x: Floats, weights: Matrices, vectors: Vectors, stored: dict[int, Floats]

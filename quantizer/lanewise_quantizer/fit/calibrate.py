@@ -12,6 +12,7 @@ from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
 from lanewise_quantizer.fit.forward import Floats, Forward
 from lanewise_quantizer.fit.layer import (
+    BY_HEAD,
     ENDS,
     PER_LAYER_STEPS,
     Vectors,
@@ -33,20 +34,10 @@ Quantize = Callable[[Role, int, Floats, Moment], Floats]
 
 @dataclass(frozen=True)
 class Quantizer:
-    """What becomes of matrices: of single ones, and of those of all experts."""
+    """What becomes of matrices: of single ones, and of those of all experts or heads."""
 
     one: Quantize
     parts: QuantizeParts
-
-    @staticmethod
-    def of(one: Quantize) -> Quantizer:
-        """Experts as if each of their matrices were a single one."""
-
-        def parts(role: Role, layer: int, made: Iterable[Part]) -> None:
-            for part in made:
-                part.take(one(role, layer, part.weights, part.moment))
-
-        return Quantizer(one, parts)
 
 
 def calibrate(
@@ -67,10 +58,10 @@ def calibrate(
         before = streams.copied() if vectors.is_beside else streams
         own_steps = PER_LAYER_STEPS if source.config.per_layer_size else ()
         steps = steps_of(vectors.layer)
-        _steps(forward, source, vectors, steps, streams, before, quantizer.one)
+        _steps(forward, source, vectors, steps, streams, before, quantizer)
         if isinstance(vectors.layer.ffn, Experts):
             _experts(forward, source, vectors, streams, before, quantizer)
-        _steps(forward, source, vectors, own_steps, streams, streams, quantizer.one)
+        _steps(forward, source, vectors, own_steps, streams, streams, quantizer)
         for states in streams.both():
             forward.end(states.x, vectors)
     norm = output_norm(source.config, source)
@@ -116,7 +107,7 @@ def _steps(
     steps: Iterable[tuple[Role, ...]],
     streams: Streams,
     before: Streams,
-    quantize: Quantize,
+    quantizer: Quantizer,
 ) -> None:
     """Quantize matrices of a layer that are no experts', and run it with them, in place.
 
@@ -129,11 +120,14 @@ def _steps(
     for step in steps:
         for role in step:
             whole[role] = source(role, vectors.number)
+        if step[0] in BY_HEAD:
+            done[step[0]] = _heads(forward, step[0], vectors, streams, done, whole, quantizer.parts)
+            continue
         ends = step[0] in ENDS
         read = before if step[0] in FFN else of_state if step[0] == Role.STATE_OUT else streams
         inputs, moment = _inputs(forward, step[0], vectors, streams, read, done, whole)
         for role in step:
-            done[role] = quantize(role, vectors.number, whole[role], moment)
+            done[role] = quantizer.one(role, vectors.number, whole[role], moment)
         if ends:
             for part in streams.x.parts():
                 product = inputs[part] @ done[step[0]].T
@@ -178,6 +172,33 @@ def _inputs(
                 forward.add(y, added, role, vectors)
         moments.add(inputs[part], beside, missing)
     return inputs, moments.found()
+
+
+def _heads(
+    forward: Forward,
+    role: Role,
+    vectors: Vectors,
+    streams: Streams,
+    done: Mapping[Role, Floats],
+    whole: Mapping[Role, Floats],
+    quantize: QuantizeParts,
+) -> Floats:
+    """Quantize a matrix of which each head has a part, fitted to that head's inputs."""
+    weights = whole[role].reshape(vectors.attention.n_heads, -1, whole[role].shape[1])
+    moments = [Moments(weights.shape[2], streams.y is not None) for _ in weights]
+    for part in streams.x.parts():
+        x = forward.inputs_by_head(role, streams.x.part(part), done, vectors)
+        y = None
+        if streams.y is not None:
+            y = forward.inputs_by_head(role, streams.y.part(part), whole, vectors)
+        for head, moment in enumerate(moments):
+            moment.add(x[:, :, head], None if y is None else y[:, :, head])
+    made: list[Floats] = []
+    parts = (
+        Part(own, moment.found(), made.append) for own, moment in zip(weights, moments, strict=True)
+    )
+    quantize(role, vectors.number, parts)
+    return np.concatenate(made)
 
 
 def _experts(

@@ -19,6 +19,7 @@ from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
 from lanewise_quantizer.fit.activations import activated, silu
 from lanewise_quantizer.fit.attention import Attending
 from lanewise_quantizer.fit.experts import Read, mixed, shared
+from lanewise_quantizer.fit.latent import query_inputs
 from lanewise_quantizer.fit.layer import (
     BIASES,
     RESULT_NORMS,
@@ -44,7 +45,7 @@ COMPUTED = (
     "LayerNorm of queries and keys",
     *("an FFN beside attention", "layers whose results are scaled", "values that are keys"),
     *("keys and values of other layers", "inputs that each layer has for itself"),
-    "experts with norms of their own",
+    *("experts with norms of their own", "latent attention"),
 )
 
 
@@ -140,7 +141,20 @@ class Forward:
         normed = self.norm(x, vectors.attn_norm)
         if role == Role.ATTN_OUTPUT:
             return self.attention.results(normed, weights, vectors, states.stored)
-        return self.state(normed, weights, vectors) if role == Role.STATE_OUT else normed
+        if role == Role.STATE_OUT:
+            return self.state(normed, weights, vectors)
+        if role == Role.ATTN_Q and vectors.attention.latent_rank:
+            return query_inputs(normed, weights, vectors)
+        return normed
+
+    def inputs_by_head(
+        self, role: Role, states: States, weights: Matrices, vectors: Vectors
+    ) -> Floats:
+        """What the heads' parts of a matrix are given [windows, tokens, heads, inputs]."""
+        normed = self.norm(states.x, vectors.attn_norm)
+        if role == Role.LATENT_KEYS:
+            return self.attention.latent_queries(normed, weights, vectors)
+        return self.attention.latent_sums(normed, weights, vectors)
 
     def add(self, x: Floats, product: Floats, role: Role, vectors: Vectors) -> None:
         """Add what a matrix that ends a branch gives to the hidden states, in place."""

@@ -26,6 +26,8 @@ ATTENTION_STEPS: tuple[tuple[Role, ...], ...] = (
 )
 STEPS_OF_FFN: tuple[tuple[Role, ...], ...] = ((Role.FFN_GATE, Role.FFN_UP), (Role.FFN_DOWN,))
 STEPS = (*ATTENTION_STEPS, *STEPS_OF_FFN)  # of layers like Llama's
+# Of latent attention: each head has a part of its rows, and inputs of its own.
+BY_HEAD = (Role.LATENT_KEYS, Role.LATENT_VALUES)
 # Of what layers have for themselves, behind all else.
 PER_LAYER_STEPS: tuple[tuple[Role, ...], ...] = ((Role.PER_LAYER_GATE,), (Role.PER_LAYER_OUT,))
 # What they give is added.
@@ -115,8 +117,9 @@ def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
     begin: tuple[Role, ...] = ()
     ends: list[tuple[Role, ...]] = []
     if layer.attention is not None:
-        begin += _first_of(layer.attention)
-        ends.append((Role.ATTN_OUTPUT,))
+        first, *more = _attention_steps(layer.attention)
+        begin += first
+        ends += more
     if layer.state is not None:
         has_gate = not isinstance(layer.state, ShortConv)
         begin += (Role.STATE_IN, Role.STATE_GATE)[: 1 + has_gate]
@@ -129,15 +132,20 @@ def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
     return tuple(steps)
 
 
-def _first_of(attention: Attention) -> tuple[Role, ...]:
-    """The matrices of attention that read the layer's normalized input."""
-    first: tuple[Role, ...] = ATTENTION_STEPS[0]
-    if attention.kv_layer is not None:
+def _attention_steps(kind: Attention) -> list[tuple[Role, ...]]:
+    """The steps of attention."""
+    first, last = ATTENTION_STEPS
+    if kind.latent_rank:
+        by_head = [(role,) for role in BY_HEAD]
+        if kind.query_rank:
+            return [(Role.LATENT_DOWN, Role.LATENT_QUERY), (Role.ATTN_Q,), *by_head, last]
+        return [(Role.LATENT_DOWN, Role.ATTN_Q), *by_head, last]
+    if kind.kv_layer is not None:
         first = (Role.ATTN_Q,)
-    elif attention.values_are_keys:
+    elif kind.values_are_keys:
         first = (Role.ATTN_Q, Role.ATTN_K)
-    has_gate = attention.output_gate or attention.head_gate
-    return (*first, Role.ATTN_GATE) if has_gate else first
+    has_gate = kind.output_gate or kind.head_gate
+    return [(*first, Role.ATTN_GATE) if has_gate else first, last]
 
 
 def matrices_of(config: ModelConfig, layer: int) -> list[Role]:

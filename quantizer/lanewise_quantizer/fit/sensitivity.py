@@ -11,7 +11,7 @@ trained models, by role.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance
 from lanewise_quantizer.fit.forward import Forward, embedded
 from lanewise_quantizer.fit.layer import matrices_of, output_norm, vectors_of
+from lanewise_quantizer.fit.mixture import Part
 from lanewise_quantizer.fit.moments import Moment, looked_up_too
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.states import States
@@ -106,21 +107,38 @@ def losses_on_text(
     found: Losses = {}
     probes: dict[Key, float] = {}
 
-    def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+    def measured(
+        role: Role, layer: int, weights: Floats, moment: Moment
+    ) -> tuple[dict[str, float], float]:
         h = moment.mean()
         sample = weights[_sampled(len(weights))]
-        found[role, layer] = {
+        errors = {
             name: relative_error(sample, rounded(sample, name, np.diag(h)), h)
             for name in types[role, layer]
         }
         probe = rounded(weights, probe_of(weights), np.diag(h))
-        probes[role, layer] = relative_error(weights, probe, h)
+        return errors, relative_error(weights, probe, h)
+
+    def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+        found[role, layer], probes[role, layer] = measured(role, layer, weights, moment)
         return weights
+
+    def take_parts(role: Role, layer: int, parts: Iterable[Part]) -> None:
+        """The mean of all heads."""
+        each = []
+        for part in parts:
+            each.append(measured(role, layer, part.weights, part.moment))
+            part.take(part.weights)
+        found[role, layer] = {
+            name: float(np.mean([errors[name] for errors, _ in each]))
+            for name in types[role, layer]
+        }
+        probes[role, layer] = float(np.mean([probe for _, probe in each]))
 
     embedding = source(Role.TOKEN_EMBEDDING)
     rows = source.rows(TABLE, ids) if source.config.per_layer_size else None
     text = embedded(source.config, embedding[ids], rows)
-    head = calibrate(source, text, Quantizer.of(take))
+    head = calibrate(source, text, Quantizer(take, take_parts))
     if source.config.tied_embeddings:
         take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
     else:
