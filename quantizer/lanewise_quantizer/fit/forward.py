@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.plain import further_kinds
 from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
 from lanewise_quantizer.fit.activations import activated, silu
 from lanewise_quantizer.fit.attention import Attending
@@ -38,15 +37,6 @@ Floats = npt.NDArray[np.float32]
 Matrices = Mapping[Role, Floats]
 
 CANNOT = "calibration cannot compute"
-# Of further_kinds; what is done with logits is no layer's.
-COMPUTED = (
-    *("biases of logits", "capped logits", "capped scores", "layers without norms of their input"),
-    *("norms of queries and keys that have turned", "norms of values"),
-    "LayerNorm of queries and keys",
-    *("an FFN beside attention", "layers whose results are scaled", "values that are keys"),
-    *("keys and values of other layers", "inputs that each layer has for itself"),
-    *("experts with norms of their own", "latent attention"),
-)
 
 
 def check_computable(config: ModelConfig) -> None:
@@ -54,10 +44,8 @@ def check_computable(config: ModelConfig) -> None:
     odd = None
     if config.pooling is not None:
         odd = "encoders"
-    for layer in config.layers:
-        if layer.attn_norm_replaces or layer.ffn_norm_replaces:
-            odd = "norms after each addition"
-    odd = next((kind for kind in further_kinds(config) if kind not in COMPUTED), odd)
+    elif any(layer.attn_norm_replaces or layer.ffn_norm_replaces for layer in config.layers):
+        odd = "norms after each addition"
     if odd is not None:
         raise ModelFileError(
             f"{config.architecture}: {CANNOT} {odd} yet; accepted are models that make logits,"
@@ -220,20 +208,26 @@ class Forward:
             x *= np.float32(vectors.layer.output_scale)
 
 
-def embedded(config: ModelConfig, vectors: Floats, rows: Floats | None = None) -> States:
+def embedded(
+    config: ModelConfig, weights: Weights, vectors: Floats, rows: Floats | None = None
+) -> States:
     """A text before the first layer.
 
     ``vectors`` [windows, tokens, hidden] are of the embedding, ``rows`` of the table of what layers
     have for themselves, where there is one; they become part of the result.
     """
     scale = np.float32(config.embedding_scale)
-    return States.of(config, vectors if scale == 1 else vectors * scale, rows)
+    x = vectors if scale == 1 else vectors * scale
+    if config.learned_positions:
+        x = x + weights(Role.POSITION_EMBEDDING, 0)[: x.shape[1]]
+    return States.of(config, x, rows)
 
 
 def run(config: ModelConfig, weights: Weights, ids: npt.NDArray[np.integer]) -> Floats:
     """The normalized hidden states [windows, tokens, hidden] that the head is given."""
     rows = weights(Role.PER_LAYER_EMBEDDING, 0)[ids] if config.per_layer_size else None
-    return run_on(config, weights, embedded(config, weights(Role.TOKEN_EMBEDDING, 0)[ids], rows))
+    vectors = weights(Role.TOKEN_EMBEDDING, 0)[ids]
+    return run_on(config, weights, embedded(config, weights, vectors, rows))
 
 
 def run_on(config: ModelConfig, weights: Weights, states: States) -> Floats:

@@ -128,7 +128,7 @@ def _as_it_is(source: Source, ids: npt.NDArray[np.integer]) -> States:
     """The text as the model's own tables give it."""
     config = source.config
     own = source.rows(Role.PER_LAYER_EMBEDDING, ids) if config.per_layer_size else None
-    return embedded(config, source.rows(Role.TOKEN_EMBEDDING, ids), own)
+    return embedded(config, source, source.rows(Role.TOKEN_EMBEDDING, ids), own)
 
 
 def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> States:
@@ -136,7 +136,7 @@ def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Ke
     vectors, own = _looked_up(source, Role.TOKEN_EMBEDDING, ids, plan, keep), None
     if source.config.per_layer_size:
         own = _looked_up(source, Role.PER_LAYER_EMBEDDING, ids, plan, keep)
-    return embedded(source.config, vectors, own)
+    return embedded(source.config, source, vectors, own)
 
 
 def _looked_up(

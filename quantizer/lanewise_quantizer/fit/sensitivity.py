@@ -137,7 +137,7 @@ def losses_on_text(
 
     embedding = source(Role.TOKEN_EMBEDDING)
     rows = source.rows(TABLE, ids) if source.config.per_layer_size else None
-    text = embedded(source.config, embedding[ids], rows)
+    text = embedded(source.config, source, embedding[ids], rows)
     head = calibrate(source, text, Quantizer(take, take_parts))
     if source.config.tied_embeddings:
         take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
@@ -233,12 +233,12 @@ class _Probed:
         else:
             vectors = self.source.rows(Role.TOKEN_EMBEDDING, self.ids)
         if not config.per_layer_size:
-            return embedded(config, vectors)
+            return embedded(config, self.source, vectors)
         rows = self.source.rows(TABLE, self.ids)
         if role == TABLE:
             flat = rows.reshape(-1, rows.shape[-1])
             rows = rounded(flat, probe_of(flat), None).reshape(rows.shape)
-        states = embedded(config, vectors, rows)
+        states = embedded(config, self.source, vectors, rows)
         projection = matrices.get(Role.PER_LAYER_PROJECTION)
         if projection is None:
             projection = self.source(Role.PER_LAYER_PROJECTION)
