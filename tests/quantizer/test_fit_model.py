@@ -10,7 +10,8 @@ from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit import model
 from lanewise_quantizer.fit import source as fit_source
 from lanewise_quantizer.fit.feedback import quantize_by_importance
-from lanewise_quantizer.fit.forward import STEPS, run
+from lanewise_quantizer.fit.forward import run
+from lanewise_quantizer.fit.layer import STEPS
 from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import default_table
@@ -118,7 +119,7 @@ def test_an_embedding_comes_in_parts_that_make_no_difference(stories, monkeypatc
     kind = CODED_TYPES["q4_0"]
     plan = Plan(lambda role, _: kind if role == Role.TOKEN_EMBEDDING else None, {})
     texts, matrices = [], []
-    monkeypatch.setattr(model, "calibrate", lambda _source, x, *_: texts.append(x))
+    monkeypatch.setattr(model, "calibrate", lambda _source, text, *_: texts.append(text.x))
     for weights in (1 << 24, 5000):
         monkeypatch.setattr(fit_source, "SLAB_WEIGHTS", weights)
         parts = []

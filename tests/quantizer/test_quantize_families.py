@@ -7,7 +7,8 @@ import tiny_models
 from lanewise import cli
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.opening import open_checkpoint
-from quantizing import logits_of, written_family
+from lanewise_quantizer.commands.calibrated import Calibrated
+from quantizing import errors_on_text, logits_of, written_family
 
 pytestmark = [pytest.mark.slow, pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -33,10 +34,66 @@ def test_matrices_are_quantized_but_for_positions(name, options, tmp_path):
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.1
 
 
-def test_latent_attention_is_not_calibrated_yet(tmp_path, capsys):
-    source, output = written_family("minicpm3", tmp_path), tmp_path / "q"
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("gemma4_small", "q4_0"), ("gemma4_small", "cb2"), ("gemma4_mixture", "q4_0")),
+        *(("deepseek_v2", "q4_0"), ("deepseek_v3", "cb4"), ("glm4_moe_lite", "q4_0")),
+        *(("minicpm3", "q4_0"), ("youtu", "cb2"), ("mistral4", "q4_0"), ("gpt2", "q4_0")),
+    ],
+)
+def test_calibrated_families_are_nearer_to_their_source_on_such_text(name, kind, tmp_path):
+    plain, fitted = errors_on_text(written_family(name, tmp_path), tmp_path, kind)
+    assert fitted < 0.8 * plain
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("gemma4_small", Role.PER_LAYER_EMBEDDING), ("minicpm3", Role.LATENT_VALUES)],
+)
+def test_further_matrices_become_a_trellis_which_only_a_text_makes(name, role, tmp_path):
+    source, out = written_family(name, tmp_path), tmp_path / "q"
     text = tiny_models.write_text(tmp_path / "text.txt")
-    options = ["--format", "q4_0", "--calibrate", str(text)]
-    assert cli.main(["quantize", str(source), "-o", str(output), *options]) == 1
-    assert "minicpm3: calibration cannot compute latent attention yet" in capsys.readouterr().err
-    assert not output.exists()
+    options = ["--format", "t2", "--calibrate", str(text), "--calibration-tokens", "512"]
+    assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
+    with open_checkpoint(out) as checkpoint:
+        types = {tensor.type.name for tensor in checkpoint.tensors if tensor.role is role}
+    assert types == {"T2"}
+    exact, found = logits_of(source), logits_of(out)
+    assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 1
+
+
+@pytest.mark.parametrize("name", ["gemma4_small", "minicpm3"])
+def test_bits_of_further_matrices_are_measured_on_a_text(name, tmp_path):
+    source, out = written_family(name, tmp_path), tmp_path / "q"
+    text = tiny_models.write_text(tmp_path / "text.txt")
+    options = ["--bits", "5.5", "--calibrate", str(text), "--calibration-tokens", "256"]
+    assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
+    with open_checkpoint(out) as checkpoint:
+        assert len({tensor.type for tensor in checkpoint.tensors if tensor.rows > 1}) > 2
+    exact, found = logits_of(source), logits_of(out)
+    assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.6
+
+
+@pytest.mark.parametrize("stop_after", [2, 20])
+def test_an_interrupted_run_looks_up_the_tables_that_it_has(stop_after, tmp_path, monkeypatch):
+    """Of a table of what layers have for themselves it reads no more than the text's rows."""
+    source, text = written_family("gemma4_small", tmp_path), tmp_path / "text.txt"
+    tiny_models.write_text(text)
+    options = ["--format", "q4_0", "--calibrate", str(text), "--calibration-tokens", "512"]
+    assert cli.main(["quantize", str(source), "-o", str(tmp_path / "whole"), *options]) == 0
+    keep, calls = Calibrated.keep, []
+
+    def stop(self, *arguments):
+        keep(self, *arguments)
+        calls.append(arguments[:2])
+        if len(calls) == stop_after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Calibrated, "keep", stop)
+    cut = tmp_path / "cut"
+    assert cli.main(["quantize", str(source), "-o", str(cut), *options]) != 0
+    assert cli.main(["quantize", str(source), "-o", str(cut), *options]) == 0
+    assert len(calls) == len(set(calls))  # none was made twice
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (cut / path.name).read_bytes(), path.name

@@ -11,9 +11,8 @@ from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
-from lanewise.text.tokenizer import Tokenizer
 from lora_files import lora_config, write_adapter
-from quantizing import logits_of, written_family
+from quantizing import errors_on_text, logits_of, written_family
 
 pytestmark = pytest.mark.slow
 
@@ -47,19 +46,10 @@ def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
 def test_calibrated_mixtures_are_nearer_to_their_source_on_such_text(name, tmp_path):
     """Shared experts and gates; biases, sinks, windows and clamps: 0.13 and 0.14, not 0.25."""
     source = written_family(name, tmp_path)
-    text = tiny_models.write_text(tmp_path / "text.txt")
-    with open_checkpoint(source) as checkpoint:
-        tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
-    end = tokenizer.encode(text.read_text()[-200:], add_bos=False, parse_special=False)[:40]
-    errors = {}
-    for calibrate in ("none", str(text)):
-        options = ["--format", "q4_0", "--calibrate", calibrate, "--calibration-tokens", "512"]
-        out = tmp_path / f"q{len(errors)}"
-        assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
-        assert routers(out) == routers(source)
-        exact, found = logits_of(source, end), logits_of(out, end)
-        errors[calibrate] = np.linalg.norm(found - exact) / np.linalg.norm(exact)
-    assert errors[str(text)] < 0.8 * errors["none"]
+    plain, fitted = errors_on_text(source, tmp_path)
+    for made in ("plain", "fitted"):
+        assert routers(tmp_path / made) == routers(source)
+    assert fitted < 0.8 * plain
 
 
 @pytest.mark.parametrize(

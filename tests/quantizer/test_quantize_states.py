@@ -8,8 +8,7 @@ from lanewise import cli
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
-from lanewise.text.tokenizer import Tokenizer
-from quantizing import logits_of, written_family
+from quantizing import errors_on_text, logits_of, written_family
 
 pytestmark = pytest.mark.slow
 
@@ -44,18 +43,8 @@ def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_pa
 @pytest.mark.usefixtures("library")
 def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_path):
     source = written_family(name, tmp_path)
-    text = tiny_models.write_text(tmp_path / "text.txt")
-    with open_checkpoint(source) as checkpoint:
-        tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
-    end = tokenizer.encode(text.read_text()[-200:], add_bos=False, parse_special=False)[:40]
-    errors = {}
-    for calibrate in ("none", str(text)):
-        options = ["--format", "q4_0", "--calibrate", calibrate, "--calibration-tokens", "512"]
-        out = tmp_path / f"q{len(errors)}"
-        assert cli.main(["quantize", str(source), "-o", str(out), *options]) == 0
-        exact, found = logits_of(source, end), logits_of(out, end)
-        errors[calibrate] = np.linalg.norm(found - exact) / np.linalg.norm(exact)
-    assert errors[str(text)] < 0.85 * errors["none"]
+    plain, fitted = errors_on_text(source, tmp_path)
+    assert fitted < 0.85 * plain
 
 
 def test_bits_of_a_model_with_states_are_measured_on_a_text(tmp_path):

@@ -10,6 +10,7 @@ from family_models import write_model as write_family
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
+from lanewise.text.tokenizer import Tokenizer
 
 
 def write_model(folder: Path, *, hidden: int, ffn: int, **changes) -> Path:
@@ -49,3 +50,21 @@ def logits_of(
         Session(model, threads=threads, float_activations=float_activations, **shape) as session,
     ):
         return session.step(batch).copy()
+
+
+def errors_on_text(source: Path, folder: Path, kind: str = "q4_0") -> tuple[float, float]:
+    """The relative errors of logits on text like that calibrated on: without, and with it.
+
+    The models are ``plain`` and ``fitted`` in the folder.
+    """
+    text = tiny_models.write_text(folder / "text.txt")
+    with open_checkpoint(source) as checkpoint:
+        tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
+    end = tokenizer.encode(text.read_text()[-200:], add_bos=False, parse_special=False)[:40]
+    exact, errors = logits_of(source, end), []
+    for name, calibrate in (("plain", "none"), ("fitted", str(text))):
+        options = ["--format", kind, "--calibrate", calibrate, "--calibration-tokens", "512"]
+        assert cli.main(["quantize", str(source), "-o", str(folder / name), *options]) == 0
+        found = logits_of(folder / name, end)
+        errors.append(float(np.linalg.norm(found - exact) / np.linalg.norm(exact)))
+    return errors[0], errors[1]

@@ -157,19 +157,33 @@ class Calibrated:
             target.source.release()
         self.output.mark_done(target.name, total)
 
-    def known(self, role: Role, layer: int) -> Floats | None:
-        """Return a matrix that an earlier run has made, or None."""
+    def known(
+        self, role: Role, layer: int, rows: npt.NDArray[np.integer] | None = None
+    ) -> Floats | None:
+        """Return a matrix that an earlier run has made, or rows [..., cols] of it, or None."""
         target = self.targets[role, layer]
         if target.name not in self.output.done:
             return None
+        if rows is not None:
+            return self._rows(target, rows)
         data = self.output.read(target.n_bytes, self.offsets[target.name])
-        rows = np.frombuffer(data, np.uint8).reshape(target.source.rows, -1)
-        weights = decode_rows(
-            target.type, rows, target.source.cols, self.fitting.tables.get(target.type)
-        )
+        weights = self._decoded(target, data)
         order = half_split_rows(target)
         if order is None:
             return weights
         back = np.empty_like(weights)
         back[order] = weights
         return back
+
+    def _rows(self, target: Target, numbers: npt.NDArray[np.integer]) -> Floats:
+        """Rows of a table, whose order is that of the result."""
+        found, places = np.unique(numbers, return_inverse=True)
+        at, size = self.offsets[target.name], target.row_bytes
+        data = b"".join(self.output.read(size, at + int(row) * size) for row in found)
+        looked_up: Floats = self._decoded(target, data)[places.reshape(numbers.shape)]
+        return looked_up
+
+    def _decoded(self, target: Target, data: bytes) -> Floats:
+        rows = np.frombuffer(data, np.uint8).reshape(-1, target.row_bytes)
+        table = self.fitting.tables.get(target.type)
+        return decode_rows(target.type, rows, target.source.cols, table)

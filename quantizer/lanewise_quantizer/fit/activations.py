@@ -1,12 +1,11 @@
-"""What FFNs that are not experts make of their gate, or of up where they have none."""
+"""What FFNs and experts make of their gate, or of up where they have none."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.program import Gated, Plain
-from lanewise_quantizer.fit.experts import relu_squared, sigmoid
+from lanewise.loading.program import Experts, Gated, Plain
 
 Floats = npt.NDArray[np.float32]
 
@@ -19,7 +18,7 @@ NORMAL_P = (
 NORMAL_Q = (6.6224479e-5, 1.90118331e-3, 2.97833132e-2, 0.259680016, 1.0)
 
 
-def activated(ffn: Gated | Plain, x: Floats) -> Floats:
+def activated(ffn: Gated | Plain | Experts, x: Floats) -> Floats:
     """The curve of an FFN, one of ``FFN_CURVES``, of each value."""
     if ffn.activation == "xielu":
         below = np.float32(ffn.limit) * (np.expm1(np.minimum(x, np.float32(-1e-6))) - x)
@@ -43,3 +42,26 @@ def share(curve: str, x: Floats) -> Floats:
     if curve == "gelu_tanh":
         return sigmoid(np.float32(1.5957691) * (x + np.float32(0.044715) * x * x * x))
     return sigmoid(x)
+
+
+def silu(gate: Floats, up: Floats) -> Floats:
+    """gate * sigmoid(gate) * up, in the place of ``gate``."""
+    gate *= sigmoid(gate)
+    gate *= up
+    return gate
+
+
+def relu_squared(x: Floats) -> Floats:
+    """max(x, 0)^2."""
+    positive = np.maximum(x, np.float32(0))
+    return np.asarray(positive * positive)
+
+
+def sigmoid(x: Floats) -> Floats:
+    """1 / (1 + exp(-x))."""
+    out = np.maximum(x, np.float32(-80))
+    np.negative(out, out=out)
+    np.exp(out, out=out)
+    out += np.float32(1)
+    np.divide(np.float32(1), out, out=out)
+    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,20 @@ import numpy as np
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
-from lanewise_quantizer.fit.forward import (
+from lanewise_quantizer.fit.forward import Floats, Forward
+from lanewise_quantizer.fit.layer import (
+    BY_HEAD,
     ENDS,
-    Floats,
-    Forward,
+    PER_LAYER_STEPS,
     Vectors,
     output_norm,
     steps_of,
+    vectors_of,
 )
 from lanewise_quantizer.fit.mixture import Part, QuantizeParts, Rows, quantize_experts
 from lanewise_quantizer.fit.moments import Moment, Moments, bounded, moment_of
 from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.states import States
 
 FFN = (Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN)
 
@@ -31,154 +34,214 @@ Quantize = Callable[[Role, int, Floats, Moment], Floats]
 
 @dataclass(frozen=True)
 class Quantizer:
-    """What becomes of matrices: of single ones, and of those of all experts."""
+    """What becomes of matrices: of single ones, and of those of all experts or heads."""
 
     one: Quantize
     parts: QuantizeParts
 
-    @staticmethod
-    def of(one: Quantize) -> Quantizer:
-        """Experts as if each of their matrices were a single one."""
-
-        def parts(role: Role, layer: int, made: Iterable[Part]) -> None:
-            for part in made:
-                part.take(one(role, layer, part.weights, part.moment))
-
-        return Quantizer(one, parts)
-
 
 def calibrate(
-    source: Source, x: Floats, quantizer: Quantizer, unquantized: Floats | None = None
+    source: Source, text: States, quantizer: Quantizer, unquantized: States | None = None
 ) -> Moment:
     """Quantize every matrix of every layer in order; return the moment of the head's inputs.
 
-    ``x`` [windows, tokens, hidden] is the embedded text, and in the end the last layer's outputs.
-    Routers stay as they are.
+    ``text`` is embedded, and has in the end the last layer's outputs. Routers stay as they are.
     ``unquantized`` is the text as the model's own embedding has it: given, the model is run on it
     as it is beside, and moments know how far inputs drifted from there.
     """
-    forward = Forward(source.config, x.shape[1])
+    forward = Forward(source.config, text.x.shape[1])
+    streams = Streams(text, unquantized)
+    if source.config.per_layer_size:
+        _begin(forward, source, streams, quantizer.one)
     for layer in range(source.config.n_layers):
-        vectors, streams = forward.vectors(source, layer), _Streams(x, unquantized)
+        vectors = vectors_of(source.config, source, layer)
         before = streams.copied() if vectors.is_beside else streams
-        _steps(forward, source, layer, vectors, streams, before, quantizer.one)
+        own_steps = PER_LAYER_STEPS if source.config.per_layer_size else ()
+        steps = steps_of(vectors.layer)
+        _steps(forward, source, vectors, steps, streams, before, quantizer)
         if isinstance(vectors.layer.ffn, Experts):
-            _experts(forward, source, layer, vectors, streams, before, quantizer)
-        for states in (x, unquantized):
-            if states is not None:
-                forward.end(states, vectors)
+            _experts(forward, source, vectors, streams, before, quantizer)
+        _steps(forward, source, vectors, own_steps, streams, streams, quantizer)
+        for states in streams.both():
+            forward.end(states.x, vectors)
     norm = output_norm(source.config, source)
-    moments = Moments(x.shape[-1], drifts=unquantized is not None)
-    for part in forward.chunks(x):
-        beside = None if unquantized is None else forward.norm(unquantized[part], norm)
-        moments.add(forward.norm(x[part], norm), beside)
-    return moments.found()
+    return streams.moment(lambda x: forward.norm(x, norm))
 
 
 @dataclass(frozen=True)
-class _Streams:
-    """Hidden states [windows, tokens, hidden] of the quantized model, and of the model as it is."""
+class Streams:
+    """A text in the quantized model, and in the model as it is."""
 
-    x: Floats
-    y: Floats | None
+    x: States
+    y: States | None
 
-    def copied(self) -> _Streams:
+    def copied(self) -> Streams:
         """Both as they are now."""
-        return _Streams(self.x.copy(), None if self.y is None else self.y.copy())
+        return Streams(self.x.copied(), None if self.y is None else self.y.copied())
+
+    def both(self) -> list[States]:
+        """Those that there are."""
+        return [self.x] if self.y is None else [self.x, self.y]
+
+    def moment(self, of: Callable[[Floats], Floats]) -> Moment:
+        """The moment of what a function makes of hidden states."""
+        moments = Moments(self.x.x.shape[-1], drifts=self.y is not None)
+        for part in self.x.parts():
+            moments.add(of(self.x.x[part]), None if self.y is None else of(self.y.x[part]))
+        return moments.found()
+
+
+def _begin(forward: Forward, source: Source, streams: Streams, quantize: Quantize) -> None:
+    """Quantize the projection of what layers have for themselves, and make that of both."""
+    projection, norm = source(Role.PER_LAYER_PROJECTION), source(Role.PER_LAYER_NORM)
+    made = quantize(Role.PER_LAYER_PROJECTION, 0, projection, streams.moment(lambda x: x))
+    forward.begin(streams.x, made, norm)
+    if streams.y is not None:
+        forward.begin(streams.y, projection, norm)
 
 
 def _steps(
     forward: Forward,
     source: Source,
-    layer: int,
     vectors: Vectors,
-    streams: _Streams,
-    before: _Streams,
-    quantize: Quantize,
+    steps: Iterable[tuple[Role, ...]],
+    streams: Streams,
+    before: Streams,
+    quantizer: Quantizer,
 ) -> None:
-    """Quantize a layer's matrices but those of experts, and run it with them, in place.
+    """Quantize matrices of a layer that are no experts', and run it with them, in place.
 
     ``before`` is what its feed-forward part reads.
     """
-    x, y = streams.x, streams.y
-    scale = np.float32(forward.config.residual_scale)
     done: dict[Role, Floats] = {}
     whole: dict[Role, Floats] = {}
     has_both = vectors.layer.attention is not None and vectors.layer.state is not None
     of_state = streams.copied() if has_both else streams  # what it reads, as attention does
-    for step in steps_of(vectors.layer):
+    for step in steps:
         for role in step:
-            whole[role] = source(role, layer)
-        size = whole[step[0]].shape[1]
-        inputs = np.empty((*x.shape[:2], size), np.float32)
+            whole[role] = source(role, vectors.number)
+        if step[0] in BY_HEAD:
+            done[step[0]] = _heads(forward, step[0], vectors, streams, done, whole, quantizer.parts)
+            continue
         ends = step[0] in ENDS
         read = before if step[0] in FFN else of_state if step[0] == Role.STATE_OUT else streams
-        moments = Moments(size, y is not None, whole[step[0]].shape[0] if ends else 0)
-        for part in forward.chunks(x):
-            inputs[part] = forward.inputs(step[0], read.x[part], done, vectors)
-            beside = missing = None
-            if y is not None and read.y is not None:
-                beside = forward.inputs(step[0], read.y[part], whole, vectors)
-                if ends:
-                    added = beside @ whole[step[0]].T
-                    missing = bounded((y[part] - x[part]) / scale, added)
-                    missing += added
-                    missing -= inputs[part] @ whole[step[0]].T
-                    forward.add(y[part], added, step[0], vectors)
-            moments.add(inputs[part], beside, missing)
-        moment = moments.found()
+        inputs, moment = _inputs(forward, step[0], vectors, streams, read, done, whole)
         for role in step:
-            done[role] = quantize(role, layer, whole[role], moment)
+            done[role] = quantizer.one(role, vectors.number, whole[role], moment)
         if ends:
-            for part in forward.chunks(x):
-                forward.add(x[part], inputs[part] @ done[step[0]].T, step[0], vectors)
+            for part in streams.x.parts():
+                product = inputs[part] @ done[step[0]].T
+                forward.add(streams.x.x[part], product, step[0], vectors)
             if step[0] == Role.STATE_OUT:
                 of_state = streams
             if of_state is streams:  # nobody reads these inputs any more
                 done.clear()
                 whole.clear()
-        del inputs, moments, moment  # before the next are there
+        del inputs, moment  # before the next are there
+
+
+def _inputs(
+    forward: Forward,
+    role: Role,
+    vectors: Vectors,
+    streams: Streams,
+    read: Streams,
+    done: Mapping[Role, Floats],
+    whole: Mapping[Role, Floats],
+) -> tuple[Floats, Moment]:
+    """What the step that begins with a matrix is given, and its moment; ``read`` are its states.
+
+    Where it ends a branch, what the matrix as it is gives is added to the unquantized stream.
+    """
+    x, size = streams.x.x, whole[role].shape[1]
+    inputs = np.empty((*x.shape[:2], size), np.float32)
+    ends, has_other = role in ENDS, streams.y is not None
+    moments = Moments(size, has_other, whole[role].shape[0] if ends else 0)
+    for part in streams.x.parts():
+        inputs[part] = forward.inputs(role, read.x.part(part), done, vectors)
+        beside = missing = None
+        if streams.y is not None and read.y is not None:
+            beside = forward.inputs(role, read.y.part(part), whole, vectors)
+            if ends:
+                y = streams.y.x[part]
+                added = beside @ whole[role].T
+                scale = np.float32(forward.config.residual_scale)
+                missing = bounded((y - x[part]) / scale, added)
+                missing += added
+                missing -= inputs[part] @ whole[role].T
+                forward.add(y, added, role, vectors)
+        moments.add(inputs[part], beside, missing)
+    return inputs, moments.found()
+
+
+def _heads(
+    forward: Forward,
+    role: Role,
+    vectors: Vectors,
+    streams: Streams,
+    done: Mapping[Role, Floats],
+    whole: Mapping[Role, Floats],
+    quantize: QuantizeParts,
+) -> Floats:
+    """Quantize a matrix of which each head has a part, fitted to that head's inputs."""
+    weights = whole[role].reshape(vectors.attention.n_heads, -1, whole[role].shape[1])
+    moments = [Moments(weights.shape[2], streams.y is not None) for _ in weights]
+    for part in streams.x.parts():
+        x = forward.inputs_by_head(role, streams.x.part(part), done, vectors)
+        y = None
+        if streams.y is not None:
+            y = forward.inputs_by_head(role, streams.y.part(part), whole, vectors)
+        for head, moment in enumerate(moments):
+            moment.add(x[:, :, head], None if y is None else y[:, :, head])
+    made: list[Floats] = []
+    parts = (
+        Part(own, moment.found(), made.append) for own, moment in zip(weights, moments, strict=True)
+    )
+    quantize(role, vectors.number, parts)
+    return np.concatenate(made)
 
 
 def _experts(
     forward: Forward,
     source: Source,
-    layer: int,
     vectors: Vectors,
-    streams: _Streams,
-    before: _Streams,
+    streams: Streams,
+    before: Streams,
     quantizer: Quantizer,
 ) -> None:
     """Quantize a layer's experts and run them, in place; ``before`` is what they read."""
     ffn = vectors.layer.ffn
     assert isinstance(ffn, Experts)
-    router = source(Role.ROUTER, layer)
+    router = source(Role.ROUTER, vectors.number)
 
-    def rows_of(states: Floats, like: Rows | None) -> Rows:
-        normed = forward.norm(states, vectors.ffn_norm).reshape(-1, states.shape[-1])
-        routes = route(ffn, router, vectors.of, normed)
-        return Rows(ffn, normed, routes, None if like is None else like.fitted)
+    def rows_of(states: States, like: Rows | None) -> tuple[Rows, Floats]:
+        read = forward.read_by_experts(states.x, vectors)
+        routes = route(ffn, router, vectors.of, read.router)
+        return Rows(ffn, read.experts, routes, None if like is None else like.fitted), read.shared
 
-    rows = rows_of(before.x, None)
-    beside = None if before.y is None else rows_of(before.y, rows)
-    quantize_experts(source, layer, vectors.of, rows, beside, quantizer.parts)
+    rows, always = rows_of(before.x, None)
+    beside = always_beside = None
+    if before.y is not None:
+        beside, always_beside = rows_of(before.y, rows)
+    quantize_experts(source, vectors.number, vectors.of, rows, beside, quantizer.parts)
+    products = [rows.out] if beside is None else [rows.out, beside.out]
     if ffn.shared_size:
-        _shared(source, layer, vectors, rows, beside, quantizer.one)
-    for states, found in ((streams.x, rows), (streams.y, beside)):
-        if states is not None and found is not None:
-            forward.add(states, found.out.reshape(states.shape), Role.EXPERTS_DOWN, vectors)
+        both = _shared(source, vectors, always, always_beside, quantizer.one)
+        products = [
+            forward.together(product, other, vectors)
+            for product, other in zip(products, both, strict=True)
+        ]
+    for states, product in zip(streams.both(), products, strict=True):
+        forward.add(states.x, product.reshape(states.x.shape), Role.EXPERTS_DOWN, vectors)
 
 
 def _shared(
-    source: Source,
-    layer: int,
-    vectors: Vectors,
-    rows: Rows,
-    beside: Rows | None,
-    quantize: Quantize,
-) -> None:
-    """Quantize the expert that all tokens go to, and add what it gives."""
-    ffn = rows.ffn
+    source: Source, vectors: Vectors, x: Floats, beside: Floats | None, quantize: Quantize
+) -> list[Floats]:
+    """Quantize the expert that all tokens go to; returns what it gives for its rows x, and what it
+    gives unquantized for those ``beside`` if they are given."""
+    ffn, layer = vectors.layer.ffn, vectors.number
+    assert isinstance(ffn, Experts)
     roles = roles_of(ffn, SHARED)
     *first, down = (source(role, layer) for role in roles)
 
@@ -186,14 +249,15 @@ def _shared(
         *gate, up = (x @ one.T for one in matrices)
         return activate(ffn, gate[0] if gate else None, up)
 
-    moment = moment_of(rows.x, None if beside is None else beside.x)
+    moment = moment_of(x, beside)
     made = [
         quantize(role, layer, weights, moment)
         for role, weights in zip(roles[:-1], first, strict=True)
     ]
-    inner = inner_of(rows.x, made)
-    unquantized = None if beside is None else inner_of(beside.x, first)
+    inner = inner_of(x, made)
+    unquantized = None if beside is None else inner_of(beside, first)
     last = quantize(Role.SHARED_DOWN, layer, down, moment_of(inner, unquantized))
-    rows.out += shared_part(ffn, vectors.of, rows.x, inner @ last.T)
+    results = [shared_part(ffn, vectors.of, x, inner @ last.T)]
     if beside is not None and unquantized is not None:
-        beside.out += shared_part(ffn, vectors.of, beside.x, unquantized @ down.T)
+        results.append(shared_part(ffn, vectors.of, beside, unquantized @ down.T))
+    return results

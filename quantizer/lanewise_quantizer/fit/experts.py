@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import Experts
+from lanewise_quantizer.fit.activations import activated, sigmoid, silu
 
 Floats = npt.NDArray[np.float32]
 Vectors = Mapping[Role, Floats]
@@ -57,12 +58,25 @@ def route(ffn: Experts, router: Floats, vectors: Vectors, x: Floats) -> Routes:
     if ffn.renormalize:
         total = weights.sum(axis=1, keepdims=True) + np.float32(ffn.denominator_eps)
         weights = weights / np.maximum(total, np.float32(ffn.denominator_least))
-    return Routes(chosen, weights * np.float32(ffn.scale))
+    weights = weights * np.float32(ffn.scale)
+    if ffn.own_norms:
+        weights = weights * vectors[Role.ROUTER_SCALES][chosen]
+    return Routes(chosen, weights)
 
 
-def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Floats) -> Floats:
-    """What a layer of experts gives for normalized rows x [tokens, hidden]."""
-    routes = route(ffn, weights[Role.ROUTER], vectors, x)
+@dataclass(frozen=True)
+class Read:
+    """Normalized rows [tokens, hidden] that parts of a layer read, all the same in most models."""
+
+    router: Floats
+    experts: Floats
+    shared: Floats
+
+
+def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, read: Read) -> Floats:
+    """What the chosen experts give, without the shared one."""
+    routes = route(ffn, weights[Role.ROUTER], vectors, read.router)
+    x = read.experts
     out = np.zeros_like(x)
     stacks = {role: stack_of(ffn, weights[role]) for role in roles_of(ffn, STACKED)}
     for expert, tokens, shares in by_expert(ffn, routes):
@@ -76,13 +90,16 @@ def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Flo
         product = activate(ffn, gate, up) @ stacks[Role.EXPERTS_DOWN][expert].T
         product = with_bias(ffn, product, vectors, Role.EXPERTS_DOWN_BIAS, expert)
         out[tokens] += shares[:, None] * product
-    if ffn.shared_size:
-        gate = x @ weights[Role.SHARED_GATE].T if ffn.gated else None
-        inner = activate(ffn, gate, x @ weights[Role.SHARED_UP].T)
-        out += shared_part(ffn, vectors, x, inner @ weights[Role.SHARED_DOWN].T)
     if ffn.down_bias:
         out += vectors[Role.FFN_DOWN_BIAS]
     return out
+
+
+def shared(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Floats) -> Floats:
+    """What the expert that all tokens go to gives for its rows x."""
+    gate = x @ weights[Role.SHARED_GATE].T if ffn.gated else None
+    inner = activate(ffn, gate, x @ weights[Role.SHARED_UP].T)
+    return shared_part(ffn, vectors, x, inner @ weights[Role.SHARED_DOWN].T)
 
 
 def by_expert(ffn: Experts, routes: Routes) -> Iterator[tuple[int, npt.NDArray[np.intp], Floats]]:
@@ -113,35 +130,14 @@ def with_bias(ffn: Experts, y: Floats, vectors: Vectors, role: Role, expert: int
 def activate(ffn: Experts, gate: Floats | None, up: Floats) -> Floats:
     """What the down projection is given; ``gate`` is None where experts have none."""
     if gate is None:
-        return relu_squared(up)
+        return activated(ffn, up)
     if ffn.activation == "silu":
         return silu(gate, up)
+    if ffn.activation != "clamped":
+        return activated(ffn, gate) * up
     limit = np.float32(ffn.limit)
     gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
     return gate * sigmoid(np.float32(ffn.alpha) * gate) * (up + np.float32(1))
-
-
-def silu(gate: Floats, up: Floats) -> Floats:
-    """gate * sigmoid(gate) * up, in the place of ``gate``."""
-    gate *= sigmoid(gate)
-    gate *= up
-    return gate
-
-
-def relu_squared(x: Floats) -> Floats:
-    """max(x, 0)^2."""
-    positive = np.maximum(x, np.float32(0))
-    return np.asarray(positive * positive)
-
-
-def sigmoid(x: Floats) -> Floats:
-    """1 / (1 + exp(-x))."""
-    out = np.maximum(x, np.float32(-80))
-    np.negative(out, out=out)
-    np.exp(out, out=out)
-    out += np.float32(1)
-    np.divide(np.float32(1), out, out=out)
-    return out
 
 
 def softmax(x: Floats) -> Floats:

@@ -29,15 +29,15 @@ LEAST_TOKENS = 256  # that each expert is fitted to
 
 @dataclass(frozen=True)
 class Part:
-    """One expert's part of a matrix of all experts, and where its quantized weights go."""
+    """One expert's or head's part of a matrix of all, and where its quantized weights go."""
 
     weights: Floats  # [outputs, inputs]
     moment: Moment
     take: Callable[[Floats], None]
 
 
-# Called with role, layer and the parts of all experts in order, made when they are asked for; has
-# each one's ``take`` called before it asks for the next.
+# Called with role, layer and the parts of all experts or heads in order, made when they are asked
+# for; has each one's ``take`` called before it asks for the next.
 QuantizeParts = Callable[[Role, int, Iterable[Part]], None]
 
 

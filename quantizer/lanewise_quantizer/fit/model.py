@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import ModelConfig
 from lanewise_quantizer.coded import CodedMatrix, CodedType
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import (
@@ -17,11 +17,12 @@ from lanewise_quantizer.fit.feedback import (
     quantize_by_importance,
     quantize_with_feedback,
 )
-from lanewise_quantizer.fit.forward import embedded, run
+from lanewise_quantizer.fit.forward import embedded, run_on
 from lanewise_quantizer.fit.hessian import DAMPING
 from lanewise_quantizer.fit.mixture import Part
 from lanewise_quantizer.fit.moments import Moment, looked_up_too, moment_of
 from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.states import States
 from lanewise_quantizer.quantize import join_rows
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +37,14 @@ HEAD_TOKENS = 4096  # of the text, run through the unquantized model for the inp
 
 Kind = Callable[[Role, int], CodedType | None]  # None: the matrix stays as it is
 Keep = Callable[[Role, int, Iterable[CodedMatrix]], None]  # parts of the rows, made when asked for
-Known = Callable[[Role, int], Floats | None]  # weights of a matrix that is quantized already
+
+
+class Known(Protocol):
+    """Returns the weights of a matrix that is quantized already, or rows of it; None: it is not."""
+
+    def __call__(
+        self, role: Role, layer: int, rows: npt.NDArray[np.integer] | None = None
+    ) -> Floats | None: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Plan:
     tables: Mapping[str, npt.NDArray[np.int8]]  # by name of the type
     rounds: int = ROUNDS
     damping: float = DAMPING
-    known: Known = lambda _role, _layer: None
+    known: Known = lambda _role, _layer, _rows=None: None
 
 
 def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> None:
@@ -58,7 +66,7 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
     or more.
     """
     unquantized = _as_it_is(source, ids)
-    x = _embedded(source, ids, plan, keep, unquantized)
+    text = _embedded(source, ids, plan, keep)
 
     def quantize(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
         kind = plan.kind(role, layer)
@@ -82,7 +90,7 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
             return
         keep(role, layer, (_taken(part, kind, plan) for part in parts))
 
-    moment = calibrate(source, x, Quantizer(quantize, quantize_parts), unquantized)
+    moment = calibrate(source, text, Quantizer(quantize, quantize_parts), unquantized)
     if source.config.tied_embeddings:
         return
     kind = plan.kind(Role.OUTPUT, 0)
@@ -94,48 +102,61 @@ def quantize_model(source: Source, ids: npt.NDArray[np.integer], plan: Plan, kee
 def head_moment(source: Source, ids: npt.NDArray[np.integer]) -> Moment:
     """The moment of the head's inputs in the model as it is, on the first windows of ``ids``."""
     windows = ids[: max(1, HEAD_TOKENS // ids.shape[1])]
-    return moment_of(run(source.config, source, windows))
+    return moment_of(run_on(source.config, source, _as_it_is(source, windows)))
 
 
 class _LookedUp:
-    """The vectors of a text's tokens, collected from an embedding whose rows come in slabs."""
+    """The rows of a text's tokens, collected from a table whose rows come in slabs."""
 
-    def __init__(self, source: Source, ids: npt.NDArray[np.integer]) -> None:
-        self.config = source.config
+    def __init__(self, ids: npt.NDArray[np.integer], cols: int) -> None:
         self.tokens, places = np.unique(ids, return_inverse=True)
         self.places = places.reshape(ids.shape)
-        self.vectors = np.empty((len(self.tokens), source.config.hidden_size), np.float32)
+        self.vectors = np.empty((len(self.tokens), cols), np.float32)
 
     def within(self, start: int, rows: int) -> tuple[slice, npt.NDArray[np.intp]]:
         """Return where in ``vectors`` the slab that begins at row ``start`` goes, and its rows."""
         first, end = np.searchsorted(self.tokens, (start, start + rows))
         return slice(first, end), self.tokens[first:end] - start
 
-    def states(self) -> Floats:
-        """The text's first hidden states [windows, tokens, hidden]."""
-        return _states(self.config, self.vectors, self.places)
+    def of_text(self) -> Floats:
+        """The text's rows [windows, tokens, cols]."""
+        found: Floats = self.vectors[self.places]
+        return found
 
 
-def _embedded(
-    source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep, unquantized: Floats
+def _as_it_is(source: Source, ids: npt.NDArray[np.integer]) -> States:
+    """The text as the model's own tables give it."""
+    config = source.config
+    own = source.rows(Role.PER_LAYER_EMBEDDING, ids) if config.per_layer_size else None
+    return embedded(config, source, source.rows(Role.TOKEN_EMBEDDING, ids), own)
+
+
+def _embedded(source: Source, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep) -> States:
+    """Quantize the tables that tokens are looked up in; returns the text as these give it."""
+    vectors, own = _looked_up(source, Role.TOKEN_EMBEDDING, ids, plan, keep), None
+    if source.config.per_layer_size:
+        own = _looked_up(source, Role.PER_LAYER_EMBEDDING, ids, plan, keep)
+    return embedded(source.config, source, vectors, own)
+
+
+def _looked_up(
+    source: Source, role: Role, ids: npt.NDArray[np.integer], plan: Plan, keep: Keep
 ) -> Floats:
-    """Quantize the embedding; returns the text [windows, tokens, hidden] as it gives it.
-
-    ``unquantized`` is the text as the embedding gave it before.
-    """
-    kind = plan.kind(Role.TOKEN_EMBEDDING, 0)
+    """Quantize a table; returns what it then has of each token [windows, tokens, cols]."""
+    kind = plan.kind(role, 0)
     if kind is None:
-        return unquantized.copy()
-    known = plan.known(Role.TOKEN_EMBEDDING, 0)
+        return source.rows(role, ids)
+    known = plan.known(role, 0, ids)
     if known is not None:
-        return _states(source.config, known, ids)
+        return known
+    is_head = role == Role.TOKEN_EMBEDDING and source.config.tied_embeddings
     moment = None
-    if source.config.tied_embeddings and kind.bits < FINE_BITS:
+    if is_head and kind.bits < FINE_BITS:
         moment = looked_up_too(head_moment(source, ids))
-    looked_up = _LookedUp(source, ids)
+    looked_up = _LookedUp(ids, source.tensors[role, 0].cols)
 
     def parts() -> Iterator[CodedMatrix]:
-        for start, weights in source.slabs(Role.TOKEN_EMBEDDING):
+        for start, weights in source.slabs(role):
             if moment is not None:
                 part = _fitted(weights, kind, moment, plan)
             else:
@@ -144,22 +165,8 @@ def _embedded(
             looked_up.vectors[span] = part.take(rows).decode()
             yield part
 
-    keep(Role.TOKEN_EMBEDDING, 0, parts())
-    return looked_up.states()
-
-
-def _as_it_is(source: Source, ids: npt.NDArray[np.integer]) -> Floats:
-    """The text [windows, tokens, hidden] as the unquantized embedding gives it."""
-    looked_up = _LookedUp(source, ids)
-    for start, weights in source.slabs(Role.TOKEN_EMBEDDING):
-        span, rows = looked_up.within(start, len(weights))
-        looked_up.vectors[span] = weights[rows]
-    return looked_up.states()
-
-
-def _states(config: ModelConfig, vectors: Floats, ids: npt.NDArray[np.integer]) -> Floats:
-    looked_up: Floats = vectors[ids]
-    return embedded(config, looked_up)
+    keep(role, 0, parts())
+    return looked_up.of_text()
 
 
 def _taken(part: Part, kind: CodedType, plan: Plan) -> CodedMatrix:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.program import GatedDelta, ShortConv, Ssd, State
-from lanewise_quantizer.fit.experts import sigmoid
+from lanewise_quantizer.fit.activations import sigmoid
 
 Floats = npt.NDArray[np.float32]
 Tensors = Mapping[Role, Floats]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.fit.experts import STACKED
-from lanewise_quantizer.fit.forward import matrices_of
+from lanewise_quantizer.fit.layer import matrices_of
 from lanewise_quantizer.fit.recurrence import KEPT
 from lanewise_quantizer.fit.source import Source
 

@@ -11,7 +11,7 @@ trained models, by role.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,12 @@ from lanewise.loading.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance
-from lanewise_quantizer.fit.forward import Forward, embedded, output_norm, steps_of
+from lanewise_quantizer.fit.forward import Forward, embedded
+from lanewise_quantizer.fit.layer import matrices_of, output_norm, vectors_of
+from lanewise_quantizer.fit.mixture import Part
 from lanewise_quantizer.fit.moments import Moment, looked_up_too
 from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.states import States
 from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.storage import FLOAT_BYTES, decode_rows, encode_floats
 
@@ -30,6 +33,7 @@ Floats = npt.NDArray[np.float32]
 Key = tuple[Role, int]
 Losses = dict[Key, dict[str, float]]  # of each matrix as each type
 
+TABLE = Role.PER_LAYER_EMBEDDING  # of which only some rows are ever read
 SAMPLED_ROWS = 256
 PROBES = ("cb3", "q8_0")  # the first whose groups divide the rows
 PROBE_TOKENS = 256  # of the window that costs are measured on
@@ -81,7 +85,7 @@ def losses_without_text(
     """Losses by the error of the weights alone; ``progress`` is called after each matrix."""
     found: Losses = {}
     for role, layer in types:
-        weights = _sample(source(role, layer))
+        weights = _sample(source, role, layer)
         cost = COSTS[role]
         if role == Role.TOKEN_EMBEDDING and source.config.tied_embeddings:
             cost += COSTS[Role.OUTPUT]
@@ -103,24 +107,46 @@ def losses_on_text(
     found: Losses = {}
     probes: dict[Key, float] = {}
 
-    def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+    def measured(
+        role: Role, layer: int, weights: Floats, moment: Moment
+    ) -> tuple[dict[str, float], float]:
         h = moment.mean()
-        sample = _sample(weights)
-        found[role, layer] = {
+        sample = weights[_sampled(len(weights))]
+        errors = {
             name: relative_error(sample, rounded(sample, name, np.diag(h)), h)
             for name in types[role, layer]
         }
         probe = rounded(weights, probe_of(weights), np.diag(h))
-        probes[role, layer] = relative_error(weights, probe, h)
+        return errors, relative_error(weights, probe, h)
+
+    def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+        found[role, layer], probes[role, layer] = measured(role, layer, weights, moment)
         return weights
 
+    def take_parts(role: Role, layer: int, parts: Iterable[Part]) -> None:
+        """The mean of all heads."""
+        each = []
+        for part in parts:
+            each.append(measured(role, layer, part.weights, part.moment))
+            part.take(part.weights)
+        found[role, layer] = {
+            name: float(np.mean([errors[name] for errors, _ in each]))
+            for name in types[role, layer]
+        }
+        probes[role, layer] = float(np.mean([probe for _, probe in each]))
+
     embedding = source(Role.TOKEN_EMBEDDING)
-    head = calibrate(source, embedded(source.config, embedding[ids]), Quantizer.of(take))
+    rows = source.rows(TABLE, ids) if source.config.per_layer_size else None
+    text = embedded(source.config, source, embedding[ids], rows)
+    head = calibrate(source, text, Quantizer(take, take_parts))
     if source.config.tied_embeddings:
         take(Role.TOKEN_EMBEDDING, 0, embedding, looked_up_too(head))
     else:
         take(Role.TOKEN_EMBEDDING, 0, embedding, _plain(source.config.hidden_size))
         take(Role.OUTPUT, 0, source(Role.OUTPUT), head)
+    if source.config.per_layer_size:
+        sample = _sample(source, TABLE, 0)
+        take(TABLE, 0, sample, _plain(sample.shape[1]))
     for key in types.keys() - found.keys():  # what keeps its type
         found[key] = dict.fromkeys(types[key], 0.0)
     model = _Probed(source, ids[:1, :PROBE_TOKENS])
@@ -163,37 +189,72 @@ class _Probed:
         self.forward = Forward(source.config, ids.shape[1])
         self.norm = output_norm(source.config, source)
         # Before each layer.
-        self.states = [embedded(source.config, source(Role.TOKEN_EMBEDDING)[ids])]
+        self.states = [self._begun(None, None)]
         for layer in range(source.config.n_layers):
             self.states.append(self._layer(layer, self.states[-1], None, None))
         self.head = Role.TOKEN_EMBEDDING if source.config.tied_embeddings else Role.OUTPUT
-        self.expected = self._predictions(self.states[-1], source(self.head))
+        self.expected = self._predictions(self.states[-1].x, source(self.head))
 
     def divergence(self, role: Role, layer: int) -> float:
         """The mean divergence of predictions, in nats, with one matrix as its probe type."""
+        if role == TABLE:
+            return self._lost(self._through(0, self._begun(role, None)), None)
         weights = self.source(role, layer)
         probe = rounded(weights, probe_of(weights), None)
-        if role in (Role.TOKEN_EMBEDDING, Role.OUTPUT):
-            x = self.states[-1]
-            if role == Role.TOKEN_EMBEDDING:
-                x = embedded(self.source.config, probe[self.ids])
-                for number in range(self.source.config.n_layers):
-                    x = self._layer(number, x, None, None)
-            found = self._predictions(x, probe if role == self.head else self.source(self.head))
-        else:
-            x = self._layer(layer, self.states[layer], role, probe)
-            for number in range(layer + 1, self.source.config.n_layers):
-                x = self._layer(number, x, None, None)
-            found = self._predictions(x, self.source(self.head))
+        if role == Role.OUTPUT:
+            return self._lost(self.states[-1], probe)
+        if role == Role.TOKEN_EMBEDDING:
+            states = self._through(0, self._begun(role, probe))
+            return self._lost(states, probe if role == self.head else None)
+        if role == Role.PER_LAYER_PROJECTION:
+            return self._lost(self._through(0, self._begun(role, probe)), None)
+        states = self._layer(layer, self.states[layer], role, probe)
+        return self._lost(self._through(layer + 1, states), None)
+
+    def _lost(self, states: States, head: Floats | None) -> float:
+        """The divergence of the last layer's results, with another head if one is given."""
+        found = self._predictions(states.x, self.source(self.head) if head is None else head)
         return float((np.exp(self.expected) * (self.expected - found)).sum(axis=-1).mean())
 
-    def _layer(self, layer: int, x: Floats, role: Role | None, instead: Floats | None) -> Floats:
-        steps = steps_of(self.source.config.layers[layer])
-        matrices = {r: self.source(r, layer) for step in steps for r in step if r != role}
+    def _through(self, first: int, states: States) -> States:
+        for number in range(first, self.source.config.n_layers):
+            states = self._layer(number, states, None, None)
+        return states
+
+    def _begun(self, role: Role | None, instead: Floats | None) -> States:
+        """The text before the first layer, with one matrix of its ends replaced.
+
+        Of the table only the text's rows are, by what they are rounded to.
+        """
+        config = self.source.config
+        matrices = {role: instead} if role is not None and instead is not None else {}
+        if Role.TOKEN_EMBEDDING in matrices:
+            vectors = matrices[Role.TOKEN_EMBEDDING][self.ids]
+        else:
+            vectors = self.source.rows(Role.TOKEN_EMBEDDING, self.ids)
+        if not config.per_layer_size:
+            return embedded(config, self.source, vectors)
+        rows = self.source.rows(TABLE, self.ids)
+        if role == TABLE:
+            flat = rows.reshape(-1, rows.shape[-1])
+            rows = rounded(flat, probe_of(flat), None).reshape(rows.shape)
+        states = embedded(config, self.source, vectors, rows)
+        projection = matrices.get(Role.PER_LAYER_PROJECTION)
+        if projection is None:
+            projection = self.source(Role.PER_LAYER_PROJECTION)
+        self.forward.begin(states, projection, self.source(Role.PER_LAYER_NORM))
+        return states
+
+    def _layer(
+        self, layer: int, states: States, role: Role | None, instead: Floats | None
+    ) -> States:
+        """What comes of a layer's input, which stays as it is, with one matrix replaced."""
+        roles = matrices_of(self.source.config, layer)
+        matrices = {r: self.source(r, layer) for r in roles if r != role}
         if role is not None and instead is not None:
             matrices[role] = instead
-        out = x.copy()
-        self.forward.layer(out, matrices, self.forward.vectors(self.source, layer))
+        out = states.apart()
+        self.forward.layer(out, matrices, vectors_of(self.source.config, self.source, layer))
         return out
 
     def _predictions(self, x: Floats, head: Floats) -> npt.NDArray[np.float64]:
@@ -215,9 +276,11 @@ def _plain(size: int) -> Moment:
     return Moment(np.eye(size, dtype=np.float32), 1)
 
 
-def _sample(weights: Floats) -> Floats:
-    """Rows of a matrix, evenly spaced."""
-    if len(weights) <= SAMPLED_ROWS:
-        return weights
-    places = np.linspace(0, len(weights) - 1, SAMPLED_ROWS).astype(np.intp)
-    return np.ascontiguousarray(weights[places])
+def _sampled(rows: int) -> npt.NDArray[np.intp]:
+    """The numbers of rows of a matrix, evenly spaced."""
+    return np.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).astype(np.intp)
+
+
+def _sample(source: Source, role: Role, layer: int) -> Floats:
+    """Those rows of a matrix."""
+    return source.rows(role, _sampled(source.tensors[role, layer].rows), layer)

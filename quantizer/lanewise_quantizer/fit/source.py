@@ -13,6 +13,7 @@ from lanewise.loading.quantized_sources import original_columns
 from lanewise_quantizer.storage import decode_rows
 
 Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.integer]
 
 SLAB_WEIGHTS = 1 << 24
 
@@ -32,12 +33,19 @@ class Source:
     def __call__(self, role: Role, layer: int = 0) -> Floats:
         """Return a matrix [outputs, inputs] or a vector [size]; NaN and infinity are an error."""
         tensor = self.tensors[role, layer]
-        values = self._read(tensor, 0, tensor.rows)
+        values = self._read(tensor, range(tensor.rows))
         if tensor.rope_heads:
             flat = values if tensor.rows > 1 else values.T
             halves = flat.reshape(tensor.rope_heads, -1, 2, flat.shape[1])
             values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
         return values if tensor.rows > 1 else values[0]
+
+    def rows(self, role: Role, numbers: Numbers, layer: int = 0) -> Floats:
+        """Return rows [..., cols] in the order they are stored in, without reading the others."""
+        found, places = np.unique(numbers, return_inverse=True)
+        values = self._read(self.tensors[role, layer], found)
+        looked_up: Floats = values[places.reshape(numbers.shape)]
+        return looked_up
 
     def n_experts(self, layer: int) -> int:
         """Return how many experts a layer chooses from; 0 if it has none."""
@@ -48,7 +56,7 @@ class Source:
         """Return one expert's part [outputs, inputs] of a matrix of all experts."""
         tensor = self.tensors[role, layer]
         rows = tensor.rows // self.n_experts(layer)
-        return self._read(tensor, number * rows, (number + 1) * rows)
+        return self._read(tensor, range(number * rows, (number + 1) * rows))
 
     def slabs(self, role: Role, layer: int = 0) -> Iterator[tuple[int, Floats]]:
         """Return some rows of a matrix after the other, each time with the first one's number.
@@ -58,15 +66,15 @@ class Source:
         tensor = self.tensors[role, layer]
         step = slab_rows(tensor.cols)
         for start in range(0, tensor.rows, step):
-            yield start, self._read(tensor, start, min(start + step, tensor.rows))
+            yield start, self._read(tensor, range(start, min(start + step, tensor.rows)))
 
-    def _read(self, tensor: Tensor, start: int, stop: int) -> Floats:
+    def _read(self, tensor: Tensor, numbers: range | Numbers) -> Floats:
         """Some rows in the order they are stored in."""
-        values = decode(tensor, start, stop)
+        values = decode(tensor, numbers)
         if (tensor.role, tensor.layer) in self._columns:
             values = values[:, self._columns[tensor.role, tensor.layer]]
         if not np.isfinite(values).all():
-            row = start + int(np.nonzero(~np.isfinite(values).all(axis=1))[0][0])
+            row = numbers[int(np.nonzero(~np.isfinite(values).all(axis=1))[0][0])]
             raise ModelFileError(f"tensor {tensor.name!r}: row {row} holds NaN or infinity")
         tensor.release()  # a mapped file's pages; where values are still in it they come back
         return values
@@ -77,11 +85,13 @@ def slab_rows(cols: int) -> int:
     return max(8, SLAB_WEIGHTS // cols // 8 * 8)
 
 
-def decode(tensor: Tensor, start: int, stop: int) -> Floats:
+def decode(tensor: Tensor, numbers: range | Numbers) -> Floats:
     """The values [rows, cols] of some rows of a tensor as stored."""
-    rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)[start:stop]
+    which = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+    rows = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)[which]
     table = None if tensor.table is None else np.frombuffer(tensor.table, np.int8)
     try:
         return decode_rows(tensor.type.name.lower(), rows, tensor.cols, table)
     except ValueError as error:  # scales that are not finite
-        raise ModelFileError(f"tensor {tensor.name!r}: from row {start} on: {error}") from None
+        where = f"from row {numbers[0]} on"
+        raise ModelFileError(f"tensor {tensor.name!r}: {where}: {error}") from None
