@@ -8,6 +8,7 @@ from lanewise import cli
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.opening import open_checkpoint
 from lanewise_quantizer.commands.calibrated import Calibrated
+from lanewise_quantizer.fit.source import Source
 from quantizing import errors_on_text, logits_of, written_family
 
 pytestmark = [pytest.mark.slow, pytest.mark.native, pytest.mark.usefixtures("library")]
@@ -77,7 +78,14 @@ def test_bits_of_further_matrices_are_measured_on_a_text(name, tmp_path):
 
 @pytest.mark.parametrize("stop_after", [2, 20])
 def test_an_interrupted_run_looks_up_the_tables_that_it_has(stop_after, tmp_path, monkeypatch):
-    """Of a table of what layers have for themselves it reads no more than the text's rows."""
+    """A table of what layers have for themselves is never held whole as floats."""
+    read = Source.__call__
+
+    def checked(self, role, layer=0):
+        assert role is not Role.PER_LAYER_EMBEDDING
+        return read(self, role, layer)
+
+    monkeypatch.setattr(Source, "__call__", checked)
     source, text = written_family("gemma4_small", tmp_path), tmp_path / "text.txt"
     tiny_models.write_text(text)
     options = ["--format", "q4_0", "--calibrate", str(text), "--calibration-tokens", "512"]
