@@ -278,6 +278,7 @@ def test_a_program_without_biases_of_convolutions(tmp_path: Path) -> None:
         ("lfm2", "layers.0.conv.conv", "conv.weight' is F32 [64, 4]; rows of 3 values"),
         ("qwen3_next", "layers.0.self_attn.k_proj", "is not supported; accepted for layer 0 are"),
         ("qwen3_next", "layers.0.mlp.gate", "layers.0.mlp.gate is not supported"),
+        ("olmo", "visual.0.proj", "visual.0.proj is not supported; accepted for this model"),
         ("falcon_h1", "layers.0.mamba.conv1d", "mamba.conv1d is not supported; accepted for"),
     ],
 )

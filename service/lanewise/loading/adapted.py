@@ -65,8 +65,10 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
     own = Rearranged({name: b})
     if family.hf_inputs_first:
         own.transpose(name)  # as the module's weight is
-    named = family.hf_tensors(text_tensors(own.out, b.where), config)
-    named = family.lora_values(named, config)
+    text = text_tensors(own.out, b.where)
+    if not text:  # of what sees or hears
+        raise not_supported(b.where, config)
+    named = family.lora_values(family.hf_tensors(text, config), config)
     found = 0
     for name, tensor in named.items():
         role, layer = _role_of(name, config)
