@@ -79,6 +79,13 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to build what selected tests need, which takes longer than those before them."""
+    needed = any("programs" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and not session.config.option.collectonly and native_build.is_possible():
+        native_build.programs_being_built()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     report = yield
@@ -102,7 +109,7 @@ def programs() -> Path:
     """The folder of the C library's test programs, and of fuzz targets that replay files."""
     if not native_build.is_possible():
         pytest.skip("no cmake or gcc to build the native test programs with")
-    return native_build.build_programs()
+    return native_build.programs_being_built().result()
 
 
 @pytest.fixture(scope="session")
