@@ -40,34 +40,6 @@ class Quantizer:
     parts: QuantizeParts
 
 
-def calibrate(
-    source: Source, text: States, quantizer: Quantizer, unquantized: States | None = None
-) -> Moment:
-    """Quantize every matrix of every layer in order; return the moment of the head's inputs.
-
-    ``text`` is embedded, and has in the end the last layer's outputs. Routers stay as they are.
-    ``unquantized`` is the text as the model's own embedding has it: given, the model is run on it
-    as it is beside, and moments know how far inputs drifted from there.
-    """
-    forward = Forward(source.config, text.x.shape[1])
-    streams = Streams(text, unquantized)
-    if source.config.per_layer_size:
-        _begin(forward, source, streams, quantizer.one)
-    for layer in range(source.config.n_layers):
-        vectors = vectors_of(source.config, source, layer)
-        before = streams.copied() if vectors.is_beside else streams
-        own_steps = PER_LAYER_STEPS if source.config.per_layer_size else ()
-        steps = steps_of(vectors.layer)
-        _steps(forward, source, vectors, steps, streams, before, quantizer)
-        if isinstance(vectors.layer.ffn, Experts):
-            _experts(forward, source, vectors, streams, before, quantizer)
-        _steps(forward, source, vectors, own_steps, streams, streams, quantizer)
-        for states in streams.both():
-            forward.end(states.x, vectors)
-    norm = output_norm(source.config, source)
-    return streams.moment(lambda x: forward.norm(x, norm))
-
-
 @dataclass(frozen=True)
 class Streams:
     """A text in the quantized model, and in the model as it is."""
@@ -91,6 +63,54 @@ class Streams:
         return moments.found()
 
 
+@dataclass(frozen=True)
+class Run:
+    """A layer whose matrices are being quantized, and the text that goes through it."""
+
+    forward: Forward
+    source: Source
+    quantizer: Quantizer
+    vectors: Vectors
+    streams: Streams
+    before: Streams  # what its feed-forward part reads
+
+    def whole(self, role: Role) -> Floats:
+        """One of its matrices as it is."""
+        return self.source(role, self.vectors.number)
+
+    def quantized(self, role: Role, weights: Floats, moment: Moment) -> Floats:
+        """What becomes of it."""
+        return self.quantizer.one(role, self.vectors.number, weights, moment)
+
+
+def calibrate(
+    source: Source, text: States, quantizer: Quantizer, unquantized: States | None = None
+) -> Moment:
+    """Quantize every matrix of every layer in order; return the moment of the head's inputs.
+
+    ``text`` is embedded, and has in the end the last layer's outputs. Routers stay as they are.
+    ``unquantized`` is the text as the model's own embedding has it: given, the model is run on it
+    as it is beside, and moments know how far inputs drifted from there.
+    """
+    forward = Forward(source.config, text.x.shape[1])
+    streams = Streams(text, unquantized)
+    if source.config.per_layer_size:
+        _begin(forward, source, streams, quantizer.one)
+    for layer in range(source.config.n_layers):
+        vectors = vectors_of(source.config, source, layer)
+        before = streams.copied() if vectors.is_beside else streams
+        run = Run(forward, source, quantizer, vectors, streams, before)
+        _steps(run, steps_of(vectors.layer))
+        if isinstance(vectors.layer.ffn, Experts):
+            _experts(run)
+        if source.config.per_layer_size:
+            _steps(run, PER_LAYER_STEPS)
+        for states in streams.both():
+            forward.end(states.x, vectors)
+    norm = output_norm(source.config, source)
+    return streams.moment(lambda x: forward.norm(x, norm))
+
+
 def _begin(forward: Forward, source: Source, streams: Streams, quantize: Quantize) -> None:
     """Quantize the projection of what layers have for themselves, and make that of both."""
     projection, norm = source(Role.PER_LAYER_PROJECTION), source(Role.PER_LAYER_NORM)
@@ -100,38 +120,28 @@ def _begin(forward: Forward, source: Source, streams: Streams, quantize: Quantiz
         forward.begin(streams.y, projection, norm)
 
 
-def _steps(
-    forward: Forward,
-    source: Source,
-    vectors: Vectors,
-    steps: Iterable[tuple[Role, ...]],
-    streams: Streams,
-    before: Streams,
-    quantizer: Quantizer,
-) -> None:
-    """Quantize matrices of a layer that are no experts', and run it with them, in place.
-
-    ``before`` is what its feed-forward part reads.
-    """
+def _steps(run: Run, steps: Iterable[tuple[Role, ...]]) -> None:
+    """Quantize matrices of a layer that are no experts', and run it with them, in place."""
+    vectors, streams = run.vectors, run.streams
     done: dict[Role, Floats] = {}
     whole: dict[Role, Floats] = {}
     has_both = vectors.layer.attention is not None and vectors.layer.state is not None
     of_state = streams.copied() if has_both else streams  # what it reads, as attention does
     for step in steps:
         for role in step:
-            whole[role] = source(role, vectors.number)
+            whole[role] = run.whole(role)
         if step[0] in BY_HEAD:
-            done[step[0]] = _heads(forward, step[0], vectors, streams, done, whole, quantizer.parts)
+            done[step[0]] = _heads(run, step[0], done, whole)
             continue
         ends = step[0] in ENDS
-        read = before if step[0] in FFN else of_state if step[0] == Role.STATE_OUT else streams
-        inputs, moment = _inputs(forward, step[0], vectors, streams, read, done, whole)
+        read = run.before if step[0] in FFN else of_state if step[0] == Role.STATE_OUT else streams
+        inputs, moment = _inputs(run, step[0], read, done, whole)
         for role in step:
-            done[role] = quantizer.one(role, vectors.number, whole[role], moment)
+            done[role] = run.quantized(role, whole[role], moment)
         if ends:
             for part in streams.x.parts():
                 product = inputs[part] @ done[step[0]].T
-                forward.add(streams.x.x[part], product, step[0], vectors)
+                run.forward.add(streams.x.x[part], product, step[0], vectors)
             if step[0] == Role.STATE_OUT:
                 of_state = streams
             if of_state is streams:  # nobody reads these inputs any more
@@ -141,10 +151,8 @@ def _steps(
 
 
 def _inputs(
-    forward: Forward,
+    run: Run,
     role: Role,
-    vectors: Vectors,
-    streams: Streams,
     read: Streams,
     done: Mapping[Role, Floats],
     whole: Mapping[Role, Floats],
@@ -153,6 +161,7 @@ def _inputs(
 
     Where it ends a branch, what the matrix as it is gives is added to the unquantized stream.
     """
+    forward, vectors, streams = run.forward, run.vectors, run.streams
     x, size = streams.x.x, whole[role].shape[1]
     inputs = np.empty((*x.shape[:2], size), np.float32)
     ends, has_other = role in ENDS, streams.y is not None
@@ -175,15 +184,10 @@ def _inputs(
 
 
 def _heads(
-    forward: Forward,
-    role: Role,
-    vectors: Vectors,
-    streams: Streams,
-    done: Mapping[Role, Floats],
-    whole: Mapping[Role, Floats],
-    quantize: QuantizeParts,
+    run: Run, role: Role, done: Mapping[Role, Floats], whole: Mapping[Role, Floats]
 ) -> Floats:
     """Quantize a matrix of which each head has a part, fitted to that head's inputs."""
+    forward, vectors, streams = run.forward, run.vectors, run.streams
     weights = whole[role].reshape(vectors.attention.n_heads, -1, whole[role].shape[1])
     moments = [Moments(weights.shape[2], streams.y is not None) for _ in weights]
     for part in streams.x.parts():
@@ -197,22 +201,15 @@ def _heads(
     parts = (
         Part(own, moment.found(), made.append) for own, moment in zip(weights, moments, strict=True)
     )
-    quantize(role, vectors.number, parts)
+    run.quantizer.parts(role, vectors.number, parts)
     return np.concatenate(made)
 
 
-def _experts(
-    forward: Forward,
-    source: Source,
-    vectors: Vectors,
-    streams: Streams,
-    before: Streams,
-    quantizer: Quantizer,
-) -> None:
-    """Quantize a layer's experts and run them, in place; ``before`` is what they read."""
-    ffn = vectors.layer.ffn
+def _experts(run: Run) -> None:
+    """Quantize a layer's experts and run them, in place."""
+    forward, vectors, before = run.forward, run.vectors, run.before
+    ffn, router = vectors.layer.ffn, run.whole(Role.ROUTER)
     assert isinstance(ffn, Experts)
-    router = source(Role.ROUTER, vectors.number)
 
     def rows_of(states: States, like: Rows | None) -> tuple[Rows, Floats]:
         read = forward.read_by_experts(states.x, vectors)
@@ -223,27 +220,26 @@ def _experts(
     beside = always_beside = None
     if before.y is not None:
         beside, always_beside = rows_of(before.y, rows)
-    quantize_experts(source, vectors.number, vectors.of, rows, beside, quantizer.parts)
+    parts = run.quantizer.parts
+    quantize_experts(run.source, vectors.number, vectors.of, rows, beside, parts)
     products = [rows.out] if beside is None else [rows.out, beside.out]
     if ffn.shared_size:
-        both = _shared(source, vectors, always, always_beside, quantizer.one)
+        both = _shared(run, always, always_beside)
         products = [
             forward.together(product, other, vectors)
             for product, other in zip(products, both, strict=True)
         ]
-    for states, product in zip(streams.both(), products, strict=True):
+    for states, product in zip(run.streams.both(), products, strict=True):
         forward.add(states.x, product.reshape(states.x.shape), Role.EXPERTS_DOWN, vectors)
 
 
-def _shared(
-    source: Source, vectors: Vectors, x: Floats, beside: Floats | None, quantize: Quantize
-) -> list[Floats]:
+def _shared(run: Run, x: Floats, beside: Floats | None) -> list[Floats]:
     """Quantize the expert that all tokens go to; returns what it gives for its rows x, and what it
     gives unquantized for those ``beside`` if they are given."""
-    ffn, layer = vectors.layer.ffn, vectors.number
+    vectors, ffn = run.vectors, run.vectors.layer.ffn
     assert isinstance(ffn, Experts)
     roles = roles_of(ffn, SHARED)
-    *first, down = (source(role, layer) for role in roles)
+    *first, down = (run.whole(role) for role in roles)
 
     def inner_of(x: Floats, matrices: list[Floats]) -> Floats:
         *gate, up = (x @ one.T for one in matrices)
@@ -251,12 +247,12 @@ def _shared(
 
     moment = moment_of(x, beside)
     made = [
-        quantize(role, layer, weights, moment)
+        run.quantized(role, weights, moment)
         for role, weights in zip(roles[:-1], first, strict=True)
     ]
     inner = inner_of(x, made)
     unquantized = None if beside is None else inner_of(beside, first)
-    last = quantize(Role.SHARED_DOWN, layer, down, moment_of(inner, unquantized))
+    last = run.quantized(Role.SHARED_DOWN, down, moment_of(inner, unquantized))
     results = [shared_part(ffn, vectors.of, x, inner @ last.T)]
     if beside is not None and unquantized is not None:
         results.append(shared_part(ffn, vectors.of, beside, unquantized @ down.T))
