@@ -53,13 +53,9 @@ class ContentSplitter(TagReader):
         return True
 
     def _content(self) -> bool:
-        text = self._text.lstrip()
-        if self._label and text.startswith(self._label):
-            self._text, self._state = text[len(self._label) :], self._labelled
-        elif self._label.startswith(text):
-            return False
-        else:
-            self._state = self._words
+        if self._label:
+            return self._take_sign(self._label, self._labelled, self._words)
+        self._state = self._words
         return True
 
     def _labelled(self) -> bool:

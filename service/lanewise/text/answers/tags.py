@@ -24,13 +24,19 @@ class TagReader:
 
     def _open(self) -> bool:
         """The first tag, before which there may be space, or none."""
+        return self._take_sign(self._tags.begin, self._begun, self._content)
+
+    def _take_sign(
+        self, sign: str, behind: Callable[[], bool], without: Callable[[], bool]
+    ) -> bool:
+        """Take a sign off, before which there may be space, and go on behind it; else without."""
         text = self._text.lstrip()
-        if text.startswith(self._tags.begin):
-            self._text, self._state = text[len(self._tags.begin) :], self._begun
-        elif self._tags.begin.startswith(text):
+        if text.startswith(sign):
+            self._text, self._state = text[len(sign) :], behind
+        elif sign.startswith(text):
             return False
         else:
-            self._state = self._content
+            self._state = without
         return True
 
     def _begun(self) -> bool:
