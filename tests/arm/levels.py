@@ -16,6 +16,7 @@ from pathlib import Path
 
 TOOLS = Path(os.environ.get("LANEWISE_ARM_TOOLS", "/opt/lanewise-arm"))
 TIMEOUT_S = 1200  # a busy machine needs several times as long as a quiet one
+ALL_CPUS = bool(os.environ.get("LANEWISE_ALL_CPUS"))  # else what takes long runs on some
 
 
 @dataclass(frozen=True)

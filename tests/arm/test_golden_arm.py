@@ -3,12 +3,11 @@
 With LANEWISE_ALL_CPUS on every emulated CPU, as ``make test-all`` has it; kernels have that always.
 """
 
-import os
 from pathlib import Path
 
 import pytest
 from emulations import Run
-from levels import LEVELS, TIMEOUT_S
+from levels import ALL_CPUS, LEVELS, TIMEOUT_S
 
 pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 60)]
 
@@ -21,7 +20,7 @@ FIRST = [
     for i, (level, isa) in enumerate(ISAS)
     if level.isas not in [one.isas for one in LEVELS[:i]]
 ]
-CHOSEN = ISAS if os.environ.get("LANEWISE_ALL_CPUS") else FIRST
+CHOSEN = ISAS if ALL_CPUS else FIRST
 RUNS = [Run("test_golden", level, ("--quick", *isa)) for level, isa in CHOSEN]
 ENCODINGS = GOLDEN.with_name("encodings.txt")
 ENCODING_RUNS = [Run("test_encode", level, isa) for level, isa in CHOSEN]

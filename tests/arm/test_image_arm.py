@@ -4,7 +4,6 @@ With LANEWISE_ALL_CPUS on all of them, as ``make test-all`` has it, otherwise on
 """
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,14 +13,14 @@ from pathlib import Path
 import arm_root
 import httpx
 import pytest
-from levels import LEVELS, TIMEOUT_S, Level, missing
+from levels import ALL_CPUS, LEVELS, TIMEOUT_S, Level, missing
 
 from serving import free_port, lanewise_server, running
 
 pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 NAMES = ("n1", "v1-sve256", "n2-sve128")
-CHOSEN = NAMES if os.environ.get("LANEWISE_ALL_CPUS") else ("v1-sve256",)
+CHOSEN = NAMES if ALL_CPUS else ("v1-sve256",)
 ANSWER_S = 300.0  # an idle machine needs one
 ASKED = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 STREAMED = 100

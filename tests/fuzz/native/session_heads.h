@@ -40,18 +40,9 @@ static inline void take_heads(fuzz_input* in, heads* h, const lw_session_config*
 static inline void take_head_step(fuzz_input* in, heads* h, one_step* s, uint32_t n_drawn, const uint32_t* drawn) {
     const uint32_t now = h->n_known - 1;
     s->n_groups = h->n_groups;
-    s->batch = (lw_batch){.n_seqs = h->n_rows,
-                          .n_logits = h->n_rows,
-                          .block_table_stride = SEQUENCE_BLOCKS,
-                          .token_ids = s->token_ids,
-                          .query_start = s->query_start,
-                          .context_lens = s->context_lens,
-                          .block_tables = s->tables,
-                          .logit_rows = s->logit_rows,
-                          .table_rows = s->table_rows,
-                          .adapters = h->has_adapters ? s->adapters : NULL,
-                          .accepted = s->accepted,
-                          .runs = now == 0 ? LW_RUN_HEAD : LW_RUN_HEAD_AGAIN};
+    s->batch = batch_of(s, h->has_adapters);
+    s->batch.n_seqs = s->batch.n_logits = h->n_rows;
+    s->batch.runs = now == 0 ? LW_RUN_HEAD : LW_RUN_HEAD_AGAIN;
     for (uint32_t row = 0; row < h->n_rows; ++row) {
         const uint32_t index = h->sequence[row], token = take_token(in, n_drawn);
         s->sequence[row] = s->table_rows[row] = index;

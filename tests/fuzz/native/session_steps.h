@@ -142,21 +142,26 @@ static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config
 
 static inline bool is_empty(const one_step* s) { return s->query_start[s->batch.n_seqs] == 0; }
 
+// A batch that points to what a step has, without rows yet.
+static inline lw_batch batch_of(one_step* s, bool has_adapters) {
+    return (lw_batch){.block_table_stride = SEQUENCE_BLOCKS,
+                      .token_ids = s->token_ids,
+                      .query_start = s->query_start,
+                      .context_lens = s->context_lens,
+                      .block_tables = s->tables,
+                      .logit_rows = s->logit_rows,
+                      .table_rows = s->table_rows,
+                      .adapters = has_adapters ? s->adapters : NULL,
+                      .accepted = s->accepted};
+}
+
 // Adds the tokens and copies of the step to `sequences`; of one without tokens, which is refused, nothing.
 static inline void take_step(fuzz_input* in, one_step* s, const lw_session_config* c, sequence* sequences,
                              const lw_adapter* const* adapters, bool is_ahead, uint32_t n_drawn) {
     sequence before[SEQUENCES];
     memcpy(before, sequences, sizeof before);
-    s->batch = (lw_batch){.block_table_stride = SEQUENCE_BLOCKS,
-                          .token_ids = s->token_ids,
-                          .query_start = s->query_start,
-                          .context_lens = s->context_lens,
-                          .block_tables = s->tables,
-                          .logit_rows = s->logit_rows,
-                          .table_rows = s->table_rows,
-                          .adapters = adapters != NULL ? s->adapters : NULL,
-                          .guesses = s->guesses,
-                          .accepted = s->accepted};
+    s->batch = batch_of(s, adapters != NULL);
+    s->batch.guesses = s->guesses;
     if (!is_ahead && take_byte(in) < 60) take_copies(in, s, sequences);
     const uint32_t turn = take_below(in, SEQUENCES), given = take_byte(in) | 1;
     for (uint32_t i = 0; i < SEQUENCES; ++i) {
