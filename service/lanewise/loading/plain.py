@@ -1,4 +1,4 @@
-"""The part of a program that those read who compute nothing but layers like Llama's."""
+"""The part of a program that those read who know nothing but layers like Llama's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlainLayers:
 def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
     """Return the layer that all are like; ModelFileError if they differ from Llama's.
 
-    ``who`` begins the error, such as "calibration cannot compute".
+    ``who`` begins the error, such as "--gguf cannot write".
     """
     first = config.layers[0]
     for odd in _differences(config, first):
@@ -44,7 +44,7 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
     return PlainLayers(first.attention, first.ffn, config.ropes[first.attention.rope])
 
 
-def further_kinds(config: ModelConfig) -> Iterator[str]:
+def _further_kinds(config: ModelConfig) -> Iterator[str]:
     """Name what a program has that few have, at its ends and in its layers."""
     if config.learned_positions:
         yield "learned positions"
@@ -64,10 +64,10 @@ def further_kinds(config: ModelConfig) -> Iterator[str]:
         if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
             yield "experts with norms of their own"
         if layer.attention is not None:
-            yield from further_attention(layer.attention)
+            yield from _further_attention(layer.attention)
 
 
-def further_attention(attention: Attention) -> Iterator[str]:
+def _further_attention(attention: Attention) -> Iterator[str]:
     """Name what attention has that few models' has."""
     if attention.latent_rank:
         yield "latent attention"
@@ -94,7 +94,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         return
     if config.pooling is not None or config.norm != "rms":
         yield "encoders"
-    yield from further_kinds(config)
+    yield from _further_kinds(config)
     if layer.result_norms:
         yield "norms of what attention and FFN add"
     if any(isinstance(other.ffn, Experts) for other in config.layers):
