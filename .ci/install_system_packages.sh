@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the complete test run needs beyond a C compiler and python3 (Debian 12; root or sudo):
-# the aarch64 cross compiler, two emulators, LLVM's pipeline model, Clang with libFuzzer, Prometheus,
+# a compiler cache, the aarch64 cross compiler, two emulators, LLVM's pipeline model, Clang with libFuzzer, Prometheus,
 # HAProxy, systemd's checks of units, and a browser with a font.
 #   qemu-aarch64             the distribution's: takes plugins, which count instructions
 #   $tools/qemu10/...        from backports: knows Neoverse V1 and N2. Unpacked, not installed, so both exist side by side.
@@ -15,7 +15,7 @@ as_root=()
 "${as_root[@]}" apt-get -qq update
 "${as_root[@]}" apt-get -qq install -y --no-install-recommends \
     gcc libc6-dev make git curl python3 python3-venv ca-certificates xz-utils \
-    gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user llvm-19 clang-19 libclang-rt-19-dev prometheus haproxy chromium fonts-dejavu-core systemd >/dev/null
+    ccache gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user llvm-19 clang-19 libclang-rt-19-dev prometheus haproxy chromium fonts-dejavu-core systemd >/dev/null
 # The package starts a server of its own where there is an init system; the tests start theirs.
 "${as_root[@]}" systemctl disable --now prometheus prometheus-node-exporter >/dev/null 2>&1 || true
 

@@ -1,7 +1,7 @@
 """Builds a wheel to publish from the tracked files: ``make wheel``, ``make wheel-arm``.
 
-The sources are copied away first, so that nothing else gets in and no build is reused, and a copy
-elsewhere gives the same bytes. The compiler and the C library are this machine's: what the
+The sources are copied away first, so that nothing else gets in, and a copy elsewhere gives the same
+bytes. With ccache, objects that were compiled elsewhere are taken; they are the same. The compiler and the C library are this machine's: what the
 platform tag promises is checked (``deploy/wheel_checks.py``), and holds on Debian 12. The wheel for
 the other architecture is cross-compiled.
 """
@@ -54,8 +54,11 @@ def build(sources: Path, architecture: str, output: Path, *options: str) -> None
     arguments = list(options)
     if architecture != platform.machine():
         arguments.append(f"--config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE={TOOLCHAIN}")
+    if os.environ.get("CI"):
+        arguments.append("--config-settings=cmake.define.LANEWISE_WERROR=ON")
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     environment["_PYTHON_HOST_PLATFORM"] = platform_tag(architecture)
+    environment["CCACHE_BASEDIR"] = str(sources)  # the same objects as elsewhere
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     pip += ["--no-build-isolation", "--no-deps", "--wheel-dir", str(output.resolve())]
     subprocess.run([*pip, *arguments, str(sources)], check=True, env=environment)

@@ -118,7 +118,7 @@ def test_compiling_says_how_far_it_is(tmp_path):
         if line.endswith("compiling, 7 of 9 files"):
             go_on.touch()
 
-    assert load_install().run([sys.executable, "-c", code], 0.02, say) == 0
+    assert load_install().run([[sys.executable, "-c", code]], 0.02, say) == 0
     assert go_on.exists()
     assert lines[-1].startswith("installed after")
     assert not any("Building" in line for line in lines)
@@ -137,11 +137,21 @@ def test_downloading_says_what_it_is_at(line, said):
     assert load_install().progress(output) == said
 
 
-def test_all_output_is_shown_when_compiling_fails():
+def test_all_output_of_what_fails_is_shown():
+    """And none of what is done beside it."""
     code = "print('[1/9] Building'); print('error: x'); raise SystemExit(3)"
+    commands = [[sys.executable, "-c", one] for one in ("print('fine')", code)]
     lines = []
-    assert load_install().run([sys.executable, "-c", code], 60, lines.append) == 3
+    assert load_install().run(commands, 60, lines.append) == 3
     assert lines == ["[1/9] Building\nerror: x\n"]
+
+
+def test_an_extra_is_what_pyproject_says_of_it(capsys):
+    """``make reference`` and ``make test-ray`` install what this prints."""
+    assert load_install().main(["--list", "compare", "fuzz"]) == 0
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = extras["optional-dependencies"]
+    assert capsys.readouterr().out.split() == [*wanted["compare"], *wanted["fuzz"]]
 
 
 def interrupt(command, began):

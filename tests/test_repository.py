@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import topics
+
 ROOT = Path(__file__).resolve().parent.parent
 KB = 1000
 FOLDERS = {".ci", ".github", "deploy", "loadtests", "native", "quantizer", "service", "tests"}
@@ -16,7 +18,7 @@ CONFIGURATION = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-conf
 GUIDES = {"ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
 DOCUMENTS = GUIDES | {"CHANGELOG.md", "LICENSE"}
 TOP_LEVEL = FOLDERS | CONFIGURATION | DOCUMENTS | {"Makefile", "pyproject.toml"}
-LARGE_FILES = ("service/lanewise/demo/", "tests/golden/", "loadtests/results/")
+LARGE_FILES = ("service/lanewise/demo/", "tests/data/", "tests/golden/", "loadtests/results/")
 MAX_LINES = 450
 CODE = (".py", ".c", ".h", ".inc", ".sh", ".S", ".js", ".css")
 # A path that exists on one machine only, or a package index that only some can reach.
@@ -29,7 +31,7 @@ FOREIGN = re.compile(
 def tracked() -> list[Path]:
     """Files under version control."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout: what belongs to the repository is unknown")
+        topics.skip("machine", "not a git checkout: what belongs to the repository is unknown")
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
     names = subprocess.run(command, check=True, capture_output=True).stdout.decode().split("\0")
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]

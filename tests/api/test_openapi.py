@@ -1,6 +1,5 @@
 """The document of the API is true: whatever it allows is answered as it says."""
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,11 +15,10 @@ from schemathesis.specs.openapi.checks import (
 
 from lanewise.api.endpoints.documents import describe
 from lanewise.api.endpoints.table import ENDPOINTS
+from topics import cases
 from toy_server import CONFIG, DEFAULTS, toy_server
 
-# `make test-all` asks for 10,000 cases in all.
-CASES = int(os.environ.get("LANEWISE_API_CASES", "600"))
-EXAMPLES = CASES // sum(not endpoint.is_missing for endpoint in ENDPOINTS)
+EXAMPLES = cases(200, 10_000) // sum(not endpoint.is_missing for endpoint in ENDPOINTS)
 CHECKS: list[CheckFunction] = [
     status_code_conformance,
     content_type_conformance,

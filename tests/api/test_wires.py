@@ -10,9 +10,10 @@ import random
 import pytest
 
 from scripted_answers import FORMS, TOOLS, ids_of, plain, scripted_server
+from topics import cases
 from toy import Script
 
-N_CONVERSATIONS = 50  # for each template
+N_CONVERSATIONS = cases(10, 50)  # for each template
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +144,10 @@ def test_a_streamed_message_is_the_whole_one(server, tokenizer, template, form):
             counts["thinking"] += bool(message.thinking)
             counts["calls"] += bool(message.calls)
             counts["cut"] += message.reason == "length"
-    assert counts["text"] >= 10, counts
-    assert counts["cut"] >= 3, counts
-    assert (counts["thinking"] >= 5) == (form not in ("no tools", "mistral")), counts
-    assert (counts["calls"] >= 10) == (form not in ("no tools", "thinks")), counts
+    assert counts["text"] >= cases(2, 10), counts
+    assert counts["cut"] >= cases(1, 3), counts
+    assert (counts["thinking"] >= cases(1, 5)) == (form not in ("no tools", "mistral")), counts
+    assert (counts["calls"] >= cases(2, 10)) == (form not in ("no tools", "thinks")), counts
 
 
 @pytest.mark.parametrize("form", ["hermes", "qwen3 coder"])

@@ -16,7 +16,6 @@ from pathlib import Path
 
 TOOLS = Path(os.environ.get("LANEWISE_ARM_TOOLS", "/opt/lanewise-arm"))
 TIMEOUT_S = 1200  # a busy machine needs several times as long as a quiet one
-ALL_CPUS = bool(os.environ.get("LANEWISE_ALL_CPUS"))  # else what takes long runs on some
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,12 @@ LEVELS = (
     Level("max-sve128", "max,sve128=on,sme=off", _SVE),
     Level("max-sve256", "max,sve256=on,sme=off", _SVE),
     Level("max-sve512", "max,sve512=on,sme=off", _SVE),
+)
+
+
+# The first CPU of each level: what takes long runs on these, in `make test-all` on all.
+EACH_LEVEL = tuple(
+    level for i, level in enumerate(LEVELS) if level.isas not in [one.isas for one in LEVELS[:i]]
 )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import topics
+
 pytestmark = [pytest.mark.arm, pytest.mark.slow]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "native" / "bench" / "arm" / "bench_arm.py"
@@ -29,7 +31,7 @@ def ready(cross_build) -> None:
     """The programs that the script would build, and the tools that it needs."""
     for tool in ("qemu-aarch64", "llvm-mca-19", "llvm-objdump-19"):
         if shutil.which(tool) is None:
-            pytest.skip(f"no {tool} to model Arm cores with")
+            topics.skip("arm", f"no {tool} to model Arm cores with")
     cross_build("one_kernel")
     cross_build("one_operation")
     cross_build("one_step")
@@ -55,9 +57,11 @@ def test_a_kernel_is_counted_and_modelled(ready) -> None:
 @pytest.mark.parametrize(
     ("kernel", "rows", "bits"),
     [
-        *(("gemv_q4g32_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_8x4__dotprod", 2, 4.5)),
-        *(("gemv_q8g32_q8g32_1x16__i8mm", 1, 8.5), ("gemv_cb2_q8g32_1x16__i8mm", 1, 2.25)),
-        *(("gemv_q4_k_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_12xv__sve", 96, 4.5)),
+        *(("gemv_q4g32_q8g32_1x32__dotprod", 1, 4.5), ("gemv_cb2_q8g32_1x16__i8mm", 1, 2.25)),
+        *topics.thorough(
+            *(("gemm_q4g32_q8g32_8x4__dotprod", 2, 4.5), ("gemv_q8g32_q8g32_1x16__i8mm", 1, 8.5)),
+            *(("gemv_q4_k_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_12xv__sve", 96, 4.5)),
+        ),
     ],
 )
 def test_every_line_of_the_weights_is_asked_for_ahead(ready, kernel, rows, bits) -> None:
@@ -89,6 +93,7 @@ def test_an_unknown_kernel_is_an_error(ready) -> None:
     assert "no_such_kernel" in run.stdout
 
 
+@pytest.mark.thorough
 def test_attention_is_counted_and_modelled_at_three_contexts(ready) -> None:
     run = bench_arm("--kernel", "attention_int8", "--json")
     assert run.returncode == 0, run.stdout + run.stderr
@@ -101,6 +106,7 @@ def test_attention_is_counted_and_modelled_at_three_contexts(ready) -> None:
     assert rows[2]["cycles"]["N1"] > 3.9 * rows[1]["cycles"]["N1"]
 
 
+@pytest.mark.thorough
 def test_steps_of_a_model_are_counted_and_modelled(ready) -> None:
     run = bench_arm("--steps", "--prompt", "12", "--json")  # SVE takes nine rows and more
     assert run.returncode == 0, run.stdout + run.stderr

@@ -1,6 +1,6 @@
 """The content of the arm64 image answers on the cores that it is for, emulated.
 
-With LANEWISE_ALL_CPUS on all of them, as ``make test-all`` has it, otherwise on the one with SVE.
+``make test-all`` has it on all of them, ``make test`` on the one with SVE.
 """
 
 import json
@@ -13,14 +13,15 @@ from pathlib import Path
 import arm_root
 import httpx
 import pytest
-from levels import ALL_CPUS, LEVELS, TIMEOUT_S, Level, missing
+from levels import LEVELS, TIMEOUT_S, Level, missing
 
+import topics
 from serving import free_port, lanewise_server, running
 
 pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
-NAMES = ("n1", "v1-sve256", "n2-sve128")
-CHOSEN = NAMES if ALL_CPUS else ("v1-sve256",)
+CPUS = {level.name: level for level in LEVELS}
+CHOSEN = [CPUS["v1-sve256"], *topics.thorough(CPUS["n1"], CPUS["n2-sve128"])]
 ANSWER_S = 300.0  # an idle machine needs one
 ASKED = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 STREAMED = 100
@@ -32,7 +33,7 @@ def content(
 ) -> arm_root.ArmRoot:
     """The image's files, with Python for every level that can be emulated."""
     if reason := arm_root.missing():
-        pytest.skip(reason)
+        topics.skip("arm", reason)
     root = arm_root.ArmRoot(tmp_path_factory.mktemp("image"))
     root.assemble(cross_install)
     return root
@@ -64,12 +65,12 @@ def doctor(command: list[str], environment: dict[str, str]) -> Iterator[Callable
         yield report
 
 
-@pytest.mark.parametrize("level", [one for one in LEVELS if one.name in CHOSEN], ids=str)
+@pytest.mark.parametrize("level", CHOSEN, ids=str)
 def test_the_arm64_image_works_answers_and_drains(
     level: Level, content: arm_root.ArmRoot, answer: str, tmp_path: Path
 ) -> None:
     if reason := missing(level):
-        pytest.skip(reason)
+        topics.skip("arm", reason)
     lanewise = [str(content.python(level)), "-m", "lanewise"]
     env = arm_root.environment(tmp_path)
     url = f"http://127.0.0.1:{(port := free_port())}"

@@ -5,18 +5,18 @@ import signal
 import subprocess
 
 import pytest
-from emulations import Run
-from levels import LEVELS, TIMEOUT_S, missing, run
+from levels import LEVELS, TIMEOUT_S, Level, missing, run
+
+import topics
 
 pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 ALL_ISAS = {"scalar", "neon", "dotprod", "i8mm", "sve"}
 
 
-def runs_of(program: str, *arguments: str, levels=LEVELS):
-    """Parameters of a test: the program at each of these levels."""
-    runs = [Run(program, level, arguments) for level in levels]
-    return pytest.mark.parametrize("run", runs, ids=str)
+def at(*levels: Level):
+    """Parameters of a test."""
+    return pytest.mark.parametrize("level", levels, ids=str)
 
 
 def succeeded(done) -> str:
@@ -25,18 +25,18 @@ def succeeded(done) -> str:
     return done.stdout
 
 
-@runs_of("test_kernels", "--quick")
-def test_kernels_equal_the_definition(emulated, run: Run) -> None:
-    output = succeeded(emulated(run))
+@at(*LEVELS)
+def test_kernels_equal_the_definition(emulated, level: Level) -> None:
+    output = succeeded(emulated(level, "test_kernels", "--quick"))
     ran = set(re.findall(r"^ok .*__(\w+) ", output, re.MULTILINE))
     skipped = set(re.findall(r"^skip .*__(\w+) ", output, re.MULTILINE))
-    assert (ran, skipped) == (set(run.level.isas), ALL_ISAS - set(run.level.isas))
+    assert (ran, skipped) == (set(level.isas), ALL_ISAS - set(level.isas))
 
 
-@runs_of("test_cpu")
-def test_the_best_level_is_chosen(emulated, run: Run) -> None:
+@at(*LEVELS)
+def test_the_best_level_is_chosen(emulated, level: Level) -> None:
     """The last one, but SVE only where its vectors are longer than those of I8MM."""
-    output, level = succeeded(emulated(run)), run.level
+    output = succeeded(emulated(level, "test_cpu"))
     usable = level.isas[:-1] if level.name.endswith("sve128") else level.isas
     best, features = output.splitlines()[:2]
     length = re.search(r"sve(\d+)$", level.name)
@@ -44,24 +44,25 @@ def test_the_best_level_is_chosen(emulated, run: Run) -> None:
     assert features.split()[1:] == [*level.isas, *([f"vl{length[1]}"] if length else [])]
 
 
-@runs_of("test_kernels", levels=[level for level in LEVELS if level.name == "v1-no-sve"])
-def test_kernels_equal_the_definition_for_many_shapes(emulated, run: Run) -> None:
-    succeeded(emulated(run))
+@pytest.mark.thorough
+@at(*(level for level in LEVELS if level.name == "v1-no-sve"))
+def test_kernels_equal_the_definition_for_many_shapes(emulated, level: Level) -> None:
+    succeeded(emulated(level, "test_kernels"))
 
 
-@runs_of("test_attention", "12", levels=LEVELS[:1])  # one set of lanes serves every Arm level
-def test_attention_equals_its_definition(emulated, run: Run) -> None:
-    succeeded(emulated(run))
+@at(LEVELS[0])  # one set of lanes serves every Arm level
+def test_attention_equals_its_definition(emulated, level: Level) -> None:
+    succeeded(emulated(level, "test_attention", "12"))
 
 
-@runs_of("test_activations", levels=[LEVELS[0], LEVELS[3]])  # without and with every layout
-def test_activations_and_outliers_equal_their_definition(emulated, run: Run) -> None:
-    succeeded(emulated(run))
+@at(LEVELS[0], LEVELS[3])  # without and with every layout
+def test_activations_and_outliers_equal_their_definition(emulated, level: Level) -> None:
+    succeeded(emulated(level, "test_activations"))
 
 
-@runs_of("test_recur", levels=LEVELS[:1])  # likewise
-def test_recurrences_equal_their_definition(emulated, run: Run) -> None:
-    succeeded(emulated(run))
+@at(LEVELS[0])  # likewise
+def test_recurrences_equal_their_definition(emulated, level: Level) -> None:
+    succeeded(emulated(level, "test_recur"))
 
 
 def test_a_leaked_instruction_is_a_failure(tmp_path, cross_compiler) -> None:
@@ -71,6 +72,6 @@ def test_a_leaked_instruction_is_a_failure(tmp_path, cross_compiler) -> None:
     subprocess.run([cross_compiler, *flags, source, "-o", program], check=True)
     for level in LEVELS:
         if reason := missing(level):
-            pytest.skip(reason)
+            topics.skip("arm", reason)
         status = run(program, level).returncode
         assert status == (0 if "dotprod" in level.isas else -signal.SIGILL)

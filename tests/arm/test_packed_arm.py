@@ -1,7 +1,6 @@
 """Packed tensors of every Arm level, loaded and repacked at every other one."""
 
 import pytest
-from emulations import Run
 from levels import LEVELS, TIMEOUT_S
 
 pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 60)]
@@ -9,8 +8,7 @@ pytestmark = [pytest.mark.arm, pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S +
 LEVEL = next(level for level in LEVELS if set(level.isas) >= {"neon", "dotprod", "i8mm"})
 
 
-@pytest.mark.parametrize("run", [Run("test_packed", LEVEL)], ids=str)
-def test_every_level_takes_what_another_packed(emulated, run: Run) -> None:
-    done = emulated(run)
+def test_every_level_takes_what_another_packed(emulated) -> None:
+    done = emulated(LEVEL, "test_packed")
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     assert done.stdout.splitlines()[-1].endswith(" 0 failed")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import topics
 from serving import lanewise_server
 
 OUTER_PYTHON = Path(sys.prefix).parent / "bin" / "python"
@@ -40,7 +41,7 @@ class ElsewhereModule(pytest.Module):
 
     def collect(self):
         client = missing_client(self.path.parent)
-        pytest.skip(f"client {client} is not installed: make test-clients")
+        topics.skip("clients", f"client {client} is not installed")
 
 
 def pytest_pycollect_makemodule(module_path, parent):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+import topics
 from lanewise import cli
 from lanewise.commands.compare import kl_divergences, with_front
 from lanewise.commands.compared import Compared
@@ -155,7 +156,7 @@ def test_float_weights_have_float_activations_already(models, text, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
 def test_the_table_and_the_picture(models, text, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    topics.module("matplotlib", "picture")
     arguments = [models / "original", models / "q4_0", "--file", text, *QUICK]
     for name in ("front", "again.png"):
         capsys.readouterr()

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import topics
 from lanewise import cli
 from lanewise.commands import opening
 from lanewise.commands.opening import open_model
@@ -42,7 +43,7 @@ def test_bench_reports_every_test_below_its_limit(capsys):
     assert report["limits"]["int8_gmac_s"] > 0.1
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="Arm kernels ask for weights ahead")
+@topics.skip_if(os.uname().machine != "x86_64", "machine", "Arm kernels ask for weights ahead")
 def test_asking_for_weights_ahead_is_refused_where_no_kernel_does(capsys):
     assert cli.main(["bench", "--fetch-ahead", "4096", "--threads", "1"]) != 0
     assert "fetch_ahead 4096: must be 0 on x86" in capsys.readouterr().err

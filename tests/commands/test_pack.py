@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+import topics
 from lanewise import cli
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.hub import resolve_model
@@ -60,7 +61,7 @@ def other_layout() -> str:
     used = os.environ.get("LANEWISE_ISA") or usable_levels()[-1]
     found = [isa for isa in usable_levels() if (isa in BIASED) != (used in BIASED)]
     if not found:
-        pytest.skip("this CPU has no two levels with different layouts")
+        topics.skip("machine", "this CPU has no two levels with different layouts")
     return found[-1]
 
 
@@ -93,7 +94,7 @@ def load_and_close(path: Path, load: str, placement: Placement | None = None) ->
 def test_weights_that_are_to_lie_on_nodes_are_copied(monkeypatch, packed):
     """Pages of a file are where they were first read, even huge ones."""
     if refused := placing_refusal([0]):
-        pytest.skip(f"this kernel or container places no memory: {refused}")
+        topics.skip("machine", f"this kernel or container places no memory: {refused}")
     monkeypatch.setattr(MappedFile, "is_on_huge_pages", lambda self: True)
     placed = Placement((), "", "interleave", (0,), (), "")
     with load_and_close(packed, "auto", placed) as model:

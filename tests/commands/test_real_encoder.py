@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 
+import topics
+from data_files import data
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from opened_models import opened_encoder
@@ -32,15 +34,13 @@ def directory():
     try:
         return minilm()
     except NoModelError as error:
-        pytest.skip(f"no real model: {error}")
+        topics.skip("real model", str(error))
 
 
 @pytest.fixture(scope="module")
-def chat(shared_data):
+def chat():
     """Steps of a model that writes, one after the other until the tests end; their count."""
-    path = shared_data / "models" / "stories3M-f16.gguf"
-    if not path.is_file():
-        pytest.skip(f"no test data: {path} does not exist")
+    path = data("models/stories260K-f32.gguf")
     steps, over, wrong = [0], threading.Event(), []
     batch = Batch([1, 5, 9, 40, 7, 3], [0, 6], [0], [[0]], [5])
 

@@ -9,6 +9,8 @@ import json
 import numpy as np
 import pytest
 
+import topics
+from data_files import data
 from lanewise import cli
 from lanewise.commands.compare import kl_divergences
 from lanewise.loading.opening import open_checkpoint
@@ -34,18 +36,15 @@ def model(tmp_path_factory):
     try:
         source = smollm2()
     except NoModelError as error:
-        pytest.skip(f"no real model: {error}")
+        topics.skip("real model", str(error))
     path = tmp_path_factory.mktemp("real") / "smollm2-q8_0.gguf"
     assert cli.main(["quantize", str(source), "-o", str(path), "--format", "q8_0", "--gguf"]) == 0
     return path
 
 
 @pytest.fixture(scope="module")
-def text(shared_data):
-    path = shared_data / "text" / "wiki.test.raw"
-    if not path.is_file():
-        pytest.skip("no test data: ../shared/data/text/wiki.test.raw does not exist")
-    return path
+def text():
+    return data("text/wiki.test.raw")
 
 
 def test_a_text_of_six_windows(model, text, capsys):

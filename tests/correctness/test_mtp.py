@@ -12,9 +12,10 @@ from lanewise.runtime.library import NativeError
 from tests.correctness.test_programs import VOCAB, checkpoint, random_attention, random_weights
 from tests.golden.reference import prediction
 from tests.golden.reference import program as definition
+from topics import cases
 
 pytestmark = pytest.mark.native
-N_PROGRAMS, PARTS = 60, 4
+N_PROGRAMS, PARTS = cases(20, 60), 4
 N_TOKENS, N_GUESSES = 40, 3
 BLOCKS = 2  # of a sequence
 

@@ -28,9 +28,10 @@ from lanewise.runtime.library import NativeError
 from latent_programs import with_latent_layers
 from random_checkpoints import VOCAB, checkpoint, random_weights
 from tests.golden.reference import program as definition
+from topics import cases
 
 pytestmark = pytest.mark.native
-N_PROGRAMS = 500
+N_PROGRAMS = cases(120, 500)
 PARTS = 10  # that they are tested in
 N_TOKENS = 40
 

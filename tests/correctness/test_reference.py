@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_files import data
 from goldens import check_goldens
 from lanewise.commands.perplexity import cut_windows, score_windows
 from lanewise.loading.opening import open_checkpoint
@@ -96,17 +97,14 @@ def test_both_kinds_of_file_have_one_hash(family, tmp_path):
 @pytest.mark.parametrize(
     ("name", "file"), [(name, file) for name, files in TRAINED.items() for file in files]
 )
-def test_a_trained_model_has_the_logits_of_transformers(name, file, shared_data):
-    path = shared_data / "models" / file
-    if not path.exists():
-        pytest.skip(f"no test data: ../shared/data/models/{file} does not exist")
-    assert_equal_to_reference(path, name)
+def test_a_trained_model_has_the_logits_of_transformers(name, file):
+    assert_equal_to_reference(data(f"models/{file}"), name)
 
 
-def test_both_files_of_a_trained_model_have_one_hash(shared_data):
+def test_both_files_of_a_trained_model_have_one_hash():
     prompt, _, _ = golden("stories260K-hf")
     every = list(range(len(prompt)))
-    paths = [shared_data / "models" / file for file in TRAINED["stories260K-hf"]]
+    paths = [data(f"models/{file}") for file in TRAINED["stories260K-hf"]]
     first, second = (logits_of(path, prompt, every) for path in paths)
     assert np.array_equal(first, second)
 
@@ -170,10 +168,10 @@ def test_a_cache_of_int8_costs_less_than_a_fifth_of_a_percent():
     ("weights", "base", "tolerance"), [("q8_0", "f32", 0.005), ("q4_0", "q4_0", 0.003)]
 )
 @pytest.mark.parametrize("model", ["books7M", "stories3M-hf"])
-def test_quantized_on_load_perplexity(model, weights, base, tolerance, shared_data):
+def test_quantized_on_load_perplexity(model, weights, base, tolerance):
     record = next(r for r in RECORDS if r["model"] == model and r["text"])
-    text = (shared_data / "text" / record["text"]).read_text(encoding="utf-8")[: record["chars"]]
-    path = shared_data / "models" / model
+    text = data(f"text/{record['text']}").read_text(encoding="utf-8")[: record["chars"]]
+    path = data(f"models/{model}")
     found, tokens = perplexity(path, text, record["context"], weights)
     assert tokens == record["tokens"]
     assert found == pytest.approx(record[base], rel=tolerance)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import topics
 from lanewise.settings import Settings, resolve, resolve_with_sources, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,7 +207,7 @@ def test_systemd_unit_starts_the_server_and_outlasts_its_drain(unit):
 def analyze(folder: Path, unit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``systemd-analyze`` of a unit, which there starts a program that exists."""
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("no systemd-analyze on this machine")
+        topics.skip("systemd", "no systemd-analyze on this machine")
     path = folder / "lanewise.service"
     path.write_text(unit.replace("/opt/lanewise/bin/lanewise", "/bin/true"))
     command = ["systemd-analyze", *arguments, str(path)]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import topics
 from serving import answers, free_port, metric, running, wait_for
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
@@ -48,7 +49,7 @@ class Gateway:
 def gateway(tmp_path_factory) -> Iterator[Gateway]:
     program = shutil.which("haproxy")
     if program is None:
-        pytest.skip("haproxy is not installed (Debian package: haproxy)")
+        topics.skip("haproxy", "haproxy is not installed")
     text, port = CONFIG.read_text(), free_port()
     servers, processes = {}, {}
     with ExitStack() as started:

@@ -16,6 +16,7 @@ import yaml
 from helm_python import Chart, lint
 from helm_python.errors import HelmError
 
+import topics
 from lanewise.settings import Settings
 from serving import free_port, running
 
@@ -237,7 +238,7 @@ def test_its_alerts_are_those_of_prometheus_and_its_dashboards_are_grafanas():
 def kustomized(folder: str) -> list[dict[str, Any]]:
     program = shutil.which("kubectl")
     if program is None:
-        pytest.skip("kubectl is not installed (1.27 or newer; Debian 12 has an older one)")
+        topics.skip("kubectl", "no kubectl 1.27 or newer on this machine")
     command = [program, "kustomize", str(DEPLOY / "kustomize" / folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(done.stdout))

@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+import topics
 from processes import is_gone
 from serving import answers, free_port, wait_for
 
-pytest.importorskip("ray", reason="ray is not installed: make test-ray")
+topics.module("ray", "ray")
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import topics
 from deploy import wheel, wheel_checks
 from deploy.sbom import version_of
 
@@ -40,7 +41,7 @@ def metadata(**changes: str | list[str]) -> bytes:
 def library(folder: Path, *options: str, source: str = "int lw_one(void) { return 1; }") -> Path:
     """A shared library with what the options do to it."""
     if shutil.which("gcc") is None:
-        pytest.skip("no gcc to make a library with")
+        topics.skip("native", "no gcc to make a library with")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "one.c").write_text(source)
     path = folder / "liblanewise.so"
@@ -138,7 +139,7 @@ def test_sources_without_a_checkout_are_refused_in_a_line(tmp_path, monkeypatch,
 def test_the_same_sources_elsewhere_give_the_same_archive(tmp_path, monkeypatch):
     """All but the library: other folder, other permissions, other times, other environment."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("no git checkout to take the native sources from")
+        topics.skip("machine", "no git checkout to take the native sources from")
     found = []
     for name, hidden, time in (("one", 0o022, 10**9), ("another", 0o077, 10**9 + 7)):
         sources, output = tmp_path / name / "sources", tmp_path / name / "dist"

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+import topics
 from browsing import DESKTOP, PHONE, chromium, visit
 from lanewise.api.endpoints import page as files
 from lanewise.text.chat_template import ChatTemplate
@@ -200,7 +201,7 @@ def test_a_trained_model_is_stopped_in_the_middle(browser):
     try:
         model = smollm2()
     except NoModelError as error:
-        pytest.skip(f"no real model: {error}")
+        topics.skip("real model", str(error))
     with lanewise_server(str(model)) as url, visit(browser, url) as seen:
         page = seen.page
         page.fill("[name=temperature]", "0")

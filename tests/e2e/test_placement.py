@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import topics
 from lanewise.runtime import placing_refusal
 from serving import free_port, running, wait_for
 
@@ -47,7 +48,7 @@ BODY = {"prompt": "It was a dark night, and", "max_tokens": 24, "temperature": 0
 @pytest.fixture(autouse=True)
 def _placeable():
     if refused := placing_refusal([0]):
-        pytest.skip(f"this kernel or container places no memory: {refused}")
+        topics.skip("machine", f"this kernel or container places no memory: {refused}")
 
 
 def serve(log: Path, *arguments: str, forbidden: int = -1):
@@ -79,7 +80,7 @@ def test_pinned_and_interleaved(tmp_path, url):
     log = tmp_path / "log"
     options = ("--threads", "2", "--cpu-pinning", "on", "--numa", "interleave")
     if len(cpus) < 2:
-        pytest.skip("this CPU is the only one: two threads cannot be pinned")
+        topics.skip("machine", "this CPU is the only one: two threads cannot be pinned")
     server, placed_url = serve(log, *options)
     with server as process:
         assert answer(placed_url) == answer(url)
@@ -91,7 +92,7 @@ def test_pinned_and_interleaved(tmp_path, url):
         assert pinned_masks(process.pid)[0] < set(cpus)
         maps = Path(f"/proc/{process.pid}/numa_maps")
         if not maps.exists():
-            pytest.skip("this kernel has no numa_maps")
+            topics.skip("machine", "this kernel has no numa_maps")
         # In turn over the only node is a preference for it.
         placed = re.findall(r"^\S+ (?:interleave|prefer):.*\banon=", maps.read_text(), re.MULTILINE)
         assert len(placed) >= 2  # weights, keys and values
@@ -112,7 +113,7 @@ def test_more_pinned_threads_than_cpus_are_refused_in_one_line():
     command = [sys.executable, "-m", "lanewise", "serve", "--port", "0", "--cpu-pinning", "on"]
     cpus = len(os.sched_getaffinity(0))
     if cpus >= 256:
-        pytest.skip("this CPU has as many cores as threads can be asked for")
+        topics.skip("machine", "this CPU has as many cores as threads can be asked for")
     done = subprocess.run(
         [*command, "--threads", "256"], capture_output=True, text=True, timeout=240, check=False
     )

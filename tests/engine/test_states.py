@@ -22,6 +22,7 @@ from lanewise.engine.snapshots import Snapshots
 from lanewise.engine.stream import EngineError
 from lanewise.runtime import BLOCK_TOKENS
 from scheduling import run, sequence
+from topics import cases
 
 CONFIG = EngineConfig(
     n_blocks=64,
@@ -300,7 +301,7 @@ def test_guesses_that_came_true_are_told_though_the_next_step_is_begun_ahead(row
 
 
 @pytest.mark.parametrize("guesses", [False, True])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(cases(8, 24)))
 def test_answers_in_a_storm_are_those_of_requests_alone(seed, guesses, rows_are_free):
     numbers = random.Random(seed)
     max_seqs = numbers.randint(1, 6)

@@ -18,12 +18,12 @@ from model_files import (
     write_gguf,
 )
 
+import topics
+from data_files import data
 from gguf_values import interleave
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
-
-DATA = Path(__file__).parents[2] / "../shared/data/models"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -139,7 +139,7 @@ def resident_file_pages() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssFile:"):
             return int(line.split()[1]) * 1024
-    pytest.skip("this kernel does not report RssFile")
+    return topics.skip("machine", "this kernel does not report RssFile")
 
 
 def test_closing_while_somebody_reads_leaves_the_memory_valid(tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_sliding_window_of_a_gguf(tmp_path: Path) -> None:
         assert checkpoint.config.sliding_window == 64
 
 
-@pytest.mark.parametrize("name", ["stories260K", "stories3M"])
-def test_trained_models_agree_between_files(name: str) -> None:
-    if not DATA.is_dir():
-        pytest.skip("the trained models of ../shared/data are not here")
-    file = next(DATA.glob(f"{name}-f*.gguf"))
-    with open_checkpoint(DATA / f"{name}-hf") as a, open_checkpoint(file) as b:
+@pytest.mark.parametrize(
+    ("name", "file"), [("stories260K-hf", "stories260K-f32"), ("stories3M-hf", "stories3M-f16")]
+)
+def test_trained_models_agree_between_files(name: str, file: str) -> None:
+    paths = data(f"models/{name}"), data(f"models/{file}.gguf")
+    with open_checkpoint(paths[0]) as a, open_checkpoint(paths[1]) as b:
         assert a.config == b.config
         assert [(t.role, t.layer, t.rows, t.cols) for t in a.tensors] == [
             (t.role, t.layer, t.rows, t.cols) for t in b.tensors

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import FAMILIES, error_of, write_directory, write_gguf
 
+import topics
 from lanewise.loading.checkpoint import Checkpoint, Packing
 from lanewise.loading.formats import TensorType
 from lanewise.loading.names import HF, TENSOR_NAMES
@@ -92,7 +93,7 @@ def test_matrices_are_aligned(packed: Path) -> None:
 
 
 def test_the_public_reader_reads_it(packed: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors = topics.module("safetensors.numpy", "native")
     tensors = safetensors.load_file(packed / "model.safetensors")
     with open_checkpoint(packed) as checkpoint:
         assert {t.name: bytes(t.data) for t in checkpoint.tensors} == {

@@ -3,8 +3,9 @@
 import pytest
 
 from loadtests.faults import FAULTS, main
+from topics import thorough
 
-BORNE = (
+OTHERS = (
     "SIGTERM while starting",
     "SIGTERM when idle",
     "SIGTERM in a prompt",
@@ -12,8 +13,6 @@ BORNE = (
     "SIGTERM in a body",
     "SIGTERM in a grammar",
     "SIGSTOP",
-    "SIGKILL",
-    "full disk",
     "unreadable model",
 )
 
@@ -21,7 +20,7 @@ BORNE = (
 @pytest.mark.e2e
 @pytest.mark.native
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", BORNE)
+@pytest.mark.parametrize("fault", ["SIGKILL", "full disk", *thorough(*OTHERS)])
 def test_a_server_bears(fault, capsys):
     status = main(["--quick", "--only", fault])
     assert status == 0, capsys.readouterr().out

@@ -17,12 +17,12 @@ from loadtests.hostile.watch import Sight, watching
 # The kinds that are quick with the bundled model; all of them take minutes.
 QUICK = (
     "numbers",
+    "heads",
+    "recursion",
     "log lines",
     "adapters",
     "templates",
     "forged log lines",
-    "heads",
-    "recursion",
     "stop strings",
 )
 BARS = Bars(memory_limit=1 << 30)
@@ -31,6 +31,7 @@ BARS = Bars(memory_limit=1 << 30)
 @pytest.mark.e2e
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_server_and_its_honest_clients_survive():
     # A process of its own: it gives way to the server. Times say nothing on a busy machine.
     command = [sys.executable, "-m", "loadtests.hostile", "--rounds", "1", "--tokens", "16"]

@@ -7,8 +7,9 @@ import pytest
 
 from loadtests.exchange import BUSY
 from loadtests.soak import Soak, soak
+from topics import cases
 
-REQUESTS = 700
+REQUESTS = cases(200, 700)
 
 
 @pytest.mark.e2e
@@ -27,6 +28,7 @@ def test_every_request_is_answered_and_nothing_is_left_behind():
 @pytest.mark.e2e
 @pytest.mark.native
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_hostile_requests_among_them_change_nothing_for_the_others():
     result = soak(200, seed=7, hostile=0.3)
     assert not result.problems

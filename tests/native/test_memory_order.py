@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import topics
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPLORER = ROOT / "tests" / "native" / "explorer"
 SOURCES = ("thread_pool.h", "thread_pool.c", "graph/ahead.c")
@@ -51,9 +53,10 @@ EXPLORED = [
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
+    topics.skip_if(
         platform.machine() != "x86_64" or shutil.which("gcc") is None,
-        reason="the explorer enters its calls in x86-64 assembly, built with gcc",
+        "machine",
+        "the explorer enters its calls in x86-64 assembly, built with gcc",
     ),
 ]
 
@@ -156,7 +159,12 @@ PROOFS = {
 }
 
 
-@pytest.mark.parametrize("scenario", PROOFS)
+LONG = ("pool -n3 -k1 -b0 -r0", "counts -n3 -r0")
+
+
+@pytest.mark.parametrize(
+    "scenario", [*(one for one in PROOFS if one not in LONG), *topics.thorough(*LONG)]
+)
 def test_every_execution_does_what_it_should(explorer: Path, scenario: str) -> None:
     done = run(explorer, *scenario.split())
     assert done.returncode == 0, done.stdout
@@ -310,7 +318,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+SOME = list(FAULTS)[::6]
+
+
+@pytest.mark.parametrize(
+    "fault", [*SOME, *topics.thorough(*(one for one in FAULTS if one not in SOME))]
+)
 def test_faults_are_found(tmp_path: Path, fault: str) -> None:
     what = FAULTS[fault]
     changed = build(tmp_path, (what.source, what.text, what.instead))

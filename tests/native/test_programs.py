@@ -7,6 +7,7 @@ import pytest
 
 from lanewise.runtime.library import definitions
 from native_build import ROOT, check
+from topics import THOROUGH
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
@@ -84,10 +85,11 @@ def test_choices_between_kernels_are_checked(programs: Path) -> None:
 
 def test_logits_have_their_golden_hashes(programs: Path) -> None:
     """All levels of this CPU, 1 to 3 threads, batches of 1 to 9, chunks of 1, 7, 32 and whole."""
-    output = check(programs / "test_golden")
+    output = check(programs / "test_golden", *(() if THOROUGH else ("--quick",)))
     assert output.splitlines()[:-1] == GOLDEN.read_text().splitlines()
 
 
+@pytest.mark.thorough
 def test_one_changed_weight_changes_every_hash(programs: Path) -> None:
     output = check(programs / "test_golden", "--quick", "--perturb")
     golden = GOLDEN.read_text().splitlines()

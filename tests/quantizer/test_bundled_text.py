@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import tiny_models
+from data_files import data
 from family_models import family_model, write_model
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
@@ -54,9 +55,9 @@ def test_nothing_to_judge_on_is_calibrated_on():
 
 
 @pytest.mark.parametrize("name", TEST_TEXTS)
-def test_no_test_text_is_in_it(shared_data, name):
+def test_no_test_text_is_in_it(name):
     bundled = pieces(plain_text()) | pieces("\n".join(d.plain for d in documents(HELD_OUT)))
-    assert not pieces((shared_data / "text" / name).read_text(encoding="utf-8")) & bundled
+    assert not pieces(data(f"text/{name}").read_text(encoding="utf-8")) & bundled
 
 
 def test_windows_begin_where_texts_do_and_go_on_with_long_ones():

@@ -25,8 +25,9 @@ from tests.correctness.test_programs import (
 )
 from tests.golden.reference import program as definition
 from tiny_models import CONFIGS, tiny_model, write_gguf, write_hf
+from topics import cases
 
-N_PROGRAMS = 80
+N_PROGRAMS = cases(24, 80)
 OF_FAMILIES = np.load(FAMILIES / "logits.npz")
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "reference" / "logits.npz")
 

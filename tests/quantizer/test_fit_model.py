@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from data_files import data
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.opening import open_checkpoint
 from lanewise.text.tokenizer import Tokenizer
@@ -16,6 +17,7 @@ from lanewise_quantizer.fit.model import Plan, quantize_model
 from lanewise_quantizer.fit.source import Source
 from lanewise_quantizer.fit.tables import default_table
 from lanewise_quantizer.quantize import join_rows
+from topics import thorough
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
@@ -23,11 +25,8 @@ WINDOW = 128
 
 
 @pytest.fixture(scope="module")
-def stories(shared_data):
-    path = shared_data / "models" / "stories260K-hf"
-    text = shared_data / "text" / "tinystories_val_yuninxia.txt"
-    if not path.exists() or not text.exists():
-        pytest.skip("no test data: ../shared/data does not have stories260K-hf")
+def stories():
+    path, text = data("models/stories260K-hf"), data("text/tinystories_val_yuninxia.txt")
     with open_checkpoint(path) as checkpoint:
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
         ids = tokenizer.encode(text.read_text()[:120_000], add_bos=False, parse_special=False)
@@ -57,7 +56,7 @@ def keeper(fitted):
     return keep
 
 
-@pytest.mark.parametrize("name", ["t2", "cb2", "q4_0"])
+@pytest.mark.parametrize("name", ["cb2", *thorough("t2", "q4_0")])
 def test_calibration_takes_most_of_the_loss_away(name, stories):
     """Much of the log perplexity lost by rounding is given back."""
     source, calibration, held_out = stories
@@ -96,7 +95,8 @@ def test_what_a_type_holds_is_told_from_what_it_rounds(name):
     assert not found[32:].any()
 
 
-@pytest.mark.parametrize("name", ["cb2", "cb4"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["cb4", "cb2"])
 def test_a_tied_embedding_is_fitted_to_the_inputs_of_the_head(name, stories):
     """Alone in few bits, it costs less than when each of its weights is rounded."""
     source, calibration, held_out = stories

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import tiny_models
+from data_files import data
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
+from topics import thorough
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
 
@@ -45,7 +47,7 @@ def perplexity(capsys, model: Path, text: Path, *options: str) -> float:
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("bits", [2.8, 3.5, 5.25])
+@pytest.mark.parametrize("bits", [3.5, *thorough(2.8, 5.25)])
 def test_the_file_has_the_bits_asked_for(source, tmp_path, bits):
     out = quantize(source, tmp_path / "out", "--bits", bits, "--calibrate", "none")
     assert 0.99 * bits <= bits_of(out) <= bits
@@ -68,6 +70,7 @@ def test_gguf_and_a_head_of_its_own(source, tmp_path):
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
+@pytest.mark.thorough
 def test_text_decides_by_what_the_model_does_with_it(tmp_path):
     sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2}
     source = tiny_models.write_hf(tiny_models.tiny_model("llama2", **sizes), tmp_path / "source")
@@ -81,11 +84,8 @@ def test_text_decides_by_what_the_model_does_with_it(tmp_path):
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
-def test_mixed_types_beat_the_uniform_one_of_the_same_size(shared_data, tmp_path, capsys):
-    model = shared_data / "models" / "stories3M-hf"
-    stories = shared_data / "text" / "tinystories_val_yuninxia.txt"
-    if not model.exists() or not stories.exists():
-        pytest.skip("no test data: ../shared/data does not have stories3M-hf")
+def test_mixed_types_beat_the_uniform_one_of_the_same_size(tmp_path, capsys):
+    model, stories = data("models/stories3M-hf"), data("text/tinystories_val_yuninxia.txt")
     without = ("--calibrate", "none")
     uniform = quantize(model, tmp_path / "uniform", "--format", "cb3", "--head", "cb3", *without)
     mixed = quantize(model, tmp_path / "mixed", "--bits", bits_of(uniform), *without)
@@ -111,6 +111,7 @@ def test_bits_that_cannot_be_are_explained(source, tmp_path, capsys, options, me
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
+@pytest.mark.thorough
 def test_the_range_that_a_model_can_have_is_named(source, tmp_path, capsys):
     for bits in ("1.5", "16"):
         command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--bits", bits]

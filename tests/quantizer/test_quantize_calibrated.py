@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import tiny_models
+from data_files import data
 from lanewise import cli
 from lanewise_quantizer.commands.calibrated import Calibrated
+from topics import thorough
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SOME = ["--calibration-tokens", "512"]
@@ -32,12 +34,9 @@ def perplexity(model, text, capsys, *options):
     return json.loads(capsys.readouterr().out)["perplexity"]
 
 
-def test_calibration_lowers_perplexity_on_other_text(shared_data, tmp_path, capsys):
-    model = shared_data / "models" / "stories260K-hf"
-    stories = shared_data / "text" / "tinystories_val_yuninxia.txt"
-    if not model.exists() or not stories.exists():
-        pytest.skip("no test data: ../shared/data does not have stories260K-hf")
-    words = stories.read_text()
+def test_calibration_lowers_perplexity_on_other_text(tmp_path, capsys):
+    model = data("models/stories260K-hf")
+    words = data("text/tinystories_val_yuninxia.txt").read_text()
     (tmp_path / "known.txt").write_text(words[100_000:200_000])
     (tmp_path / "held-out.txt").write_text(words[:20_000])
     found = {}
@@ -51,7 +50,7 @@ def test_calibration_lowers_perplexity_on_other_text(shared_data, tmp_path, caps
     assert found["fitted"] < 0.9 * found["plain"]
 
 
-@pytest.mark.parametrize("stop_after", [1, 9])
+@pytest.mark.parametrize("stop_after", [9, *thorough(1)])
 def test_an_interrupted_run_ends_with_the_same_bytes(
     source, text, tmp_path, monkeypatch, stop_after
 ):
@@ -93,6 +92,7 @@ def test_other_text_does_not_go_on_with_half_a_model(source, text, tmp_path, mon
     assert "calibration text" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_gguf_holds_the_same_model(source, text, tmp_path, capsys):
     """Rows of Q and K lie in another order there."""
     options = ["--format", "q4_0", "--calibrate", str(text), *SOME]

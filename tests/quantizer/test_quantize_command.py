@@ -19,9 +19,13 @@ from lanewise_quantizer.coded import CODED_TYPES, HELD_TYPES
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import decode_rows
 from quantizing import quantize, write_model
+from topics import thorough
 
 pytestmark = pytest.mark.slow
-every_format = pytest.mark.parametrize("name", QUANTIZED_FORMATS)
+USUAL = ("q8_0", "q4_0", "q4_k", "cb3", "fp6")  # a kind of code each
+every_format = pytest.mark.parametrize(
+    "name", [*USUAL, *thorough(*(name for name in QUANTIZED_FORMATS if name not in USUAL))]
+)
 LARGEST_ERROR = {2: 0.16, 3: 0.035, 4: 0.02, 5: 0.005, 6: 0.001, 8: 0.0002}  # of the variance
 FP6_ERROR = 0.003  # its steps grow with the weight
 

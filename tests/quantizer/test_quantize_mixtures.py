@@ -13,6 +13,7 @@ from lanewise.loading.lora import open_adapter
 from lanewise.loading.opening import open_checkpoint
 from lora_files import lora_config, write_adapter
 from quantizing import errors_on_text, logits_of, written_family
+from topics import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def test_mixtures_are_quantized_but_for_their_routers(name, options, tmp_path):
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
 
-@pytest.mark.parametrize("name", ["qwen2_moe", "gpt_oss", "nemotron_h_moe"])
+@pytest.mark.parametrize("name", ["qwen2_moe", *thorough("gpt_oss", "nemotron_h_moe")])
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_calibrated_mixtures_are_nearer_to_their_source_on_such_text(name, tmp_path):

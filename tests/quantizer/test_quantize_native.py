@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+from data_files import data
 from lanewise import cli
 from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import usable_levels
@@ -13,6 +14,7 @@ from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import decode_rows
 from quantizing import logits_of
+from topics import thorough
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
@@ -37,7 +39,12 @@ def decoded(quantized: Path, folder: Path) -> Path:
     return tiny_models.write_hf(tiny_models.TinyModel("llama2", model.config, tensors), folder)
 
 
-@pytest.mark.parametrize("name", QUANTIZED_FORMATS)
+USUAL = ("q8_0", "q4_0", "q4_k", "iq4_xs", "cb2", "cb4", "fp6", "a4_g32", "w8a8")
+
+
+@pytest.mark.parametrize(
+    "name", [*USUAL, *thorough(*(name for name in QUANTIZED_FORMATS if name not in USUAL))]
+)
 def test_the_library_reads_what_was_written(source, tmp_path, name):
     folder = tmp_path / "q"
     options = ["--format", name]
@@ -65,13 +72,11 @@ def test_the_library_reads_what_was_written(source, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["stories3M-hf", "books7M"])
-def test_trained_models_keep_their_perplexity(shared_data, tmp_path, capsys, name):
+def test_trained_models_keep_their_perplexity(tmp_path, capsys, name):
     """Roughly: the bits of a format bound what it may cost, and a broken one costs far more."""
-    model = shared_data / "models" / name
-    if not model.is_dir():
-        pytest.skip(f"no test data: ../shared/data/models/{name} does not exist")
+    model = data(f"models/{name}")
     texts = {"stories3M-hf": "tinystories_val_yuninxia.txt", "books7M": "alice.heldout.txt"}
-    text = shared_data / "text" / texts[name]
+    text = data(f"text/{texts[name]}")
     results = {}
     for kind, most in (("", 1), ("q8_0", 1.003), ("q4_0", 1.4), ("a4_g32", 1.4), ("cb4", 1.4)):
         path = model

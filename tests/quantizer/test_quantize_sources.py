@@ -80,6 +80,7 @@ def distance(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TOKENS)
 def test_calibration_starts_from_it_and_ends_the_same_each_time(
     name, source, text, tmp_path, capsys

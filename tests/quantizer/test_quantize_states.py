@@ -9,6 +9,7 @@ from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import TensorType
 from lanewise.loading.opening import open_checkpoint
 from quantizing import errors_on_text, logits_of, written_family
+from topics import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def test_states_are_quantized_but_for_their_small_matrices(name, options, tmp_pa
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.2
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "nemotron_h", "falcon_h1"])
+@pytest.mark.parametrize("name", ["qwen3_5", *thorough("lfm2", "nemotron_h", "falcon_h1")])
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
 def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import topics
 from lanewise.commands.selftest import CONFIG, random_checkpoint
 from lanewise.loading.formats import TensorType
 from lanewise.loading.pooled import as_pooled
@@ -50,14 +51,14 @@ def threads_of_this_process():
 @pytest.fixture
 def placeable():
     if refused := placing_refusal([0]):
-        pytest.skip(f"this kernel or container places no memory: {refused}")
+        topics.skip("machine", f"this kernel or container places no memory: {refused}")
 
 
 def placed_bytes(policy):
     """Bytes in memory of the mappings that have a policy, such as ``interleave:0``."""
     path = Path("/proc/self/numa_maps")
     if not path.exists():
-        pytest.skip("this kernel has no numa_maps")
+        topics.skip("machine", "this kernel has no numa_maps")
     lines = [line for line in path.read_text().splitlines() if line.split()[1] == policy]
     return sum(
         int(pages) * int(kib) * 1024
@@ -104,7 +105,7 @@ def test_threads_of_an_encoder_stay_on_their_cpus():
 
 def test_caller_is_pinned_during_steps():
     if len(CPUS) < 2:
-        pytest.skip("this CPU is the only one: nobody can be seen on another")
+        topics.skip("machine", "this CPU is the only one: nobody can be seen on another")
     seen, done = set(), threading.Event()
     caller = threading.get_native_id()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from data_files import every
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.sandbox.pool import uncounted
 from lanewise.sandbox.templates import TemplateService, pack_conversation
@@ -13,7 +14,6 @@ from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from toy_tokenizer import toy_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SHARED = Path(__file__).parents[2] / "../shared/data/templates"
 CONVERSATIONS = json.loads((GOLDEN / "conversations.json").read_text())
 RENDERED = json.loads((GOLDEN / "chat_templates.json").read_text(encoding="utf-8"))
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -28,12 +28,9 @@ class Unmarked:
 
 def here() -> dict[str, str]:
     """The templates that are here, by name."""
-    texts = {}
-    for folder in (GOLDEN / "templates", SHARED):
-        for name in RENDERED:
-            if (folder / name).is_file():
-                texts.setdefault(name, (folder / name).read_text(encoding="utf-8"))
-    return texts
+    own = {path.name: path for path in (GOLDEN / "templates").iterdir()}
+    files = every("templates/*.jinja") | own
+    return {name: path.read_text("utf-8") for name, path in files.items() if name in RENDERED}
 
 
 async def render_all(texts: dict[str, str]) -> dict[str, dict[str, str | None]]:

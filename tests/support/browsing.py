@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+import topics
 
 expect.set_options(timeout=60_000)
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
@@ -18,7 +19,7 @@ def chromium() -> Iterator[Browser]:
     """The browser; skips where there is none. No event loop can be run beside it in this thread."""
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("chromium is not installed (Debian package: chromium)")
+        topics.skip("browser", "chromium is not installed")
     with sync_playwright() as playwright:
         # Its own sandbox needs namespaces, which containers and root have not.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

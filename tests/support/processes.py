@@ -4,7 +4,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-import pytest
+import topics
 
 
 def is_gone(pid: int) -> bool:
@@ -18,5 +18,5 @@ def prometheus_tool(name: str) -> str:
     """The path of a program of the Prometheus package; without it the test is skipped."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"{name} is not installed (Debian package: prometheus)")
+        topics.skip("prometheus", f"{name} is not installed")
     return path

@@ -34,9 +34,10 @@ from lanewise.text.answers.thinking import (
     Start,
 )
 from lanewise.text.detokenizer import MARK, StreamDecoder
+from topics import cases
 from toy_tokenizer import toy_tokenizer
 
-N_ANSWERS = 200
+N_ANSWERS = cases(20, 200)
 TAGGED = (QWEN3_CODER, GLM, GLM_TIGHT, SEED, MINIMAX)
 
 

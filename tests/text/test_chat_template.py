@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+import topics
+from data_files import FOLDERS, data
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SHARED = Path(__file__).parents[2] / "../shared/data/templates"
 CONVERSATIONS = json.loads((GOLDEN / "conversations.json").read_text())
 RENDERED = json.loads((GOLDEN / "chat_templates.json").read_text(encoding="utf-8"))
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -22,10 +23,8 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def template_text(name: str) -> str:
-    for folder in (GOLDEN / "templates", SHARED):
-        if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8")
-    pytest.skip(f"{name} of ../shared/data/templates is not here")
+    own = GOLDEN / "templates" / name
+    return (own if own.is_file() else data(f"templates/{name}")).read_text(encoding="utf-8")
 
 
 def render(text: str, conversation: dict[str, Any]) -> str | None:
@@ -50,8 +49,8 @@ def test_renders_as_transformers_does(name: str, conversation: str) -> None:
 @pytest.mark.reference
 def test_goldens_are_what_transformers_renders_now() -> None:
     if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
-    folders = [GOLDEN / "templates"] + ([SHARED] if SHARED.is_dir() else [])
+        topics.skip("reference", "transformers is not installed")
+    folders = [GOLDEN / "templates", *(folder / "templates" for folder in FOLDERS)]
     live = load(GOLDEN / "make_chat_templates.py").render_all(folders)
     assert live == {name: RENDERED[name] for name in live}
 

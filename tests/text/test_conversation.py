@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from data_files import data
 from lanewise.text.answers.families import answer_format
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.conversation import render_conversation
 
 GOLDEN = Path(__file__).parents[1] / "golden/templates"
-SHARED = Path(__file__).parents[2] / "../shared/data/templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 REAL = (
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
@@ -49,10 +49,7 @@ def template(request):
     name = request.param
     if name in WRITTEN:
         return ChatTemplate({"default": WRITTEN[name]}, TOKENS)
-    file = SHARED / f"{name}.jinja"
-    if not file.is_file():
-        pytest.skip(f"{name} of ../shared/data/templates is not here")
-    text = file.read_text(encoding="utf-8")
+    text = data(f"templates/{name}.jinja").read_text(encoding="utf-8")
     if name.endswith("tool_use"):
         return ChatTemplate({"default": WRITTEN["chatml"], "tool_use": text}, TOKENS)
     return ChatTemplate({"default": text}, TOKENS)
@@ -151,9 +148,7 @@ def test_a_template_that_changes_system_words_has_a_system_role():
     "given", ["call_a7Xx", "abc", "toolu_01A09q90qw90lq917835lq9", "chatcmpl-tool-é😀", "", None]
 )
 def test_foreign_ids_become_those_that_a_template_takes(given):
-    file = SHARED / "mistralai-Mistral-Nemo-Instruct-2407.jinja"
-    if not file.is_file():
-        pytest.skip("templates of ../shared/data are not here")
+    file = data("templates/mistralai-Mistral-Nemo-Instruct-2407.jinja")
     template = ChatTemplate({"default": file.read_text(encoding="utf-8")}, TOKENS)
     asked = {**ASKED, "tool_calls": [{**CALL, "id": given}]}
     answered = {**ANSWERED, "tool_call_id": given}

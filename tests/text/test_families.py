@@ -2,6 +2,7 @@
 
 import pytest
 
+from data_files import data
 from lanewise.text.answers.braced_calls import GEMMA
 from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER, HUNYUAN_LABELLED
 from lanewise.text.answers.families import HARMONY, answer_format, effort_variables
@@ -45,8 +46,8 @@ from lanewise.text.chat_template import ChatTemplate
         ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", GENERIC, THINK),
     ],
 )
-def test_published_templates(shared_data, name, calls, thinking):
-    text = (shared_data / "templates" / f"{name}.jinja").read_text()
+def test_published_templates(name, calls, thinking):
+    text = data(f"templates/{name}.jinja").read_text()
     form = answer_format(ChatTemplate({"default": text}), tools=True)
     assert (form.calls, form.thinking) == (calls, thinking)
 

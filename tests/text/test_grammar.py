@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from data_files import data
 from lanewise.loading.opening import open_checkpoint
 from lanewise.text.grammar import (
     CACHED_GRAMMARS,
@@ -116,9 +117,9 @@ def test_equal_grammars_are_compiled_once_and_few_are_kept(tokenizer):
 
 
 @pytest.mark.parametrize("name", ["models/stories260K-hf", "models/stories260K-f32.gguf"])
-def test_forced_tokens_spell_what_is_forced_with_any_vocabulary(shared_data, name):
+def test_forced_tokens_spell_what_is_forced_with_any_vocabulary(name):
     """SentencePiece would put a space before each text."""
-    with open_checkpoint(shared_data / name) as checkpoint:
+    with open_checkpoint(data(name)) as checkpoint:
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer)
     matcher = compiler_of(tokenizer).compile(schema(SCHEMA)).new_matcher()
     spelled = b"".join(map(tokenizer.token_bytes, matcher.compute_ff_tokens()))

@@ -10,12 +10,11 @@ import pytest
 from plain_files import KEY, field, sentencepiece, write_byte_level, write_sentencepiece
 from tiny_tokenizers import byte_level_metadata, gguf_files, sentencepiece_metadata
 
+from data_files import data
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.tokenizer_files import read_tokenizer_files
 from lanewise.text.tokenizer import Tokenizer
-
-VOCABULARIES = Path(__file__).parents[2] / "../shared/data/tokenizers"
 
 
 def strings(count: int) -> list[str]:
@@ -132,16 +131,12 @@ def test_vocabularies_that_cannot_be_used_are_explained(
     assert message in str(caught.value)
 
 
-@pytest.mark.skipif(
-    not VOCABULARIES.is_dir(), reason="the vocabularies of ../shared/data/tokenizers are not here"
-)
 def test_a_real_vocabulary(tmp_path: Path) -> None:
-    file = GgufFile(VOCABULARIES / "ggml-vocab-llama-spm.gguf")
+    file = GgufFile(data("tokenizers/ggml-vocab-phi-3.gguf"))
     metadata = dict(file.metadata)
     folder = write_sentencepiece(tmp_path / "m", metadata)
-    texts = (
-        (VOCABULARIES / "ggml-vocab-llama-spm.gguf.inp").read_text().split("__ggml_vocab_test__")
-    )
+    strings = data("tokenizers/ggml-vocab-phi-3.gguf.inp").read_text()
+    texts = strings.split("__ggml_vocab_test__")
     compare(folder, metadata, texts)
     file.close()
 

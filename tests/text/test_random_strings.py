@@ -1,4 +1,4 @@
-"""20,000 random strings for each vocabulary of bytes: the ids that the tokenizers library gives.
+"""Random strings for each vocabulary of bytes: the ids that the tokenizers library gives.
 
 Its tokenizers are built here from a vocabulary, its merges and the splits that the models' authors
 published; Lanewise finds the splits by the name in a GGUF file.
@@ -7,7 +7,6 @@ published; Lanewise finds the splits by the name in a GGUF file.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,11 @@ from tiny_tokenizers import gguf_files
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from data_files import data
 from lanewise.loading.gguf import GgufFile
 from lanewise.text.tokenizer import Tokenizer
+from topics import cases
 
-VOCABULARIES = Path(__file__).parents[2] / "../shared/data/tokenizers"
 KEY = "tokenizer.ggml."
 USER_DEFINED = 4
 WORDS = (
@@ -60,10 +60,6 @@ SPLITS = {
 }
 TIKTOKEN = {"llama-bpe": "llama3.tokenizer.model", "qwen2": "qwen.tiktoken"}
 
-pytestmark = pytest.mark.skipif(
-    not VOCABULARIES.is_dir(), reason="the vocabularies of ../shared/data/tokenizers are not here"
-)
-
 
 def strings(count: int) -> list[str]:
     chosen = random.Random(11)
@@ -81,8 +77,8 @@ def strings(count: int) -> list[str]:
 
 def vocabulary(name: str) -> dict[str, Any]:
     if name in TIKTOKEN:
-        return dict(tiktoken_vocab.metadata(VOCABULARIES / TIKTOKEN[name], name))
-    file = GgufFile(VOCABULARIES / f"ggml-vocab-{name}.gguf")
+        return dict(tiktoken_vocab.metadata(data(f"tokenizers/{TIKTOKEN[name]}"), name))
+    file = GgufFile(data(f"tokenizers/ggml-vocab-{name}.gguf"))
     metadata = dict(file.metadata)
     file.close()
     return metadata
@@ -106,6 +102,6 @@ def test_random_strings_have_the_ids_of_the_library(name: str) -> None:
     tokenizer = Tokenizer.from_files(gguf_files(metadata))
     if name == "qwen2":
         library.normalizer = normalizers.NFC()
-    for text in strings(20_000):
+    for text in strings(cases(2000, 20_000)):
         wanted = library.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text, add_bos=False, parse_special=False) == wanted, text

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 import tiktoken_vocab
 from tiny_tokenizers import from_directory, gguf_files
 
+import topics
+from data_files import data
 from lanewise.loading.checkpoint import TokenizerFiles
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.opening import open_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 
-DATA = Path(__file__).parents[2] / "../shared/data"
-VOCABULARIES = DATA / "tokenizers"
 SEPARATOR = "\n__ggml_vocab_test__\n"
-
-pytestmark = pytest.mark.skipif(
-    not VOCABULARIES.is_dir(), reason="the vocabularies of ../shared/data/tokenizers are not here"
-)
 
 
 def cases(name: str) -> list[tuple[str, list[int]]]:
-    file = VOCABULARIES / f"ggml-vocab-{name}.gguf.inp"
+    file = data(f"tokenizers/ggml-vocab-{name}.gguf.inp")
     texts = file.read_bytes().decode().split(SEPARATOR)
     lines = file.with_suffix(".out").read_text().split("\n")
     assert len(texts) == len(lines)
@@ -39,7 +34,7 @@ def check(tokenizer: Tokenizer, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-2", "starcoder", "deepseek-coder", "llama-spm", "phi-3"])
 def test_gguf_vocabularies(name: str) -> None:
-    file = GgufFile(VOCABULARIES / f"ggml-vocab-{name}.gguf")
+    file = GgufFile(data(f"tokenizers/ggml-vocab-{name}.gguf"))
     check(Tokenizer.from_files(gguf_files(file.metadata)), name)
     file.close()
 
@@ -49,25 +44,24 @@ def test_gguf_vocabularies(name: str) -> None:
     ("name", "file"), [("llama-bpe", "llama3.tokenizer.model"), ("qwen2", "qwen.tiktoken")]
 )
 def test_tiktoken_vocabularies(name: str, file: str) -> None:
-    metadata = tiktoken_vocab.metadata(VOCABULARIES / file, name)
+    metadata = tiktoken_vocab.metadata(data(f"tokenizers/{file}"), name)
     check(Tokenizer.from_files(gguf_files(metadata)), name)
 
 
-@pytest.mark.parametrize("name", ["stories260K", "stories3M"])
-def test_gguf_and_directory_of_one_model_agree(name: str) -> None:
-    models = DATA / "models"
-    if not models.is_dir():
-        pytest.skip("the trained models of ../shared/data are not here")
+@pytest.mark.parametrize(
+    ("name", "file"), [("stories260K-hf", "stories260K-f32"), ("stories3M-hf", "stories3M-f16")]
+)
+def test_gguf_and_directory_of_one_model_agree(name: str, file: str) -> None:
     with (
-        open_checkpoint(models / f"{name}-hf") as a,
-        open_checkpoint(next(models.glob(f"{name}-f*.gguf"))) as b,
+        open_checkpoint(data(f"models/{name}")) as a,
+        open_checkpoint(data(f"models/{file}.gguf")) as b,
     ):
         hf, gg = Tokenizer.from_files(a.tokenizer), Tokenizer.from_files(b.tokenizer)
     assert (hf.bos_id, hf.adds_bos, hf.vocab_size) == (gg.bos_id, gg.adds_bos, gg.vocab_size)
     assert hf.eos_ids == {1, 2}  # generation_config.json lists BOS too
     assert gg.eos_ids == {2}
-    text = (DATA / "text/tinystories_val_yuninxia.txt").read_text()[:20_000]
-    texts = [text, *text.split("\n")[:40], *(text for text, _ in cases("llama-spm"))]
+    text = data("text/tinystories_val_yuninxia.txt").read_text()[:20_000]
+    texts = [text, *text.split("\n")[:40], *(text for text, _ in cases("phi-3"))]
     for text in texts:
         ids = hf.encode(text, add_bos=True, parse_special=True)
         assert ids == gg.encode(text, add_bos=True, parse_special=True)
@@ -87,11 +81,11 @@ MINIMIND_CHAT = [
 )
 def test_directories_encode_as_transformers_does(name: str) -> None:
     if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
+        topics.skip("reference", "transformers is not installed")
     from transformers import AutoTokenizer
 
-    reference = AutoTokenizer.from_pretrained(DATA / name)
-    tokenizer = Tokenizer.from_files(from_directory(DATA / name))
+    reference = AutoTokenizer.from_pretrained(data(name))
+    tokenizer = Tokenizer.from_files(from_directory(data(name)))
     for text, _ in cases("qwen2"):
         if name.endswith("-hf") and text.startswith(" "):
             continue  # transformers 5 rebuilds such tokenizers without SentencePiece's second space
@@ -108,7 +102,7 @@ def test_directories_encode_as_transformers_does(name: str) -> None:
 
 
 def test_minimind() -> None:
-    files: TokenizerFiles = from_directory(VOCABULARIES / "minimind")
+    files: TokenizerFiles = from_directory(data("tokenizers/minimind"))
     tokenizer = Tokenizer.from_files(files)
     assert tokenizer.eos_ids == {0, 2}  # <|endoftext|> by convention, <|im_end|> by its config
     assert not tokenizer.adds_bos

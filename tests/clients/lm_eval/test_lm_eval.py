@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import topics
 from serving import lanewise_server
 from tests.clients.conftest import SERVER_PYTHON
 from tests.clients.lm_eval.scoring import SCORES, STORIES, scores, write_tiny
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.e2e]
 def test_scores_are_those_of_its_own_backend(name, tmp_path):
     if name == "stories3M":
         if not STORIES.is_dir():
-            pytest.skip("no test data: ../shared/data does not exist")
+            topics.skip("data", "../shared/data does not exist")
         path = STORIES
     else:
         path = write_tiny(SERVER_PYTHON, name, tmp_path / name)
