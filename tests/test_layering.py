@@ -18,6 +18,7 @@ PYTHON = {
     "": set(),  # lanewise/__init__.py
     "settings": set(),
     "host": set(),
+    "held": {"host"},
     "topology": {"host"},
     "demo": set(),
     "loading": set(),
@@ -25,7 +26,7 @@ PYTHON = {
     "sandbox": {"text"},
     "runtime": {"loading", "host", "topology"},
     "engine": {"runtime"},
-    "planning": {"engine", "runtime", "loading", "host"},
+    "planning": {"engine", "runtime", "loading", "host", "held"},
     "api": {"engine", "text", "sandbox", "settings"},
     "commands": {"planning", "runtime", "loading", "text", "settings", "host", "topology"},
     "server": {
@@ -37,6 +38,7 @@ PYTHON = {
         "loading",
         "settings",
         "host",
+        "held",
         "topology",
     },
     "cluster": {"api", "settings"},

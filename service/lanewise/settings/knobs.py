@@ -300,12 +300,12 @@ class Settings(ModelSettings):
             SECONDS, "time in which a client must take 16 KiB of its answer, or all; 0 = any"
         ),
     )
-    max_pending_body_bytes: int = field(
-        default=256 * MIB,
+    request_memory: int | None = field(
+        default=None,
         metadata=knob(
             SIZE,
-            "bytes of bodies of all requests that are not admitted yet, beyond 64 KiB of each,"
-            " before more get status 503",
+            "memory of what all requests hold, bodies and what is made of them, beyond 64 KiB of"
+            " each, before more get status 503; from the memory limit when not given",
         ),
     )
     max_grammar_bytes: int = field(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -18,6 +19,7 @@ from lanewise.text.fim import find_fim
 from lanewise.text.gguf_tokenizer import gguf_backend
 from lanewise.text.gguf_vocabulary import SPACE
 from lanewise.text.hf_tokenizer import hf_backend
+from lanewise.text.pieces import ALL, Bounds, Cutter, Encode, Piece, Tokens
 from lanewise.text.surrogates import without_surrogates
 
 # One prompt at a time gains nothing from the library's own threads, which would take cores from the
@@ -44,6 +46,7 @@ class Tokenizer:
         self._whole_texts: dict[int, str] = {}
         self._plain = _plain_copy(self._tokenizer)
         self._continuing = _continuing_copy(self._plain)
+        self._cutter = Cutter(added.values(), self.all_token_bytes)
 
         ids = backend.ids
         self.vocab_size = max(ids, default=-1) + 1
@@ -70,40 +73,71 @@ class Tokenizer:
         backend = gguf_backend(files) if files.gguf is not None else hf_backend(files)
         return cls(backend, files.vocab_size, str(files.path))
 
-    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+    def encode(
+        self, text: str, *, add_bos: bool, parse_special: bool, bounds: Bounds = ALL
+    ) -> list[int]:
         """Return the ids of a text.
 
         With ``add_bos`` the text starts with BOS if the model's texts do. With ``parse_special``
         the names of control tokens become those tokens; without, they are text.
         """
-        tokenizer = self._tokenizer if parse_special else self._plain
-        ids = _encode(tokenizer, text)
-        if add_bos and self.adds_bos and self.bos_id is not None:
-            return [self.bos_id, *ids]
-        return ids
+        tokens = Tokens(bounds)
+        tokens.put(self.beginning(add_bos=add_bos))
+        for piece in self.pieces(text, parse_special=parse_special):
+            self.add_piece(piece, tokens, parse_special=parse_special)
+            if tokens.are_enough:
+                break
+        return tokens.ids
 
-    def encode_inside(self, text: str) -> list[int]:
+    def beginning(self, *, add_bos: bool) -> list[int]:
+        """BOS, if it is wanted and the model's texts have it."""
+        bos = self.bos_id if add_bos and self.adds_bos else None
+        return [] if bos is None else [bos]
+
+    def pieces(self, text: str, *, parse_special: bool) -> Iterator[Piece]:
+        """A text in pieces, whose tokens can be made one after the other."""
+        return self._cutter.pieces(without_surrogates(text), self._encoding(parse_special))
+
+    def add_piece(self, piece: Piece, tokens: Tokens, *, parse_special: bool) -> None:
+        """Make the tokens of one of them."""
+        tokens.add(piece, self._encoding(parse_special))
+
+    def _encoding(self, parse_special: bool) -> Encode:
+        return partial(_encode, self._tokenizer if parse_special else self._plain)
+
+    def encode_inside(self, text: str, bounds: Bounds = ALL) -> list[int]:
         """Return the ids of a text that follows other text; their bytes are those of the text.
 
         Control tokens are text here, and no vocabulary's rule for first words applies.
         """
-        wanted = text.encode()
-        ids = _encode(self._continuing, text)
-        if b"".join(map(self.token_bytes, ids)) == wanted:
+        wanted, encode = text.encode(), partial(_encode, self._continuing)
+        ids, is_all = self._in_pieces(text, encode, bounds)
+        if not is_all or b"".join(map(self.token_bytes, ids)) == wanted:
             return ids
         # Some put a space before any text. A line break, which no token shares with what follows
         # it in such vocabularies, takes that space and is cut off.
-        before = _encode(self._continuing, "\n")
-        ids = _encode(self._continuing, "\n" + text)
+        before = encode("\n")
+        ids, _ = self._in_pieces("\n" + text, encode, bounds)
         if ids[: len(before)] == before:
             ids = ids[len(before) :]
         if b"".join(map(self.token_bytes, ids)) == wanted:
             return ids
         return []
 
-    def encode_behind(self, text: str) -> list[int]:
+    def _in_pieces(self, text: str, encode: Encode, bounds: Bounds) -> tuple[list[int], bool]:
+        """The tokens of a text, and whether they are all."""
+        tokens = Tokens(bounds)
+        for piece in self._cutter.pieces(text, encode):
+            if tokens.are_enough:
+                return tokens.ids, False
+            tokens.add(piece, encode)
+        return tokens.ids, bounds.last is None
+
+    def encode_behind(self, text: str, bounds: Bounds = ALL) -> list[int]:
         """As ``encode_inside``; where no tokens have just those bytes, as near as can be."""
-        return self.encode_inside(text) or self.encode(text, add_bos=False, parse_special=False)
+        return self.encode_inside(text, bounds) or self.encode(
+            text, add_bos=False, parse_special=False, bounds=bounds
+        )
 
     def encode_chat(
         self,
@@ -135,20 +169,23 @@ class Tokenizer:
         mark = choose_mark(parts)
         return [self._control.mark(part, mark) for part in parts], mark
 
-    def encode_marked(self, text: str, mark: str) -> list[int]:
+    def encode_marked(self, text: str, mark: str, bounds: Bounds = ALL) -> list[int]:
         """Return the ids of what a template made of a conversation with this mark."""
         unmarked = remove_mark(text, mark)
         if unmarked == text:
-            return _encode(self._tokenizer, text)
-        ids: list[int] = []
-        tokenizer = self._plain
+            return self.encode(text, add_bos=False, parse_special=True, bounds=bounds)
+        tokens = Tokens(bounds)
+        encode = partial(_encode, self._plain)
         for part in self._control.split(text, mark):
             if isinstance(part, int):
-                ids.append(part)
+                tokens.put((part,))
             elif between := remove_mark(part, mark):
-                ids += _encode(tokenizer, between)
-            tokenizer = self._continuing
-        return ids
+                for piece in self._cutter.pieces(without_surrogates(between), encode):
+                    tokens.add(piece, encode)
+            encode = partial(_encode, self._continuing)
+            if tokens.are_enough:
+                break
+        return tokens.ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Return the text of tokens; bytes that are no UTF-8 become replacement characters."""

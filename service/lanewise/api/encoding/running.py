@@ -17,7 +17,6 @@ from lanewise.api.errors import (
     ClientGoneError,
     ContextLengthExceededError,
 )
-from lanewise.api.generation.body import release_body
 from lanewise.api.generation.delivery import to_api_error
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_ids
@@ -103,7 +102,6 @@ async def run(
 
     async def work() -> Rows:
         asked = await state.workers.read(size, made)
-        release_body(request)
         rows = await state.encoder.encode(asked, trace_id=request.scope.get("trace_id"))
         if compared is not None:
             sides = [one.are_queries for one in every for _ in one.inputs]

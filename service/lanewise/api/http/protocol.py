@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from lanewise.api.errors import ApiError
 from lanewise.api.http import refusals
 from lanewise.api.http.front import Front
-from lanewise.api.http.limits import BodyHold
+from lanewise.api.http.limits import Hold
 from lanewise.api.http.output import Output
 from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED
 
@@ -222,7 +222,9 @@ class Connection(HttpToolsProtocol):
         self._phase = BODY
         timeout = self._limits.body_timeout_s
         self._deadline = timeout and self.loop.time() + timeout
-        self.scope["body_hold"] = BodyHold(self._front.bodies)  # type: ignore[typeddict-unknown-key]
+        hold = Hold(self._front.memory)
+        hold.n_unsent = self.transport.get_write_buffer_size
+        self.scope["hold"] = hold  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self.cycle.transport = self._output  # type: ignore[assignment]
         if self._is_probe:
@@ -244,7 +246,7 @@ class Connection(HttpToolsProtocol):
         elif not was_refused:
             self.cycle.body = bytearray()
             self.cycle.message_event.set()
-            self._front.refusals.count("too_many_bodies", "max_pending_body_bytes are in use")
+            self._front.refusals.count("too_much_memory", "request_memory is in use")
 
     def on_message_complete(self) -> None:
         """A request has been received."""
@@ -283,7 +285,7 @@ class Connection(HttpToolsProtocol):
             return
         error = self._no_place()
         await self._front.errors.response(error, scope["path"])(scope, receive, send)
-        scope["body_hold"].release()
+        scope["hold"].release()
 
     # Turning away.
 
@@ -422,8 +424,8 @@ class Connection(HttpToolsProtocol):
         return error
 
 
-def _hold_of(cycle: RequestResponseCycle) -> BodyHold:
-    hold: BodyHold = cast(dict[str, Any], cycle.scope)["body_hold"]
+def _hold_of(cycle: RequestResponseCycle) -> Hold:
+    hold: Hold = cast(dict[str, Any], cycle.scope)["hold"]
     return hold
 
 

@@ -12,6 +12,9 @@ class Stored(NamedTuple):
 
     response: bytes
     items: bytes  # a list
+    n_items: int = 0  # of both, with the parts of their contents
+    parsed_bytes: int = 0  # that all of them take as objects
+    n_bytes: int = 0  # the same with the messages that are made of them
 
     @property
     def size(self) -> int:
