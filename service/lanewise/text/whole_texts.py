@@ -23,6 +23,9 @@ Text = str | tuple[str, str]
 # Of a text that is longer, only its beginning is cut into tokens first: that may be too long too.
 LONG_TEXT = 1 << 16  # characters
 CHARACTERS_OF_TOKEN = 8
+# What is behind so many characters is never looked at, however few tokens they have: one word of
+# eight million letters may be one token.
+MOST_CHARACTERS, MOST_OF_TOKEN = 1 << 19, 32
 GROWTH = 4
 # Where words are cut, their tokens change: these are of no use.
 TORN_TOKENS = 64
@@ -49,11 +52,14 @@ class Part(NamedTuple):
 class TooLongError(Exception):
     """A text has more tokens than its model takes."""
 
-    def __init__(self, index: int, n_tokens: int, is_exact: bool) -> None:
+    def __init__(
+        self, index: int, n_tokens: int, is_exact: bool, n_characters: int | None = None
+    ) -> None:
         super().__init__(f"text {index} has {n_tokens} tokens")
         self.index = index
         self.n_tokens = n_tokens
         self.is_exact = is_exact  # or there are more
+        self.n_characters = n_characters  # where these alone are too many
 
 
 class Around:
@@ -147,6 +153,8 @@ class WholeTexts:
         """
         whole: list[WholeText] = []
         known: dict[str, Part] = {}
+        if cut is None:
+            _check_characters(texts, limit)
         for group in _groups(texts, _most(limit)):
             check()
             self._cut_into_tokens(group, limit, cut, known)
@@ -161,7 +169,7 @@ class WholeTexts:
     ) -> None:
         size = _most(limit)
         new = dict.fromkeys(part for text in group for part in _parts(text) if part not in known)
-        clean = [self._prepare(without_surrogates(part)) for part in new]
+        clean = [self._prepare(without_surrogates(_kept(part, limit, cut))) for part in new]
         begun = [_piece(text, size, cut) for text in clean]
         encode = self._tokenizer.encode_batch_fast
         found = encode([piece for piece, _ in begun], add_special_tokens=False)
@@ -229,6 +237,25 @@ def _parts(text: Text) -> tuple[str, ...]:
 def _most(limit: int) -> int:
     """Characters of a text that are cut into tokens first."""
     return max(LONG_TEXT, limit * CHARACTERS_OF_TOKEN)
+
+
+def most_characters(limit: int) -> int:
+    """Characters of a text of so many tokens that are looked at."""
+    return max(MOST_CHARACTERS, limit * MOST_OF_TOKEN)
+
+
+def _kept(text: str, limit: int, cut: Side | None) -> str:
+    most = most_characters(limit)
+    return text[-most:] if cut == "left" else text[:most]
+
+
+def _check_characters(texts: Sequence[Text], limit: int) -> None:
+    """Raise TooLongError of the first text that has too many characters."""
+    most = most_characters(limit)
+    for index, text in enumerate(texts):
+        longest = max(map(len, _parts(text)))
+        if longest > most:
+            raise TooLongError(index, limit + 1, is_exact=False, n_characters=longest)
 
 
 def _groups(texts: Sequence[Text], most: int) -> Iterator[Sequence[Text]]:
