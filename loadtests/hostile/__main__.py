@@ -6,7 +6,8 @@ The process must stay, ``/health/live`` must answer, memory must come back, ever
 be the one from before, and short requests must not wait for long ones. Status 1 if a bar is missed.
 
 The limit of memory is RLIMIT_DATA of each process of the server; that all of them together stay
-below it is measured.
+below it is measured. With ``--group`` it is that of a control group, by which the server plans its
+memory, and which would end it.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from loadtests.command import positive
 from loadtests.exchange import exchange, post
@@ -62,11 +64,13 @@ def _one_life(
 ) -> str | None:
     """Start a server and run the plan; the kind that it did not survive, if one."""
     bars = Bars(options.memory_limit * MIB, options.slack)
-    serve = ["--kv-memory", f"{options.kv_memory}MiB", "--drain-timeout-s", f"{DRAIN_S:g}"]
+    serve = ["--drain-timeout-s", f"{DRAIN_S:g}"]
+    limits: tuple[str, ...] = ()
+    if options.group is None:
+        serve += ["--kv-memory", f"{options.kv_memory}MiB"]
+        limits = (f"--data={bars.memory_limit}",)
     serve += ["--max-queued-requests", "1024", "--max-queued-tokens", "4194304"]
-    with serving(
-        options.model, serve, keys=KEYS, limits=(f"--data={bars.memory_limit}",)
-    ) as server:
+    with serving(options.model, serve, keys=KEYS, limits=limits, group=options.group) as server:
         life = live_through(server, plan, _kv_tokens(server) if plan.rounds > 1 else 0)
         for row in rows_of(life, bars):
             rows[row.kind] = row
@@ -128,6 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--memory-limit", type=positive, default=4096, metavar="MIB", help="[%(default)s]"
+    )
+    parser.add_argument(
+        "--group",
+        type=Path,
+        metavar="DIR",
+        help="a control group with that limit, /sys/fs/cgroup/…, to start servers in",
     )
     parser.add_argument(
         "--slack", type=float, default=1.0, metavar="X", help="times the time allowed [%(default)s]"
