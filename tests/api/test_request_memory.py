@@ -79,7 +79,7 @@ def test_an_item_that_is_referred_to_often_counts_as_often(small):
 
 
 def test_references_are_looked_for_before_anything_is_read(small, monkeypatch):
-    monkeypatch.setattr(kept, "all_items", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr(kept, "_items", lambda _: pytest.fail("it was read"))
     gone = {"type": "item_reference", "id": "rs_0123456789abcdef01234567" + "0001"}
     assert refused(small, RESPONSES, SHORT | {"input": [gone]})[0] == 400
 
@@ -94,7 +94,7 @@ def test_what_is_kept_is_read_and_written_beside_the_event_loop(small, monkeypat
 
         return call
 
-    for module, name in ((kept, "all_items"), (endpoints, "stored"), (endpoints, "_page_of")):
+    for module, name in ((kept, "_items"), (endpoints, "stored"), (endpoints, "_page_of")):
         monkeypatch.setattr(module, name, watched(getattr(module, name)))
     first = answered(small, input=[EMPTY] * 1_000 + [USER])
     body = {"input": "on", "previous_response_id": first["id"], **SHORT}

@@ -1,6 +1,5 @@
 """``/v1/responses`` and what is kept of it."""
 
-import json
 from typing import Any
 
 from starlette.requests import Request
@@ -8,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from lanewise.api.dialects.responses.asking import ask_of, own_items
 from lanewise.api.dialects.responses.items import JsonItem, with_ids
-from lanewise.api.dialects.responses.kept import SHOWN, Kept, stored
+from lanewise.api.dialects.responses.kept import SHOWN, Kept, items_before, stored
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.dialects.responses.wire import Asked, ResponsesWire
 from lanewise.api.errors import BadRequestError, NotFoundError
@@ -124,13 +123,13 @@ async def list_input_items(request: Request, state: ServerState) -> Response:
     """The conversation before a response that is kept, the latest item first."""
     found = _stored(request, state)
     with hold_of(request).passing(found.parsed_bytes):
-        page = await state.workers.read(len(found.items), lambda: _page_of(found, request))
-        return await state.workers.answer(len(found.items), lambda: dumps_long(page))
+        page = await state.workers.read(found.size, lambda: _page_of(found, request))
+        return await state.workers.answer(found.size, lambda: dumps_long(page))
 
 
 def _page_of(found: Stored, request: Request) -> dict[str, Any]:
     """Some of the items of a conversation, as a request asks for them."""
-    items = json.loads(found.items)
+    items = items_before(found)
     asked = request.query_params
     order, after = asked.get("order", "desc"), asked.get("after")
     if order not in ORDERS:

@@ -1,20 +1,21 @@
 """What a request refers to of answers that are kept: measured first, then read one at a time."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lanewise.api.dialects.responses.asking import not_kept
 from lanewise.api.dialects.responses.items import JsonItem
 from lanewise.api.dialects.responses.schema import ItemReference, MessageItem, ResponsesRequest
 from lanewise.api.errors import BadRequestError
-from lanewise.api.generation.writing import dumps_long
+from lanewise.api.generation.writing import dumps, dumps_long
 from lanewise.api.http.limits import Hold
 from lanewise.api.shared.request_budgets import PART_BYTES, Parts, check_count
 from lanewise.api.shared.response_store import Stored
 from lanewise.api.shared.state import ServerState
 
 SHOWN = 80  # characters of an id
+AT_ONCE = 512  # items that are read and written at a time: the interpreter is free between
 
 
 class Kept:
@@ -54,10 +55,17 @@ class Kept:
         """Find the items that are referred to; of an answer nothing else stays."""
         for answer, stored in self._answers.items():
             with self._hold.passing(stored.parsed_bytes):
-                for item in all_items(stored):
-                    if item["id"] in self._wanted[answer]:
-                        self._hold.keep(_held_bytes(item))
-                        self._known[item["id"]] = item
+                self._take(stored, self._wanted[answer])
+
+    def _take(self, kept: Stored, wanted: set[str]) -> None:
+        names = [dumps(name).encode("utf-8", "replace") for name in wanted]
+        for some in _lists(kept):
+            if not any(name in some for name in names):
+                continue
+            for item in _items(some):
+                if item["id"] in wanted:
+                    self._hold.keep(_held_bytes(item))
+                    self._known[item["id"]] = item
 
     def item(self, name: str) -> JsonItem | None:
         """One of them; every time it is part of the conversation its texts are made again."""
@@ -94,14 +102,15 @@ class Kept:
 
 def stored(response: Any, items: list[JsonItem]) -> Stored:
     """An answer and all that was before it, to be kept."""
-    texts = [dumps_long(response), dumps_long(items)]
+    starts = range(0, len(items), AT_ONCE)
+    texts = [dumps_long(response), *(dumps_long(items[at : at + AT_ONCE]) for at in starts)]
     # An unpaired surrogate, which JSON can have and UTF-8 cannot, is no reason to keep nothing.
     written = [text.encode("utf-8", "replace") for text in texts]
     parts = [Parts.of(text) for text in texts]
     size = sum(text.__sizeof__() for text in texts)
     return Stored(
         written[0],
-        written[1],
+        tuple(written[1:]),
         n_items=sum(map(_n_parts_of, (*items, *response["output"]))),
         parsed_bytes=size + sum(part.parsed_bytes for part in parts),
         n_bytes=size + sum(part.n_bytes for part in parts),
@@ -110,7 +119,24 @@ def stored(response: Any, items: list[JsonItem]) -> Stored:
 
 def all_items(kept: Stored) -> list[JsonItem]:
     """The items of an answer and of all that was before it."""
-    return [*json.loads(kept.items), *json.loads(kept.response)["output"]]
+    return [item for some in _lists(kept) for item in _items(some)]
+
+
+def items_before(kept: Stored) -> list[JsonItem]:
+    """Those of all that was before it."""
+    return [item for some in kept.items for item in _items(some)]
+
+
+def _lists(kept: Stored) -> Iterator[bytes]:
+    yield from kept.items
+    yield kept.response
+
+
+def _items(some: bytes) -> list[JsonItem]:
+    """The items of a list, or of an answer."""
+    parsed = json.loads(some)
+    items: list[JsonItem] = parsed["output"] if isinstance(parsed, dict) else parsed
+    return items
 
 
 def _n_parts(item: Any) -> int:
