@@ -1,5 +1,6 @@
 """The HTTP application: routes and what wraps them."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,10 +17,13 @@ from lanewise.api import warm_up
 from lanewise.api.endpoints import documents, health, page
 from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
-from lanewise.api.errors import ApiError
+from lanewise.api.errors import ApiError, BadRequestError
 from lanewise.api.http.keys import Keys
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.shared.state import ServerState
+from lanewise.text.tokenizing_error import TokenizingError
+
+logger = logging.getLogger(__name__)
 
 
 def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) -> Starlette:
@@ -42,6 +46,10 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
     async def handle_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return errors.response(paths.error(request, error, state), request.url.path)
+
+    async def handle_tokenizer(request: Request, error: Exception) -> Response:
+        logger.warning("%s %s: %s", request.method, request.url.path, error)
+        return errors.response(BadRequestError(str(error)), request.url.path)
 
     described = documents.Documents(state.version)
     app = Starlette(
@@ -71,7 +79,11 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 tracer=state.tracer,
             ),
         ],
-        exception_handlers={ApiError: handle_api_error, HTTPException: handle_http_error},
+        exception_handlers={
+            ApiError: handle_api_error,
+            HTTPException: handle_http_error,
+            TokenizingError: handle_tokenizer,
+        },
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
