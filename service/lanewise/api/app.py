@@ -19,6 +19,7 @@ from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.errors import ApiError, BadRequestError
 from lanewise.api.http.keys import Keys
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.shared.state import ServerState
 from lanewise.text.tokenizing_error import TokenizingError
@@ -26,8 +27,8 @@ from lanewise.text.tokenizing_error import TokenizingError
 logger = logging.getLogger(__name__)
 
 
-def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) -> Starlette:
-    """The application around one engine."""
+def create_app(state: ServerState, pages: WebPages) -> Starlette:
+    """The application around one engine; ``pages`` says which web pages may use it."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -62,7 +63,8 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         middleware=[
             Middleware(
                 CORSMiddleware,
-                allow_origins=list(cors_origins),
+                allow_origins=pages.origins,
+                allow_origin_regex=pages.local_origins,
                 allow_methods=["*"],
                 allow_headers=["*"],
                 expose_headers=["x-request-id", "request-id", "retry-after"],
@@ -70,6 +72,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
             Middleware(
                 RequestMiddleware,
                 keys=Keys(state.api_keys, state.admin_keys),
+                pages=pages,
                 # Documentation and page say nothing that the source does not.
                 public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
                 canonical=paths.canonical,

@@ -14,7 +14,15 @@ GROUPS = {
         "snapshot_memory",
     ),
     "network": (
-        *("host", "port", "cors_origins", "max_connections", "max_head_bytes", "max_body_bytes"),
+        *(
+            "host",
+            "port",
+            "cors_origins",
+            "allowed_hosts",
+            "max_connections",
+            "max_head_bytes",
+            "max_body_bytes",
+        ),
         *("max_pending_body_bytes", "head_timeout_s", "body_timeout_s", "send_timeout_s"),
     ),
     "keys": (
