@@ -141,7 +141,8 @@ def _shortest_match(pattern: Any) -> int | None:
         return None
     if isinstance(text := pattern.get("String"), str):
         return len(text) or None
-    return 1 if pattern.get("Regex") in LINEAR else None
+    expression = pattern.get("Regex")
+    return 1 if isinstance(expression, str) and expression in LINEAR else None
 
 
 def _is_plain(step: Any, known: tuple[str, ...]) -> bool:
