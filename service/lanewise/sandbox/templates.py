@@ -24,6 +24,7 @@ class TemplateService:
         """ChatTemplateError if a template cannot be compiled; ``render`` says so from then on."""
         job = pack_job("check", {"template": _key(template)})
         try:
+            template.check_lengths()
             took = await self._run(template, job, client=0)
         except ChatTemplateError as error:
             self._failures[template.digest] = str(error)
