@@ -7,7 +7,7 @@ be the one from before, and short requests must not wait for long ones. Status 1
 
 The limit of memory is RLIMIT_DATA of each process of the server; that all of them together stay
 below it is measured. With ``--group`` it is that of a control group, by which the server plans its
-memory, and which would end it.
+memory, and which would end it. Hostile files of models have servers of their own.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from loadtests.command import positive
 from loadtests.exchange import exchange, post
+from loadtests.hostile.files import FILES, try_files
 from loadtests.hostile.grammars import optional_letters
 from loadtests.hostile.making import CHAT, chat
 from loadtests.hostile.run import HOSTILE_KEY, KEYS, KINDS, STOP, Plan, live_through
@@ -37,7 +38,8 @@ CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\} 1", re.MULTILINE)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the kinds and print a table; 1 if a bar is missed."""
     options = _parser().parse_args(arguments)
-    kinds = list(options.only or KINDS)
+    asked = list(options.only or (*KINDS, *FILES))
+    kinds, files = ([kind for kind in asked if (kind in FILES) == is_file] for is_file in (0, 1))
     rows: dict[str, Row] = {}
     lines: list[str] = []
     missed: list[str] = []
@@ -47,6 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         died_of = _one_life(plan, options, rows, lines, missed)
         # After a death the rest is tried on a new server.
         kinds = kinds[kinds.index(died_of) + 1 :] if died_of else []
+    for name, outcome in try_files(files, options.memory_limit * MIB, options.slack).items():
+        lines.append(outcome.line(name))
+        rows[name] = Row(
+            name,
+            outcomes=outcome.record.outcomes,
+            live_worst_ms=outcome.live_worst_ms,
+            problems=outcome.record.problems,
+        )
     print_rows(list(rows.values()))
     print("\n".join(lines))
     print(f"{time.monotonic() - began:.0f} s in all")
@@ -118,7 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="[the bundled one]")
     parser.add_argument(
-        "--only", action="append", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}"
+        "--only",
+        action="append",
+        choices=(*KINDS, *FILES),
+        metavar="KIND",
+        help=f"one of {', '.join((*KINDS, *FILES))}",
     )
     parser.add_argument("--rounds", type=positive, default=2, help="of all kinds [%(default)s]")
     parser.add_argument(

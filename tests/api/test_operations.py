@@ -180,22 +180,6 @@ def test_request_id_is_kept_or_made(client):
     assert len(odd.headers["x-request-id"]) == 32
 
 
-def test_browsers_may_call_from_anywhere(client):
-    preflight = client.options(
-        "/v1/completions",
-        headers={
-            "origin": "http://ui",
-            "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization,content-type",
-        },
-    )
-    assert preflight.status_code == 200
-    assert preflight.headers["access-control-allow-origin"] == "*"
-    error = client.post("/v1/completions", json={}, headers={"origin": "http://ui"})
-    assert error.status_code == 400
-    assert error.headers["access-control-allow-origin"] == "*"
-
-
 def test_model_is_listed(client, server):
     model = client.get("/v1/models").json()["data"][0]
     assert (model["id"], model["object"], model["max_model_len"]) == ("toy", "model", 512)

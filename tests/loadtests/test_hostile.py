@@ -24,6 +24,10 @@ QUICK = (
     "heads",
     "recursion",
     "stop strings",
+    "fields of heads",
+    "template: product",
+    "tokenizer: 32 for one, three times",
+    "tokenizer: exponential expression",
 )
 BARS = Bars(memory_limit=1 << 30)
 

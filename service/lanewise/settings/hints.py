@@ -19,6 +19,7 @@ RENAMED = {
     "enable_lora": "lora",
     "speculative_config": "draft",
     "allowed_origins": "cors_origins",
+    "trusted_hosts": "allowed_hosts",
     "download_dir": "model",
     "uvicorn_log_level": "log_level",
     # llama.cpp

@@ -385,13 +385,13 @@ class Settings(ModelSettings):
         default=None, metadata=knob(TEXT, "file with such keys, one a line")
     )
     allow_high_priority: bool = field(
-        default=False,
-        metadata=knob(
-            ON_OFF, "every request may have a priority below 0 and go before those without"
-        ),
+        default=False, metadata=knob(ON_OFF, "any request may have a priority below 0")
     )
     cors_origins: tuple[str, ...] = field(
-        default=("*",), metadata=knob(TEXTS, "web origins that may call the API")
+        default=(), metadata=knob(TEXTS, "web origins whose pages may call the API, * for all")
+    )
+    allowed_hosts: tuple[str, ...] = field(
+        default=(), metadata=knob(TEXTS, "names by which it may be asked, * for any")
     )
     chat_template: str | None = field(
         default=None,

@@ -66,6 +66,12 @@ class Vocabulary:
             self.n_left_out = len(self.tokens) - n_rows
             self.tokens, self.types = self.tokens[:n_rows], self.types[:n_rows]
 
+    def check_lengths(self, most: int) -> None:
+        """ModelFileError if a token has more characters."""
+        index, length = max(enumerate(map(len, self.tokens)), key=lambda found: found[1])
+        if length > most:
+            raise self.error(f"tokens[{index}]", f"{length} characters; accepted: at most {most}")
+
     def error(self, key: str, problem: str) -> ModelFileError:
         """What to raise of a key."""
         return ModelFileError(f"{self.path}: {PREFIX}{key}: {problem}")

@@ -73,11 +73,13 @@ CASED = (
     "\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
     "\U000118a0-\U000118df\U0001e900-\U0001e943"
 )
+# \s+$, which begins anew at each space of a line that goes on; this begins where they begin.
+SPACES_AT_END = r"(?<!\s)\s+$"
 DEEPSEEK_LLM = (
     r"[\r\n]",
     rf"\s?[{CASED}]+",
     "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-    r"\s+$",
+    SPACES_AT_END,
     IDEOGRAPHS,
     r"\p{N}+",
 )
@@ -87,6 +89,7 @@ DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+THREES = r"\d{1,3}(?=(?:\d{3})*\b)"  # digits in threes, counted from their end
 DEFAULT = "default"
 # Each way of cutting with its names in tokenizer.ggml.pre.
 _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
@@ -101,7 +104,7 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((LLAMA3,)), "dbrx smaug-bpe chatglm-bpe"),
     (PreTokenizer((LLAMA3,), ignore_merges=True), "glm4 glm5"),
     (PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
-    (PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)), "tiny_aya cohere2moe"),
+    (PreTokenizer((THREES, GPT4O)), "tiny_aya cohere2moe"),
     (PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")), "falcon"),
     (PreTokenizer((GPT4O,)), "gpt-4o llama4 kanana2 minimax-m2 talkie"),
     (PreTokenizer((KIMI_K2,)), "kimi-k2"),
@@ -133,3 +136,14 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     name: pre for pre, names in _NAMES for name in names.split()
 }
+# Those of OpenAI's vocabulary of 2022, which files of others have.
+CL100K = tuple(
+    contractions
+    + r"|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    for contractions in (CONTRACTIONS, r"'(?i:[sdmt]|ll|ve|re)")
+)
+# Regular expressions that take time in proportion to a text, whatever the text (measured).
+LINEAR = frozenset(
+    {pattern for pre in PRE_TOKENIZERS.values() for pattern in pre.patterns}
+    | {*CL100K, " {2,}", r"[^\n]+|\n+", r"[0-9][0-9][0-9]", r"\s"}
+) - {THREES}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.text.backend import build
+from lanewise.text.backend import Library, build
 from lanewise.text.surrogates import without_surrogates
 from lanewise.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Library
+from lanewise.text.tokenizing_error import panics_told
 
 Ids = NDArray[np.uint32]
 Side = Literal["right", "left"]
@@ -171,18 +169,21 @@ class WholeTexts:
         new = dict.fromkeys(part for text in group for part in _parts(text) if part not in known)
         clean = [self._prepare(without_surrogates(_kept(part, limit, cut))) for part in new]
         begun = [_piece(text, size, cut) for text in clean]
-        encode = self._tokenizer.encode_batch_fast
-        found = encode([piece for piece, _ in begun], add_special_tokens=False)
+        found = self._encode([piece for piece, _ in begun])
         # The library's tokens are large: those of a text are let go as soon as it is known.
         for name, text in zip(reversed(new), reversed(clean), strict=True):
             (piece, torn), one, grown = begun.pop(), found.pop(), size
             while len(piece) < len(text) and len(one) <= limit + torn:
                 grown = self._longer(text, grown, cut, limit)
                 piece, torn = _piece(text, grown, cut)
-                (one,) = encode([piece], add_special_tokens=False)
+                (one,) = self._encode([piece])
             ids = np.array(one.ids, np.uint32)
             ids = ids[-limit:] if cut == "left" else ids[:limit]
             known[name] = Part(ids.copy(), len(one), len(piece) == len(text))
+
+    def _encode(self, texts: Sequence[str]) -> list[Any]:
+        with panics_told():
+            return list(self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False))
 
     def _longer(self, text: str, size: int, cut: Side | None, limit: int) -> int:
         """How many characters of a text to try when so many have too few tokens.
@@ -198,7 +199,7 @@ class WholeTexts:
                 if cut == "left"
                 else text[size : size + LONG_TEXT]
             )
-            (added,) = self._tokenizer.encode_batch_fast([more], add_special_tokens=False)
+            (added,) = self._encode([more])
             found += len(added)
             size += LONG_TEXT
         return size
@@ -226,8 +227,10 @@ class WholeTexts:
 
 def _sample(library: Library) -> str:
     """A text that has tokens."""
-    tried = ("a", "the", "1", *(library.decode([id_]) for id_ in range(256)))
-    return next((text for text in tried if library.encode(text, add_special_tokens=False).ids), "")
+    tried = chain(("a", "the", "1"), (library.decode([id_]) for id_ in range(256)))
+    return next(
+        (text for text in tried if len(library.encode(text, add_special_tokens=False).ids)), ""
+    )
 
 
 def _parts(text: Text) -> tuple[str, ...]:

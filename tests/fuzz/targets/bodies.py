@@ -14,6 +14,7 @@ from typing import Any
 from lanewise.api.app import create_app
 from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.http.limits import Hold, RequestMemory
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.state import Phase
 from lanewise.text.chat_template import ChatTemplate
@@ -77,7 +78,7 @@ def application() -> Application:
         engine.stop()
 
     atexit.register(close)
-    return Application(loop, create_app(state), logged)
+    return Application(loop, create_app(state, WebPages(host="", has_keys=True)), logged)
 
 
 async def _post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:

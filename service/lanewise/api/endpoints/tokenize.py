@@ -191,6 +191,6 @@ def tokenizer_info(state: ServerState) -> dict[str, Any]:
         "eos_token": names.get("eos_token"),
         "pad_token": names.get("pad_token"),
         "add_bos_token": state.tokenizer.adds_bos,
-        "chat_template": None if template is None else template.source(),
+        "chat_template": None if template is None else template.shown,
         "max_model_len": state.max_model_len,
     }
