@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import phi
@@ -24,7 +22,6 @@ from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 CURVE = "gelu"
-DEFAULTS: Mapping[str, Any] = {"max_position_embeddings": 2048}
 OLD_NAMES = {
     "n_head": "num_attention_heads",
     "n_layer": "num_hidden_layers",
@@ -129,6 +126,4 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
-    harmless=("apply_residual_connection_post_layernorm", "hidden_dropout", "rotary"),
-    defaults=DEFAULTS,
 )

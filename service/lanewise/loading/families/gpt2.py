@@ -38,10 +38,6 @@ MUST_BE = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
 }
-HARMLESS = (
-    *("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "gradient_checkpointing"),
-    *("summary_proj_to_labels", "summary_first_dropout", "reorder_and_upcast_attn"),
-)
 OF_LAYER = {
     "ln_1": Role.ATTN_NORM,
     "attn.c_proj": Role.ATTN_OUTPUT,
@@ -56,7 +52,7 @@ UNUSED = ("attn.bias", "attn.masked_bias")
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_values(fields, MUST_BE)
-    fields = fields.replacing({new: fields.raw(old) for old, new in NAMES.items()})
+    fields = fields.replacing({new: fields.meant(old) for old, new in NAMES.items()})
     size = fields.integer("n_inner", default=4 * fields.integer("hidden_size"))
     ffn = Plain(size, True, curve(fields, "activation_function", CURVE))
     attention = hf_attention(fields, sources, qkv_bias=True)
@@ -102,5 +98,5 @@ FAMILY = Family(
     hf_inputs_first=True,
     gguf_tensors=phi.gguf_tensors,
     gguf_is_usual=False,
-    harmless=HARMLESS,
+    harmless=("reorder_and_upcast_attn",),
 )

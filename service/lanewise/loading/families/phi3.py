@@ -30,7 +30,6 @@ PARTS = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.FFN_GATE, Role.FFN_UP)
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    fields.ignore("resid_pdrop", "embd_pdrop")
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     window = hf_window(fields)
     layers = with_windows(layer, [window] * hf_n_layers(fields, sources))

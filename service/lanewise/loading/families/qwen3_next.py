@@ -71,7 +71,6 @@ def hf_delta_model(
 ) -> ModelConfig:
     """Return the whole of a model whose layers have these FFNs."""
     check_activation(fields)
-    fields.ignore("max_window_layers")  # of configs whose layers have no window
     for key, wanted in (("attention_bias", False), ("attn_output_gate", True)):
         if fields.flag(key, default=wanted) != wanted:
             raise fields.fail(key, str(wanted).lower())
