@@ -144,6 +144,8 @@ def test_a_key_that_llama_cpp_reads_and_we_do_not_refuses_a_gguf(
         ("granite", {"ssm.conv_kernel": 4, "ssm.inner_size": 2048, "ssm.state_size": 128}),
         ("granitemoe", {"ssm.group_count": 1, "ssm.time_step_rank": 48}),
         ("qwen2", {"final_logit_softcapping": 30.0, "use_parallel_residual": True}),
+        ("llama", {"attention.key_length": 16, "attention.key_length_swa": 16}),
+        ("olmo2", {"rope.freq_base_swa": 500000.0}),
     ],
 )
 def test_a_key_that_llama_cpp_does_not_read_changes_nothing(

@@ -237,6 +237,17 @@ WIRED_CASES["gemma4"] = without(
     published("gemma4_text", "Gemma4", GEMMA | GEMMA4), *("hidden_act", "rope_theta")
 )
 WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
+    "olmo3_thetas": (
+        "olmo3",
+        {
+            "rope_scaling": None,
+            "rope_theta": None,
+            "rope_parameters": {
+                "full_attention": YARN | {"rope_theta": 500000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
     "gemma4_small": (
         "gemma4",
         {

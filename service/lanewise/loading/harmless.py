@@ -33,6 +33,7 @@ GGUF_HARMLESS = {
     *("expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step"),
 }
 NOTHING = (0, False)
+SWA = "_swa"  # of layers with a window, which may say what is said of all
 # Values that mean what is done anyway.
 GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
@@ -72,8 +73,10 @@ def refuse_unknown_metadata(fields: Fields, arch: str) -> None:
 
     def is_odd(key: str, value: Any) -> bool:
         name = key.removeprefix(prefix)
-        is_known = name in GGUF_HARMLESS or name not in names or not key.startswith(prefix)
-        return not is_known and value not in GGUF_NEUTRAL.get(name, NOTHING)
+        if name in GGUF_HARMLESS or name not in names:
+            return False
+        is_general = key.endswith(SWA) and value == fields.values.get(key.removesuffix(SWA))
+        return not is_general and value not in GGUF_NEUTRAL.get(name, NOTHING)
 
     refuse_unread(fields, is_odd, prefix)
 

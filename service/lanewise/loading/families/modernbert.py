@@ -120,7 +120,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     ffn = Gated(
         fields.integer("modern-bert.feed_forward_length"),
-        activation=curve(fields, "modern-bert.hidden_act", "gelu"),
+        activation=curve(fields, "modern-bert.hidden_activation", "gelu"),
     )
     key = "modern-bert.classifier.pooling_type"
     kind = POOLING_TYPES.get(fields.integer(key, default=1))
