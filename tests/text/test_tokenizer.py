@@ -17,6 +17,7 @@ from tiny_tokenizers import (
 )
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.gguf_text import PREFIX
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.gguf_tokenizer import merges_from_scores
 from lanewise.text.tokenizer import Tokenizer
@@ -182,13 +183,12 @@ def test_without_a_name_of_how_to_cut_text_is_cut_by_default(
         (byte_level_metadata, {"tokens": None}, "tokens: missing"),
         (byte_level_metadata, {"tokens": ["a", "a"], "token_type": None}, "'a' occurs twice"),
         (byte_level_metadata, {"token_type": [1]}, "token_type: 1 entries"),
-        (byte_level_metadata, {"bos_token_id": 10**6}, "bos_token_id: 1000000 is not one of"),
         (byte_level_metadata, {"bos_token_id": "x"}, "bos_token_id: 'x'; a int is needed"),
         (byte_level_metadata, {"add_bos_token": 1}, "add_bos_token: 1; a bool is needed"),
         (byte_level_metadata, {"tokenizer.chat_template": 1}, "chat_template: a string"),
         (sentencepiece_metadata, {"scores": None}, "scores: missing"),
         (sentencepiece_metadata, {"scores": [0.0]}, "scores: 1 for"),
-        (sentencepiece_metadata, {"unknown_token_id": -1}, "unknown_token_id: -1 is not one"),
+        (sentencepiece_metadata, {"unknown_token_id": "1"}, "unknown_token_id: '1'; a int"),
     ],
 )
 def test_broken_metadata_is_explained(make: Any, changes: dict[str, Any], message: str) -> None:
@@ -198,12 +198,23 @@ def test_broken_metadata_is_explained(make: Any, changes: dict[str, Any], messag
     assert "tiny.gguf" in str(caught.value)
 
 
-def test_a_padding_token_that_is_none_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    metadata = byte_level_metadata(padding_token_id=2**32 - 1)
-    with caplog.at_level("INFO"):
-        tokenizer = Tokenizer.from_files(gguf_files(metadata))
-    assert tokenizer.encode("a", add_bos=False, parse_special=False)
-    assert "padding_token_id: 4294967295 is no token; ignored" in caplog.text
+@pytest.mark.parametrize("number", [-1, 99999, 2**32 - 1])
+@pytest.mark.parametrize("key", ["bos", "eos", "eot", "unknown", "padding", "fim_pre"])
+@pytest.mark.parametrize("make", [byte_level_metadata, sentencepiece_metadata])
+def test_the_number_of_no_token_is_as_if_nothing_were_said(
+    make: Any, key: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"{PREFIX}{key}_token_id"
+    metadata = make()
+    absent = {name: value for name, value in metadata.items() if name != said}
+    expected = Tokenizer.from_files(gguf_files(absent))
+    tokenizer = Tokenizer.from_files(gguf_files(metadata | {said: number}))
+    assert caplog.text.count(f"{said}: {number} is none of the") == 1
+    assert tokenizer.eos_ids == expected.eos_ids
+    assert tokenizer.bos_id == expected.bos_id
+    for text in ("a b", "\u20ac"):
+        ids = [one.encode(text, add_bos=True, parse_special=True) for one in (tokenizer, expected)]
+        assert ids[0] == ids[1]
 
 
 ODD = st.one_of(

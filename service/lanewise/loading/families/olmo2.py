@@ -56,10 +56,10 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     windows = gguf_windows(fields, gguf_n_layers(fields, sources), PERIOD)
     layers = layers_by_windows(attention, gguf_gated(fields, sources), windows)
     model = gguf_model(fields, sources, "olmo2", layers)
-    if not any(windows):
-        return model
     rope = model.ropes[0]
     theta = fields.number("olmo2.rope.freq_base_swa", default=rope.theta)
+    if not any(windows):
+        return model
     return replace(model, ropes=(rope, Rope(round_to_f32(theta), rope.rotated)))
 
 
