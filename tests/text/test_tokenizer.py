@@ -318,17 +318,26 @@ def test_the_end_of_a_message_is_no_end_where_harmony_has_its_own() -> None:
     assert tokenizer.eos_ids == {len(tokens) - 2, len(tokens) - 1}
 
 
-def test_gemma4_has_sentencepieces_pieces_with_merges_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("model", "pre"),
+    [("gemma4", None), ("gpt2", "granite-embed-multi-311m"), ("gpt2", "sarvam-moe")],
+)
+def test_gemma4_has_sentencepieces_pieces_with_merges_of_its_own(
+    model: str, pre: str | None
+) -> None:
+    """And so have others, whose files call it byte-level and say by ``pre`` that it is not."""
     metadata = sentencepiece_metadata(add_space_prefix=False)
     parts = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type"))
     merges = [" ".join(pair) for pair in merges_from_scores(*parts)]
     as_llama = Tokenizer.from_files(gguf_files(metadata))
-    changes = {"model": "gemma4", "merges": merges, "scores": None, "pre": None}
+    changes = {"model": model, "merges": merges, "scores": None, "pre": pre}
+    if pre is not None:
+        changes |= {"add_space_prefix": None, "add_bos_token": True}
     as_gemma = Tokenizer.from_files(gguf_files(with_changes(metadata, changes)))
     for text in ("hello world", " hello\n\n  world é🙂", "\n", "", "<|user|>hell", "llll  "):
         ids = as_llama.encode(text, add_bos=True, parse_special=True)
         assert as_gemma.encode(text, add_bos=True, parse_special=True) == ids
         assert as_gemma.decode(ids, skip_special=False).removeprefix("<s>") == text
-    changes = {"model": "gemma4", "merges": ["h"]}
+    changes = {"model": model, "pre": pre, "merges": ["h"]}
     with pytest.raises(ModelFileError, match=r"merges\[0\]: 'h' is not two tokens"):
         Tokenizer.from_files(gguf_files(with_changes(metadata, changes)))

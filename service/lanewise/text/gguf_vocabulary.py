@@ -100,7 +100,7 @@ class Vocabulary:
     @property
     def adds_space_prefix(self) -> bool:
         """Whether a text gets a space before its first word."""
-        return bool(self.get("add_space_prefix", bool, default=True))
+        return bool(self.get("add_space_prefix", bool, default=self.get("model", str) != "gpt2"))
 
     def scores(self) -> list[float]:
         """The score of every token."""
