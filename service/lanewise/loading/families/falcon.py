@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families import phi
 from lanewise.loading.families.common import curve, hf_attention, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
@@ -110,7 +109,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
 
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Take Q, K and V apart; of two norms the second is attention's."""
-    tensors = Rearranged(phi.gguf_tensors(sources, config))
+    tensors = Rearranged(sources)
     for number, layer in enumerate(config.layers):
         if layer.wiring == "parallel":
             give_roles(tensors, f"blk.{number}.attn_norm", Role.FFN_NORM, number, GGUF)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families import phi
 from lanewise.loading.families.common import (
     check_values,
     curve,
@@ -96,7 +95,6 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     hf_inputs_first=True,
-    gguf_tensors=phi.gguf_tensors,
     gguf_is_usual=False,
     harmless=("reorder_and_upcast_attn",),
 )

@@ -216,7 +216,7 @@ def gguf_delta_layers(
             gguf_attention(fields, sources, qk_norm="head"), output_gate=True
         ),
     }
-    attend = [usual(Role.ATTN_Q, number, GGUF) in sources for number in range(len(ffns))]
+    attend = [usual(Role.ATTN_OUTPUT, number, GGUF) in sources for number in range(len(ffns))]
     return layers_of(mixers, [KINDS[has_attention] for has_attention in attend], ffns)
 
 
