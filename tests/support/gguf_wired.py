@@ -24,8 +24,10 @@ def windows_metadata(config: Config) -> dict[str, Any]:
 
 
 def olmo_metadata(config: Config) -> dict[str, Any]:
-    del config
-    return {"attention.layer_norm_epsilon": 1e-5}
+    clip = config["clip_qkv"]
+    return {"attention.layer_norm_epsilon": 1e-5} | (
+        {} if clip is None else {"attention.clamp_kqv": clip}
+    )
 
 
 def olmo3_metadata(config: Config) -> dict[str, Any]:
@@ -229,6 +231,7 @@ FALCON = Conversion("falcon", reshape=by_kind, metadata=falcon_metadata)
 GEMMA4 = Conversion("gemma4", reshape=gemma4_arrays, metadata=gemma4_metadata)
 WIRED: dict[str, Conversion] = {
     "olmo": Conversion("olmo", permuted=True, metadata=olmo_metadata),
+    "olmo_clip": Conversion("olmo", permuted=True, metadata=olmo_metadata),
     "olmo2": Conversion("olmo2"),
     "olmo3": Conversion("olmo2", metadata=olmo3_metadata),
     "olmo3_thetas": Conversion("olmo2", metadata=olmo3_metadata),

@@ -237,6 +237,7 @@ WIRED_CASES["gemma4"] = without(
     published("gemma4_text", "Gemma4", GEMMA | GEMMA4), *("hidden_act", "rope_theta")
 )
 WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
+    "olmo_clip": ("olmo", {"clip_qkv": 0.75}),
     "olmo3_thetas": (
         "olmo3",
         {
