@@ -71,7 +71,6 @@ def test_nor_does_it_in_an_encoder(name: str, tmp_path: Path) -> None:
         ("llama", "rope_scaling", {"rope_type": "yarn", "factor": 2.0, "mrope_section": [2, 3, 3]}),
         ("qwen3", "is_causal", False),
         ("minicpm", "sparse_config", {"block_size": 64}),
-        ("gpt2", "scale_attn_weights", False),
         ("phi", "qk_layernorm", True),
         ("gemma2", "use_bidirectional_attention", True),
     ],

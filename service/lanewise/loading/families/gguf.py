@@ -209,7 +209,9 @@ def gguf_rope(
         if theta <= 1.0:
             raise fields.fail(f"{arch}.rope.freq_base", "a number above 1")
         yarn = _gguf_yarn(fields, scaling, factor or context / original, original, truncate)
-        scale = attention_factor * yarn_scale(yarn.factor)
+        # Some files say what everybody multiplies by; others say nothing, or 1, and mean the same.
+        own = fields.number(f"{scaling}yarn_attn_factor", default=1.0)
+        scale = attention_factor * (yarn_scale(yarn.factor) if own == 1.0 else own)
         log = fields.number(f"{scaling}yarn_log_multiplier", default=0.0, zero=True)
         scale /= yarn_scale(yarn.factor, log)
         factors = yarn_factors(theta, rotated, yarn)
@@ -240,13 +242,6 @@ def gguf_rope(
 
 
 def _gguf_yarn(fields: Fields, scaling: str, factor: float, original: int, truncate: bool) -> Yarn:
-    if fields.number(f"{scaling}yarn_ext_factor", default=1.0) != 1.0:
-        raise fields.fail(f"{scaling}yarn_ext_factor", "1")
-    # Some files say what everybody multiplies by, and others say nothing or 1 and mean the same.
-    usual = yarn_scale(factor)
-    given = fields.number(f"{scaling}yarn_attn_factor", default=1.0)
-    if given != 1.0 and abs(given - usual) > 1e-5 * usual:
-        raise fields.fail(f"{scaling}yarn_attn_factor", f"1 or {usual:.6f}")
     return Yarn(
         factor,
         original,
