@@ -17,6 +17,7 @@ LOADTEST_ARGS ?= --url http://127.0.0.1:8000 --clients 1,4,8
 VENV := .venv
 BIN := $(VENV)/bin
 REFERENCE := $(VENV)/reference
+LLAMA_CPP := $(REFERENCE)/llama.cpp
 CLIENTS ?= python node openai2      # environments of tests/clients
 ALL_CLIENTS := python node openai2 lm_eval
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
@@ -91,7 +92,8 @@ sanitize-threads: build/threads/.built  ## everything with threads under ThreadS
 fuzz: build/fuzz/.built $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS) $(FUZZ_TARGETS)
 
-golden: $(REFERENCE)/.installed     ## make the golden files again with the reference implementation; review the diff
+golden: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## make the golden files again with the reference implementation; review the diff
+	$(REFERENCE)/bin/python tests/golden/fields/make_fields.py
 	$(REFERENCE)/bin/python tests/golden/make_rope_factors.py
 	$(REFERENCE)/bin/python tests/golden/make_chat_templates.py $(wildcard ../shared/data/templates)
 	$(REFERENCE)/bin/python tests/golden/reference/make_reference.py
@@ -100,7 +102,7 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 	$(REFERENCE)/bin/python tests/golden/encoders/make_judges.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_colberts.py
 
-reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
+reference: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## run the reference implementation live, and test against it
 	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfEs -m reference
 
 test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of others, unmodified, against the server
@@ -208,6 +210,14 @@ $(REFERENCE)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
 	[ -x $(REFERENCE)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(REFERENCE)
 	$(REFERENCE)/bin/python $(PIP_INSTALL) $(BUILD_TOOLS)
 	$(REFERENCE)/bin/python $(PIP_INSTALL) --no-build-isolation --editable '.[dev,reference]'
+	touch $@
+
+# Sources of llama.cpp, only read: what its loader reads of GGUF files is in a table of ours.
+$(LLAMA_CPP)/.unpacked: $(REFERENCE)/.installed
+	rm -rf $(@D) && mkdir -p $(@D)
+	$(REFERENCE)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps --no-build-isolation \
+		--no-binary :all: --dest $(@D) llama-cpp-python
+	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=4 --wildcards '*/vendor/llama.cpp/src/*'
 	touch $@
 
 # Clients of others, away from everything else as well: an environment for each folder of tests/clients.

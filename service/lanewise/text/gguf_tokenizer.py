@@ -15,7 +15,7 @@ from lanewise.text.fim import GGUF_KEYS
 from lanewise.text.gguf_encoders import put_around, unigram, word_piece
 from lanewise.text.gguf_vocabulary import CONTROL_TYPES, LITERAL_TYPES, SPACE, Vocabulary
 from lanewise.text.limited_tokenizer import LimitedTokenizer
-from lanewise.text.pre_tokenizers import DEFAULT, LINEAR, PRE_TOKENIZERS, PreTokenizer
+from lanewise.text.pre_tokenizers import DEFAULT, LINEAR, PIECES, PRE_TOKENIZERS, PreTokenizer
 
 LONGEST_PIECE = 1024  # characters: all their cuts are tried
 
@@ -26,12 +26,14 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
     """Return the tokenizer that GGUF metadata describes."""
     vocabulary = Vocabulary(files)
     model = vocabulary.get("model", str)
+    if model == "gpt2" and vocabulary.metadata.get(f"{PREFIX}pre") in PIECES:
+        model = "gemma4"
     if model == "gpt2":
         tokenizer, add_bos = _byte_level(vocabulary)
     elif model == "llama":
         tokenizer, add_bos = _sentencepiece(vocabulary), True
     elif model == "gemma4":
-        tokenizer, add_bos = _gemma4(vocabulary), True
+        tokenizer, add_bos = _gemma4(vocabulary), vocabulary.get("model", str) != "gpt2"
     elif model == "bert":
         tokenizer, add_bos = word_piece(vocabulary), False
     elif model == "t5":
@@ -107,10 +109,8 @@ def _byte_level(vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
 def _way_of_cutting(vocabulary: Vocabulary) -> PreTokenizer:
     name = vocabulary.get("pre", str, default=DEFAULT)
     if name not in PRE_TOKENIZERS:
-        raise vocabulary.error(
-            "pre",
-            f"{name!r} is not supported; accepted are {', '.join(sorted(PRE_TOKENIZERS))}",
-        )
+        accepted = ", ".join(sorted((*PRE_TOKENIZERS, *PIECES)))
+        raise vocabulary.error("pre", f"{name!r} is not supported; accepted are {accepted}")
     return PRE_TOKENIZERS[name]
 
 
