@@ -51,6 +51,7 @@ def children_memory() -> int:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_takes_too_much_is_ended_and_the_next_text_is_read(name, caplog):
     changes, text = HOSTILE[name]
+    most = max(256 << 20, children_memory())  # other tests had children too
     made = tokenizer(changes)
     with caplog.at_level(logging.WARNING), pytest.raises(TokenizingError) as caught:
         encoded(made, text)
@@ -61,7 +62,7 @@ def test_what_takes_too_much_is_ended_and_the_next_text_is_read(name, caplog):
         assert not record.exc_info
     # What is short enough is cut as ever, in a new process.
     encoded(made, "")
-    assert children_memory() < 256 << 20
+    assert children_memory() <= most
 
 
 @pytest.mark.parametrize("changes", [LARGE_TO_LOAD], ids=["an added token"])
@@ -151,7 +152,7 @@ def test_published_tokenizers_stay_in_this_process():
     for name, pre in PRE_TOKENIZERS.items():
         steps = [cut_at(pattern) for pattern in pre.patterns]
         found = doubt(ordinary() | {"pre_tokenizer": sequence("pretokenizers", steps)})
-        assert (found is None) == (THREES not in pre.patterns), name
+        assert (found is None) == LINEAR.issuperset(pre.patterns), name
 
 
 def test_how_much_a_map_of_characters_makes_of_one_is_found():
